@@ -1,0 +1,60 @@
+"""Errors of all three packages, split by what the reader does next.
+
+    UpsertError
+    ├── ConfigurationError    an option or argument is wrong: correct the call
+    ├── SchemaError           rows or DDL do not fit the table: correct the rows or the statement
+    ├── ChangelogError        the changes contradict each other: correct the producer or the query
+    ├── TableExistsError      choose another name, or IF NOT EXISTS
+    ├── TableNotFoundError    create the table, or correct its name
+    ├── CommitConflictError   another writer changed the same files: run the command again
+    ├── StaleWriterError      the writer stalled until its files were cleaned up: write the rows again
+    ├── SnapshotExpiredError  the version asked for is gone: start from a retained one
+    ├── UntrackedChangesError a commit wrote rows that no change stream shows: reload what depends on it
+    └── CorruptTableError     a file is missing, damaged or of another format: restore it
+
+A message reads: subject — expectation — what was found — next step. Lower case, no full stop.
+"""
+
+
+class UpsertError(Exception):
+    """Root of every error that this project raises on purpose."""
+
+
+class ConfigurationError(UpsertError, ValueError):
+    """An option, argument or path is wrong; nothing was read or written."""
+
+
+class SchemaError(UpsertError, ValueError):
+    """Rows, keys or a DDL statement do not fit the table; nothing was written."""
+
+
+class ChangelogError(UpsertError):
+    """Changes contradict each other: two values for one key, a count below zero."""
+
+
+class TableExistsError(UpsertError):
+    """The table to create is already there."""
+
+
+class TableNotFoundError(UpsertError):
+    """No table has this name or lies at this path."""
+
+
+class CommitConflictError(UpsertError):
+    """Another writer removed or replaced files that this commit builds on; nothing was committed."""
+
+
+class StaleWriterError(UpsertError):
+    """The writer began before a clean-up that may have removed its files; nothing was committed."""
+
+
+class SnapshotExpiredError(UpsertError):
+    """The snapshot asked for has expired; the message names the earliest one that is left."""
+
+
+class UntrackedChangesError(UpsertError):
+    """The range of versions holds a commit written with ``change-tracking = false``."""
+
+
+class CorruptTableError(UpsertError):
+    """A file of the table is missing, damaged, or written by another format version."""

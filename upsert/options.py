@@ -1,0 +1,116 @@
+"""Options declared as data, and one parser that converts all of them or refuses (pure).
+
+Keys are lower case with dots and hyphens: Spark lower-cases the option map of a data source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Final
+
+from upsert.errors import ConfigurationError
+
+_REQUIRED: Final = object()
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option: its key, how its text becomes a value, what it is for, and its default.
+
+    ``convert`` raises ``ValueError`` whose text completes the sentence "option 'k' must be …".
+    """
+
+    key: str
+    convert: Callable[[str], Any]
+    doc: str
+    default: Any = _REQUIRED
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def is_required(self) -> bool:
+        """Whether the option has no default."""
+        return self.default is _REQUIRED
+
+
+def parse(owner: str, declared: Iterable[Option], given: Mapping[str, str]) -> dict[str, Any]:
+    """Values of all ``declared`` options by key, converted; unknown, repeated and bad ones refused.
+
+    Raises:
+        ConfigurationError: an option is unknown, missing, given twice (by an alias) or not convertible.
+
+    >>> parse("demo", [Option("rows", positive_int, "rows a batch", 10)], {"rows": "5"})
+    {'rows': 5}
+    """
+    by_name = {name: option for option in declared for name in (option.key, *option.aliases)}
+    values = {option.key: option.default for option in by_name.values()}
+    seen: dict[str, str] = {}
+    for name, text in given.items():
+        option = by_name.get(name.lower())
+        if option is None:
+            raise ConfigurationError(f"{owner}: unknown option {name!r}{_suggestion(name.lower(), by_name)}")
+        if option.key in seen:
+            raise ConfigurationError(f"{owner}: options {seen[option.key]!r} and {name!r} mean the same; give one")
+        seen[option.key] = name
+        try:
+            values[option.key] = option.convert(text)
+        except ValueError as cause:
+            raise ConfigurationError(f"{owner}: option {name!r} must be {cause}, got {text!r}") from None
+    for key, value in values.items():
+        if value is _REQUIRED:
+            raise ConfigurationError(f"{owner}: option {key!r} is required")
+    return values
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    known = sorted(known)
+    close = get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else f"; known options are {', '.join(known)}"
+
+
+def text(value: str) -> str:
+    """The text as it is, unless empty."""
+    if not value:
+        raise ValueError("a non-empty text")
+    return value
+
+
+def boolean(value: str) -> bool:
+    """``true`` or ``false``, in any case."""
+    if value.lower() not in ("true", "false"):
+        raise ValueError("true or false")
+    return value.lower() == "true"
+
+
+def integer(at_least: int) -> Callable[[str], int]:
+    """A converter for whole numbers from ``at_least`` on."""
+
+    def convert(value: str) -> int:
+        if not value.isascii() or not value.isdigit() or int(value) < at_least:
+            raise ValueError("a positive integer" if at_least == 1 else f"an integer of at least {at_least}")
+        return int(value)
+
+    return convert
+
+
+positive_int: Final = integer(1)
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    """A converter for one of the given lower-case words, in any case."""
+
+    def convert(value: str) -> str:
+        if value.lower() not in choices:
+            raise ValueError(f"one of {', '.join(choices)}")
+        return value.lower()
+
+    return convert
+
+
+def names(value: str) -> tuple[str, ...]:
+    """Column names separated by commas or semicolons."""
+    parts = tuple(part.strip() for part in value.replace(";", ",").split(","))
+    if not all(parts):
+        raise ValueError("column names separated by commas")
+    return parts

@@ -1,0 +1,182 @@
+"""What a table looks like: columns, primary key, secondary indexes, partitions (pure).
+
+Follows FLIP-188 (DDL) and FLIP-486 (``Index``). A schema is a value: methods return new ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import pyarrow as pa
+
+from upsert import types
+from upsert.errors import CorruptTableError, SchemaError
+from upsert.rowkind import ROW_KIND_COLUMN
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its name, its Arrow type, whether it may hold NULL, and a comment."""
+
+    name: str
+    type: pa.DataType
+    nullable: bool = True
+    comment: str | None = None
+
+
+@dataclass(frozen=True)
+class Index:
+    """A secondary index: a promise that rows can be looked up by these columns (FLIP-486)."""
+
+    name: str
+    columns: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"INDEX {self.name} ({', '.join(self.columns)})"
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """Columns of a table and which of them identify, locate and partition its rows.
+
+    Without a primary key the table is a multiset: two equal rows are two rows.
+    Column names are compared as written.
+
+    Raises:
+        SchemaError: names repeat or are unknown, a key column is no hashable scalar, or the
+            primary key lacks a partition column.
+
+    >>> schema = TableSchema.of({"id": pa.int64(), "name": pa.string()}, primary_key=["id"])
+    >>> str(schema.index("name").indexes[0])
+    'INDEX INDEX_name (name)'
+    """
+
+    columns: tuple[Column, ...]
+    primary_key: tuple[str, ...] = ()
+    indexes: tuple[Index, ...] = ()
+    partitioned_by: tuple[str, ...] = ()
+    comment: str | None = None
+    _types: dict[str, pa.DataType] = field(init=False, repr=False, compare=False, hash=False)
+
+    def __post_init__(self) -> None:
+        """Make key columns NOT NULL and types canonical, then check."""
+        key = set(self.primary_key)
+        columns = tuple(
+            replace(c, type=types.canonical(c.type, f"column {c.name!r}"), nullable=c.nullable and c.name not in key)
+            for c in self.columns
+        )
+        object.__setattr__(self, "columns", columns)
+        object.__setattr__(self, "_types", {c.name: c.type for c in columns})
+        self._check()
+
+    def _check(self) -> None:
+        if not self.columns:
+            raise SchemaError("a table needs at least one column")
+        if repeated := _repeated(c.name for c in self.columns):
+            raise SchemaError(f"column {repeated!r} is declared twice")
+        if ROW_KIND_COLUMN in self._types:
+            raise SchemaError(f"column name {ROW_KIND_COLUMN!r} is reserved for the kind of a change; choose another")
+        self._check_hashable("PRIMARY KEY", self.primary_key)
+        self._check_hashable("PARTITIONED BY", self.partitioned_by)
+        for index in self.indexes:
+            if not index.columns:
+                raise SchemaError(f"index {index.name!r} needs at least one column")
+            self._check_hashable(f"index {index.name!r}", index.columns)
+        if repeated := _repeated(index.name for index in self.indexes):
+            raise SchemaError(f"index {repeated!r} is declared twice; name one of them: INDEX name (columns)")
+        missing = [c for c in self.partitioned_by if c not in self.primary_key]
+        if self.primary_key and missing:
+            raise SchemaError(f"PRIMARY KEY must contain every partition column; it lacks {', '.join(missing)}")
+
+    def _check_hashable(self, what: str, names: Sequence[str]) -> None:
+        for name in names:
+            if not types.is_scalar(self.type_of(name, what)):
+                raise SchemaError(
+                    f"{what}: column {name!r} must be of a scalar type, got {types.sql_name(self._types[name])}"
+                )
+        if repeated := _repeated(names):
+            raise SchemaError(f"{what} names column {repeated!r} twice")
+
+    @classmethod
+    def of(
+        cls,
+        columns: Mapping[str, pa.DataType] | pa.Schema,
+        primary_key: Iterable[str] = (),
+        partitioned_by: Iterable[str] = (),
+    ) -> Self:
+        """A schema from names and Arrow types, or from an Arrow schema."""
+        if isinstance(columns, pa.Schema):
+            found = tuple(Column(f.name, f.type, f.nullable) for f in columns if f.name != ROW_KIND_COLUMN)
+        else:
+            found = tuple(Column(name, type_) for name, type_ in columns.items())
+        return cls(found, tuple(primary_key), partitioned_by=tuple(partitioned_by))
+
+    def index(self, *columns: str) -> Self:
+        """This schema with one more index, named ``INDEX_col1_col2`` as FLIP-486 does."""
+        return self.index_named("_".join(("INDEX", *columns)), columns)
+
+    def index_named(self, name: str, columns: Iterable[str]) -> Self:
+        """This schema with one more index of the given name."""
+        return replace(self, indexes=(*self.indexes, Index(name, tuple(columns))))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all columns, in order."""
+        return tuple(c.name for c in self.columns)
+
+    @property
+    def arrow(self) -> pa.Schema:
+        """The Arrow schema of the table's rows, without ``_row_kind``."""
+        return pa.schema([pa.field(c.name, c.type, nullable=c.nullable) for c in self.columns])
+
+    def type_of(self, name: str, what: str = "table") -> pa.DataType:
+        """Type of a column.
+
+        Raises:
+            SchemaError: there is no such column.
+        """
+        try:
+            return self._types[name]
+        except KeyError:
+            raise SchemaError(f"{what}: unknown column {name!r}; columns are {', '.join(self.names)}") from None
+
+    def to_json(self) -> dict[str, Any]:
+        """This schema as JSON values, for the table's own files."""
+        return {
+            "columns": [
+                {"name": c.name, "type": types.to_json(c.type), "nullable": c.nullable, "comment": c.comment}
+                for c in self.columns
+            ],
+            "primary_key": list(self.primary_key),
+            "indexes": [{"name": i.name, "columns": list(i.columns)} for i in self.indexes],
+            "partitioned_by": list(self.partitioned_by),
+            "comment": self.comment,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """The schema of its JSON form.
+
+        Raises:
+            CorruptTableError: the value is no schema.
+        """
+        try:
+            columns = tuple(
+                Column(c["name"], types.from_json(c["type"]), c["nullable"], c["comment"]) for c in value["columns"]
+            )
+            indexes = tuple(Index(i["name"], tuple(i["columns"])) for i in value["indexes"])
+            key, partitions = tuple(value["primary_key"]), tuple(value["partitioned_by"])
+            return cls(columns, key, indexes, partitions, value["comment"])
+        except (KeyError, TypeError, SchemaError) as cause:
+            raise CorruptTableError(f"the schema of the table cannot be read: {cause!r}") from cause
+
+
+def _repeated(names: Iterable[str]) -> str | None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None

@@ -1,0 +1,168 @@
+"""Column types: Arrow types, their names in Spark SQL, and their JSON form in a table's files (pure).
+
+The JSON form is the one Spark itself uses for schemas: a word for a scalar type, an object for
+an array, map or struct.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import pyarrow as pa
+
+from upsert.errors import CorruptTableError, SchemaError
+
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+TIMESTAMP_NTZ: Final = pa.timestamp("us")
+
+SCALARS: Final[dict[str, pa.DataType]] = {
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": TIMESTAMP,
+    "timestamp_ntz": TIMESTAMP_NTZ,
+}
+"""Spark's JSON word for a scalar type -> the Arrow type that stores it."""
+
+_WORDS: Final = {arrow: word for word, arrow in SCALARS.items()}
+_SQL_NAMES: Final = {"byte": "TINYINT", "short": "SMALLINT", "integer": "INT", "long": "BIGINT"}
+_DECIMAL: Final = re.compile(r"decimal\((\d+),(-?\d+)\)")
+MAX_DECIMAL_PRECISION: Final = 38
+
+
+def is_scalar(type_: pa.DataType) -> bool:
+    """Whether the type is one of a single value: no array, map or struct.
+
+    >>> is_scalar(pa.int64()), is_scalar(pa.list_(pa.int64()))
+    (True, False)
+    """
+    return type_ in _WORDS or pa.types.is_decimal128(type_)
+
+
+def sql_name(type_: pa.DataType) -> str:
+    """Name of a type in Spark SQL, for messages and DDL.
+
+    >>> sql_name(pa.list_(pa.int64()))
+    'ARRAY<BIGINT>'
+    """
+    if type_ in _WORDS:
+        word = _WORDS[type_]
+        return _SQL_NAMES.get(word, word.upper())
+    if pa.types.is_decimal128(type_):
+        return f"DECIMAL({type_.precision},{type_.scale})"
+    if pa.types.is_list(type_):
+        return f"ARRAY<{sql_name(type_.value_type)}>"
+    if pa.types.is_map(type_):
+        return f"MAP<{sql_name(type_.key_type)},{sql_name(type_.item_type)}>"
+    if pa.types.is_struct(type_):
+        return f"STRUCT<{','.join(f'{field.name}: {sql_name(field.type)}' for field in type_)}>"
+    return str(type_)
+
+
+def canonical(type_: pa.DataType, of: str) -> pa.DataType:
+    """The Arrow type in which a column of ``type_`` is stored: large and view variants become plain ones.
+
+    Args:
+        type_: any Arrow type.
+        of: what has this type, for the message.
+
+    Raises:
+        SchemaError: Spark has no type that equals it.
+
+    >>> canonical(pa.large_string(), "column 'name'")
+    DataType(string)
+    """
+    if is_scalar(type_):
+        return type_
+    if pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
+        return pa.string()
+    if pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_) or pa.types.is_fixed_size_binary(type_):
+        return pa.binary()
+    if pa.types.is_dictionary(type_):
+        return canonical(type_.value_type, of)
+    if pa.types.is_timestamp(type_):
+        return TIMESTAMP if type_.tz else TIMESTAMP_NTZ
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        return pa.list_(_plain_field("element", type_.value_field, of))
+    if pa.types.is_map(type_):
+        item = _plain_field("value", type_.item_field, of)
+        return pa.map_(canonical(type_.key_type, of), item)
+    if pa.types.is_struct(type_):
+        return pa.struct([_plain_field(field.name, field, of) for field in type_])
+    raise SchemaError(f"{of}: Spark has no type that equals Arrow's {type_}")
+
+
+def _plain_field(name: str, field: pa.Field, of: str) -> pa.Field:
+    return pa.field(name, canonical(field.type, of), nullable=field.nullable)
+
+
+def to_json(type_: pa.DataType) -> Any:
+    """JSON form of a canonical Arrow type.
+
+    >>> to_json(pa.list_(pa.int64()))
+    {'type': 'array', 'elementType': 'long', 'containsNull': True}
+    """
+    if type_ in _WORDS:
+        return _WORDS[type_]
+    if pa.types.is_decimal128(type_):
+        return f"decimal({type_.precision},{type_.scale})"
+    if pa.types.is_list(type_):
+        return {
+            "type": "array",
+            "elementType": to_json(type_.value_type),
+            "containsNull": type_.value_field.nullable,
+        }
+    if pa.types.is_map(type_):
+        return {
+            "type": "map",
+            "keyType": to_json(type_.key_type),
+            "valueType": to_json(type_.item_type),
+            "valueContainsNull": type_.item_field.nullable,
+        }
+    if pa.types.is_struct(type_):
+        fields = [{"name": f.name, "type": to_json(f.type), "nullable": f.nullable} for f in type_]
+        return {"type": "struct", "fields": fields}
+    raise SchemaError(f"Spark has no type that equals Arrow's {type_}")
+
+
+def from_json(value: Any) -> pa.DataType:
+    """The Arrow type of its JSON form.
+
+    Raises:
+        CorruptTableError: the value is no type.
+
+    >>> from_json("decimal(10,2)")
+    Decimal128Type(decimal128(10, 2))
+    """
+    if isinstance(value, str):
+        if value in SCALARS:
+            return SCALARS[value]
+        if (match := _DECIMAL.fullmatch(value)) and 1 <= int(match[1]) <= MAX_DECIMAL_PRECISION:
+            return pa.decimal128(int(match[1]), int(match[2]))
+    if isinstance(value, dict):
+        try:
+            return _nested_from_json(value)
+        except KeyError as missing:
+            raise CorruptTableError(f"a type must have {missing}, got {value!r}") from None
+    raise CorruptTableError(f"a type must be one of {', '.join(SCALARS)} or nested, got {value!r}")
+
+
+def _nested_from_json(value: dict[str, Any]) -> pa.DataType:
+    match value["type"]:
+        case "array":
+            return pa.list_(pa.field("element", from_json(value["elementType"]), nullable=value["containsNull"]))
+        case "map":
+            item = pa.field("value", from_json(value["valueType"]), nullable=value["valueContainsNull"])
+            return pa.map_(from_json(value["keyType"]), item)
+        case "struct":
+            fields = value["fields"]
+            return pa.struct([pa.field(f["name"], from_json(f["type"]), nullable=f["nullable"]) for f in fields])
+    raise CorruptTableError(f"a nested type must be array, map or struct, got {value['type']!r}")
