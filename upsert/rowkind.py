@@ -57,4 +57,6 @@ def signs(kinds: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int8]:
         raise ChangelogError(
             f"{ROW_KIND_COLUMN} must be one of {[kind.value for kind in RowKind]}, got {unknown!r}"
         )
-    return _SIGNS[codes.to_numpy(zero_copy_only=False) if isinstance(codes, pa.Array) else codes.to_numpy()]
+    position = codes.combine_chunks() if isinstance(codes, pa.ChunkedArray) else codes
+    found: npt.NDArray[np.int8] = _SIGNS[position.to_numpy(zero_copy_only=False)]
+    return found
