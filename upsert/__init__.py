@@ -1,0 +1,3 @@
+"""Tables with a primary key that can be looked up, and the changelogs they write and read."""
+
+__all__: list[str] = []

@@ -1,0 +1,48 @@
+# Everything runs in .venv; `make help` lists what there is.
+.DEFAULT_GOAL := help
+
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+ROWS ?=
+PYTEST_ARGS ?=
+
+# Spark's Python workers run $PYSPARK_PYTHON, not the interpreter of the driver.
+export PYSPARK_PYTHON := $(CURDIR)/$(PY)
+export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
+
+# Prefix of every command that starts Spark: finds or installs Java 17+, or stops and says how to get it.
+WITH_JAVA = JAVA_HOME="$$(sh scripts/java.sh)" && export JAVA_HOME &&
+
+.PHONY: help install demo test test-long bench lint clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(STAMP)  ## make .venv and install everything into it
+
+$(STAMP): pyproject.toml requirements.lock scripts/venv.sh
+	@sh scripts/venv.sh $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev]'
+	@touch $@
+
+demo: $(STAMP)  ## join flights and weather of 2013 while both change (ROWS=20000 for a short run)
+	@$(WITH_JAVA) $(PY) -m deltajoin.demo $(if $(ROWS),--rows $(ROWS))
+
+test: $(STAMP)  ## all tests that a change must pass (PYTEST_ARGS=… is passed on)
+	@$(WITH_JAVA) $(PY) -m pytest $(PYTEST_ARGS)
+
+test-long: $(STAMP)  ## random, crash and race tests with large counts
+	@$(WITH_JAVA) $(PY) -m pytest -m "long or hypothesis" --hypothesis-profile=long $(PYTEST_ARGS)
+
+bench: $(STAMP)  ## measure the store and the join; tables, JSON and plots
+	@$(WITH_JAVA) $(PY) -m bench.store
+	@$(WITH_JAVA) $(PY) -m bench.join
+
+lint: $(STAMP)  ## ruff and mypy --strict
+	$(PY) -m ruff check .
+	$(PY) -m mypy upsert deltajoin planner examples bench
+
+clean:  ## remove .venv, caches and build output
+	rm -rf $(VENV) build dist ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse warehouse
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

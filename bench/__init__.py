@@ -1,0 +1,1 @@
+"""Measurements, each beside something to compare with: `python -m bench.store`, `python -m bench.join`."""

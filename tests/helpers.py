@@ -1,0 +1,98 @@
+"""Shorthand that several test files share."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping, MutableMapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyspark
+
+from upsert.rowkind import ROW_KIND_COLUMN
+
+REPOSITORY = Path(__file__).parents[1]
+
+SESSION_OPTIONS: Mapping[str, str] = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+LOCAL_CLUSTER = "local-cluster[2,1,1024]"
+
+
+def use_this_python(environment: MutableMapping[str, str]) -> None:
+    """Let Spark's Python workers be this interpreter and find this checkout."""
+    environment["PYSPARK_PYTHON"] = sys.executable
+    environment["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    paths = environment.get("PYTHONPATH", "").split(os.pathsep)
+    if str(REPOSITORY) not in paths:
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(REPOSITORY), *paths)))
+
+
+def spark_script(
+    script: Path, *arguments: object, master: str = "local[2]", environment: Mapping[str, str] = {}
+) -> subprocess.Popen[str]:
+    """A started process that runs a Python file; `SparkSession.builder.getOrCreate()` in it gets `master`.
+
+    For what one session cannot do: another master (`LOCAL_CLUSTER`: two executor processes), or a driver
+    that gets killed. Its output is one text stream, standard error included.
+    """
+    variables = {**os.environ, "SPARK_HOME": str(Path(pyspark.__file__).parent), **environment}
+    use_this_python(variables)
+    options = " ".join(f"--conf {key}={value}" for key, value in SESSION_OPTIONS.items())
+    variables["PYSPARK_SUBMIT_ARGS"] = f"--master {master} {options} pyspark-shell"
+    return subprocess.Popen(
+        [sys.executable, str(script), *map(str, arguments)],
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def run_spark_script(
+    script: Path, *arguments: object, master: str = "local[2]", timeout_s: float = 180.0
+) -> str:
+    """The output of a Python file that was run to its end as `spark_script` does; it must succeed."""
+    process = spark_script(script, *arguments, master=master)
+    try:
+        output, _ = process.communicate(timeout=timeout_s)
+    finally:
+        process.kill()
+    assert process.returncode == 0, output
+    return output
+
+
+def changelog(schema: pa.Schema, *lines: str) -> pa.Table:
+    """Signed rows from lines like `+I 1 apple NULL`: kind, then one word per column.
+
+    >>> changelog(pa.schema({"id": pa.int64(), "name": pa.string()}), "+I 1 apple", "-D 2 NULL").to_pylist()
+    [{'id': 1, 'name': 'apple', '_row_kind': '+I'}, {'id': 2, 'name': None, '_row_kind': '-D'}]
+    """
+    words = [line.split() for line in lines]
+    columns = {
+        field.name: pa.array([None if w[i] == "NULL" else w[i] for w in words], pa.string()).cast(field.type)
+        for i, field in enumerate(schema, start=1)
+    }
+    columns[ROW_KIND_COLUMN] = pa.array([w[0] for w in words], pa.string())
+    return pa.table(columns)
+
+
+def multiset(rows: pa.Table, columns: Sequence[str] | None = None) -> Counter[tuple[Any, ...]]:
+    """How often each row occurs, for comparing results whose order does not matter.
+
+    >>> multiset(pa.table({"a": [1, 2, 1]}))
+    Counter({(1,): 2, (2,): 1})
+    """
+    chosen = rows.select(columns) if columns is not None else rows
+    return Counter(zip(*(column.to_pylist() for column in chosen.columns), strict=True))

@@ -1,0 +1,79 @@
+"""Imports only point down, and each third party has one door."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LAYERS = ("upsert", "deltajoin", "planner")
+APPLICATIONS = ("deltajoin/demo/", "deltajoin/cli/")
+
+FILES = [path for layer in LAYERS for path in sorted((ROOT / layer).rglob("*.py"))]
+SOURCES = [path.relative_to(ROOT).as_posix() for path in FILES]
+LIBRARY = [source for source in SOURCES if not source.startswith(APPLICATIONS)]
+
+
+def tree(source: str) -> ast.Module:
+    return ast.parse((ROOT / source).read_text(), source)
+
+
+def imports(source: str) -> Iterator[str]:
+    """Full names of the modules that a file imports, also inside functions."""
+    for node in ast.walk(tree(source)):
+        match node:
+            case ast.Import(names=names):
+                yield from (name.name for name in names)
+            case ast.ImportFrom(module=str(module), level=0, names=names):
+                yield module
+                yield from (f"{module}.{name.name}" for name in names)
+
+
+def imports_any(source: str, *packages: str) -> set[str]:
+    return {name for name in imports(source) for package in packages if f"{name}.".startswith(f"{package}.")}
+
+
+def is_pure(source: str) -> bool:
+    """Whether the first line of the module's docstring says so."""
+    first_line, *_ = (ast.get_docstring(tree(source)) or "").splitlines() or [""]
+    return "(pure" in first_line
+
+
+@pytest.mark.parametrize("source", LIBRARY)
+def test_imports_point_down(source: str) -> None:
+    own_layer = LAYERS.index(source.split("/")[0])
+    assert imports_any(source, *LAYERS[own_layer + 1 :]) == set()
+
+
+def test_only_the_door_uses_py4j() -> None:
+    users = {source for source in SOURCES if imports_any(source, "py4j") or reaches_jvm(source)}
+    assert users <= {"planner/jvm.py"}
+
+
+def reaches_jvm(source: str) -> bool:
+    """Whether a file uses PySpark's private handles of JVM objects: they are py4j by another name."""
+    handles = {"_jdf", "_jvm", "_jsparkSession", "_jsc", "_jc", "_gateway"}
+    return any(isinstance(node, ast.Attribute) and node.attr in handles for node in ast.walk(tree(source)))
+
+
+def test_only_the_door_uses_kafka() -> None:
+    users = {source for source in SOURCES if imports_any(source, "confluent_kafka", "kafka")}
+    assert users <= {"upsert/kafka/client.py"}
+
+
+def test_store_knows_no_spark() -> None:
+    store = [source for source in SOURCES if source.startswith("upsert/store/")]
+    above = ("pyspark", "upsert.managed", "upsert.catalog")
+    assert {source for source in store if imports_any(source, *above)} == set()
+
+
+def test_pure_files_know_no_spark_and_no_processes() -> None:
+    pure = [source for source in LIBRARY if is_pure(source)]
+    outside = ("pyspark", "py4j", "subprocess", "socket", "mmap", "tempfile", "shutil")
+    assert {source for source in pure if imports_any(source, *outside)} == set()
+    assert "upsert/schema.py" in pure
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    assert [source for source in SOURCES if not ast.get_docstring(tree(source))] == []
