@@ -51,7 +51,9 @@ def parse(owner: str, declared: Iterable[Option], given: Mapping[str, str]) -> d
         if option is None:
             raise ConfigurationError(f"{owner}: unknown option {name!r}{_suggestion(name.lower(), by_name)}")
         if option.key in seen:
-            raise ConfigurationError(f"{owner}: options {seen[option.key]!r} and {name!r} mean the same; give one")
+            raise ConfigurationError(
+                f"{owner}: options {seen[option.key]!r} and {name!r} mean the same; give one"
+            )
         seen[option.key] = name
         try:
             values[option.key] = option.convert(text)

@@ -64,7 +64,11 @@ class TableSchema:
         """Make key columns NOT NULL and types canonical, then check."""
         key = set(self.primary_key)
         columns = tuple(
-            replace(c, type=types.canonical(c.type, f"column {c.name!r}"), nullable=c.nullable and c.name not in key)
+            replace(
+                c,
+                type=types.canonical(c.type, f"column {c.name!r}"),
+                nullable=c.nullable and c.name not in key,
+            )
             for c in self.columns
         )
         object.__setattr__(self, "columns", columns)
@@ -77,7 +81,9 @@ class TableSchema:
         if repeated := _repeated(c.name for c in self.columns):
             raise SchemaError(f"column {repeated!r} is declared twice")
         if ROW_KIND_COLUMN in self._types:
-            raise SchemaError(f"column name {ROW_KIND_COLUMN!r} is reserved for the kind of a change; choose another")
+            raise SchemaError(
+                f"column name {ROW_KIND_COLUMN!r} is reserved for the kind of a change; choose another"
+            )
         self._check_hashable("PRIMARY KEY", self.primary_key)
         self._check_hashable("PARTITIONED BY", self.partitioned_by)
         for index in self.indexes:
@@ -88,14 +94,15 @@ class TableSchema:
             raise SchemaError(f"index {repeated!r} is declared twice; name one of them: INDEX name (columns)")
         missing = [c for c in self.partitioned_by if c not in self.primary_key]
         if self.primary_key and missing:
-            raise SchemaError(f"PRIMARY KEY must contain every partition column; it lacks {', '.join(missing)}")
+            raise SchemaError(
+                f"PRIMARY KEY must contain every partition column; it lacks {', '.join(missing)}"
+            )
 
     def _check_hashable(self, what: str, names: Sequence[str]) -> None:
         for name in names:
             if not types.is_scalar(self.type_of(name, what)):
-                raise SchemaError(
-                    f"{what}: column {name!r} must be of a scalar type, got {types.sql_name(self._types[name])}"
-                )
+                found = types.sql_name(self._types[name])
+                raise SchemaError(f"{what}: column {name!r} must be of a scalar type, got {found}")
         if repeated := _repeated(names):
             raise SchemaError(f"{what} names column {repeated!r} twice")
 
@@ -140,7 +147,8 @@ class TableSchema:
         try:
             return self._types[name]
         except KeyError:
-            raise SchemaError(f"{what}: unknown column {name!r}; columns are {', '.join(self.names)}") from None
+            known = ", ".join(self.names)
+            raise SchemaError(f"{what}: unknown column {name!r}; columns are {known}") from None
 
     def to_json(self) -> dict[str, Any]:
         """This schema as JSON values, for the table's own files."""
@@ -164,7 +172,8 @@ class TableSchema:
         """
         try:
             columns = tuple(
-                Column(c["name"], types.from_json(c["type"]), c["nullable"], c["comment"]) for c in value["columns"]
+                Column(c["name"], types.from_json(c["type"]), c["nullable"], c["comment"])
+                for c in value["columns"]
             )
             indexes = tuple(Index(i["name"], tuple(i["columns"])) for i in value["indexes"])
             key, partitions = tuple(value["primary_key"]), tuple(value["partitioned_by"])

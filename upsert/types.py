@@ -84,7 +84,9 @@ def canonical(type_: pa.DataType, of: str) -> pa.DataType:
         return type_
     if pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
         return pa.string()
-    if pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_) or pa.types.is_fixed_size_binary(type_):
+    if pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_):
+        return pa.binary()
+    if pa.types.is_fixed_size_binary(type_):
         return pa.binary()
     if pa.types.is_dictionary(type_):
         return canonical(type_.value_type, of)
@@ -158,11 +160,13 @@ def from_json(value: Any) -> pa.DataType:
 def _nested_from_json(value: dict[str, Any]) -> pa.DataType:
     match value["type"]:
         case "array":
-            return pa.list_(pa.field("element", from_json(value["elementType"]), nullable=value["containsNull"]))
+            element = from_json(value["elementType"])
+            return pa.list_(pa.field("element", element, nullable=value["containsNull"]))
         case "map":
             item = pa.field("value", from_json(value["valueType"]), nullable=value["valueContainsNull"])
             return pa.map_(from_json(value["keyType"]), item)
         case "struct":
-            fields = value["fields"]
-            return pa.struct([pa.field(f["name"], from_json(f["type"]), nullable=f["nullable"]) for f in fields])
+            return pa.struct(
+                [pa.field(f["name"], from_json(f["type"]), nullable=f["nullable"]) for f in value["fields"]]
+            )
     raise CorruptTableError(f"a nested type must be array, map or struct, got {value['type']!r}")
