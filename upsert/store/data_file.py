@@ -1,0 +1,321 @@
+"""One immutable sorted file of a bucket, its sidecar, and a bounded cache of open memory maps.
+
+A data file is a single uncompressed Arrow IPC batch, see docs/decisions/0002. Readers map it: opening
+costs a few pages, and a lookup touches only the pages of the rows that it returns. Names are never used
+twice, so an open map never goes stale; a file that is deleted while mapped stays readable until the map is
+dropped (POSIX).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+from uuid import uuid4
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from cachetools import LRUCache
+
+from upsert import types
+from upsert.errors import CorruptTableError
+from upsert.store.layout import KIND_COLUMN, Layout
+from upsert.store.lookup_index import HashIndex, build_sidecar, read_indexes, sidecar_schema
+from upsert.store.paths import Partition, data_file, index_file, make_parent, resolve, sync_folder
+
+Kinds = npt.NDArray[np.int8]
+
+MAX_OPEN_FILES: Final = 2048
+"""Open maps kept by a process: each is two file mappings, far below the usual limit of 65 530."""
+MAX_ROWS: Final = 8_000_000
+MAX_BYTES: Final = 1 << 30
+"""A larger run is written as several files: Arrow's string columns end at 2 GB."""
+_STATISTICS_LENGTH: Final = 64
+"""Texts in statistics are cut to this, for every manifest repeats them."""
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """What a manifest knows about one data file.
+
+    Attributes:
+        file: path relative to the table.
+        partition: partition columns and their values as text, None for NULL.
+        bucket: number of the bucket within the partition.
+        level: 0 for a flushed file; files of one higher level form one sorted run.
+        sequence: id of the snapshot that published the rows; the higher is the newer.
+        rows: number of rows, deletions included.
+        deletes: number of deletions.
+        bytes: size of the data file.
+        base: id of the snapshot that its writer began at.
+        min: smallest value of each scalar column; None if there is none or it is not known.
+        max: largest value, likewise.
+    """
+
+    file: str
+    partition: Partition
+    bucket: int
+    level: int
+    sequence: int
+    rows: int
+    deletes: int
+    bytes: int
+    base: int
+    min: dict[str, Any] = field(repr=False)
+    max: dict[str, Any] = field(repr=False)
+
+
+def write_data_file(
+    root: str | Path,
+    layout: Layout,
+    rows_sorted: pa.Table,
+    kinds: Kinds | None,
+    *,
+    partition: Partition,
+    bucket: int,
+    level: int,
+    base: int,
+) -> FileEntry:
+    """Write one data file and its sidecar, durably, and say what is in it.
+
+    After a crash there may be a file that no manifest names; cleaning removes it. ``sequence`` of the
+    entry is 0: the committer sets it when it publishes the file.
+
+    Args:
+        root: the table's folder.
+        layout: the table's layout.
+        rows_sorted: the columns of ``layout.stored``, at least one row, ascending by key, each key once.
+        kinds: 0 (the row is there) or 1 (the key is deleted) for each row; None for no deletion.
+        partition: partition of all rows.
+        bucket: bucket of all rows.
+        level: level of the LSM that the file belongs to.
+        base: id of the snapshot that the writer began at.
+    """
+    batch = _one_batch(layout, rows_sorted, kinds)
+    name = data_file(partition, bucket, base, uuid4().hex)
+    path = resolve(os.fspath(root), name)
+    make_parent(path)
+    _write_batch(path, batch)
+    _write_batch(index_file(path), build_sidecar(layout, batch))
+    sync_folder(os.path.dirname(path))
+    low, high = _statistics(layout, batch, {name for name, _ in partition})
+    return FileEntry(
+        file=name,
+        partition=partition,
+        bucket=bucket,
+        level=level,
+        sequence=0,
+        rows=batch.num_rows,
+        deletes=int(np.count_nonzero(kinds)) if kinds is not None else 0,
+        bytes=os.stat(path).st_size,
+        base=base,
+        min=low,
+        max=high,
+    )
+
+
+def write_run(
+    root: str | Path,
+    layout: Layout,
+    rows_sorted: pa.Table,
+    kinds: Kinds | None,
+    *,
+    partition: Partition,
+    bucket: int,
+    level: int,
+    base: int,
+    max_rows: int = MAX_ROWS,
+    max_bytes: int = MAX_BYTES,
+) -> list[FileEntry]:
+    """Write a sorted run as one file or, where it is large, as several that follow each other by key.
+
+    Nothing is written for no rows. Otherwise as ``write_data_file``.
+    """
+    if not rows_sorted.num_rows:
+        return []
+    by_bytes = max(1, max_bytes * rows_sorted.num_rows // max(1, rows_sorted.nbytes))
+    length = min(max_rows, by_bytes)
+    return [
+        write_data_file(
+            root,
+            layout,
+            rows_sorted.slice(start, length),
+            None if kinds is None else kinds[start : start + length],
+            partition=partition,
+            bucket=bucket,
+            level=level,
+            base=base,
+        )
+        for start in range(0, rows_sorted.num_rows, length)
+    ]
+
+
+class DataFile:
+    """An open data file: zero-copy views of memory-mapped pages.
+
+    Attributes:
+        entry: what the manifest says about it.
+        batch: the stored columns, without ``_kind``.
+        kinds: 0 or 1 for each row, None if the file has no deletion.
+    """
+
+    def __init__(
+        self, entry: FileEntry, batch: pa.RecordBatch, kinds: Kinds | None, indexes: dict[str, HashIndex]
+    ) -> None:
+        """Take over what ``open`` has checked."""
+        self.entry = entry
+        self.batch = batch
+        self.kinds = kinds
+        self._indexes = indexes
+
+    @classmethod
+    def open(cls, root: str | Path, layout: Layout, entry: FileEntry) -> DataFile:
+        """The file of a manifest entry, from the process-wide cache if it is open.
+
+        Raises:
+            CorruptTableError: the file or its sidecar is missing, damaged, or not what the entry says.
+        """
+        return _OPEN.get(resolve(os.fspath(root), entry.file), lambda path: cls._map(path, layout, entry))
+
+    @classmethod
+    def _map(cls, path: str, layout: Layout, entry: FileEntry) -> Self:
+        expected = layout.stored
+        if entry.deletes:
+            expected = expected.append(pa.field(KIND_COLUMN, pa.int8()))
+        batch = _map_batch(path, expected, entry.rows, entry.bytes)
+        sidecar = _map_batch(index_file(path), sidecar_schema(layout), entry.rows, None)
+        kinds = batch.column(KIND_COLUMN).to_numpy() if entry.deletes else None
+        stored = batch.select(layout.stored.names)
+        return cls(entry, stored, kinds, read_indexes(layout, sidecar))
+
+    @property
+    def table(self) -> pa.Table:
+        """The stored columns as a table."""
+        return pa.Table.from_batches([self.batch])
+
+    def index(self, name: str) -> HashIndex:
+        """The sorted hashes and row numbers of a lookup index."""
+        return self._indexes[name]
+
+
+class _OpenFiles:
+    """Open files by absolute path: least recently used ones are dropped, threads may share it."""
+
+    def __init__(self, max_files: int) -> None:
+        self._files: LRUCache[str, DataFile] = LRUCache(max_files)
+        self._lock = threading.Lock()
+
+    def get(self, path: str, open_file: Callable[[str], DataFile]) -> DataFile:
+        path = os.path.abspath(path)
+        with self._lock:
+            file = self._files.get(path)
+        if file is None:
+            # two threads may map the same file at once: harmless, and no reader waits for another's disk
+            file = open_file(path)
+            with self._lock:
+                self._files[path] = file
+        return file
+
+    def clear(self) -> None:
+        with self._lock:
+            self._files.clear()
+
+    def renew_lock(self) -> None:
+        """A forked child gets a fresh lock: another thread of the parent may have held it during the fork."""
+        self._lock = threading.Lock()
+
+
+_OPEN: Final = _OpenFiles(MAX_OPEN_FILES)
+os.register_at_fork(after_in_child=_OPEN.renew_lock)
+
+
+def forget_open_files() -> None:
+    """Drop all open maps of this process; the next reader opens (and checks) its files again."""
+    _OPEN.clear()
+
+
+def _one_batch(layout: Layout, rows: pa.Table, kinds: Kinds | None) -> pa.RecordBatch:
+    batches = rows.select(layout.stored.names).cast(layout.stored).combine_chunks().to_batches()
+    if len(batches) != 1:
+        raise ValueError(f"a data file must hold one batch of at least one row, got {len(batches)} batches")
+    batch: pa.RecordBatch = batches[0]
+    if kinds is None or not kinds.any():
+        return batch
+    arrays = [*batch.columns, pa.array(kinds, pa.int8())]
+    return pa.record_batch(arrays, schema=layout.stored.append(pa.field(KIND_COLUMN, pa.int8())))
+
+
+def _write_batch(path: str, batch: pa.RecordBatch) -> None:
+    with open(path, "xb") as out:
+        with pa.ipc.new_file(out, batch.schema) as writer:
+            writer.write_batch(batch)
+        out.flush()
+        os.fsync(out.fileno())
+
+
+def _map_batch(path: str, expected: pa.Schema, rows: int, size: int | None) -> pa.RecordBatch:
+    try:
+        found = os.stat(path).st_size
+        if size is not None and found != size:
+            raise _damaged(path, f"{size} bytes", f"{found} bytes")
+        reader = pa.ipc.open_file(pa.memory_map(path))
+        if reader.schema != expected:
+            raise _damaged(path, f"columns {', '.join(expected.names)}", ", ".join(reader.schema.names))
+        if reader.num_record_batches != 1:
+            raise _damaged(path, "one record batch", str(reader.num_record_batches))
+        batch: pa.RecordBatch = reader.get_batch(0)
+    except FileNotFoundError as cause:
+        raise CorruptTableError(
+            f"data file {path!r} is missing; restore it, or read a snapshot that does not need it"
+        ) from cause
+    except (pa.ArrowException, OSError) as cause:
+        raise _damaged(path, "a whole Arrow IPC file", str(cause)) from cause
+    if batch.num_rows != rows:
+        raise _damaged(path, f"{rows} rows", f"{batch.num_rows}")
+    return batch
+
+
+def _damaged(path: str, expected: str, found: str) -> CorruptTableError:
+    return CorruptTableError(
+        f"data file {path!r} must have {expected}, got {found}; restore the file from a copy"
+    )
+
+
+def _statistics(
+    layout: Layout, batch: pa.RecordBatch, partition: set[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    low: dict[str, Any] = {}
+    high: dict[str, Any] = {}
+    for column in layout.schema.columns:
+        if types.is_scalar(column.type):
+            bounds = pc.min_max(batch.column(column.name))
+            is_whole = column.name in partition
+            low[column.name] = _lower_bound(bounds["min"], is_whole)
+            high[column.name] = _upper_bound(bounds["max"], is_whole)
+    return low, high
+
+
+def _lower_bound(value: pa.Scalar, is_whole: bool) -> Any:
+    bound = _python_value(value)
+    return bound[:_STATISTICS_LENGTH] if isinstance(bound, str | bytes) and not is_whole else bound
+
+
+def _upper_bound(value: pa.Scalar, is_whole: bool) -> Any:
+    bound = _python_value(value)
+    if isinstance(bound, str | bytes) and len(bound) > _STATISTICS_LENGTH and not is_whole:
+        return None  # the beginning of a text is below it, so it bounds nothing
+    return bound
+
+
+def _python_value(value: pa.Scalar) -> Any:
+    """The value, or None where Python has none (a time beyond the year 9999) or it does not compare (NaN)."""
+    try:
+        plain = value.as_py()
+    except (ValueError, OverflowError):
+        return None
+    return None if plain != plain else plain

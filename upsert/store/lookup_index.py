@@ -1,0 +1,82 @@
+"""The sidecar of a data file: for each lookup index, the rows' hashes in order and where the rows are.
+
+One uncompressed Arrow IPC batch beside the data file, memory-mapped by readers: a search touches a few
+pages of the hash column, whatever the file's size. A hit is a candidate; whoever searches compares the real
+values.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from upsert.store.hashing import Hashes, hash_columns
+from upsert.store.layout import Layout
+
+Rows = npt.NDArray[np.int64]
+
+
+class HashIndex(NamedTuple):
+    """Hashes of a file's rows in ascending order, and the row number of each."""
+
+    hashes: Hashes
+    rows: npt.NDArray[np.uint32]
+
+
+class Hits(NamedTuple):
+    """Pairs of a probe and a row of the file: ``rows[i]`` may be what ``probes[i]`` asks for."""
+
+    probes: Rows
+    rows: Rows
+
+
+def sidecar_schema(layout: Layout) -> pa.Schema:
+    """Arrow schema of every sidecar of a table."""
+    fields: list[pa.Field] = []
+    for index in layout.indexes:
+        fields.append(pa.field(f"{index.name}.hash", pa.uint64()))
+        fields.append(pa.field(f"{index.name}.row", pa.uint32()))
+    return pa.schema(fields)
+
+
+def build_sidecar(layout: Layout, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The sidecar of a data file with these rows."""
+    arrays: list[pa.Array] = []
+    for index in layout.indexes:
+        hashes = hash_columns([rows.column(name) for name in index.columns], rows.num_rows)
+        order = np.argsort(hashes, kind="stable")
+        arrays += [pa.array(hashes[order]), pa.array(order.astype(np.uint32))]
+    return pa.record_batch(arrays, schema=sidecar_schema(layout))
+
+
+def read_indexes(layout: Layout, sidecar: pa.RecordBatch) -> dict[str, HashIndex]:
+    """The indexes of a sidecar by name, as views of its memory."""
+    return {
+        index.name: HashIndex(_view(sidecar, f"{index.name}.hash"), _view(sidecar, f"{index.name}.row"))
+        for index in layout.indexes
+    }
+
+
+def search(index: HashIndex, probes: Hashes) -> Hits:
+    """All rows of the file whose hash equals a probe's; ``probes`` in ascending order are found fastest."""
+    low = np.searchsorted(index.hashes, probes)
+    inside = np.flatnonzero(low < len(index.hashes))
+    found = inside[index.hashes[low[inside]] == probes[inside]]
+    if not len(found):
+        return Hits(found, found)
+    low = low[found]
+    high = np.searchsorted(index.hashes, probes[found], side="right")
+    repeats = high - low
+    if len(found) == int(repeats.sum()):
+        return Hits(found, index.rows[low].astype(np.int64))
+    # the offsets within each probe's stretch: a running count that starts anew at every probe
+    within = np.arange(int(repeats.sum())) - np.repeat(np.cumsum(repeats) - repeats, repeats)
+    return Hits(np.repeat(found, repeats), index.rows[np.repeat(low, repeats) + within].astype(np.int64))
+
+
+def _view(batch: pa.RecordBatch, name: str) -> npt.NDArray[Any]:
+    array: npt.NDArray[Any] = batch.column(name).to_numpy(zero_copy_only=True)
+    return array
