@@ -1,0 +1,102 @@
+"""What the processes of the demo tell the supervisor: one JSON object a line in a file of their own.
+
+A file and not a pipe: what a process said before it was killed can be read at leisure, and later too.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, TextIO, TypeAlias
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The replayer has read the source files."""
+
+    steps: int
+    changes: int
+
+
+@dataclass(frozen=True)
+class Wrote:
+    """The replayer has committed a step; counts are totals so far, snapshots those after the step."""
+
+    step: int
+    until: str
+    flights: int
+    weather: int
+    flights_snapshot: int
+    weather_snapshot: int
+
+
+@dataclass(frozen=True)
+class Started:
+    """The driver's query runs."""
+
+    explanation: str
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The driver's query has committed a micro-batch."""
+
+    number: int
+    seconds: float
+    rows: int
+    deletes: int
+    state_rows: int
+    state_bytes: int
+
+
+Message: TypeAlias = Loaded | Wrote | Started | Batch
+
+_TYPES: Final[dict[str, type[Any]]] = {type_.__name__: type_ for type_ in (Loaded, Wrote, Started, Batch)}
+
+
+def encode(message: Message) -> str:
+    """The message as one line.
+
+    >>> encode(Loaded(steps=2, changes=10))
+    '{"type": "Loaded", "steps": 2, "changes": 10}'
+    """
+    return json.dumps({"type": type(message).__name__} | asdict(message))
+
+
+def decode(line: str) -> Message:
+    """The message of one line that `encode` made."""
+    fields = json.loads(line)
+    message: Message = _TYPES[fields.pop("type")](**fields)
+    return message
+
+
+class Sender:
+    """Appends messages to a file, each visible to readers as soon as it is sent."""
+
+    def __init__(self, path: Path) -> None:
+        self._file: TextIO = path.open("a", encoding="utf-8")
+
+    def send(self, message: Message) -> None:
+        """Append one message."""
+        self._file.write(encode(message) + "\n")
+        self._file.flush()
+
+
+class Receiver:
+    """Reads the messages that a file has gained since the last look."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._position = 0
+
+    def receive(self) -> list[Message]:
+        """New messages, in order; none if the file is not there yet. A half-written line stays for later."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._position)
+            text = file.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self._position += len(whole)
+        return [decode(line) for line in whole.decode("utf-8").splitlines()]

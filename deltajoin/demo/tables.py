@@ -1,0 +1,46 @@
+"""The three tables of the demo: names, keys, columns, and their CREATE TABLE statements (pure)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+
+from deltajoin.demo import source
+from upsert import types
+from upsert.schema import TableSchema
+
+FLIGHTS: Final = "flights"
+WEATHER: Final = "weather"
+JOINED: Final = "flights_with_weather"
+
+JOIN_KEY: Final = ("origin", "time_hour")
+FLIGHT_KEY: Final = ("day", "carrier", "flight", "origin")
+CELSIUS: Final = "(temp - 32) * 5 / 9"
+"""A column that the query computes; the text means the same to Spark and to DuckDB."""
+
+JOINED_SCHEMA: Final = pa.schema(
+    [
+        *source.FLIGHTS,
+        *(field for field in source.WEATHER if field.name not in JOIN_KEY),
+        pa.field("celsius", pa.float64()),
+    ]
+)
+
+_FLIGHTS_OPTIONS: Final = "PRIMARY KEY (day, carrier, flight, origin) NOT ENFORCED, INDEX (origin, time_hour)"
+_JOINED_OPTIONS: Final = "PRIMARY KEY (day, carrier, flight, origin) NOT ENFORCED"
+_WEATHER_OPTIONS: Final = "PRIMARY KEY (origin, time_hour) NOT ENFORCED"
+
+
+def statements() -> list[str]:
+    """The CREATE TABLE statements of the three tables."""
+    return [
+        _create(FLIGHTS, source.FLIGHTS, _FLIGHTS_OPTIONS, buckets=2),
+        _create(WEATHER, source.WEATHER, _WEATHER_OPTIONS, buckets=1),
+        _create(JOINED, JOINED_SCHEMA, _JOINED_OPTIONS, buckets=2),
+    ]
+
+
+def _create(name: str, schema: pa.Schema, keys: str, buckets: int) -> str:
+    columns = ",\n  ".join(f"{c.name} {types.sql_name(c.type)}" for c in TableSchema.of(schema).columns)
+    return f"CREATE TABLE {name} (\n  {columns},\n  {keys}\n) WITH ('bucket' = '{buckets}')"
