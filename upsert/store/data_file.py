@@ -136,10 +136,6 @@ def write_run(
 
     Nothing is written for no rows. Otherwise as ``write_data_file``.
     """
-    if not rows_sorted.num_rows:
-        return []
-    by_bytes = max(1, max_bytes * rows_sorted.num_rows // max(1, rows_sorted.nbytes))
-    length = min(max_rows, by_bytes)
     return [
         write_data_file(
             root,
@@ -151,8 +147,17 @@ def write_run(
             level=level,
             base=base,
         )
-        for start in range(0, rows_sorted.num_rows, length)
+        for start, length in _pieces(rows_sorted, max_rows, max_bytes)
     ]
+
+
+def _pieces(rows: pa.Table, max_rows: int, max_bytes: int, start: int = 0) -> list[tuple[int, int]]:
+    """Start and length of equal parts of the rows, halved until each is within both limits."""
+    if rows.num_rows <= 1 or (rows.num_rows <= max_rows and rows.nbytes <= max_bytes):
+        return [(start, rows.num_rows)] if rows.num_rows else []
+    middle = rows.num_rows // 2
+    first = _pieces(rows.slice(0, middle), max_rows, max_bytes, start)
+    return first + _pieces(rows.slice(middle), max_rows, max_bytes, start + middle)
 
 
 class DataFile:

@@ -39,6 +39,10 @@ def hash_columns(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int | None
     [-8527884376001292090, -8582455328737087284]
     """
     count = len(columns[0]) if rows is None else rows
+    if any(isinstance(column, pa.ChunkedArray) and column.num_chunks > 1 for column in columns):
+        # piece by piece: texts of more than 2 GB do not fit into one array
+        pieces = pa.table(list(columns), names=[str(i) for i in range(len(columns))]).to_batches()
+        return np.concatenate([hash_columns(piece.columns) for piece in pieces])
     seeds = np.full(count, SEED, dtype=np.uint64)
     is_uniform = True
     for column in columns:
@@ -127,7 +131,7 @@ def _hash_array(array: pa.Array, seeds: Hashes, is_uniform: bool) -> Hashes:
     type_ = array.type
     if pa.types.is_fixed_size_binary(type_):
         words = np.ascontiguousarray(fixed_bytes(array)).view(np.uint64)
-        return _hash_words(words[:, 0], words[:, 1], seeds)
+        return hash_words(words[:, 0], words[:, 1], seeds)
     if pa.types.is_string(type_) or pa.types.is_binary(type_):
         return _hash_bytes(array.view(pa.binary()).to_pylist(), seeds, is_uniform)
     if pa.types.is_decimal128(type_) and type_.precision > 18:
@@ -182,5 +186,6 @@ def _hash_long(values: Hashes, seeds: Hashes) -> Hashes:
     return _avalanche(_round(seeds + _P5 + np.uint64(8), values))
 
 
-def _hash_words(first: Hashes, second: Hashes, seeds: Hashes) -> Hashes:
+def hash_words(first: Hashes, second: Hashes, seeds: Hashes) -> Hashes:
+    """XXH64 of 16 bytes a row, given as two little-endian words."""
     return _avalanche(_round(_round(seeds + _P5 + np.uint64(16), first), second))

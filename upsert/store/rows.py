@@ -1,0 +1,182 @@
+"""Whether rows fit a table, and the form in which they are stored (pure).
+
+Types may differ in width only: a smaller integer, ``large_string``, another time unit or zone. A value that
+would not survive the change is an error, and so is everything else: a wrong type is never guessed at.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from upsert import types
+from upsert.errors import SchemaError
+from upsert.rowkind import ROW_KIND_COLUMN, signs
+from upsert.schema import Column
+from upsert.store.hashing import normalised_floats, one_array
+from upsert.store.layout import ROW_HASH_COLUMN, Layout
+from upsert.store.row_hash import child_values, row_hashes
+
+Signs = npt.NDArray[np.int8]
+
+
+def conform(layout: Layout, rows: pa.Table, owner: str = "rows") -> tuple[pa.Table, Signs | None]:
+    """The rows in the table's column order and types, and the sign of each; ``_row_kind`` itself is gone.
+
+    Float keys are normalised (-0.0 becomes 0.0). A table without primary key gets ``_row_hash`` as last
+    column.
+
+    Args:
+        layout: layout of the table that the rows are for.
+        rows: exactly the table's columns, in any order, and perhaps ``_row_kind``.
+        owner: what the rows belong to, for messages.
+
+    Returns:
+        The rows, and +1 or -1 for each; None instead of the signs if there is no ``_row_kind``.
+
+    Raises:
+        SchemaError: a column is missing, unknown, repeated, of another type or NULL where it must not be.
+            Only the key is checked in rows of sign -1: deletions often carry nothing else.
+        ChangelogError: a row kind is none of the four.
+    """
+    _check_names(layout, rows, owner)
+    weights = None
+    if ROW_KIND_COLUMN in rows.column_names:
+        weights = signs(_cast(rows.column(ROW_KIND_COLUMN), Column(ROW_KIND_COLUMN, pa.string()), owner))
+    columns = [_stored(layout, rows, column, weights, owner) for column in layout.schema.columns]
+    names = list(layout.schema.names)
+    if layout.is_counted:
+        columns.append(row_hashes(columns, rows.num_rows))
+        names.append(ROW_HASH_COLUMN)
+    return pa.table(columns, schema=pa.schema([layout.stored.field(name) for name in names])), weights
+
+
+def _check_names(layout: Layout, rows: pa.Table, owner: str) -> None:
+    expected, found = layout.schema.names, rows.column_names
+    unknown = [name for name in found if name not in expected and name != ROW_KIND_COLUMN]
+    missing = [name for name in expected if name not in found]
+    repeated = sorted({name for name in found if found.count(name) > 1})
+    for what, names in (("lacks", missing), ("has unknown", unknown), ("repeats", repeated)):
+        if names:
+            raise SchemaError(
+                f"{owner}: the columns must be {', '.join(expected)}; the input {what} {', '.join(names)}"
+            )
+
+
+def _stored(
+    layout: Layout, rows: pa.Table, column: Column, weights: Signs | None, owner: str
+) -> pa.ChunkedArray:
+    cast = _cast(rows.column(column.name), column, owner)
+    is_key = column.name in layout.schema.primary_key
+    if not column.nullable and cast.null_count:
+        missing = pc.is_null(cast).to_numpy()
+        if is_key:
+            raise SchemaError(
+                f"{owner}: PRIMARY KEY column {column.name!r} must not be NULL, got NULL in row "
+                f"{int(np.argmax(missing))}; filter such rows out or choose another key"
+            )
+        if weights is None or (missing & (weights > 0)).any():
+            raise SchemaError(f"{owner}: column {column.name!r} is NOT NULL, got {int(missing.sum())} NULLs")
+    if is_key and pa.types.is_floating(column.type):
+        return pa.chunked_array([pa.array(normalised_floats(one_array(cast)))])
+    return cast
+
+
+def _cast(values: pa.ChunkedArray, column: Column, owner: str) -> pa.ChunkedArray:
+    if not is_same_but_for_width(values.type, column.type):
+        raise SchemaError(
+            f"{owner}: column {column.name!r} must be {types.sql_name(column.type)}, got Arrow type "
+            f"{values.type}; cast it before writing"
+        )
+    try:
+        cast = values if values.type == column.type else values.cast(column.type)
+    except pa.ArrowInvalid as cause:
+        raise SchemaError(
+            f"{owner}: column {column.name!r} must hold values of {types.sql_name(column.type)}, "
+            f"got others: {cause}"
+        ) from cause
+    if not types.is_scalar(column.type):
+        _check_inner_nulls(one_array(cast), column.name, owner)
+    return cast
+
+
+def is_same_but_for_width(given: pa.DataType, stored: pa.DataType) -> bool:
+    """Whether values of one type are values of the other, if they fit.
+
+    >>> is_same_but_for_width(pa.int32(), pa.int64()), is_same_but_for_width(pa.int64(), pa.float64())
+    (True, False)
+    """
+    if pa.types.is_dictionary(given):
+        return is_same_but_for_width(given.value_type, stored)
+    if given == stored or pa.types.is_null(given):
+        return True
+    if pa.types.is_timestamp(given) and pa.types.is_timestamp(stored):
+        return (given.tz is None) == (stored.tz is None)
+    if pa.types.is_struct(given) and pa.types.is_struct(stored):
+        return _are_fields_same(list(given), list(stored))
+    if pa.types.is_map(given) and pa.types.is_map(stored):
+        same_keys = is_same_but_for_width(given.key_type, stored.key_type)
+        return same_keys and is_same_but_for_width(given.item_type, stored.item_type)
+    if _is_list(given) and pa.types.is_list(stored):
+        return is_same_but_for_width(given.value_type, stored.value_type)
+    if pa.types.is_float32(given) and pa.types.is_float64(stored):
+        return True
+    families = (pa.types.is_integer, _is_string, _is_binary, pa.types.is_decimal, pa.types.is_date)
+    return any(family(given) and family(stored) for family in families)
+
+
+def _are_fields_same(given: list[pa.Field], stored: list[pa.Field]) -> bool:
+    return len(given) == len(stored) and all(
+        one.name == other.name and is_same_but_for_width(one.type, other.type)
+        for one, other in zip(given, stored, strict=True)
+    )
+
+
+def _is_string(type_: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_)
+    )
+
+
+def _is_binary(type_: pa.DataType) -> bool:
+    kinds = (
+        pa.types.is_binary,
+        pa.types.is_large_binary,
+        pa.types.is_binary_view,
+        pa.types.is_fixed_size_binary,
+    )
+    return any(kind(type_) for kind in kinds)
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_)
+    )
+
+
+def _check_inner_nulls(array: pa.Array, name: str, owner: str) -> None:
+    """A NULL where the nested type says there is none: Arrow's cast lets it pass, Spark would misread it."""
+    for field, values in _inner(array):
+        if not field.nullable and values.null_count:
+            raise SchemaError(
+                f"{owner}: column {name!r}: {field.name!r} inside it must not be NULL, got NULL"
+            )
+        if not types.is_scalar(field.type):
+            _check_inner_nulls(values, name, owner)
+
+
+def _inner(array: pa.Array) -> list[tuple[pa.Field, Any]]:
+    """Fields and values directly below a nested array, without what lies below its own NULLs."""
+    present = array.drop_null() if array.null_count else array
+    if pa.types.is_struct(array.type):
+        return list(zip(list(array.type), present.flatten(), strict=True))
+    if pa.types.is_map(array.type):
+        return [
+            (array.type.key_field, child_values(present, present.keys)),
+            (array.type.item_field, child_values(present, present.items)),
+        ]
+    return [(array.type.value_field, present.flatten())]
