@@ -1,0 +1,119 @@
+"""Small numbers for equal rows, so that joining and netting are array arithmetic (pure).
+
+Two rows get the same code if and only if they are equal column by column, NULL equal to NULL. A *key*
+is compared as Spark compares join keys (0.0 = -0.0, NaN = NaN); a *row* is compared as it is stored (all
+NaNs are one, but 0.0 and -0.0 differ: replacing one by the other is a change that a sink should see).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from upsert import types
+from upsert.errors import SchemaError
+from upsert.store.hashing import normalised_floats, one_array
+
+Ints = npt.NDArray[np.int64]
+
+
+def common_key_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+    """The type in which keys of two columns are compared, or None if they cannot be.
+
+    Integers of different width meet in the wider one; all other types must be equal.
+
+    >>> common_key_type(pa.int32(), pa.int64())
+    DataType(int64)
+    """
+    if left == right:
+        return left if types.is_scalar(left) else None
+    if pa.types.is_integer(left) and pa.types.is_integer(right):
+        return max(left, right, key=lambda type_: type_.bit_width)
+    return None
+
+
+def key_columns(rows: pa.Table, keys: Sequence[str], as_types: Sequence[pa.DataType]) -> list[pa.Array]:
+    """Key columns of ``rows`` in the types in which both sides' keys are compared, floats normalised.
+
+    Raises:
+        SchemaError: a key does not fit into its type.
+    """
+    columns = []
+    for name, type_ in zip(keys, as_types, strict=True):
+        column = one_array(rows.column(name))
+        try:
+            cast = column if column.type == type_ else column.cast(type_)
+        except pa.ArrowInvalid as cause:
+            raise SchemaError(f"join key {name!r}: values must fit into {types.sql_name(type_)}") from cause
+        columns.append(_with_floats_normalised(cast))
+    return columns
+
+
+def codes_of_keys(columns: Sequence[pa.Array]) -> Ints:
+    """A code for every distinct key, dense from 0 in order of first appearance.
+
+    >>> codes_of_keys([pa.array([7, 5, 7]), pa.array(["a", "a", "a"])]).tolist()
+    [0, 1, 0]
+    """
+    codes = _codes(columns[0])
+    for column in columns[1:]:
+        codes = _paired(codes, _codes(column))
+    return codes
+
+
+def codes_of_rows(rows: pa.Table) -> Ints:
+    """A code for every distinct row, dense from 0 in order of first appearance.
+
+    >>> codes_of_rows(pa.table({"a": [1, 1, None], "b": [[1], [1], None]})).tolist()
+    [0, 0, 1]
+    """
+    return codes_of_keys([_comparable(one_array(column)) for column in rows.columns])
+
+
+def first_of_each(codes: Ints) -> Ints:
+    """For each code, the position of its first row."""
+    count = int(codes.max()) + 1 if len(codes) else 0
+    first = np.empty(count, dtype=np.int64)
+    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+    return first
+
+
+def _codes(column: pa.Array) -> Ints:
+    return _numpy(column.dictionary_encode(null_encoding="encode").indices)
+
+
+def _paired(first: Ints, second: Ints) -> Ints:
+    """Codes of pairs of codes; dense, so that the next pairing cannot overflow."""
+    width = int(second.max()) + 1 if len(second) else 1
+    return _codes(pa.array(first * width + second))
+
+
+def _numpy(indices: pa.Array) -> Ints:
+    codes: Ints = indices.to_numpy().astype(np.int64)
+    return codes
+
+
+def _with_floats_normalised(column: pa.Array) -> pa.Array:
+    if not pa.types.is_floating(column.type):
+        return column
+    return pa.array(normalised_floats(column), mask=_null_mask(column))
+
+
+def _comparable(column: pa.Array) -> pa.Array:
+    """An array that Arrow can tell apart by value: floats with one NaN, nested values as their text."""
+    if pa.types.is_floating(column.type):
+        values = column.to_numpy(zero_copy_only=False).copy()
+        values[np.isnan(values)] = np.nan
+        return pa.array(values, column.type, mask=_null_mask(column))
+    if not types.is_scalar(column.type):
+        texts: list[Any] = [None if value is None else repr(value) for value in column.to_pylist()]
+        return pa.array(texts, pa.string())
+    return column
+
+
+def _null_mask(column: pa.Array) -> npt.NDArray[np.bool_] | None:
+    return column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None

@@ -1,0 +1,114 @@
+"""Tables that are multisets of tuples in memory: the truth that a delta join is compared with."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from deltajoin.changes import Changes
+from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+
+Row = tuple[Any, ...]
+Rows = Counter[Row]
+Match = Callable[[pa.Table], tuple[npt.NDArray[np.int64], pa.Table]]
+
+
+class Float(NamedTuple):
+    """A float that equals another one if it is stored alike: one NaN, 0.0 apart from -0.0."""
+
+    value: float | None
+    sign: float
+
+
+def hashable(value: Any) -> Any:
+    """The value such that equal stored values are equal in Python."""
+    if isinstance(value, float):
+        return Float(None, 1.0) if math.isnan(value) else Float(value, math.copysign(1.0, value))
+    if isinstance(value, list):
+        return tuple(hashable(one) for one in value)
+    return value
+
+
+def plain(value: Any) -> Any:
+    """The value that ``hashable`` was given."""
+    if isinstance(value, Float):
+        return math.nan if value.value is None else value.value
+    return value
+
+
+def join_key(row: Row, positions: Sequence[int]) -> Row | None:
+    """The row's key as Spark compares it, or None if a part of it is NULL."""
+    key = tuple(row[i] for i in positions)
+    if any(part is None for part in key):
+        return None
+    return tuple(part.value if isinstance(part, Float) else part for part in key)
+
+
+def joined(left: Rows, right: Rows, left_keys: Sequence[int], right_keys: Sequence[int]) -> Rows:
+    """The whole join of two multisets."""
+    result: Rows = Counter()
+    for a, n in left.items():
+        for b, m in right.items():
+            key = join_key(a, left_keys)
+            if key is not None and key == join_key(b, right_keys):
+                result[(*a, *b)] += n * m
+    return result
+
+
+def counted(rows: Iterable[Row]) -> Rows:
+    """Rows as a multiset, made of values that compare as they are stored."""
+    return Counter(tuple(map(hashable, row)) for row in rows)
+
+
+def signed(rows: Iterable[Row]) -> Rows:
+    """Net weight of each row of a changelog, whose last column is the kind; no row of weight zero."""
+    weights: Rows = Counter()
+    for *row, kind in rows:
+        weights[tuple(map(hashable, row))] += RowKind(kind).sign
+    return Counter({row: weight for row, weight in weights.items() if weight})
+
+
+def difference(new: Rows, old: Rows) -> Rows:
+    """Net weight of each row when a multiset becomes another."""
+    weights = Counter(new)
+    weights.subtract(old)
+    return Counter({row: weight for row, weight in weights.items() if weight})
+
+
+def table_of(schema: pa.Schema, rows: Iterable[Row]) -> pa.Table:
+    """An Arrow table of rows."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    arrays = [
+        pa.array(list(map(plain, column)), field.type) for column, field in zip(columns, schema, strict=True)
+    ]
+    return pa.table(arrays, schema=schema)
+
+
+def changes_of(schema: pa.Schema, keys: Sequence[int], new: Rows, old: Rows) -> Changes:
+    """What turns one multiset into another; updates where a row of equal first column goes and one comes."""
+    lost, gained = list((old - new).elements()), list((new - old).elements())
+    gone, come = {row[0] for row in lost}, {row[0] for row in gained}
+    rows = [(*row, "-U" if row[0] in come else "-D") for row in lost]
+    rows += [(*row, "+U" if row[0] in gone else "+I") for row in gained]
+    with_kind = schema.append(pa.field(ROW_KIND_COLUMN, pa.string()))
+    return Changes(table_of(with_kind, rows), tuple(schema.names[i] for i in keys))
+
+
+def match_in(schema: pa.Schema, keys: Sequence[int], rows: Rows) -> Match:
+    """A lookup in a multiset."""
+
+    def match(probe: pa.Table) -> tuple[npt.NDArray[np.int64], pa.Table]:
+        columns = (map(hashable, column.to_pylist()) for column in probe.columns)
+        asked = [join_key(key, range(len(key))) for key in zip(*columns, strict=True)]
+        wanted = {key: i for i, key in enumerate(asked) if key is not None}
+        assert len(wanted) == sum(key is not None for key in asked), "a lookup asks for each key once"
+        found = [(wanted[key], row) for row in rows.elements() if (key := join_key(row, keys)) in wanted]
+        return np.array([i for i, _ in found], np.int64), table_of(schema, [row for _, row in found])
+
+    return match
