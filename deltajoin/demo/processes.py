@@ -1,0 +1,114 @@
+"""Child processes of the demo: each in its own process group, told by stdin, heard through a report file."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from deltajoin.demo.messages import Message, Receiver
+from upsert.errors import UpsertError
+
+_LOG_LINES: Final = 40
+_GRACE_S: Final = 10.0
+
+
+class ProcessFailedError(UpsertError):
+    """A child process ended with an error; the message has the end of its log."""
+
+
+class Child:
+    """One running child. It belongs to a `with` block, which leaves no process behind, however it ends."""
+
+    def __init__(self, name: str, module: str, arguments: list[str], reports: Path, log: Path) -> None:
+        self.name = name
+        self._log = log
+        self._receiver = Receiver(reports)
+        with log.open("ab") as output:
+            # a session of its own: Ctrl-C reaches only the supervisor, a JVM can be killed with its driver
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, *arguments],
+                stdin=subprocess.PIPE,
+                bufsize=0,
+                stdout=output,
+                stderr=output,
+                env=_environment(os.environ),
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int:
+        """Process id, which is also the id of the process group."""
+        return self._process.pid
+
+    def tell(self, line: str) -> None:
+        """Send a line to the child's stdin; nothing if it is dead, which `has_ended` will find."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(f"{line}\n".encode())
+        except BrokenPipeError:
+            return
+
+    def hear(self) -> list[Message]:
+        """What it has reported since the last call."""
+        return self._receiver.receive()
+
+    def has_ended(self) -> bool:
+        """Whether it has ended well.
+
+        Raises:
+            ProcessFailedError: it ended with an error.
+        """
+        code = self._process.poll()
+        if code:
+            raise ProcessFailedError(
+                f"the {self.name} ended with exit code {code}; its log ends so:\n{self._tail()}"
+            )
+        return code is not None
+
+    def finish(self) -> None:
+        """End its stdin, upon which it stops by itself."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def kill(self) -> None:
+        """SIGKILL the whole group, the JVM included, and wait."""
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+
+    def stop(self) -> None:
+        """SIGTERM, then SIGKILL if that is not enough; nothing if it has ended."""
+        if self._process.poll() is None:
+            self._signal(signal.SIGTERM)
+            try:
+                self._process.wait(_GRACE_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        # a JVM outlives its driver by a second, and would write into folders that are removed next
+        self._signal(signal.SIGKILL)
+        if self._process.stdin:
+            self._process.stdin.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:
+            return
+
+    def _tail(self) -> str:
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
+
+
+def _environment(inherited: Mapping[str, str]) -> dict[str, str]:
+    # Spark's Python workers run $PYSPARK_PYTHON, which may be another interpreter than this one
+    return {**inherited, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
