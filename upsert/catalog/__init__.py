@@ -1,1 +1,1 @@
-"""."""
+"""Names and DDL: statements, and the tables in a folder that they make."""
