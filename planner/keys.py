@@ -1,0 +1,101 @@
+"""Which columns a join equates, and which index of each table finds rows by them (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from planner.chain import are_joinable, chain_of, trace
+from planner.plan import Call, Changelog, Column, Expr, Join, ManagedTable, Plan, columns_of, conjuncts
+from upsert import types
+from upsert.schema import TableSchema
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """A column of the left table and one of the right that the join holds equal, and by which condition."""
+
+    left: Column
+    right: Column
+    condition: Expr
+
+
+@dataclass(frozen=True)
+class JoinKeys:
+    """The pairs that a delta join looks up by, and the index that serves each side."""
+
+    pairs: tuple[KeyPair, ...]
+    left_index: str
+    right_index: str
+
+
+def equalities(join: Join) -> Iterator[tuple[Expr, Expr, Expr]]:
+    """Conditions that equate an expression of each input: (condition, left, right)."""
+    left_ids = {column.id for column in join.left.columns}
+    right_ids = {column.id for column in join.right.columns}
+    for condition in conjuncts(join.condition):
+        match condition:
+            case Call("EqualTo", (one, other)):
+                used_by_one, used_by_other = columns_of(one), columns_of(other)
+                if not used_by_one or not used_by_other:
+                    continue
+                if used_by_one <= left_ids and used_by_other <= right_ids:
+                    yield condition, one, other
+                elif used_by_one <= right_ids and used_by_other <= left_ids:
+                    yield condition, other, one
+
+
+def equated_columns(join: Join) -> tuple[KeyPair, ...]:
+    """Pairs of plain table columns that the join equates; each pair once, in the order of the condition."""
+    pairs: dict[tuple[int, int], KeyPair] = {}
+    for condition, left, right in equalities(join):
+        one, other = trace(left, join.left), trace(right, join.right)
+        if one is None or other is None or not are_joinable(one, other):
+            continue
+        if _is_scalar(one, join.left) and _is_scalar(other, join.right):
+            pairs.setdefault((one.id, other.id), KeyPair(one, other, condition))
+    return tuple(pairs.values())
+
+
+def _is_scalar(column: Column, side: Plan) -> bool:
+    leaf = chain_of(side).leaf
+    is_managed = isinstance(leaf, Changelog) and leaf.table is not None
+    return is_managed and types.is_scalar(leaf.table.schema.type_of(column.name))  # type: ignore[union-attr]
+
+
+def choose_keys(pairs: Sequence[KeyPair], left: ManagedTable, right: ManagedTable) -> JoinKeys | None:
+    """As many pairs as possible with an index of each table within them, or None where there are none.
+
+    A column takes part in one pair only; another pair with it is a condition like any other.
+    """
+    for chosen in _one_to_one(tuple(pairs)):
+        left_index = index_within(left.schema, {pair.left.name for pair in chosen})
+        right_index = index_within(right.schema, {pair.right.name for pair in chosen})
+        if chosen and left_index is not None and right_index is not None:
+            return JoinKeys(chosen, left_index, right_index)
+    return None
+
+
+def _one_to_one(pairs: tuple[KeyPair, ...]) -> Iterator[tuple[KeyPair, ...]]:
+    if not pairs:
+        yield ()
+        return
+    first, *rest = pairs
+    free = tuple(pair for pair in rest if pair.left != first.left and pair.right != first.right)
+    yield from ((first, *others) for others in _one_to_one(free))
+    if len(free) < len(rest):
+        yield from _one_to_one(tuple(rest))
+
+
+def index_within(schema: TableSchema, columns: set[str]) -> str | None:
+    """Name of the index that finds rows by no more than these columns, as `Snapshot.index_for` names it."""
+    if schema.primary_key and columns.issuperset(schema.primary_key):
+        return "PRIMARY KEY"
+    fitting = [index for index in schema.indexes if columns.issuperset(index.columns)]
+    if fitting:
+        return max(fitting, key=lambda index: len(index.columns)).name
+    for length in range(len(schema.primary_key) - 1, 0, -1):
+        prefix = schema.primary_key[:length]
+        if columns.issuperset(prefix):
+            return f"PRIMARY KEY prefix ({', '.join(prefix)})"
+    return None

@@ -1,0 +1,88 @@
+"""The rules in their order, the loop that applies them, and the trace of what they did (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from planner.conditions import Refused
+from planner.plan import Plan, transform_down, transform_up
+from planner.rules.carry_row_kind import carry_row_kind
+from planner.rules.merge_filter_into_join import merge_filter_into_join
+from planner.rules.prune_columns import prune_columns
+from planner.rules.push_filters import push_filters
+from planner.rules.refuse_unsupported import refuse_unsupported
+from planner.rules.replace_join import replace_join
+from planner.settings import Settings
+
+
+class Rule(Protocol):
+    """Looks at one node: a rewritten node, a refusal, or None where the rule has nothing to say."""
+
+    __name__: str
+
+    def __call__(self, node: Plan, settings: Settings, /) -> Plan | Refused | None: ...  # noqa: D102
+
+
+Walk = Callable[[Plan, Callable[[Plan], Plan]], Plan]
+
+RULES: Final[tuple[tuple[Walk, Rule], ...]] = (
+    (transform_up, refuse_unsupported),  # first: the others may rely on what it has ruled out
+    (transform_up, merge_filter_into_join),  # before replace_join, which needs the equalities in the join
+    (transform_up, replace_join),
+    (transform_up, carry_row_kind),  # upwards: a Project passes on the kind that its input has by now
+    (transform_down, prune_columns),  # downwards: what a Project does not ask for, none below need pass on
+    (transform_up, push_filters),
+)
+"""Each rule with the direction in which it walks the plan."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One node on which a rule fired, and what came of it."""
+
+    rule: str
+    node: Plan
+    result: Plan | Refused
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A plan before and after all rules, and every step between."""
+
+    before: Plan
+    after: Plan
+    steps: tuple[Step, ...]
+
+    @property
+    def refusals(self) -> tuple[Refused, ...]:
+        """Why the plan has no right answer; empty when `after` has."""
+        return tuple(dict.fromkeys(step.result for step in self.steps if isinstance(step.result, Refused)))
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether a rule rewrote anything."""
+        return self.after is not self.before
+
+
+def optimize_plan(plan: Plan, settings: Settings) -> Trace:
+    """Apply all rules, each to every node. A refusal does not stop the others: explain() shows them all."""
+    steps: list[Step] = []
+    after = plan
+    for walk, rule in RULES:
+        after = apply_rule(rule, walk, after, settings, steps)
+    return Trace(plan, after, tuple(steps))
+
+
+def apply_rule(rule: Rule, walk: Walk, plan: Plan, settings: Settings, steps: list[Step]) -> Plan:
+    """The plan after one rule has seen each node; what it did is added to `steps`."""
+
+    def change(node: Plan) -> Plan:
+        result = rule(node, settings)
+        if result is None:
+            return node
+        steps.append(Step(rule.__name__, node, result))
+        return node if isinstance(result, Refused) else result
+
+    return walk(plan, change)

@@ -1,0 +1,440 @@
+"""A Spark plan as frozen values: expressions, nodes, and how a tree prints (pure).
+
+Columns are known by their expression id, as in Catalyst; names are for people. A `ref` is the number
+under which `planner/jvm.py` keeps the Spark object that a value was read from. The ref of a node stands
+for the node apart from its children: a rule that replaces a child keeps it, a rule that changes the
+node itself drops it. Refs take no part in comparisons, so that a plan equals another when it means the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.schema import TableSchema
+
+_SYMBOLS: Final = {
+    "EqualTo": "=",
+    "EqualNullSafe": "<=>",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+    "And": "AND",
+    "Or": "OR",
+    "Add": "+",
+    "Subtract": "-",
+    "Multiply": "*",
+}
+
+
+def _ref() -> Any:
+    return field(default=None, compare=False, repr=False, kw_only=True)
+
+
+# --- expressions -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a plan, known by its expression id; a negative id is one that `build` has yet to draw."""
+
+    id: int
+    name: str = field(compare=False)
+    type: str = field(compare=False)
+    ref: int | None = _ref()
+
+    @property
+    def is_row_kind(self) -> bool:
+        """Whether this is the kind of a change; the name is reserved for that."""
+        return self.name.lower() == ROW_KIND_COLUMN
+
+    @property
+    def args(self) -> tuple[Expr, ...]:
+        """Nothing: a column is a leaf."""
+        return ()
+
+    def __str__(self) -> str:
+        return f"{self.name}#{self.id}"
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A constant, as a Python value; `value` is None for NULL."""
+
+    value: Any
+    type: str
+    ref: int | None = _ref()
+
+    @property
+    def args(self) -> tuple[Expr, ...]:
+        """Nothing: a constant is a leaf."""
+        return ()
+
+    def __str__(self) -> str:
+        if self.value is None:
+            return "NULL"
+        return repr(self.value) if self.type == "string" else str(self.value)
+
+
+@dataclass(frozen=True)
+class Cast:
+    """A conversion to another type."""
+
+    value: Expr
+    type: str
+    ref: int | None = _ref()
+
+    @property
+    def args(self) -> tuple[Expr, ...]:
+        """The converted expression."""
+        return (self.value,)
+
+    def __str__(self) -> str:
+        return f"cast({self.value} AS {self.type})"
+
+
+@dataclass(frozen=True)
+class Call:
+    """Any other expression, by its Catalyst class name; `is_deterministic` is about the call itself."""
+
+    name: str
+    args: tuple[Expr, ...]
+    is_deterministic: bool = True
+    ref: int | None = _ref()
+
+    def __str__(self) -> str:
+        if self.name in _SYMBOLS and len(self.args) == 2:
+            return f"({self.args[0]} {_SYMBOLS[self.name]} {self.args[1]})"
+        return f"{self.name}({', '.join(str(arg) for arg in self.args)})"
+
+
+Expr = Column | Literal | Cast | Call
+
+
+def walk_expression(expr: Expr) -> Iterator[Expr]:
+    """The expression and all within it, from the top."""
+    yield expr
+    for arg in expr.args:
+        yield from walk_expression(arg)
+
+
+def columns_of(*exprs: Expr) -> frozenset[int]:
+    """Ids of the columns that the expressions use."""
+    return frozenset(e.id for expr in exprs for e in walk_expression(expr) if isinstance(e, Column))
+
+
+def conjuncts(expr: Expr | None) -> tuple[Expr, ...]:
+    """The parts of a condition that must all hold; none for no condition.
+
+    >>> a, b = Column(1, "a", "boolean"), Column(2, "b", "boolean")
+    >>> [str(part) for part in conjuncts(Call("And", (a, b)))]
+    ['a#1', 'b#2']
+    """
+    match expr:
+        case None:
+            return ()
+        case Call("And", (left, right)):
+            return (*conjuncts(left), *conjuncts(right))
+        case _:
+            return (expr,)
+
+
+def conjunction(parts: Sequence[Expr]) -> Expr | None:
+    """The condition that all parts hold; None for no parts. The inverse of `conjuncts`."""
+    if not parts:
+        return None
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = Call("And", (whole, part))
+    return whole
+
+
+@dataclass(frozen=True)
+class Output:
+    """One column of a Project and the expression it is computed by."""
+
+    column: Column
+    value: Expr
+    ref: int | None = _ref()
+
+    @classmethod
+    def of(cls, column: Column) -> Output:
+        """The column passed on as it is."""
+        bare = replace(column, ref=None)
+        return cls(bare, bare)
+
+    @property
+    def is_passed_on(self) -> bool:
+        """Whether the column comes from below under its own id."""
+        return self.value == self.column
+
+    def __str__(self) -> str:
+        return str(self.column) if self.is_passed_on else f"{self.value} AS {self.column}"
+
+
+# --- nodes -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ManagedTable:
+    """What the planner knows about a managed table and about the way a query reads its changes."""
+
+    name: str
+    path: str
+    schema: TableSchema
+    scan_mode: str = "full"
+    max_rows: int | None = None
+    rows: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class Changelog:
+    """Leaf: a stream of changes, with `_row_kind` among its columns unless the reader left it out.
+
+    `table` is None where the changes are already the result of a delta join.
+    """
+
+    name: str
+    columns: tuple[Column, ...]
+    table: ManagedTable | None
+    ref: int | None = _ref()
+
+    def __str__(self) -> str:
+        return f"Changelog {self.name} {_typed(self.columns)}"
+
+
+@dataclass(frozen=True)
+class Relation:
+    """Leaf: rows that are no changes, streaming or not."""
+
+    name: str
+    columns: tuple[Column, ...]
+    is_streaming: bool = False
+    ref: int | None = _ref()
+
+    def __str__(self) -> str:
+        return f"{'Stream' if self.is_streaming else 'Relation'} {self.name} {_typed(self.columns)}"
+
+
+Predicate = tuple[str, str, Any]
+
+
+@dataclass(frozen=True)
+class JoinSide:
+    """One side of a delta join: what is read of its table, and the index by which its rows are found."""
+
+    table: ManagedTable
+    columns: tuple[Column, ...]
+    keys: tuple[str, ...]
+    index: str
+    where: tuple[Predicate, ...] = ()
+
+    def __str__(self) -> str:
+        where = "".join(f", {column} {op} {value!r}" for column, op, value in self.where)
+        return f"{self.table.name} {_typed(self.columns)} by {self.index} on ({', '.join(self.keys)}){where}"
+
+
+@dataclass(frozen=True)
+class DeltaJoin:
+    """Leaf of a rewritten plan: the changes of an inner equi-join of two managed tables."""
+
+    left: JoinSide
+    right: JoinSide
+    row_kind: Column
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Columns of the left side, of the right side, and the kind."""
+        return (*self.left.columns, *self.right.columns, self.row_kind)
+
+    def __str__(self) -> str:
+        return f"DeltaJoin {self.row_kind}; left {self.left}; right {self.right}"
+
+
+@dataclass(frozen=True)
+class Project:
+    """Columns computed from those of the child."""
+
+    child: Plan
+    outputs: tuple[Output, ...]
+    ref: int | None = _ref()
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The computed columns, in order."""
+        return tuple(output.column for output in self.outputs)
+
+    def __str__(self) -> str:
+        return f"Project [{', '.join(str(output) for output in self.outputs)}]"
+
+
+@dataclass(frozen=True)
+class Filter:
+    """The child's rows for which the condition is true."""
+
+    child: Plan
+    condition: Expr
+    ref: int | None = _ref()
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The child's."""
+        return self.child.columns
+
+    def __str__(self) -> str:
+        return f"Filter {self.condition}"
+
+
+@dataclass(frozen=True)
+class Watermark:
+    """The child's rows, with one column declared as event time."""
+
+    child: Plan
+    column: Column
+    ref: int | None = _ref()
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The child's."""
+        return self.child.columns
+
+    def __str__(self) -> str:
+        return f"Watermark {self.column}"
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """A node that leaves rows and columns as they are: a name, a hint, another distribution."""
+
+    child: Plan
+    name: str
+    ref: int | None = _ref()
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The child's."""
+        return self.child.columns
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Join:
+    """A join as the user wrote it; `kind` in lower case, as in "left outer"."""
+
+    left: Plan
+    right: Plan
+    kind: str
+    condition: Expr | None
+    columns: tuple[Column, ...]
+    ref: int | None = _ref()
+
+    def __str__(self) -> str:
+        return f"Join {self.kind}" + (f" ON {self.condition}" if self.condition is not None else "")
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """A node that the planner does not look into; it is never rewritten, nor what lies below it."""
+
+    name: str
+    inputs: tuple[Plan, ...]
+    columns: tuple[Column, ...]
+    ref: int | None = _ref()
+
+    def __str__(self) -> str:
+        return f"Opaque {self.name} [{', '.join(str(column) for column in self.columns)}]"
+
+
+Unary = Project | Filter | Watermark | Wrapper
+Plan = Changelog | Relation | DeltaJoin | Unary | Join | Opaque
+
+
+def children(node: Plan) -> tuple[Plan, ...]:
+    """The inputs of a node, from left to right."""
+    match node:
+        case Project() | Filter() | Watermark() | Wrapper():
+            return (node.child,)
+        case Join():
+            return (node.left, node.right)
+        case Opaque():
+            return node.inputs
+        case _:
+            return ()
+
+
+def with_children(node: Plan, inputs: Sequence[Plan]) -> Plan:
+    """The node over other inputs; the very same object when they are the ones it has."""
+    if all(new is old for new, old in zip(inputs, children(node), strict=True)):
+        return node
+    match node:
+        case Project() | Filter() | Watermark() | Wrapper():
+            return replace(node, child=inputs[0])
+        case Join():
+            return replace(node, left=inputs[0], right=inputs[1])
+        case Opaque():
+            return replace(node, inputs=tuple(inputs))
+        case _:
+            return node
+
+
+def expressions(node: Plan) -> tuple[Expr, ...]:
+    """The expressions that a node itself evaluates."""
+    match node:
+        case Project():
+            return tuple(output.value for output in node.outputs)
+        case Filter():
+            return (node.condition,)
+        case Watermark():
+            return (node.column,)
+        case Join(condition=condition) if condition is not None:
+            return (condition,)
+        case _:
+            return ()
+
+
+def walk(plan: Plan) -> Iterator[Plan]:
+    """The plan's nodes from the top, each before its inputs."""
+    yield plan
+    for child in children(plan):
+        yield from walk(child)
+
+
+def transform_up(plan: Plan, change: Callable[[Plan], Plan]) -> Plan:
+    """The plan with `change` applied to every node, inputs first; what is unchanged stays the same object."""
+    return change(with_children(plan, [transform_up(child, change) for child in children(plan)]))
+
+
+def transform_down(plan: Plan, change: Callable[[Plan], Plan]) -> Plan:
+    """The plan with `change` applied to every node, before its inputs."""
+    changed = change(plan)
+    return with_children(changed, [transform_down(child, change) for child in children(changed)])
+
+
+def reads_changes(plan: Plan) -> bool:
+    """Whether a changelog lies in the plan."""
+    return any(isinstance(node, Changelog | DeltaJoin) for node in walk(plan))
+
+
+def row_kind_of(plan: Plan) -> Column | None:
+    """The column that holds the kind of the plan's rows, if it still has one."""
+    return next((column for column in reversed(plan.columns) if column.is_row_kind), None)
+
+
+def tree(plan: Plan, depth: int = 0) -> str:
+    """The plan as text: one node a line, inputs indented below.
+
+    >>> print(tree(Filter(Relation("t", (Column(1, "a", "int"),)), Column(1, "a", "int"))))
+    Filter a#1
+      Relation t [a#1: int]
+    """
+    lines = [f"{'  ' * depth}{plan}", *(tree(child, depth + 1) for child in children(plan))]
+    return "\n".join(lines)
+
+
+def _typed(columns: Sequence[Column]) -> str:
+    return f"[{', '.join(f'{column}: {column.type}' for column in columns)}]"
