@@ -1,0 +1,213 @@
+"""``where`` of a scan or lookup: checked against the schema, evaluated on rows, used to skip files (pure).
+
+The form is pyarrow's: ``[("c", ">", 3), ("d", "in", [1, 2])]`` means AND, a list of such lists means OR of
+ANDs. Operators: ``=``, ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=``, ``in``, ``not in``, and ``is null`` and
+``is not null`` with the value None. A comparison with a NULL in the data is not true, as in SQL, nor is its
+opposite. Floats compare as Arrow compares them: NaN is neither equal to, below nor above anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from upsert import types
+from upsert.errors import SchemaError
+from upsert.schema import TableSchema
+from upsert.store.data_file import FileEntry
+
+Where = Sequence[Any]
+"""Predicates ``(column, operator, value)``, or lists of them of which one must hold."""
+Mask = npt.NDArray[np.bool_]
+
+_COMPARISONS: Final[dict[str, Callable[..., Any]]] = {
+    "=": pc.equal,
+    "==": pc.equal,
+    "!=": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+_LISTS: Final = ("in", "not in")
+_NULL_TESTS: Final = ("is null", "is not null")
+OPERATORS: Final = (*_COMPARISONS, *_LISTS, *_NULL_TESTS)
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """One comparison of a column with a literal.
+
+    ``value`` is an Arrow scalar, for the list operators an Arrow array of the column's type, else None.
+    """
+
+    column: str
+    operator: str
+    value: Any
+
+    def holds(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Where the predicate is true of the column's values; never NULL."""
+        if self.operator == "is null":
+            return pc.is_null(values)
+        if self.operator == "is not null":
+            return pc.is_valid(values)
+        if self.operator == "in":
+            return _is_in(values, self.value)
+        if self.operator == "not in":
+            return pc.and_(pc.is_valid(values), pc.invert(_is_in(values, self.value)))
+        return pc.fill_null(_COMPARISONS[self.operator](values, self.value), False)
+
+    def may_hold(self, low: pa.Array, high: pa.Array) -> pa.Array:
+        """Where the predicate may be true of a file whose column lies between ``low`` and ``high``.
+
+        A bound that is NULL is not known.
+        """
+        match self.operator:
+            case "=" | "==":
+                possible = _within(low, high, self.value, self.value)
+            case "<" | "<=":
+                possible = _COMPARISONS[self.operator](low, self.value)
+            case ">" | ">=":
+                possible = _COMPARISONS[self.operator](high, self.value)
+            case "in" if len(self.value):
+                bounds = pc.min_max(self.value)
+                possible = _within(low, high, bounds["min"], bounds["max"])
+            case "in":
+                possible = pa.array([False] * len(low))
+            case "!=" if not pa.types.is_floating(low.type):  # bounds know nothing of NaN, which differs
+                is_constant = pc.and_(pc.equal(low, self.value), pc.equal(high, self.value))
+                possible = pc.invert(is_constant)
+            case _:
+                possible = pa.array([True] * len(low))
+        return pc.fill_null(possible, True)
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A checked ``where``: true if all predicates of one alternative are. No alternative: true."""
+
+    alternatives: tuple[tuple[Predicate, ...], ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that the predicates name, each once."""
+        return tuple(dict.fromkeys(p.column for alternative in self.alternatives for p in alternative))
+
+    def apply(self, rows: pa.Table) -> pa.Table:
+        """The rows of which the filter is true; they must have the filter's columns."""
+        return rows.filter(self.mask(rows)) if self.alternatives else rows
+
+    def mask(self, rows: pa.Table) -> pa.ChunkedArray:
+        """Where the filter is true of the rows; it must have an alternative."""
+        either = [_all_of([p.holds(rows.column(p.column)) for p in each]) for each in self.alternatives]
+        return reduce(pc.or_, either)
+
+    def keep(self, entries: Sequence[FileEntry], columns: Collection[str], schema: TableSchema) -> Mask:
+        """Which files may hold a row of which the filter is true, judged by the bounds of ``columns``."""
+        if not self.alternatives or not entries:
+            return np.ones(len(entries), dtype=np.bool_)
+        kept = np.zeros(len(entries), dtype=np.bool_)
+        for alternative in self.alternatives:
+            possible = np.ones(len(entries), dtype=np.bool_)
+            for predicate in alternative:
+                if predicate.column in columns:
+                    possible &= _may_hold(predicate, entries, schema)
+            kept |= possible
+        return kept
+
+
+def parse_where(where: Where | None, schema: TableSchema) -> Filter:
+    """The filter that ``where`` says.
+
+    Raises:
+        SchemaError: it is malformed, names an unknown column or operator, or compares what does not compare.
+
+    >>> schema = TableSchema.of({"a": pa.int32(), "b": pa.string()})
+    >>> rows = pa.table({"a": [1, 2], "b": ["x", "x"]})
+    >>> parse_where([("a", ">", 1), ("b", "=", "x")], schema).apply(rows).to_pylist()
+    [{'a': 2, 'b': 'x'}]
+    """
+    if where is None or len(where) == 0:
+        return Filter(())
+    if isinstance(where, str) or not all(isinstance(part, list | tuple) and len(part) for part in where):
+        raise SchemaError(
+            f"where: must list (column, operator, value), or be a list of such lists, got {where!r}"
+        )
+    alternatives = [where] if isinstance(where[0][0], str) else where
+    return Filter(tuple(tuple(_predicate(part, schema) for part in each) for each in alternatives))
+
+
+def _predicate(part: Any, schema: TableSchema) -> Predicate:
+    if not isinstance(part, list | tuple) or len(part) != 3 or not isinstance(part[0], str):
+        raise SchemaError(f"where: a predicate must be (column, operator, value), got {part!r}")
+    column, operator, value = part
+    type_ = schema.type_of(column, "where")
+    if operator not in OPERATORS:
+        raise SchemaError(f"where: operator must be one of {', '.join(OPERATORS)}, got {operator!r}")
+    if operator in _NULL_TESTS:
+        if value is not None:
+            raise SchemaError(f"where: {column!r} {operator} takes the value None, got {value!r}")
+        return Predicate(column, operator, None)
+    if operator in _LISTS:
+        return Predicate(column, operator, _value_set(column, type_, operator, value))
+    return Predicate(column, operator, _literal(column, type_, operator, value))
+
+
+def _literal(column: str, type_: pa.DataType, operator: str, value: Any) -> pa.Scalar:
+    """The value as an Arrow scalar that compares with the column."""
+    if value is None:
+        raise SchemaError(f"where: {column!r} {operator} NULL is never true, got None; use 'is null'")
+    try:
+        literal = pa.scalar(value)
+        _COMPARISONS.get(operator, pc.equal)(pa.nulls(1, type_), literal)
+    except (pa.ArrowException, TypeError, OverflowError) as cause:
+        raise SchemaError(
+            f"where: column {column!r} of type {types.sql_name(type_)} must be compared by {operator!r} with "
+            f"a value of its type, got {value!r}"
+        ) from cause
+    return literal
+
+
+def _value_set(column: str, type_: pa.DataType, operator: str, values: Any) -> pa.Array:
+    if isinstance(values, str | bytes) or not isinstance(values, Collection):
+        raise SchemaError(f"where: {column!r} {operator} needs a list of values, got {values!r}")
+    fitting = []
+    for value in values:
+        literal = _literal(column, type_, operator, value)
+        try:
+            fitting.append(literal.cast(type_))
+        except pa.ArrowInvalid:
+            continue  # beyond the range of the column's type, so equal to none of its values
+    return pa.array([scalar.as_py() for scalar in fitting], type_)
+
+
+def _is_in(values: pa.ChunkedArray, value_set: pa.Array) -> pa.ChunkedArray:
+    if pa.types.is_floating(value_set.type):
+        # a hash of -0.0 is not that of 0.0
+        equals = [pc.fill_null(pc.equal(values, value), False) for value in value_set]
+        return reduce(pc.or_, equals, pc.and_(pc.is_valid(values), False))
+    return pc.is_in(values, value_set=value_set)
+
+
+def _all_of(masks: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
+    return reduce(pc.and_, masks)
+
+
+def _within(low: pa.Array, high: pa.Array, smallest: pa.Scalar, largest: pa.Scalar) -> pa.Array:
+    """Whether [low, high] meets [smallest, largest], as far as known: unknown AND false is false."""
+    return pc.and_kleene(pc.less_equal(low, largest), pc.greater_equal(high, smallest))
+
+
+def _may_hold(predicate: Predicate, entries: Sequence[FileEntry], schema: TableSchema) -> Mask:
+    type_ = schema.type_of(predicate.column)
+    low = pa.array([entry.min.get(predicate.column) for entry in entries], type_)
+    high = pa.array([entry.max.get(predicate.column) for entry in entries], type_)
+    mask: Mask = predicate.may_hold(low, high).to_numpy(zero_copy_only=False)
+    return mask

@@ -1,0 +1,220 @@
+"""Keys searched through the runs of one bucket, newest first.
+
+By primary key the first hit decides, also if it is a deletion: older runs no longer matter for that key. By
+any other index a hit is a candidate. It is still true at this snapshot only if no newer run holds its
+primary key, for there the row may have changed its indexed columns or be gone. In a table without primary
+key all runs count: equal rows add up.
+
+Everything is done for thousands of keys at once: one search and one take a file, no loop over rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from upsert.store.data_file import DataFile
+from upsert.store.hashing import fixed_width
+from upsert.store.layout import Layout, LookupIndex
+from upsert.store.lookup_index import Hits, search
+from upsert.store.probe import Positions, Probe
+from upsert.store.row_keys import equal_rows, is_integer_like
+
+Runs = Sequence[Sequence[DataFile]]
+"""Open files of a bucket's runs, newest run first."""
+
+
+class Matches(NamedTuple):
+    """Stored rows that a key matches: ``rows[i]`` belongs to key ``probes[i]`` of the probe."""
+
+    probes: Positions
+    rows: pa.RecordBatch
+
+
+def search_order(layout: Layout, index: LookupIndex, probe: Probe) -> Positions:
+    """The order of keys in which a search of a file touches its pages one after the other."""
+    if _is_direct(layout, index.columns):
+        return np.argsort(fixed_width(probe.column(index.columns[0])))
+    return np.argsort(probe.hashes(index.columns))
+
+
+def columns_to_compare(layout: Layout, index: LookupIndex, runs: int, probe: Probe) -> tuple[str, ...]:
+    """Columns that must be read to tell whether a hit is a match.
+
+    The keys' own, to rule out collisions of hashes, and the primary key where newer runs may hide the row.
+    """
+    if index.columns == layout.key and _is_direct(layout, layout.key):
+        return tuple(name for name in probe.columns if name not in layout.key)
+    return (*probe.columns, *layout.key) if runs > 1 or layout.is_counted else probe.columns
+
+
+def matches_by_key(layout: Layout, runs: Runs, probe: Probe, needed: Sequence[str]) -> list[Matches]:
+    """Current rows of a keyed table that equal a key, where the keys contain the whole primary key.
+
+    Args:
+        layout: the table's layout.
+        runs: the bucket's runs.
+        probe: keys in search order.
+        needed: columns of the rows to return, see ``columns_to_compare``.
+    """
+    found: list[Matches] = []
+    pending = np.arange(len(probe))
+    for run in runs:
+        for file in run:
+            if not len(pending):
+                return found
+            part = probe if len(pending) == len(probe) else probe.take(pending)
+            hits = _find(layout, file, layout.key, part)
+            if not len(hits.probes):
+                continue
+            rows = file.batch.select(needed).take(pa.array(hits.rows))
+            same = _is_equal(layout, rows, part, hits.probes, layout.key)
+            matched = pending[hits.probes] if same is None else pending[hits.probes[same]]
+            kept = _alive(file, hits.rows)
+            kept = _and(_and(kept, same), _is_equal_beyond_key(layout, rows, part, hits.probes))
+            found.append(_kept(pending[hits.probes], rows, kept))
+            pending = _without(pending, matched, len(probe))
+    return found
+
+
+def matches_by_index(
+    layout: Layout, index: LookupIndex, runs: Runs, probe: Probe, needed: Sequence[str]
+) -> list[Matches]:
+    """Current rows of a keyed table that equal a key, found by a key prefix or a secondary index.
+
+    Args:
+        layout: the table's layout.
+        index: the index to search; its columns are among the probe's.
+        runs: the bucket's runs.
+        probe: keys in search order.
+        needed: columns of the rows to return, see ``columns_to_compare``.
+    """
+    found: list[Matches] = []
+    for age, run in enumerate(runs):
+        for file in run:
+            matches = _candidates(file, index, probe, needed)
+            for newer in runs[:age]:
+                for hiding in newer:
+                    matches = _not_in(layout, hiding, matches)
+            if len(matches.probes):
+                found.append(matches)
+    return found
+
+
+def signed_matches(index: LookupIndex, runs: Runs, probe: Probe, needed: Sequence[str]) -> list[Matches]:
+    """Rows of a table without primary key that equal a key, in every run, with the counts of each."""
+    every = [_candidates(file, index, probe, needed) for run in runs for file in run]
+    return [matches for matches in every if len(matches.probes)]
+
+
+def _candidates(file: DataFile, index: LookupIndex, probe: Probe, needed: Sequence[str]) -> Matches:
+    """Rows of one file that equal a key in all of the probe's columns, deletions left out."""
+    hits = search(file.index(index.name), probe.hashes(index.columns))
+    alive = _alive(file, hits.rows)
+    if alive is not None:
+        hits = Hits(hits.probes[alive], hits.rows[alive])
+    rows = file.batch.select(needed).take(pa.array(hits.rows))
+    values = _at(probe, probe.columns, hits.probes)
+    same = equal_rows([rows.column(name) for name in probe.columns], values)
+    return _kept(hits.probes, rows, same)
+
+
+def _not_in(layout: Layout, newer: DataFile, matches: Matches) -> Matches:
+    """The candidates whose primary key a newer file does not hold."""
+    if not len(matches.probes):
+        return matches
+    keys = Probe(
+        layout.key, tuple(matches.rows.column(name) for name in layout.key), np.arange(len(matches.probes))
+    )
+    order = np.argsort(_search_values(layout, keys))
+    hits = _find(layout, newer, layout.key, keys.take(order))
+    stale = order[hits.probes]
+    if not _is_direct(layout, layout.key) and len(stale):
+        there = newer.batch.select(layout.key).take(pa.array(hits.rows))
+        stale = stale[equal_rows(there.columns, _at(keys, layout.key, stale))]
+    kept = np.ones(len(matches.probes), dtype=np.bool_)
+    kept[stale] = False
+    return _kept(matches.probes, matches.rows, kept)
+
+
+def _search_values(layout: Layout, keys: Probe) -> npt.NDArray[np.generic]:
+    return fixed_width(keys.values[0]) if _is_direct(layout, layout.key) else keys.hashes(layout.key)
+
+
+def _is_direct(layout: Layout, columns: tuple[str, ...]) -> bool:
+    """Whether files are sorted by this one integer-like column, so that it can be searched itself."""
+    return (
+        columns == layout.key and len(columns) == 1 and is_integer_like(layout.stored.field(columns[0]).type)
+    )
+
+
+def _find(layout: Layout, file: DataFile, key: tuple[str, ...], probe: Probe) -> Hits:
+    """Rows whose key may be a probe's: exactly by an integer key, else by hash."""
+    if not _is_direct(layout, key):
+        return search(file.index("pk"), probe.hashes(key))
+    keys = fixed_width(file.batch.column(key[0]))
+    values = fixed_width(probe.column(key[0]))
+    # the probes are sorted: those outside of the file's range need no search
+    first = int(np.searchsorted(values, keys[0]))
+    stop = int(np.searchsorted(values, keys[-1], side="right"))
+    at = np.searchsorted(keys, values[first:stop])
+    found = np.flatnonzero(keys[at] == values[first:stop])
+    return Hits(found + first, at[found])
+
+
+def _is_equal(
+    layout: Layout, rows: pa.RecordBatch, probe: Probe, probes: Positions, key: tuple[str, ...]
+) -> npt.NDArray[np.bool_] | None:
+    """Which hits are no collisions of hashes; None for all."""
+    if _is_direct(layout, key):
+        return None
+    same = equal_rows([rows.column(name) for name in key], _at(probe, key, probes))
+    return None if same.all() else same
+
+
+def _is_equal_beyond_key(
+    layout: Layout, rows: pa.RecordBatch, probe: Probe, probes: Positions
+) -> npt.NDArray[np.bool_] | None:
+    others = tuple(name for name in probe.columns if name not in layout.key)
+    if not others:
+        return None
+    return equal_rows([rows.column(name) for name in others], _at(probe, others, probes))
+
+
+def _at(probe: Probe, columns: Sequence[str], probes: Positions) -> list[pa.Array]:
+    """The probe's values of some columns, one for each hit."""
+    taken = pa.array(probes)
+    return [probe.column(name).take(taken) for name in columns]
+
+
+def _alive(file: DataFile, rows: Positions) -> npt.NDArray[np.bool_] | None:
+    alive: npt.NDArray[np.bool_] | None = None if file.kinds is None else file.kinds[rows] == 0
+    return alive
+
+
+def _and(
+    one: npt.NDArray[np.bool_] | None, other: npt.NDArray[np.bool_] | None
+) -> npt.NDArray[np.bool_] | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one & other
+
+
+def _kept(probes: Positions, rows: pa.RecordBatch, kept: npt.NDArray[np.bool_] | None) -> Matches:
+    if kept is None or kept.all():
+        return Matches(probes, rows)
+    return Matches(probes[kept], rows.filter(pa.array(kept)))
+
+
+def _without(pending: Positions, matched: Positions, total: int) -> Positions:
+    """``pending`` without ``matched``, both ascending."""
+    if len(matched) == len(pending):
+        return pending[:0]
+    left = np.zeros(total, dtype=np.bool_)
+    left[pending] = True
+    left[matched] = False
+    return np.flatnonzero(left)

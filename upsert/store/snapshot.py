@@ -1,0 +1,309 @@
+"""A table at one of its versions: scans, and lookups of thousands of keys at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from upsert.errors import SchemaError
+from upsert.store.data_file import DataFile, FileEntry
+from upsert.store.file_set import FileSet, Run
+from upsert.store.filters import Filter, Where, parse_where
+from upsert.store.hashing import bucket_of, one_array
+from upsert.store.layout import COUNT_COLUMN, PRIMARY_KEY, ROW_HASH_COLUMN, Layout, LookupIndex
+from upsert.store.lookup import (
+    Matches,
+    columns_to_compare,
+    matches_by_index,
+    matches_by_key,
+    search_order,
+    signed_matches,
+)
+from upsert.store.merge import SortedRows, check_counts, merge_runs, present
+from upsert.store.paths import Partition
+from upsert.store.probe import Positions, Probe, prepare
+from upsert.store.row_keys import order_by
+from upsert.store.snapshot_info import SnapshotInfo
+
+
+class Snapshot:
+    """The rows of a table at one published version; later commits do not change what it answers.
+
+    It holds no lock and no open file. A snapshot that has been expired may meet missing files, which is a
+    ``CorruptTableError`` that names them.
+
+    Attributes:
+        id: the version's number, 0 for a table before its first commit.
+        info: what the snapshot's file says.
+        layout: physical form of the table.
+        files: the live data files.
+    """
+
+    def __init__(self, root: str | Path, layout: Layout, files: FileSet, info: SnapshotInfo) -> None:
+        self.id = info.id
+        self.info = info
+        self.layout = layout
+        self.files = files
+        self._root = root
+
+    def __repr__(self) -> str:
+        return f"Snapshot(id={self.id})"
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        where: Where | None = None,
+        *,
+        buckets: Collection[int] | None = None,
+    ) -> pa.Table:
+        """All current rows, in no particular order.
+
+        Files whose bounds exclude ``where`` are not read. Columns of a bucket with a single sorted run are
+        views of the mapped file; others are merged in memory, a bucket at a time.
+
+        Args:
+            columns: names of the columns to return, in this order; None for all.
+            where: which rows, see ``upsert.store.filters``; None for all.
+            buckets: only rows of these buckets; None for all.
+
+        Raises:
+            SchemaError: a column is unknown or ``where`` does not fit the table.
+            ChangelogError: a row of a table without primary key has a count below zero.
+            CorruptTableError: a file is missing or damaged.
+        """
+        selected = self._selected(columns)
+        wanted = parse_where(where, self.layout.schema)
+        pieces = [
+            piece
+            for (_, bucket), runs in self.files.groups.items()
+            if buckets is None or bucket in buckets
+            for piece in self._scan_bucket(runs, selected, wanted)
+        ]
+        return self._assembled(pieces, selected)
+
+    def lookup(
+        self, columns: Sequence[str], keys: pa.Table, *, select: Sequence[str] | None = None
+    ) -> pa.Table:
+        """The current rows that equal any of the keys, each once, in no particular order.
+
+        Args:
+            columns: what to look up by: the primary key, its first columns or an index, and any others.
+            keys: values of these columns; a key with a NULL matches nothing.
+            select: columns to return; None for all.
+
+        Raises:
+            SchemaError: no index serves these columns (the message names the one to add), or the keys do not
+                fit them.
+            ChangelogError: a row of a table without primary key has a count below zero.
+            CorruptTableError: a file is missing or damaged.
+        """
+        index = self._index(columns)
+        probe = prepare(self.layout, columns, keys).distinct(index.columns)
+        return self._match(index, probe, self._selected(select), Filter(()))[1]
+
+    def match(
+        self,
+        columns: Sequence[str],
+        keys: pa.Table,
+        *,
+        select: Sequence[str] | None = None,
+        where: Where | None = None,
+    ) -> tuple[npt.NDArray[np.int64], pa.Table]:
+        """Every pair of a key and a current row that equals it.
+
+        As ``lookup``, but a key that is given twice is answered twice.
+
+        Returns:
+            ``positions`` and rows: ``rows[i]`` equals row ``positions[i]`` of ``keys``. Pairs have no
+            particular order.
+        """
+        index = self._index(columns)
+        probe = prepare(self.layout, columns, keys)
+        return self._match(index, probe, self._selected(select), parse_where(where, self.layout.schema))
+
+    def index_for(self, columns: Sequence[str]) -> str | None:
+        """What serves a lookup by these columns: ``PRIMARY KEY``, ``PRIMARY KEY prefix (a)`` or an index.
+
+        None if nothing does.
+        """
+        index = best_index(self.layout, columns)
+        return index.label if index else None
+
+    def _index(self, columns: Sequence[str]) -> LookupIndex:
+        index = best_index(self.layout, columns)
+        if index is None:
+            there = ", ".join(f"{i.label} ({', '.join(i.columns)})" for i in self.layout.indexes)
+            raise SchemaError(
+                f"lookup by ({', '.join(columns)}) needs an index within these columns; the table has "
+                f"{there}; create it with INDEX ({', '.join(columns)})"
+            )
+        return index
+
+    def _selected(self, columns: Sequence[str] | None) -> tuple[str, ...]:
+        if columns is None:
+            return self.layout.schema.names
+        for name in columns:
+            if name != ROW_HASH_COLUMN or not self.layout.is_counted:
+                self.layout.schema.type_of(name, "select")
+        return tuple(columns)
+
+    def _scan_bucket(
+        self, runs: Sequence[Run], selected: Sequence[str], wanted: Filter
+    ) -> Iterable[pa.Table]:
+        """The bucket's rows in pieces that need no merging with each other."""
+        is_counted = self.layout.is_counted
+        key_columns = self.layout.schema.names if is_counted else self.layout.key
+        kept = self._pruned(runs, wanted, key_columns)
+        if len(kept) == 1:
+            # nothing newer can hide a row, so bounds of all columns may skip files
+            kept = self._pruned(kept, wanted, self.layout.schema.names)
+        needed = self._needed((*selected, *wanted.columns), keys=len(kept) > 1)
+        if len(kept) == 1:
+            merged: Iterable[SortedRows] = (self._sorted_rows([entry], needed) for entry in kept[0])
+        else:
+            merged = (
+                [merge_runs(self.layout, [self._sorted_rows(r, needed) for r in reversed(kept)])]
+                if kept
+                else []
+            )
+        for run in merged:
+            rows = wanted.apply(present(self.layout, run))
+            yield self._repeated(rows).select(list(selected)) if is_counted else rows.select(list(selected))
+
+    def _pruned(self, runs: Sequence[Run], wanted: Filter, columns: Collection[str]) -> list[Run]:
+        entries = [entry for run in runs for entry in run]
+        kept = iter(wanted.keep(entries, columns, self.layout.schema).tolist())
+        pruned = [tuple(entry for entry in run if next(kept)) for run in runs]
+        return [run for run in pruned if run]
+
+    def _sorted_rows(self, entries: Sequence[FileEntry], needed: Sequence[str]) -> SortedRows:
+        files = [self._open(entry) for entry in entries]
+        rows = pa.Table.from_batches([file.batch.select(needed) for file in files])
+        if all(file.kinds is None for file in files):
+            return SortedRows(rows, None)
+        kinds = [np.zeros(f.entry.rows, np.int8) if f.kinds is None else f.kinds for f in files]
+        return SortedRows(rows, np.concatenate(kinds))
+
+    def _needed(self, columns: Iterable[str], keys: bool) -> list[str]:
+        extra = self.layout.key if keys else ()
+        counts = (COUNT_COLUMN,) if self.layout.is_counted else ()
+        return list(dict.fromkeys((*columns, *extra, *counts)))
+
+    def _repeated(self, rows: pa.Table) -> pa.Table:
+        """Each row as many times as its count says."""
+        counts = one_array(rows.column(COUNT_COLUMN)).to_numpy()
+        if (counts == 1).all():
+            return rows
+        return rows.take(pa.array(np.repeat(np.arange(rows.num_rows), counts)))
+
+    def _open(self, entry: FileEntry) -> DataFile:
+        return DataFile.open(self._root, self.layout, entry)
+
+    def _match(
+        self, index: LookupIndex, probe: Probe, selected: tuple[str, ...], wanted: Filter
+    ) -> tuple[npt.NDArray[np.int64], pa.Table]:
+        if len(probe):
+            probe = probe.take(search_order(self.layout, index, probe))
+        needed = self._needed((*selected, *wanted.columns), keys=self.layout.is_counted)
+        positions: list[Positions] = [np.empty(0, np.int64)]
+        batches: list[pa.RecordBatch] = []
+        for runs, part in self._by_bucket(probe):
+            for matches in self._search(index, runs, part, needed):
+                positions.append(part.origin[matches.probes])
+                batches.append(matches.rows)
+        found = np.concatenate(positions)
+        if not batches:
+            return found, self._assembled([], selected)
+        rows = pa.Table.from_batches(batches)
+        if self.layout.is_counted:
+            found, rows = self._counted(found, rows)
+        if wanted.alternatives:
+            mask = wanted.mask(rows)
+            found, rows = found[mask.to_numpy()], rows.filter(mask)
+        return found, self._assembled([rows.select(list(selected))], selected)
+
+    def _search(
+        self, index: LookupIndex, runs: Sequence[Run], probe: Probe, needed: Sequence[str]
+    ) -> list[Matches]:
+        files = [[self._open(entry) for entry in run] for run in runs]
+        compared = columns_to_compare(self.layout, index, len(runs), probe)
+        found = self._search_files(index, files, probe, list(dict.fromkeys((*needed, *compared))))
+        return [Matches(matches.probes, matches.rows.select(needed)) for matches in found]
+
+    def _search_files(
+        self, index: LookupIndex, files: Sequence[Sequence[DataFile]], probe: Probe, needed: Sequence[str]
+    ) -> list[Matches]:
+        if self.layout.is_counted:
+            return signed_matches(index, files, probe, needed)
+        if index.label == PRIMARY_KEY:
+            return matches_by_key(self.layout, files, probe, needed)
+        return matches_by_index(self.layout, index, files, probe, needed)
+
+    def _counted(self, positions: Positions, rows: pa.Table) -> tuple[Positions, pa.Table]:
+        """Counts of equal rows of all runs added up for each key, and each row repeated that often."""
+        order = order_by([pa.array(positions), rows.column(ROW_HASH_COLUMN)])
+        counts = one_array(rows.column(COUNT_COLUMN)).to_numpy()
+        sums = np.add.reduceat(counts[order.rows], order.starts)
+        check_counts(rows.take(pa.array(order.firsts)), sums)
+        repeated = np.repeat(order.firsts, sums)
+        return positions[repeated], rows.take(pa.array(repeated))
+
+    def _by_bucket(self, probe: Probe) -> Iterable[tuple[Sequence[Run], Probe]]:
+        """The buckets that may hold matches, each with the keys that may match there."""
+        layout = self.layout
+        numbers = None
+        if layout.buckets > 1 and set(layout.bucket_key) <= set(probe.columns):
+            numbers = bucket_of(probe.hashes(layout.bucket_key), layout.buckets)
+        partitions = self._partition_codes(probe)
+        for (partition, bucket), runs in self.files.groups.items():
+            mask = np.ones(len(probe), dtype=np.bool_) if numbers is None else numbers == bucket
+            for codes, of_group in partitions:
+                if partition in of_group:
+                    mask &= codes == of_group[partition]
+            if mask.all() and len(mask):
+                yield runs, probe
+            elif mask.any():
+                yield runs, probe.take(np.flatnonzero(mask))
+
+    def _partition_codes(self, probe: Probe) -> list[tuple[Positions, dict[Partition, int]]]:
+        """For each partition column of the keys: a number for each key's value, and for each partition's."""
+        codes = []
+        for name in self.layout.schema.partitioned_by:
+            type_ = self.layout.stored.field(name).type
+            if name in probe.columns and not pa.types.is_floating(type_):
+                codes.append(self._codes_of(name, type_, probe))
+        return codes
+
+    def _codes_of(
+        self, name: str, type_: pa.DataType, probe: Probe
+    ) -> tuple[Positions, dict[Partition, int]]:
+        # all rows of a file have the partition's value; where its bounds do not know it, nothing is skipped
+        values = {partition: runs[0][0].min.get(name) for (partition, _), runs in self.files.groups.items()}
+        distinct = {value: code for code, value in enumerate(set(values.values()) - {None})}
+        value_set = pa.array(list(distinct), type_)
+        found = pc.fill_null(pc.index_in(probe.column(name), value_set=value_set), -1)
+        return found.to_numpy(zero_copy_only=False).astype(np.int64), {
+            partition: distinct[v] for partition, v in values.items() if v is not None
+        }
+
+    def _assembled(self, pieces: Sequence[pa.Table], selected: Sequence[str]) -> pa.Table:
+        """The pieces as one table, with the schema that the table declares."""
+        by_name = {field.name: field for field in (*self.layout.stored, *self.layout.schema.arrow)}
+        schema = pa.schema([by_name[name] for name in selected])
+        if not pieces:
+            return schema.empty_table()
+        table = pa.concat_tables(pieces)
+        return pa.Table.from_arrays(table.columns, schema=schema)
+
+
+def best_index(layout: Layout, columns: Sequence[str]) -> LookupIndex | None:
+    """The index to search for a lookup by these columns: the primary key, else the one with most columns."""
+    within = [index for index in layout.indexes if set(index.columns) <= set(columns)]
+    if not within or within[0].label == PRIMARY_KEY:
+        return within[0] if within else None
+    return max(within, key=lambda index: len(index.columns))
