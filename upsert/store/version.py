@@ -57,7 +57,9 @@ class Version:
             raise self._error("must have a cursor of a bucket and an unsigned 64-bit hash")
 
     def _error(self, rule: str) -> ConfigurationError:
-        return ConfigurationError(f"version {rule}, got base {self.base}, target {self.target}, cursor {self.cursor}")
+        return ConfigurationError(
+            f"version {rule}, got base {self.base}, target {self.target}, cursor {self.cursor}"
+        )
 
     @classmethod
     def complete(cls, snapshot_id: int) -> Self:
@@ -91,7 +93,8 @@ class Version:
             return cls(int(value["base"]), int(value["target"]), at)
         except (KeyError, TypeError, IndexError, ValueError) as cause:
             raise ConfigurationError(
-                f"a version must have 'base', 'target' and 'cursor', got {value!r}; is the checkpoint another source's?"
+                f"a version must have 'base', 'target' and 'cursor', got {value!r}; "
+                "is the checkpoint another source's?"
             ) from cause
 
 
@@ -148,7 +151,9 @@ def step_between(start: Version, end: Version) -> Step:
         end.cursor is None or (end.base == start.base and end.cursor > start.cursor)
     ):
         return Step(start.base, start.target, start.cursor, end.cursor)
-    raise ConfigurationError(f"no single step leads from version {start} to {end}; use the versions of Table.advance")
+    raise ConfigurationError(
+        f"no single step leads from version {start} to {end}; use the versions of Table.advance"
+    )
 
 
 def has_arrived(
@@ -159,5 +164,6 @@ def has_arrived(
     >>> has_arrived((1, 5), np.array([0, 1, 1]), np.array([9, 4, 5], np.uint64)).tolist()
     [True, True, False]
     """
-    below: npt.NDArray[np.bool_] = (buckets < cursor[0]) | ((buckets == cursor[0]) & (hashes < np.uint64(cursor[1])))
-    return below
+    bucket, first = cursor
+    arrived: npt.NDArray[np.bool_] = (buckets < bucket) | ((buckets == bucket) & (hashes < np.uint64(first)))
+    return arrived

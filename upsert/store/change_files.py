@@ -1,0 +1,108 @@
+"""Where the keys that a step touches are found: the files to read, and the commits that wrote them.
+
+Three cases differ only in that:
+
+- *load* (base 0): all rows of the target; there is nothing to look up;
+- *delta*: the files that appends have added;
+- *diff* (an overwrite lies in between): all keys of the base and of the target.
+
+Compaction, expiry and clean-up change no rows and are not seen here at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from upsert.errors import UntrackedChangesError
+from upsert.store.data_file import FileEntry
+from upsert.store.history import History
+from upsert.store.layout import Layout
+from upsert.store.snapshot import Snapshot
+from upsert.store.snapshot_info import SnapshotInfo
+
+
+class VersionedTable(Protocol):
+    """What reading at versions asks of a table."""
+
+    @property
+    def name(self) -> str:
+        """Name of the table, for messages."""
+
+    @property
+    def path(self) -> str:
+        """Folder of the table."""
+
+    @property
+    def layout(self) -> Layout:
+        """Its physical form."""
+
+    @property
+    def published(self) -> History:
+        """Its snapshots."""
+
+    def snapshot(self, id: int | None = None) -> Snapshot:
+        """The latest snapshot, or one whose rows can still be read."""
+
+
+@dataclass(frozen=True)
+class ChangeFiles:
+    """The files in which the touched keys are found, oldest first.
+
+    ``new`` hold what is there at the target or was added on the way, ``old`` what an overwrite replaced.
+    """
+
+    new: tuple[FileEntry, ...]
+    old: tuple[FileEntry, ...] = ()
+
+    @property
+    def all(self) -> tuple[FileEntry, ...]:
+        """Both."""
+        return (*self.old, *self.new)
+
+
+def change_files(table: VersionedTable, base: int, target: int) -> ChangeFiles:
+    """The files of all keys that may differ between two data versions.
+
+    Raises:
+        SnapshotExpiredError: base or target has expired.
+        UntrackedChangesError: a commit in between was written with ``change-tracking = false``.
+    """
+    if base == 0:
+        return ChangeFiles(_oldest_first(table.snapshot(target)))
+    before = table.snapshot(base)
+    commits = data_commits(table, base, target)
+    for commit in commits:
+        check_tracked(table, commit)
+    if any(commit.kind == "overwrite" for commit in commits):
+        return ChangeFiles(_oldest_first(table.snapshot(target)), _oldest_first(before))
+    return ChangeFiles(tuple(entry for commit in commits for entry in table.published.delta(commit).added))
+
+
+def data_commits(table: VersionedTable, after: int, until: int) -> Sequence[SnapshotInfo]:
+    """Snapshots with ids in (after, until] that changed rows, oldest first.
+
+    Raises:
+        SnapshotExpiredError: one of them has expired.
+    """
+    head = table.published.latest()
+    infos = (table.published.info(number, head) for number in range(after + 1, until + 1))
+    return [info for info in infos if info.changes_rows]
+
+
+def check_tracked(table: VersionedTable, commit: SnapshotInfo) -> None:
+    """Refuse a commit whose rows no change stream may show.
+
+    Raises:
+        UntrackedChangesError: it was written with ``change-tracking = false``.
+    """
+    if not commit.tracked:
+        raise UntrackedChangesError(
+            f"table {table.name!r}: changes must be tracked to be read, snapshot {commit.id} was committed "
+            "with change-tracking = false; load what depends on it again: since=0, or a new checkpoint"
+        )
+
+
+def _oldest_first(snapshot: Snapshot) -> tuple[FileEntry, ...]:
+    return tuple(reversed(snapshot.files.entries))

@@ -1,0 +1,251 @@
+"""The net changes of a table between two versions.
+
+The keys to look at come from the files that the commits in between have added, cut to a range of
+hashes by their sidecars, so nothing outside of the range is read. The newest row of each key there
+is its value at the target; the value at the base is looked up in the base's snapshot. Hence exact
+images of updates and deletions with no files of their own, and what one key did in between is
+folded to one net change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from upsert import types
+from upsert.errors import ConfigurationError
+from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.store.change_files import ChangeFiles, VersionedTable, change_files
+from upsert.store.data_file import DataFile, FileEntry
+from upsert.store.hashing import is_null, one_array
+from upsert.store.layout import COUNT_COLUMN, Layout
+from upsert.store.merge import SortedRows, check_counts, gather, merge_runs, present
+from upsert.store.paths import Partition
+from upsert.store.row_hash import row_hashes
+from upsert.store.row_keys import equal_rows
+from upsert.store.version import MAX_HASH, Step, Version, step_between
+
+Positions = npt.NDArray[np.int64]
+Limits = tuple[int, int]
+"""Smallest and largest hash of a range of keys, both inside."""
+
+_KINDS: Final = pa.array([kind.value for kind in RowKind])
+_INSERT, _BEFORE, _AFTER, _DELETE = range(len(RowKind))
+_KIND_FIELD: Final = pa.field(ROW_KIND_COLUMN, pa.string(), nullable=False)
+
+
+def changes(
+    table: VersionedTable, since: int, until: int | None = None, columns: Sequence[str] | None = None
+) -> pa.Table:
+    """The net changes between two snapshots; see ``changes_between``.
+
+    Args:
+        table: the table.
+        since: id of a snapshot; 0 for the empty table, so that every row of ``until`` is an insertion.
+        until: id of the same or a later snapshot; None for the latest.
+        columns: the columns to return; None for all.
+
+    Raises:
+        ConfigurationError: ``until`` is before ``since``.
+    """
+    base = 0 if since == 0 else table.snapshot(since).info.data_version
+    target = table.snapshot(until).info.data_version
+    if until is not None and until < since:
+        raise ConfigurationError(
+            f"changes must be read forwards, got since {since} and until {until}; swap them"
+        )
+    start, end = Version.complete(base), Version.complete(max(base, target))
+    return changes_between(table, start, end, columns=columns)
+
+
+def changes_between(
+    table: VersionedTable,
+    start: Version,
+    end: Version,
+    *,
+    columns: Sequence[str] | None = None,
+    buckets: Collection[int] | None = None,
+) -> pa.Table:
+    """The net changes of one step: at most one per key, ``-U`` just before its ``+U``.
+
+    A key whose images are equal in ``columns`` has not changed. In a table without primary key the counts of
+    equal rows are netted, and a row that there is n times more or less comes n times.
+
+    Args:
+        table: the table.
+        start: where a reader is.
+        end: what ``advance`` answered.
+        columns: the columns to return; None for all.
+        buckets: the buckets to read, so that several tasks can share a step; None for all.
+
+    Returns:
+        The columns, then ``_row_kind``. Rows are in no particular order but for the two halves of an update.
+
+    Raises:
+        ConfigurationError: no single step leads from ``start`` to ``end``.
+        SchemaError: a column is unknown.
+        SnapshotExpiredError: base or target has expired.
+        UntrackedChangesError: a commit in between was written with ``change-tracking = false``.
+    """
+    step = step_between(start, end)
+    names = _checked(table.layout, columns)
+    parts = []
+    if not step.is_empty:
+        source = change_files(table, step.base, step.target)
+        for bucket in sorted(range(table.layout.buckets) if buckets is None else buckets):
+            limits = step.hashes_of(bucket)
+            if limits is not None:
+                parts.append(_bucket_changes(table, source, step, bucket, limits, names))
+    declared = table.layout.schema.arrow
+    schema = pa.schema([*(declared.field(name) for name in names), _KIND_FIELD])
+    # files keep every column nullable, for deletions; signed rows are whole rows again
+    whole = [pa.Table.from_arrays(part.columns, schema=schema) for part in parts]
+    return pa.concat_tables([schema.empty_table(), *whole])
+
+
+def _checked(layout: Layout, columns: Sequence[str] | None) -> list[str]:
+    names = list(layout.schema.names if columns is None else columns)
+    for name in names:
+        layout.schema.type_of(name, "changes")
+    if not names or len(set(names)) < len(names):
+        raise ConfigurationError(f"changes must be of one or more different columns, got {names!r}")
+    return names
+
+
+def _bucket_changes(
+    table: VersionedTable,
+    source: ChangeFiles,
+    step: Step,
+    bucket: int,
+    limits: Limits,
+    names: list[str],
+) -> pa.Table:
+    layout = table.layout
+    internal = [COUNT_COLUMN] if layout.is_counted else []
+    stored = list(dict.fromkeys([*layout.key, *names, *internal]))
+    merged = _merged_partitions(table, source, bucket, limits, stored)
+    if layout.is_counted:
+        return _repeated(merged.rows, names, is_load=step.base == 0)
+    if step.base == 0:
+        return _with_kinds(present(layout, merged).select(names), _INSERT)
+    keys = merged.rows.select(list(layout.key))
+    positions, before = table.snapshot(step.base).match(list(layout.key), keys, select=names)
+    return _net(before, merged.rows.select(names), _is_there(merged), positions)
+
+
+def _merged_partitions(
+    table: VersionedTable, source: ChangeFiles, bucket: int, limits: Limits, stored: list[str]
+) -> SortedRows:
+    """The touched keys of a bucket in all partitions: their newest rows, or that they are gone."""
+    runs: dict[Partition, list[SortedRows]] = {}
+    for entry in (entry for entry in source.old if entry.bucket == bucket):
+        runs.setdefault(entry.partition, []).append(_gone(_cut_file(table, entry, limits, stored)))
+    for entry in (entry for entry in source.new if entry.bucket == bucket):
+        runs.setdefault(entry.partition, []).append(_cut_file(table, entry, limits, stored))
+    merged = [merge_runs(table.layout, of_partition) for of_partition in runs.values()]
+    if not merged:
+        return SortedRows(table.layout.stored.empty_table().select(stored), None)
+    if len(merged) == 1:
+        return merged[0]
+    return SortedRows(pa.concat_tables([run.rows for run in merged]), _all_kinds(merged))
+
+
+def _all_kinds(runs: Iterable[SortedRows]) -> npt.NDArray[np.int8]:
+    return np.concatenate([np.zeros(r.rows.num_rows, np.int8) if r.kinds is None else r.kinds for r in runs])
+
+
+def _cut_file(table: VersionedTable, entry: FileEntry, limits: Limits, stored: list[str]) -> SortedRows:
+    """The rows of a file whose hash is within the limits, in the file's order."""
+    file = DataFile.open(table.path, table.layout, entry)
+    rows = file.table.select(stored)
+    if limits == (0, MAX_HASH):
+        return SortedRows(rows, file.kinds)
+    index = file.index("pk")
+    start = np.searchsorted(index.hashes, np.uint64(limits[0]), side="left")
+    stop = np.searchsorted(index.hashes, np.uint64(limits[1]), side="right")
+    chosen = np.sort(index.rows[start:stop]).astype(np.int64)
+    return SortedRows(gather(rows, chosen), None if file.kinds is None else file.kinds[chosen])
+
+
+def _gone(run: SortedRows) -> SortedRows:
+    """The run as an overwrite sees it: its keys deleted, its counts taken away."""
+    if COUNT_COLUMN not in run.rows.column_names:
+        return SortedRows(run.rows, np.ones(run.rows.num_rows, np.int8))
+    position = run.rows.column_names.index(COUNT_COLUMN)
+    negated = pc.negate(run.rows.column(position))
+    return SortedRows(run.rows.set_column(position, run.rows.field(position), negated), None)
+
+
+def _is_there(run: SortedRows) -> npt.NDArray[np.bool_]:
+    return np.ones(run.rows.num_rows, np.bool_) if run.kinds is None else run.kinds == 0
+
+
+def _net(
+    before: pa.Table, after: pa.Table, is_after: npt.NDArray[np.bool_], positions: Positions
+) -> pa.Table:
+    """Signed rows from the images of each touched key.
+
+    Args:
+        before: images at the base.
+        after: of each touched key the image at the target, meaningless where ``is_after`` is false.
+        is_after: whether the key is there at the target.
+        positions: for each row of ``before``, the row of ``after`` that has the same key.
+    """
+    before_of = np.full(after.num_rows, -1, np.int64)
+    before_of[positions] = np.arange(before.num_rows)
+    both = np.flatnonzero(is_after & (before_of >= 0))
+    unchanged = both[_same_images(gather(before, before_of[both]), gather(after, both))]
+    is_changed = np.ones(after.num_rows, np.bool_)
+    is_changed[unchanged] = False
+    leaving = np.flatnonzero((before_of >= 0) & is_changed)
+    coming = np.flatnonzero(is_after & is_changed)
+    # a stable sort by key puts the old image, which comes first in the input, just before the new one
+    order = np.argsort(np.concatenate([leaving, coming]), kind="stable")
+    kinds = np.concatenate(
+        [
+            np.where(is_after[leaving], _BEFORE, _DELETE),
+            np.where(before_of[coming] >= 0, _AFTER, _INSERT),
+        ]
+    )
+    both_images = [gather(before, before_of[leaving]), gather(after, coming)]
+    columns = [image.columns for image in both_images]
+    images = pa.concat_tables([pa.Table.from_arrays(each, schema=after.schema) for each in columns])
+    return _with_kinds(gather(images, order), kinds[order])
+
+
+def _same_images(one: pa.Table, other: pa.Table) -> npt.NDArray[np.bool_]:
+    """Row by row, whether all columns are equal: NULL equals NULL, NaN equals NaN."""
+    same = np.ones(one.num_rows, np.bool_)
+    for name in one.column_names:
+        left, right = one_array(one.column(name)), one_array(other.column(name))
+        if types.is_scalar(left.type):
+            equal = equal_rows([left], [right])
+            if left.null_count and right.null_count:
+                equal |= is_null(left) & is_null(right)
+        else:
+            equal = equal_rows([row_hashes([left], len(left))], [row_hashes([right], len(right))])
+        same &= equal
+    return same
+
+
+def _repeated(rows: pa.Table, names: list[str], *, is_load: bool) -> pa.Table:
+    """Rows of a table without primary key, each as often as its net count says."""
+    counts = one_array(rows.column(COUNT_COLUMN)).to_numpy()
+    if is_load:
+        check_counts(rows, counts)
+    repeated = np.repeat(np.arange(len(counts)), np.abs(counts))
+    kinds = np.where(counts > 0, _INSERT, _DELETE)
+    return _with_kinds(gather(rows.select(names), repeated), kinds[repeated])
+
+
+def _with_kinds(rows: pa.Table, kinds: int | Positions) -> pa.Table:
+    if isinstance(kinds, int):
+        column = pa.repeat(_KINDS[kinds], rows.num_rows)
+    else:
+        column = _KINDS.take(pa.array(kinds, pa.int64()))
+    return rows.append_column(_KIND_FIELD, column)

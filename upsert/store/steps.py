@@ -1,0 +1,111 @@
+"""How far a reader of changes goes in one step: whole commits if they fit, else a range of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from upsert.store.change_files import VersionedTable, change_files, check_tracked, data_commits
+from upsert.store.data_file import DataFile, FileEntry
+from upsert.store.version import MAX_HASH, Cursor, Version
+
+
+def advance(
+    table: VersionedTable, version: Version, *, max_rows: int | None = None, until: int | None = None
+) -> Version:
+    """The version at the end of a reader's next step; ``version`` itself when nothing is new.
+
+    Whole commits as far as ``max_rows`` allows; the first load, or a single larger commit, is cut between
+    keys. An overwrite is a step of its own. A step has at least one key, so a reader always gets on.
+
+    Args:
+        table: the table.
+        version: where the reader is.
+        max_rows: stored rows, so changed keys, that the step may touch at most; None for no limit.
+        until: id of the snapshot beyond which the reader must not go; None for the latest.
+
+    Raises:
+        SnapshotExpiredError: the reader's base has expired.
+        UntrackedChangesError: the next commit was written with ``change-tracking = false``.
+    """
+    if version.cursor is not None:
+        return _cut(table, version.base, version.target, version.cursor, max_rows)
+    latest = table.snapshot(until).info.data_version
+    if latest <= version.base:
+        return version
+    target = latest if version.base == 0 else _last_commit_within(table, version.base, latest, max_rows)
+    return _cut(table, version.base, target, (0, 0), max_rows)
+
+
+def _last_commit_within(table: VersionedTable, base: int, latest: int, max_rows: int | None) -> int:
+    table.snapshot(base)  # so that a reader whose base has expired is told so
+    reached, rows = base, 0
+    for commit in data_commits(table, base, latest):
+        is_alone = commit.kind == "overwrite" or not commit.tracked
+        rows += commit.delta_rows
+        if reached > base and (is_alone or (max_rows is not None and rows > max_rows)):
+            break
+        check_tracked(table, commit)
+        reached = commit.id
+        if is_alone:
+            break
+    return reached
+
+
+def _cut(table: VersionedTable, base: int, target: int, low: Cursor, max_rows: int | None) -> Version:
+    """The version after at most ``max_rows`` rows from ``low`` on."""
+    if max_rows is None:
+        return Version.complete(target)
+    files = change_files(table, base, target).all
+    room = max_rows
+    for bucket in range(low[0], table.layout.buckets):
+        inside = [entry for entry in files if entry.bucket == bucket]
+        smallest = low[1] if bucket == low[0] else 0
+        if smallest == 0 and (whole := sum(entry.rows for entry in inside)) <= room:
+            room -= whole  # known without opening the files
+            continue
+        hashes = _Hashes.of(table, inside, smallest)
+        if (rows := hashes.below(MAX_HASH + 1)) <= room:
+            room -= rows
+            continue
+        first = hashes.cut(room, must_take=room == max_rows)
+        at = (bucket, first) if first <= MAX_HASH else (bucket + 1, 0)
+        return Version(base, target, at) if at[0] < table.layout.buckets else Version.complete(target)
+    return Version.complete(target)
+
+
+@dataclass(frozen=True)
+class _Hashes:
+    """Sorted key hashes of some files, from ``smallest`` on."""
+
+    arrays: tuple[npt.NDArray[np.uint64], ...]
+    smallest: int
+
+    @classmethod
+    def of(cls, table: VersionedTable, files: Iterable[FileEntry], smallest: int) -> _Hashes:
+        opened = (DataFile.open(table.path, table.layout, entry).index("pk").hashes for entry in files)
+        return cls(tuple(h[np.searchsorted(h, np.uint64(smallest)) :] for h in opened), smallest)
+
+    def below(self, limit: int) -> int:
+        """How many rows have a hash below ``limit``."""
+        if limit > MAX_HASH:
+            return sum(len(hashes) for hashes in self.arrays)
+        return sum(int(np.searchsorted(hashes, np.uint64(limit))) for hashes in self.arrays)
+
+    def cut(self, room: int, *, must_take: bool) -> int:
+        """The largest limit with at most ``room`` rows below it, by bisection.
+
+        Rows of one hash stay together. If already the first ones are too many, the limit is just above them
+        where ``must_take`` says so.
+        """
+        fits, exceeds = self.smallest, MAX_HASH + 1
+        while exceeds - fits > 1:
+            middle = (fits + exceeds) // 2
+            if self.below(middle) <= room:
+                fits = middle
+            else:
+                exceeds = middle
+        return exceeds if must_take and not self.below(fits) else fits
