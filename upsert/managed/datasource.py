@@ -1,0 +1,64 @@
+"""The Spark format ``upsert-table``: wiring only."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from upsert.managed.options import FORMAT, ReadOptions, WriteOptions
+from upsert.managed.reader import ChangesReader, SnapshotReader
+from upsert.managed.spark_schema import spark_schema
+from upsert.managed.writer import BatchWriter, StreamWriter
+from upsert.store.table import Table
+
+
+class UpsertTableSource(DataSource):
+    """``spark.read``, ``readStream``, ``write`` and ``writeStream`` of a managed table.
+
+    See ``upsert.managed.options`` for the options. Without ``.schema(…)`` a read has all columns of
+    the table, and ``_row_kind`` last; with it, those that it names.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """``upsert-table``."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """The table's columns, then ``_row_kind`` unless ``row-kind = false``."""
+        options = ReadOptions.parse(self.options)
+        return spark_schema(Table.open(options.path).schema, row_kind=options.row_kind)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A batch read."""
+        return SnapshotReader(ReadOptions.parse(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """A stream read."""
+        return ChangesReader(ReadOptions.parse(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A batch write."""
+        return BatchWriter(WriteOptions.parse(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """A stream write."""
+        return StreamWriter(WriteOptions.parse(self.options), schema, overwrite)
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format ``upsert-table`` known to a session; doing it again changes nothing.
+
+    Example::
+
+        upsert.register(spark)
+        spark.readStream.format("upsert-table").load("warehouse/orders")
+    """
+    spark.dataSource.register(UpsertTableSource)

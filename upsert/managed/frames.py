@@ -1,0 +1,101 @@
+"""Managed tables as DataFrames: what ``Catalog`` gives its users.
+
+``write_changes`` does what a Python sink cannot ask Spark for: it brings all rows of a key to one task,
+the task that writes their bucket.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import DataStreamWriter
+
+from upsert.errors import ConfigurationError
+from upsert.managed.datasource import register
+from upsert.managed.options import FORMAT, READ_OPTIONS
+from upsert.managed.spark_schema import check_fits
+from upsert.store.table import Table
+
+_KEYWORDS: Final = {
+    name.replace(".", "_").replace("-", "_"): name
+    for option in READ_OPTIONS
+    for name in (option.key, *option.aliases)
+    if name != "path"
+}
+
+
+def read_changes(spark: SparkSession, path: str, **options: object) -> DataFrame:
+    """A table's changes as a streaming DataFrame, ``_row_kind`` last.
+
+    Args:
+        spark: the session; the format is registered in it.
+        path: the table's folder.
+        **options: those of the format, as keywords: ``scan_mode="latest"``, ``max_rows_per_trigger=10_000``.
+
+    Raises:
+        ConfigurationError: an option is unknown; its value is checked by Spark's first look at the format.
+    """
+    register(spark)
+    reader = spark.readStream.format(FORMAT)
+    for keyword, value in options.items():
+        reader = reader.option(_KEYWORDS.get(keyword, keyword), str(value))
+    return reader.load(Table.open(path).path)
+
+
+def read(spark: SparkSession, path: str, snapshot: int | None = None) -> DataFrame:
+    """The rows of a table as a batch DataFrame, without ``_row_kind``.
+
+    Args:
+        spark: the session; the format is registered in it.
+        path: the table's folder.
+        snapshot: id of the snapshot to read; the latest one, at each planning of a query, if None.
+    """
+    register(spark)
+    reader = spark.read.format(FORMAT).option("row-kind", "false")
+    if snapshot is not None:
+        reader = reader.option("scan.mode", "from-snapshot").option("scan.snapshot-id", str(snapshot))
+    return reader.load(Table.open(path).path)
+
+
+def write_changes(df: DataFrame, path: str) -> DataStreamWriter:
+    """A writer of a streaming DataFrame's rows, a changelog or not, into a table.
+
+    The caller adds at least ``option("checkpointLocation", …)`` and starts it.
+
+    Raises:
+        ConfigurationError: the DataFrame is no stream.
+        SchemaError: its columns do not fit the table.
+    """
+    if not df.isStreaming:
+        raise ConfigurationError(
+            "write_changes needs a streaming DataFrame, got a batch one; use df.write.format('upsert-table')"
+        )
+    table = Table.open(path)
+    check_fits(df.schema, table.schema, of=f"table {table.name!r}")
+    register(df.sparkSession)
+    expression = bucket_expression(table)
+    grouped = df if expression is None else _by_bucket(df, table.options.bucket, expression)
+    writer = grouped.writeStream.format(FORMAT).option("path", table.path)
+    return writer if expression is None else writer.option("bucketed", "true")
+
+
+def bucket_expression(table: Table) -> str | None:
+    """Spark SQL for the bucket of a row, within its partition; None where Spark cannot compute it.
+
+    Without a primary key and a bucket key the bucket comes from a hash of the whole row that Spark does not
+    have. Then any task writes to any bucket, and the commit folds what belongs together.
+    """
+    columns = table.options.bucket_key or table.schema.primary_key
+    if table.options.bucket == 1:
+        return "0"
+    if not columns:
+        return None
+    quoted = ", ".join(f"`{name.replace('`', '``')}`" for name in columns)
+    return f"pmod(xxhash64({quoted}), {table.options.bucket}L)"
+
+
+def _by_bucket(df: DataFrame, buckets: int, expression: str) -> DataFrame:
+    from pyspark.sql.functions import expr
+
+    return df.repartitionById(buckets, expr(expression).cast("int"))

@@ -1,0 +1,207 @@
+"""Spark partitions from a table: a snapshot for a batch read, a step of its changes for a micro-batch.
+
+Offsets of a stream are ``{"table": uuid, "version": …}``: small JSON with sorted names, for Spark
+compares offsets as text. The version says all that a replay needs, so a micro-batch is the same
+batch however often it runs. Every call opens the table anew: Spark makes, pickles and drops readers
+as it likes, and one that outlived its table would serve another one's files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from upsert.errors import ConfigurationError, SnapshotExpiredError
+from upsert.managed.options import FORMAT, ReadOptions
+from upsert.managed.spark_schema import arrow_schema, read_columns
+from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.store.table import Table
+from upsert.store.version import Version, step_between
+
+BATCH_ROWS: Final = 65_536
+"""Rows of an Arrow batch that goes to the JVM: large enough for speed, small beside a task's memory."""
+
+Offset = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SnapshotPartition(InputPartition):
+    """One bucket of one snapshot."""
+
+    snapshot_id: int
+    bucket: int
+
+
+@dataclass(frozen=True)
+class ChangesPartition(InputPartition):
+    """One bucket's changes between two versions."""
+
+    start: Version
+    end: Version
+    bucket: int
+
+
+class SnapshotReader(DataSourceReader):
+    """Reads one snapshot, chosen when the query is planned; a task per bucket."""
+
+    def __init__(self, options: ReadOptions, asked: StructType) -> None:
+        """Check what is asked of the table.
+
+        Raises:
+            SchemaError: ``asked`` does not fit the table.
+        """
+        table = Table.open(options.path)
+        self._options = options
+        self._columns = read_columns(asked, table.schema, of=table.name)
+        self._asked = asked
+
+    def partitions(self) -> list[SnapshotPartition]:  # type: ignore[override]
+        """One for each bucket of the snapshot that the scan options name."""
+        table = Table.open(self._options.path)
+        chosen = _state_named_by(self._options, table)
+        return [SnapshotPartition(chosen, bucket) for bucket in range(table.options.bucket)]
+
+    def read(self, partition: SnapshotPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        """The bucket's rows, every one of kind ``+I``."""
+        snapshot = Table.open(self._options.path).snapshot(partition.snapshot_id)
+        rows = snapshot.scan(self._columns, buckets=[partition.bucket])
+        kinds = pa.repeat(pa.scalar(RowKind.INSERT.value), rows.num_rows)
+        return _batches(rows.append_column(ROW_KIND_COLUMN, kinds), self._asked)
+
+
+class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a table's changes step by step; the first step of ``scan.mode = full`` is a snapshot."""
+
+    def __init__(self, options: ReadOptions, asked: StructType) -> None:
+        """Check what is asked of the table.
+
+        Raises:
+            SchemaError: ``asked`` does not fit the table.
+            ConfigurationError: ``_row_kind`` is missing: deletions would look like rows.
+        """
+        table = Table.open(options.path)
+        self._options = options
+        self._columns = read_columns(asked, table.schema, of=table.name)
+        self._asked = asked
+        self._until: int | None = None
+        if ROW_KIND_COLUMN not in asked.names:
+            raise ConfigurationError(
+                f"{FORMAT}: a stream of changes must have the column {ROW_KIND_COLUMN!r}, or deletions would "
+                "look like rows; leave out 'row-kind' = 'false', or name the column in .schema(…)"
+            )
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        """The beginning; not yet a version where the scan mode depends on the clock.
+
+        Spark asks again when it plans or replays the first micro-batch, so the answer may not change. Only
+        the first ``latestOffset`` looks which snapshot is meant, and Spark logs that before it reads.
+        """
+        table = Table.open(self._options.path)
+        return _offset(table, Version.EMPTY if self._options.scan_mode == "full" else None)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """``max-rows-per-trigger``."""
+        return ReadMaxRows(self._options.max_rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Read no further than what is there now."""
+        self._until = Table.open(self._options.path).snapshot().info.data_version
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        """The end of the next step; ``start`` itself when nothing is new.
+
+        Raises:
+            ConfigurationError: ``start`` belongs to another table.
+            SnapshotExpiredError: the changes after ``start`` are gone.
+        """
+        table = Table.open(self._options.path)
+        version = version_of(start, table)
+        if version is None:
+            # an empty step: from here on the checkpoint says where the stream began
+            chosen = _state_named_by(self._options, table)
+            reached = chosen if self._until is None else min(chosen, self._until)
+            return _offset(table, Version.complete(reached))
+        max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        end = table.advance(version, max_rows=max_rows, until=self._until)
+        return start if end == version else _offset(table, end)
+
+    def reportLatestOffset(self) -> Offset:  # noqa: N802
+        """Where the stream will be when it has read all: for the progress that Spark shows."""
+        table = Table.open(self._options.path)
+        return _offset(table, Version.complete(table.snapshot().info.data_version))
+
+    def partitions(self, start: Offset, end: Offset) -> list[ChangesPartition]:  # type: ignore[override]
+        """One for each bucket that the step reaches."""
+        table = Table.open(self._options.path)
+        first, last = version_of(start, table), version_of(end, table)
+        if first is None or last is None or first == last:
+            return []
+        step = step_between(first, last)
+        buckets = range(table.options.bucket)
+        return [ChangesPartition(first, last, b) for b in buckets if step.hashes_of(b) is not None]
+
+    def read(self, partition: ChangesPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        """The bucket's net changes, one per key, ``-U`` just before ``+U``."""
+        table = Table.open(self._options.path)
+        changes = table.changes_between(
+            partition.start, partition.end, columns=self._columns, buckets=[partition.bucket]
+        )
+        return _batches(changes, self._asked)
+
+
+def version_of(offset: Mapping[str, Any], table: Table) -> Version | None:
+    """The version in an offset; None at the beginning of a stream that does not read the first load.
+
+    Raises:
+        ConfigurationError: the offset is no offset of this format, or one of another table.
+    """
+    if not {"table", "version"} <= offset.keys():
+        raise ConfigurationError(
+            f"{FORMAT}: the checkpoint must hold offsets of this format, got {offset!r}; choose another one"
+        )
+    if offset["table"] != table.uuid:
+        raise ConfigurationError(
+            f"{FORMAT}: the checkpoint belongs to the table with uuid {offset['table']!r}, {table.path!r} is "
+            f"the table with uuid {table.uuid!r}; choose another checkpoint, or the path of its own table"
+        )
+    return None if offset["version"] is None else Version.from_json(offset["version"])
+
+
+def _offset(table: Table, version: Version | None) -> Offset:
+    return {"table": table.uuid, "version": None if version is None else version.to_json()}
+
+
+def _state_named_by(options: ReadOptions, table: Table) -> int:
+    """Data version of the snapshot that the scan options name."""
+    if options.scan_mode == "from-snapshot":
+        return table.snapshot(options.snapshot_id).info.data_version
+    if options.scan_mode == "from-timestamp" and options.timestamp_ms is not None:
+        return _state_at(options.timestamp_ms, table)
+    return table.snapshot().info.data_version
+
+
+def _state_at(timestamp_ms: int, table: Table) -> int:
+    """Data version of the newest snapshot that was published at the time or before."""
+    history = table.history()
+    for info in reversed(history):
+        if info.time_ms <= timestamp_ms:
+            return info.data_version
+    if not history or history[0].id <= 1:
+        return 0
+    raise SnapshotExpiredError(
+        f"table {table.name!r}: the state at {timestamp_ms} ms has expired; the earliest snapshot left is "
+        f"{history[0].id}, published at {history[0].time_ms} ms: ask for that time or a later one"
+    )
+
+
+def _batches(rows: pa.Table, asked: StructType) -> Iterator[pa.RecordBatch]:
+    """The rows as Spark demands them: the columns asked for, exact Arrow types and nullability."""
+    schema = arrow_schema(asked)
+    table = pa.Table.from_arrays([rows.column(name) for name in schema.names], schema=schema)
+    return iter(table.to_batches(max_chunksize=BATCH_ROWS))

@@ -1,0 +1,128 @@
+"""A table's columns as Spark sees them, and the check that a query's columns fit a table.
+
+Spark checks no schema when a Python source is written, and checks the Arrow schema that a source
+reads to the letter, nullability and time zone included; both sides are settled here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import DataType, NullType, StructType
+
+from upsert import types
+from upsert.errors import CorruptTableError, SchemaError
+from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.schema import TableSchema
+from upsert.store.rows import is_same_but_for_width
+
+_KIND_FIELD: Final[dict[str, Any]] = {
+    "name": ROW_KIND_COLUMN,
+    "type": "string",
+    "nullable": False,
+    "metadata": {},
+}
+
+
+def spark_schema(schema: TableSchema, *, row_kind: bool) -> StructType:
+    """The table's columns as a Spark schema, comments included; ``_row_kind`` last where asked for.
+
+    >>> table = TableSchema.of({"id": pa.int64(), "name": pa.string()}, primary_key=["id"])
+    >>> spark_schema(table, row_kind=True).simpleString()
+    'struct<id:bigint,name:string,_row_kind:string>'
+    """
+    fields = [
+        {
+            "name": column.name,
+            "type": types.to_json(column.type),
+            "nullable": column.nullable,
+            "metadata": {"comment": column.comment} if column.comment else {},
+        }
+        for column in schema.columns
+    ]
+    if row_kind:
+        fields.append(_KIND_FIELD)
+    return StructType.fromJson({"type": "struct", "fields": fields})
+
+
+def read_columns(asked: StructType, schema: TableSchema, *, of: str) -> tuple[str, ...]:
+    """Names of the table's columns that a read gives: any of the table's, in any order, of its types.
+
+    Args:
+        asked: the schema of the read: the table's own, or what the user gave with ``.schema(…)``.
+        schema: the table's schema.
+        of: the table, for messages.
+
+    Raises:
+        SchemaError: a column is unknown or repeated, has another type, or is NOT NULL where NULL may be.
+    """
+    declared = {field.name: field for field in spark_schema(schema, row_kind=True)}
+    for number, field in enumerate(asked.fields):
+        own = declared.get(field.name)
+        if own is None:
+            raise SchemaError(
+                f"{of}: unknown column {field.name!r} in .schema(…); columns are {', '.join(declared)}"
+            )
+        if asked.names.index(field.name) != number:
+            raise SchemaError(f"{of}: .schema(…) names column {field.name!r} twice")
+        if field.dataType != own.dataType or (own.nullable and not field.nullable):
+            raise SchemaError(
+                f"{of}: column {field.name!r} is {_described(own.dataType, own.nullable)}, "
+                f".schema(…) says {_described(field.dataType, field.nullable)}; leave it out, or correct it"
+            )
+    names = tuple(name for name in asked.names if name != ROW_KIND_COLUMN)
+    if not names:
+        raise SchemaError(f"{of}: .schema(…) must name at least one column of the table")
+    return names
+
+
+def _described(type_: DataType, nullable: bool) -> str:
+    return type_.simpleString().upper() + ("" if nullable else " NOT NULL")
+
+
+def arrow_schema(asked: StructType) -> pa.Schema:
+    """The Arrow schema that Spark demands of every batch of a read."""
+    return to_arrow_schema(asked, timezone="UTC")
+
+
+def check_fits(given: StructType, schema: TableSchema, *, of: str) -> None:
+    """Refuse a query whose columns are not those of the table, by name and type, in any order.
+
+    ``_row_kind`` may be there. Types may differ in width only, and a nullable column may go into a NOT NULL
+    one: then the store checks every value.
+
+    Raises:
+        SchemaError: a column is missing, unknown, repeated or of another type; nothing was written.
+    """
+    expected = {column.name: column.type for column in schema.columns}
+    names = [name for name in given.names if name != ROW_KIND_COLUMN]
+    if len(set(given.names)) != len(given.names):
+        raise SchemaError(f"{of}: the query names a column twice: {', '.join(given.names)}; rename one")
+    if missing := [name for name in expected if name not in names]:
+        raise SchemaError(
+            f"{of}: the query lacks column(s) {', '.join(missing)}; add them, NULL where nothing is known"
+        )
+    if unknown := [name for name in names if name not in expected]:
+        raise SchemaError(
+            f"{of}: the query has column(s) {', '.join(unknown)} that the table lacks; "
+            f"drop or rename them; its columns are {', '.join(expected)}"
+        )
+    for field in given.fields:
+        wanted = expected.get(field.name, pa.string())
+        if not _fits(field.dataType, wanted):
+            name = types.sql_name(wanted)
+            raise SchemaError(
+                f"{of}: column {field.name!r} must be {name}, got {field.dataType.simpleString().upper()}; "
+                f"write CAST({field.name} AS {name}) in the query"
+            )
+
+
+def _fits(given: DataType, wanted: pa.DataType) -> bool:
+    if isinstance(given, NullType):
+        return True
+    try:
+        return is_same_but_for_width(types.from_json(given.jsonValue()), wanted)
+    except CorruptTableError:  # a type that no table can have, like INTERVAL
+        return False

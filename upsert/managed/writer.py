@@ -1,0 +1,121 @@
+"""Spark rows into a table: tasks stage files, the driver publishes them in one commit.
+
+A stream is written exactly once. The writer id is the query's id and the transaction the number of
+the micro-batch, both kept by Spark's checkpoint; the store takes a transaction once, however often
+it is replayed. Tasks get the query's id from Spark and send it along, because ``commit`` runs in a
+process that knows no query. What a failed or a superseded attempt has staged is in no snapshot;
+``Table.clean`` removes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from upsert.errors import ConfigurationError
+from upsert.managed.options import FORMAT, WriteOptions
+from upsert.managed.spark_schema import check_fits
+from upsert.store.table import StagedFiles, Table
+
+_QUERY_ID: Final = "sql.streaming.queryId"
+
+
+@dataclass(frozen=True)
+class TaskResult(WriterCommitMessage):
+    """What one task has staged, None for no rows, and for which query."""
+
+    query_id: str | None
+    staged: StagedFiles | None
+
+
+class _Writer:
+    """What batch and stream have in common: the schema check, and staging."""
+
+    def __init__(self, options: WriteOptions, given: StructType, overwrite: bool) -> None:
+        """Check the query's columns before any task runs.
+
+        Raises:
+            SchemaError: the query's columns do not fit the table.
+        """
+        table = Table.open(options.path)
+        check_fits(given, table.schema, of=f"table {table.name!r}")
+        self._path = table.path
+        self._uuid = table.uuid
+        self._bucketed = options.bucketed
+        self._overwrite = overwrite
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
+        """Stage one task's rows; publishes nothing. An attempt that fails leaves nothing that counts."""
+        context = TaskContext.get()
+        query_id = context.getLocalProperty(_QUERY_ID) if context else None
+        batches = [batch for batch in iterator if batch.num_rows]
+        if not batches:
+            return TaskResult(query_id, None)
+        table = self._table()
+        rows = pa.Table.from_batches(batches)
+        staged = table.stage(rows, order="none") if self._bucketed else table.stage_raw(rows)
+        return TaskResult(query_id, staged)
+
+    def _publish(
+        self, results: Sequence[WriterCommitMessage | None], writer_id: str | None, transaction: int | None
+    ) -> None:
+        staged = _staged(results)
+        if staged or self._overwrite:  # a batch without rows is no commit: replaying it writes nothing either
+            self._table().commit(
+                staged, writer_id=writer_id, transaction=transaction, overwrite=self._overwrite
+            )
+
+    def _abort(self, results: Sequence[WriterCommitMessage | None]) -> None:
+        # Only when a task has failed is it sure that commit() never began. Otherwise it may have published
+        # the files, or may still be at it in a process that lost its query: they stay, and are harmless.
+        if any(result is None for result in results):
+            self._table().discard(_staged(results))
+
+    def _table(self) -> Table:
+        table = Table.open(self._path)
+        if table.uuid != self._uuid:
+            raise ConfigurationError(
+                f"{FORMAT}: {self._path!r} was replaced by another table during the query; start it again"
+            )
+        return table
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    """``df.write``: one commit, of kind append or overwrite."""
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Publish what the tasks staged."""
+        self._publish(messages, None, None)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Remove what the tasks staged, where it is sure that nobody published it."""
+        self._abort(messages)
+
+
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """``df.writeStream``: one commit a micro-batch, exactly once; complete mode overwrites."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Publish what the tasks staged, unless this query's micro-batch was published before."""
+        query_ids = {message.query_id for message in messages if isinstance(message, TaskResult)}
+        if len(query_ids) != 1 or None in query_ids:
+            raise ConfigurationError(
+                f"{FORMAT}: the tasks of a micro-batch must name one query, got "
+                f"{sorted(map(str, query_ids))}; report this as a bug"
+            )
+        self._publish(messages, query_ids.pop(), batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
+        """Remove what the tasks staged, where it is sure that nobody published it."""
+        self._abort(messages)
+
+
+def _staged(results: Sequence[WriterCommitMessage | None]) -> list[StagedFiles]:
+    done = [result for result in results if isinstance(result, TaskResult)]
+    return [result.staged for result in done if result.staged is not None]
