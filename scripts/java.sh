@@ -28,7 +28,7 @@ find_java() {
     return 1
 }
 
-# The JRE package that this Debian or Ubuntu offers: its tested versions first.
+# The JRE package that this Debian or Ubuntu offers: its long-supported versions first.
 jre_package() {
     for package in openjdk-17-jre-headless openjdk-21-jre-headless default-jre-headless; do
         if apt-cache show "$package" >/dev/null 2>&1; then
@@ -50,7 +50,7 @@ command_for_this_system() {
     if [ "$(uname -s)" = Darwin ]; then
         echo "brew install openjdk@17"
     elif command -v apt-get >/dev/null; then
-        echo "sudo apt-get update && sudo apt-get install -y openjdk-17-jre-headless"
+        echo "sudo apt-get update && sudo apt-get install -y $(jre_package || echo default-jre-headless)"
     elif command -v dnf >/dev/null; then
         echo "sudo dnf install -y java-21-openjdk-headless"
     elif command -v pacman >/dev/null; then
