@@ -1,0 +1,113 @@
+"""Committing what tasks have staged: exactly once, and only if it fits the table as it is then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from upsert.errors import ConfigurationError, StaleWriterError
+from upsert.store import staging
+from upsert.store.commit import Change, Committer
+from upsert.store.counts import CountCheck
+from upsert.store.data_file import FileEntry
+from upsert.store.snapshot_info import Kind, SnapshotInfo
+from upsert.store.staging import StagedFiles
+
+Transaction = tuple[str, int]
+"""A writer's id and the number of its transaction."""
+
+
+@dataclass(frozen=True)
+class Committed:
+    """The snapshot after a commit, and the files that it has added itself (none if it changed nothing)."""
+
+    info: SnapshotInfo
+    added: tuple[FileEntry, ...] = ()
+
+
+def transaction_of(writer_id: str | None, transaction: int | None) -> Transaction | None:
+    """Both together, or None.
+
+    Raises:
+        ConfigurationError: one of them is missing or no transaction.
+    """
+    if writer_id is None and transaction is None:
+        return None
+    if not writer_id or not isinstance(transaction, int) or transaction < 0:
+        raise ConfigurationError(
+            "a commit must have both writer_id, not empty, and transaction, at least 0, or neither; got "
+            f"writer_id={writer_id!r}, transaction={transaction!r}"
+        )
+    return writer_id, transaction
+
+
+def is_recorded(info: SnapshotInfo, transaction: Transaction | None) -> bool:
+    """Whether the writer has committed this transaction, or a later one, in ``info`` or before it."""
+    return transaction is not None and info.writers.get(transaction[0], -1) >= transaction[1]
+
+
+def commit_staged(
+    committer: Committer,
+    uuid: str,
+    staged: Iterable[StagedFiles],
+    transaction: Transaction | None,
+    *,
+    overwrite: bool,
+    tracked: bool,
+) -> Committed:
+    """Publish staged files as one snapshot; nothing if the transaction is recorded or there is nothing to do.
+
+    When it raises, the staged files are as they were; only ``StaleWriterError`` means that they are lost.
+    """
+    history = committer.history
+    given = staging.join(uuid, staged)
+    head = history.latest()
+    if is_recorded(head, transaction):
+        staging.remove(history.root, StagedFiles(uuid, raw=given.raw))
+        return Committed(head)
+    _check_raw_is_fresh(history.root, given, head)
+    folded = staging.fold_raw(history.root, history.layout, uuid, head.id, given.raw)
+    files = (*given.files, *folded.files)
+    counts = CountCheck(history, files, given.retracting | folded.retracting)
+    last: list[Change | None] = [None]
+
+    def propose(latest: SnapshotInfo) -> Change | None:
+        last[0] = None
+        if is_recorded(latest, transaction):
+            return None
+        removed = tuple(history.live(latest).values()) if overwrite else ()
+        if files or removed or transaction is not None:
+            counts.check(latest, overwrite=overwrite)
+            kind: Kind = "overwrite" if overwrite else "append"
+            last[0] = Change(kind, files, removed, transaction, tracked)
+        return last[0]
+
+    info = committer.commit(propose)
+    # raw changes are in the folded files now, or were committed by another attempt: nobody needs them
+    staging.remove(history.root, StagedFiles(uuid, raw=given.raw))
+    if last[0] is None:
+        staging.remove(history.root, folded)
+        return Committed(info)
+    return Committed(info, files)
+
+
+def _check_raw_is_fresh(root: str, staged: StagedFiles, head: SnapshotInfo) -> None:
+    """Raw changes are no data files, so the commit itself does not see what they were based on."""
+    base = min((raw.base for raw in staged.raw), default=head.fence)
+    if base < head.fence:
+        raise StaleWriterError(
+            f"table {root!r}: a writer must commit before a clean-up that may remove its files; it began at "
+            f"snapshot {base}, files begun before snapshot {head.fence} were cleaned; write the rows again"
+        )
+
+
+def discard(committer: Committer, staged: Iterable[StagedFiles], uuid: str) -> None:
+    """Delete staged files, except those that a commit has published after all."""
+    history = committer.history
+    head = history.latest()
+    for one in staged:
+        if one.table != uuid:
+            continue
+        published = history.files_since(min((entry.base for entry in one.files), default=head.id), head)
+        unpublished = tuple(entry for entry in one.files if entry.file not in published)
+        staging.remove(history.root, StagedFiles(uuid, unpublished, one.raw))

@@ -1,0 +1,248 @@
+"""Publishing a change of the table: put-if-absent of the next snapshot, again until it succeeds or cannot.
+
+A commit is a function from the latest snapshot to what should change. Each attempt asks it anew, checks the
+store's rules against the files that are live now, and tries to create the next snapshot's file. If
+another committer has the id, everything is looked at again. A published id is never used twice: after the
+link the committer makes sure that its snapshot is part of the history, for a writer that stalled until
+ids expired could create a long-gone one again.
+
+An exception while publishing means *unknown*: nothing is cleaned up before the disk has been looked at.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final
+from uuid import uuid4
+
+from upsert.errors import CommitConflictError, StaleWriterError
+from upsert.store import invariants, paths
+from upsert.store.data_file import FileEntry
+from upsert.store.failpoints import reach
+from upsert.store.history import History
+from upsert.store.manifest import fold, write_manifest
+from upsert.store.publication import put_if_absent
+from upsert.store.snapshot_info import Kind, ManifestRef, SnapshotInfo
+
+GIVE_UP_AFTER_S: Final = 300.0
+"""Ten tries were too few for eight writers; a commit that loses for minutes has another problem."""
+_FIRST_PAUSE_S: Final = 0.005
+_LONGEST_PAUSE_S: Final = 2.0
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a commit does to the snapshot that it builds on."""
+
+    kind: Kind
+    added: tuple[FileEntry, ...] = ()
+    removed: tuple[FileEntry, ...] = ()
+    transaction: tuple[str, int] | None = None
+    tracked: bool = True
+    oldest: int | None = None
+    fence: int | None = None
+
+    @property
+    def changes_rows(self) -> bool:
+        """Whether the table holds other rows afterwards."""
+        return self.kind in ("append", "overwrite") and bool(self.added or self.removed)
+
+
+Propose = Callable[[SnapshotInfo], Change | None]
+"""From the latest snapshot to the change to publish on it, or None if there is nothing to do."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a committer takes from the world, so that tests can give it another one."""
+
+    now: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    uniform: Callable[[float, float], float] = field(default=random.uniform)
+    put_if_absent: Callable[[str, bytes], bool] = put_if_absent
+
+
+REAL: Final = Surroundings()
+
+
+class Committer:
+    """Publishes changes of one table."""
+
+    def __init__(
+        self, history: History, around: Surroundings = REAL, give_up_after_s: float = GIVE_UP_AFTER_S
+    ) -> None:
+        self.history = history
+        self.root = history.root
+        self.layout = history.layout
+        self.around = around
+        self.give_up_after_s = give_up_after_s
+
+    def commit(self, propose: Propose) -> SnapshotInfo:
+        """Publish what ``propose`` says; the snapshot that holds it, or the latest if it says None.
+
+        Raises:
+            StaleWriterError: the files were begun before a clean-up, or the writer stalled past an expiry.
+            CommitConflictError: the change does not fit what others committed; or every attempt for
+                ``give_up_after_s`` seconds lost the race. Nothing was published.
+            OSError: the disk refused. A look at it has shown that nothing was published.
+        """
+        deadline = self.around.monotonic() + self.give_up_after_s
+        pause = _FIRST_PAUSE_S
+        written: tuple[Change, int, ManifestRef] | None = None
+        while True:
+            head = self.history.latest()
+            change = propose(head)
+            if change is None:
+                return head
+            self._check(change, head)
+            if written is None or written[0] != change or written[1] < head.fence:
+                reach("commit.before-manifest")
+                written = (change, head.id, self._write_delta(change, head))
+                reach("commit.after-manifest")
+            info = self._successor(head, change, written[2])
+            if self._publish(info, change.transaction):
+                return info
+            if self.around.monotonic() > deadline:
+                raise CommitConflictError(
+                    f"table {self.root!r}: commit on snapshot {head.id} lost every race for the next id in "
+                    f"{self.give_up_after_s:g} s; let fewer processes commit at once, then run it again"
+                )
+            self.around.sleep(self.around.uniform(0.5, 1.0) * pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def _write_delta(self, change: Change, head: SnapshotInfo) -> ManifestRef:
+        if not change.added and not change.removed:
+            return ManifestRef("", 0, 0)
+        return write_manifest(self.root, self.layout, head.id, change.added, change.removed)
+
+    def _successor(self, head: SnapshotInfo, change: Change, delta: ManifestRef) -> SnapshotInfo:
+        own_id = head.id + 1
+        own = (replace(delta, sequence=own_id),) if delta.entries else ()
+        manifests = fold(self.root, self.layout, head.id, (*head.manifests, *own))
+        added_rows = sum(entry.rows for entry in change.added)
+        return SnapshotInfo(
+            id=own_id,
+            uuid=uuid4().hex,
+            parent=head.uuid or None,
+            kind=change.kind,
+            # time never runs backwards in a history: readers start "from a time"
+            time_ms=max(int(self.around.now() * 1000), head.time_ms),
+            data_version=own_id if change.changes_rows else head.data_version,
+            tracked=change.tracked,
+            writers=_with_transaction(head.writers, change.transaction),
+            watermark=head.watermark,
+            log_offsets=head.log_offsets,
+            manifests=manifests,
+            delta=own[0] if own else None,
+            oldest=max(head.oldest, change.oldest or 0),
+            fence=max(head.fence, change.fence or 0),
+            files=head.files + len(change.added) - len(change.removed),
+            rows=head.rows + added_rows - sum(entry.rows for entry in change.removed),
+            delta_rows=added_rows,
+        )
+
+    def _check(self, change: Change, head: SnapshotInfo) -> None:
+        """Every rule of the store, on the files that are live in ``head``."""
+        added, removed = change.added, change.removed
+        if stale := invariants.file_below_fence(head.fence, added):
+            raise StaleWriterError(
+                f"table {self.root!r}: a writer must commit before a clean-up that may remove its files; it "
+                f"began at snapshot {stale.base}, files begun before snapshot {head.fence} were cleaned; "
+                "write the rows again"
+            )
+        if lost := invariants.added_file_of_unknown_bucket(self.layout.buckets, added):
+            raise CommitConflictError(
+                f"table {self.root!r}: a bucket must be below {self.layout.buckets}, got {lost.bucket}; open "
+                "the table again and write the rows again"
+            )
+        if not added and not removed:
+            return
+        live = self.history.live(head)
+        if gone := invariants.removed_file_that_is_not_live(live, removed):
+            raise self._conflict(change, head, gone, "has already removed")
+        if there := invariants.added_file_that_is_live(live, added):
+            raise self._conflict(change, head, there, "has already added")
+        if change.kind == "compact":
+            self._check_compaction(change, head, live)
+
+    def _check_compaction(self, change: Change, head: SnapshotInfo, live: Mapping[str, FileEntry]) -> None:
+        clash = invariants.second_run_of_level(live, change.added, change.removed)
+        clash = clash or invariants.run_between_inputs(live, change.added, change.removed)
+        if clash:
+            raise self._conflict(change, head, clash, "put a run in the way:")
+
+    def _conflict(
+        self, change: Change, head: SnapshotInfo, entry: FileEntry, what: str
+    ) -> CommitConflictError:
+        other = self._commit_that_touched(entry, head)
+        by = f"snapshot {other.id} ({other.kind})" if other else "a commit before the earliest retained one"
+        bases = {file.base for file in change.added}
+        own = f"this {change.kind}" + (f", begun at snapshot {min(bases)}," if bases else "")
+        return CommitConflictError(
+            f"table {self.root!r}: {own} cannot be committed on snapshot {head.id}: {by} {what} "
+            f"{entry.file!r}; run the command again"
+        )
+
+    def _commit_that_touched(self, entry: FileEntry, head: SnapshotInfo) -> SnapshotInfo | None:
+        for info in reversed(self.history.retained(head)):
+            delta = self.history.delta(info)
+            if any(entry.file == file.file for file in (*delta.added, *delta.removed)):
+                return info
+        return None
+
+    def _publish(self, info: SnapshotInfo, transaction: tuple[str, int] | None) -> bool:
+        """Whether ``info`` is now part of the history; False if another snapshot has its id."""
+        path = os.path.join(self.root, paths.snapshot_file(info.id))
+        try:
+            won = self.around.put_if_absent(path, info.to_json())
+        except Exception:
+            # unknown: the name may exist although an error was reported
+            found = self.history.content(info.id)
+            if found is None or found.uuid != info.uuid:
+                raise
+            paths.sync_folder(os.path.dirname(path))
+            won = True
+        if won:
+            self._check_lineage(info, path, transaction)
+        return won
+
+    def _check_lineage(self, info: SnapshotInfo, path: str, transaction: tuple[str, int] | None) -> None:
+        """Make sure that the history goes on from ``info``, not past it.
+
+        If the id had been used before and had expired, newer snapshots exist that do not descend from ours.
+        They are found whatever expiry is doing: it deletes in ascending order, so if ours is legitimate and
+        still there, so is its successor, if it has one.
+        """
+        newest = self.history.latest()
+        if newest.id <= info.id:
+            return
+        successor = self.history.content(info.id + 1)
+        own = self.history.content(info.id)
+        if successor is not None and successor.parent == info.uuid:
+            return
+        if own is not None and own.uuid == info.uuid:
+            os.unlink(path)
+            self.history.forget(info.id)
+            raise StaleWriterError(
+                f"table {self.root!r}: a writer must commit before the snapshot that it builds on expires; "
+                f"snapshot {info.id - 1} has expired, the latest is {newest.id}; write the rows again"
+            )
+        # expired between the link and this look, or taken away as a leftover: only the writers' map can tell
+        if transaction is None or newest.writers.get(transaction[0], -1) < transaction[1]:
+            raise StaleWriterError(
+                f"table {self.root!r}: snapshot {info.id} expired while it was being published, so it cannot be "
+                f"told whether it was part of the history; compare the rows with snapshot {newest.id} and write "
+                "what is missing"
+            )
+
+
+def _with_transaction(writers: Mapping[str, int], transaction: tuple[str, int] | None) -> Mapping[str, int]:
+    if transaction is None:
+        return writers
+    return MappingProxyType({**writers, transaction[0]: transaction[1]})

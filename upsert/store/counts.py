@@ -1,0 +1,71 @@
+"""Tables without primary key: no commit may take away rows that are not there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from upsert.store.data_file import DataFile, FileEntry
+from upsert.store.file_set import FileSet
+from upsert.store.hashing import one_array
+from upsert.store.history import History
+from upsert.store.layout import COUNT_COLUMN, ROW_HASH_COLUMN
+from upsert.store.lookup_index import search
+from upsert.store.merge import check_counts
+from upsert.store.snapshot_info import SnapshotInfo
+
+Counts = npt.NDArray[np.int64]
+
+
+class CountCheck:
+    """Whether some new files leave every count at 0 or more; asked again for each snapshot they build on."""
+
+    def __init__(self, history: History, files: Iterable[FileEntry], retracting: frozenset[str]) -> None:
+        self._history = history
+        self._files = [entry for entry in files if entry.file in retracting]
+        self._passed: tuple[int, bool] | None = None
+
+    def check(self, head: SnapshotInfo, *, overwrite: bool) -> None:
+        """Refuse the files if they would make a count negative on ``head``.
+
+        Raises:
+            ChangelogError: they would; the message shows the row.
+        """
+        if not self._files or self._passed == (head.data_version, overwrite):
+            return
+        live = FileSet({}) if overwrite else self._history.files(head)
+        for entry in self._files:
+            self._check_file(entry, live)
+        self._passed = (head.data_version, overwrite)
+
+    def _check_file(self, entry: FileEntry, live: FileSet) -> None:
+        batch = DataFile.open(self._history.root, self._history.layout, entry).batch
+        counts = one_array(batch.column(COUNT_COLUMN)).to_numpy()
+        lowered = np.flatnonzero(counts < 0)
+        rows = pa.Table.from_batches([batch]).take(pa.array(lowered))
+        there = np.zeros(len(lowered), np.int64)
+        for run in live.groups.get((entry.partition, entry.bucket), ()):
+            for file in run:
+                there += self._counts_in(file, rows)
+        check_counts(rows, there + counts[lowered])
+
+    def _counts_in(self, entry: FileEntry, rows: pa.Table) -> Counts:
+        """The count of each row in one live file; 0 where it is not."""
+        file = DataFile.open(self._history.root, self._history.layout, entry)
+        hits = search(file.index("pk"), self._history.layout.key_hashes(rows))
+        found = file.batch.column(ROW_HASH_COLUMN).take(pa.array(hits.rows))
+        wanted = one_array(rows.column(ROW_HASH_COLUMN)).take(pa.array(hits.probes))
+        is_same = np.array([one == other for one, other in zip(_raw(found), _raw(wanted), strict=True)], bool)
+        counts = np.zeros(rows.num_rows, np.int64)
+        counts[hits.probes[is_same]] = one_array(file.batch.column(COUNT_COLUMN)).to_numpy()[
+            hits.rows[is_same]
+        ]
+        return counts
+
+
+def _raw(hashes: pa.Array) -> list[bytes]:
+    raw: list[bytes] = hashes.to_pylist()
+    return raw

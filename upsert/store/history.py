@@ -1,0 +1,275 @@
+"""The published snapshots of one table: which is the latest, what each says, which files it has.
+
+A snapshot never changes, so everything read once is remembered for the life of the process; only
+"which is the latest" is asked of the disk each time. The name of the latest snapshot is found by
+stepping on from the last known one. That is right as long as the known one still exists, for expiry
+removes snapshot files in ascending order: so if it is there, none after it has gone. Otherwise the folder
+is listed.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from cachetools import LRUCache
+
+from upsert.errors import ConfigurationError, CorruptTableError, SnapshotExpiredError, TableNotFoundError
+from upsert.store import paths
+from upsert.store.data_file import FileEntry
+from upsert.store.file_set import FileSet
+from upsert.store.layout import Layout
+from upsert.store.manifest import Manifest, apply, read_manifest
+from upsert.store.snapshot_info import EMPTY, SnapshotInfo, from_json
+
+_T = TypeVar("_T")
+
+_MAX_INFOS: Final = 20_000
+_MAX_FILE_SETS: Final = 64
+_MAX_TABLES: Final = 256
+_MAX_STEPS: Final = 256
+"""A reader that is further behind lists the folder instead of stepping on."""
+
+
+class History:
+    """The snapshots of the table in folder ``root``; threads may share it."""
+
+    def __init__(self, root: str, layout: Layout) -> None:
+        self.root = root
+        self.layout = layout
+        self._known: tuple[int, bytes] | None = None
+        self._infos: LRUCache[int, SnapshotInfo] = LRUCache(_MAX_INFOS)
+        self._live: LRUCache[int, Mapping[str, FileEntry]] = LRUCache(_MAX_FILE_SETS)
+        self._files: LRUCache[int, FileSet] = LRUCache(_MAX_FILE_SETS)
+        self._lock = threading.Lock()
+
+    @classmethod
+    def shared(cls, root: str, uuid: str, layout: Layout) -> History:
+        """The process-wide history of a table; a table made anew in the same folder has another uuid."""
+        with _shared_lock:
+            if (root, uuid) not in _shared:
+                _shared[root, uuid] = cls(root, layout)
+            return _shared[root, uuid]
+
+    def latest(self) -> SnapshotInfo:
+        """The latest snapshot at this moment; ``EMPTY`` before the first commit.
+
+        Raises:
+            TableNotFoundError: the table's folder is gone.
+            CorruptTableError: the latest snapshot cannot be read.
+        """
+        while True:
+            newest = self._latest_id()
+            if newest == 0:
+                return EMPTY
+            # between finding the name and reading the file it may have expired: look again
+            if (content := self._content(newest)) is not None:
+                self._known = (newest, content)
+                return self._parsed(newest, content)
+
+    def _latest_id(self) -> int:
+        known = self._known
+        if known is not None:
+            newest = known[0]
+            while newest < known[0] + _MAX_STEPS and os.path.exists(self._path(newest + 1)):
+                newest += 1
+            # compared after the steps, and by content: a stalled writer may have put its own file there
+            if newest < known[0] + _MAX_STEPS and self._content(known[0]) == known[1]:
+                return newest
+        return max(self.listed_ids(), default=0)
+
+    def listed_ids(self) -> list[int]:
+        """Ids of all snapshot files in the folder, ascending; also of ones below the boundary.
+
+        Raises:
+            TableNotFoundError: the table's folder is gone.
+        """
+        try:
+            names = os.listdir(os.path.join(self.root, paths.SNAPSHOT_FOLDER))
+        except FileNotFoundError as cause:
+            raise TableNotFoundError(f"no table lies at {self.root!r}; was it dropped?") from cause
+        return sorted(found for name in names if (found := paths.snapshot_id(name)) is not None)
+
+    def info(self, id: int, head: SnapshotInfo | None = None) -> SnapshotInfo:
+        """What a retained snapshot says; id 0 is the table before its first commit.
+
+        Args:
+            id: the snapshot.
+            head: the latest snapshot, if the caller has just asked for it.
+
+        Raises:
+            ConfigurationError: there is no such id yet.
+            SnapshotExpiredError: it has expired.
+            CorruptTableError: its file is missing or damaged.
+        """
+        if id == 0:
+            return EMPTY
+        head = head or self.latest()
+        self._check_id(id, head)
+        if id < head.oldest:
+            raise self.expired(id, head)
+        return self._info(id)
+
+    def _info(self, id: int) -> SnapshotInfo:
+        found = self._remembered(self._infos, id)
+        if found is None:
+            content = self._content(id)
+            if content is None:
+                raise self._gone(id)
+            found = self._parsed(id, content)
+        return found
+
+    def _gone(self, id: int) -> Exception:
+        head = self.latest()
+        if id < head.oldest:
+            return self.expired(id, head)
+        return CorruptTableError(f"snapshot file {self._path(id)!r} is missing; restore it from a copy")
+
+    def equal_to(self, id: int, head: SnapshotInfo | None = None) -> SnapshotInfo:
+        """The newest retained snapshot with the rows of snapshot ``id``: it has the fewest files to read.
+
+        Raises:
+            ConfigurationError: there is no such id yet.
+            SnapshotExpiredError: no retained snapshot has its rows.
+        """
+        head = head or self.latest()
+        if id == 0:
+            return EMPTY
+        self._check_id(id, head)
+        if head.data_version <= id:
+            return head
+        found = self._info(max(id, head.oldest))
+        if found.data_version > id:
+            raise self.expired(id, head)
+        while (following := self._info(found.id + 1)).data_version == found.data_version:
+            found = following
+        return found
+
+    def _check_id(self, id: int, head: SnapshotInfo) -> None:
+        if not 0 < id <= head.id:
+            raise ConfigurationError(
+                f"table {self.root!r}: a snapshot id must be between 0 and the latest, {head.id}, got {id!r}"
+            )
+
+    def expired(self, id: int, head: SnapshotInfo) -> SnapshotExpiredError:
+        """The error that says since when the table can be read."""
+        earliest = self._info(head.oldest)
+        at = datetime.fromtimestamp(earliest.time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+        return SnapshotExpiredError(
+            f"table {self.root!r}: snapshot {id} has expired; the earliest that is left is {head.oldest} of "
+            f"{at}, start from it or read the table anew"
+        )
+
+    def retained(self, head: SnapshotInfo | None = None) -> tuple[SnapshotInfo, ...]:
+        """All snapshots that may be read, oldest first, without the empty one.
+
+        Raises:
+            SnapshotExpiredError: one expired meanwhile; ask again.
+        """
+        head = head or self.latest()
+        return tuple(self._info(number) for number in range(max(head.oldest, 1), head.id + 1))
+
+    def delta(self, info: SnapshotInfo) -> Manifest:
+        """Files that a snapshot's own commit added and removed."""
+        if info.delta is None:
+            return Manifest((), ())
+        return self._reading(info, partial(read_manifest, self.root, self.layout, info.delta))
+
+    def live(self, info: SnapshotInfo) -> Mapping[str, FileEntry]:
+        """Live files of a snapshot by name."""
+        found = self._remembered(self._live, info.id)
+        if found is None:
+            found = self._reading(info, partial(self._load_live, info))
+            self._remember(self._live, info.id, found)
+        return found
+
+    def _load_live(self, info: SnapshotInfo) -> Mapping[str, FileEntry]:
+        parent = self._remembered(self._live, info.id - 1)
+        live: dict[str, FileEntry] = dict(parent or {})
+        refs = info.manifests if parent is None else (info.delta,)
+        for ref in refs:
+            if ref is not None:
+                apply(live, read_manifest(self.root, self.layout, ref))
+        if len(live) != info.files:
+            raise CorruptTableError(
+                f"table {self.root!r}: snapshot {info.id} must have {info.files} files, got {len(live)} from "
+                "its manifests; restore them"
+            )
+        return live
+
+    def files_since(self, base: int, head: SnapshotInfo) -> set[str]:
+        """Names of all data files begun at ``base`` or later that retained snapshots up to ``head`` need.
+
+        Others may be among them. With ``base=0`` these are all files that retained snapshots need.
+        """
+        first = max(base + 1, head.oldest, 1)
+        needed: set[str] = set()
+        if first <= head.id and base < head.oldest:
+            needed |= self.live(self._info(first)).keys()
+        for number in range(first, head.id + 1):
+            needed |= {entry.file for entry in self.delta(self._info(number)).added}
+        return needed
+
+    def files(self, info: SnapshotInfo) -> FileSet:
+        """Live files of a snapshot by bucket and run."""
+        found = self._remembered(self._files, info.id)
+        if found is None:
+            found = FileSet.of(self.live(info).values())
+            self._remember(self._files, info.id, found)
+        return found
+
+    def _reading(self, info: SnapshotInfo, read: Callable[[], _T]) -> _T:
+        try:
+            return read()
+        except FileNotFoundError as cause:
+            head = self.latest()
+            if info.id < head.oldest:
+                raise self.expired(info.id, head) from cause
+            raise CorruptTableError(
+                f"manifest {cause.filename!r} of snapshot {info.id} is missing; restore it from a copy"
+            ) from cause
+
+    def forget(self, id: int) -> None:
+        """Drop what is remembered of a snapshot that turned out not to be one."""
+        with self._lock:
+            for cache in (self._infos, self._live, self._files):
+                cache.pop(id, None)
+            self._known = None
+
+    def content(self, id: int) -> SnapshotInfo | None:
+        """The snapshot in the file of this id as it is on disk now, whether it may be read or not."""
+        found = self._content(id)
+        return None if found is None else from_json(found, self._path(id), id)
+
+    def _path(self, id: int) -> str:
+        return os.path.join(self.root, paths.snapshot_file(id))
+
+    def _content(self, id: int) -> bytes | None:
+        try:
+            with open(self._path(id), "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+    def _parsed(self, id: int, content: bytes) -> SnapshotInfo:
+        info = self._remembered(self._infos, id)
+        if info is None:
+            info = from_json(content, self._path(id), id)
+            self._remember(self._infos, id, info)
+        return info
+
+    def _remembered(self, cache: LRUCache[int, _T], id: int) -> _T | None:
+        with self._lock:
+            return cache.get(id)
+
+    def _remember(self, cache: LRUCache[int, _T], id: int, value: _T) -> None:
+        with self._lock:
+            cache[id] = value
+
+
+_shared: LRUCache[tuple[str, str], History] = LRUCache(_MAX_TABLES)
+_shared_lock: Any = threading.Lock()

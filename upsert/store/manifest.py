@@ -1,0 +1,170 @@
+"""Manifests: which data files a commit added and removed, and how a snapshot's manifests are kept few.
+
+A snapshot lists manifests, oldest first. Each commit appends one with its own additions and removals
+(the *delta*). When there are too many, the newest ones are folded into one; a manifest takes part
+once those behind it weigh half as much, so an entry is rewritten a logarithmic number of times and the
+cost of a commit does not grow with the number of commits before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+
+from upsert import types
+from upsert.errors import CorruptTableError
+from upsert.store import paths
+from upsert.store.data_file import FileEntry
+from upsert.store.layout import Layout
+from upsert.store.publication import write_durably
+from upsert.store.snapshot_info import ManifestRef
+
+MAX_MANIFESTS: Final = 16
+_FEWEST_TO_FOLD: Final = 8
+
+_ADD: Final = "add"
+_DELETE: Final = "delete"
+_PLAIN_FIELDS: Final = {
+    "action": pa.string(),
+    "file": pa.string(),
+    "partition": pa.list_(pa.struct([("column", pa.string()), ("value", pa.string())])),
+    "bucket": pa.int32(),
+    "level": pa.int32(),
+    "sequence": pa.int64(),
+    "rows": pa.int64(),
+    "deletes": pa.int64(),
+    "bytes": pa.int64(),
+    "base": pa.int64(),
+}
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Files that a commit, or several folded ones, added and removed."""
+
+    added: tuple[FileEntry, ...]
+    removed: tuple[FileEntry, ...]
+
+
+def write_manifest(
+    root: str, layout: Layout, base: int, added: Sequence[FileEntry], removed: Sequence[FileEntry]
+) -> ManifestRef:
+    """Write a manifest durably; its ``sequence`` is 0 until the commit knows its id.
+
+    After a crash there may be a manifest that no snapshot names; cleaning removes it.
+    """
+    name = paths.manifest_file(base, uuid4().hex)
+    path = paths.resolve(root, name)
+    paths.make_parent(path)
+    actions = [_ADD] * len(added) + [_DELETE] * len(removed)
+    rows = [_row(action, entry) for action, entry in zip(actions, (*added, *removed), strict=True)]
+    table = pa.Table.from_pylist(rows, schema=_schema(layout))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    write_durably(path, sink.getvalue())
+    paths.sync_folder(path.rpartition("/")[0])
+    return ManifestRef(name, len(rows), 0)
+
+
+def read_manifest(root: str, layout: Layout, ref: ManifestRef) -> Manifest:
+    """The entries of a manifest; files without a sequence of their own get the manifest's.
+
+    Raises:
+        FileNotFoundError: it is not there: expired, or lost; only the caller can tell which.
+        CorruptTableError: it is damaged, or is not the manifest that the snapshot names.
+    """
+    path = paths.resolve(root, ref.name)
+    try:
+        with open(path, "rb") as file:
+            table = pa.ipc.open_file(file).read_all()
+    except pa.ArrowException as cause:
+        raise CorruptTableError(
+            f"manifest {path!r} must be an Arrow IPC file, got {cause}; restore it"
+        ) from cause
+    if table.schema != _schema(layout) or table.num_rows != ref.entries:
+        raise CorruptTableError(
+            f"manifest {path!r} must have {ref.entries} entries of this table, got {table.num_rows} entries "
+            f"with columns {', '.join(table.column_names)}; restore it"
+        )
+    rows = table.to_pylist()
+    return Manifest(
+        tuple(_entry(row, ref.sequence) for row in rows if row["action"] == _ADD),
+        tuple(_entry(row, ref.sequence) for row in rows if row["action"] == _DELETE),
+    )
+
+
+def apply(live: dict[str, FileEntry], manifest: Manifest) -> None:
+    """Bring the live files, by name, from before a manifest to after it.
+
+    Raises:
+        CorruptTableError: it removes a file that is not live.
+    """
+    for entry in manifest.added:
+        live[entry.file] = entry
+    for entry in manifest.removed:
+        if live.pop(entry.file, None) is None:
+            raise CorruptTableError(
+                f"a manifest must remove live files only, got {entry.file!r}; restore the table"
+            )
+
+
+def fold(root: str, layout: Layout, base: int, refs: Sequence[ManifestRef]) -> tuple[ManifestRef, ...]:
+    """The same live files in at most ``MAX_MANIFESTS`` manifests; writes one file if there are more."""
+    count = folded_count([ref.entries for ref in refs])
+    if not count:
+        return tuple(refs)
+    kept, folded = refs[:-count], refs[-count:]
+    manifest = combine(read_manifest(root, layout, ref) for ref in folded)
+    ref = write_manifest(root, layout, base, manifest.added, manifest.removed)
+    return (*kept, ref) if ref.entries else tuple(kept)
+
+
+def folded_count(entries: Sequence[int]) -> int:
+    """How many of the newest manifests to fold, given the number of entries of each, oldest first.
+
+    >>> folded_count([1] * 16), folded_count([1] * 17), folded_count([100, *[1] * 16])
+    (0, 17, 16)
+    """
+    if len(entries) <= MAX_MANIFESTS:
+        return 0
+    count = total = 0
+    for size in reversed(entries):
+        if count >= _FEWEST_TO_FOLD and size > 2 * total:
+            break
+        count += 1
+        total += size
+    return count
+
+
+def combine(manifests: Iterable[Manifest]) -> Manifest:
+    """One manifest with the effect of several, oldest first: a file that came and went is in neither list."""
+    added: dict[str, FileEntry] = {}
+    removed: list[FileEntry] = []
+    for manifest in manifests:
+        added |= {entry.file: entry for entry in manifest.added}
+        removed += [entry for entry in manifest.removed if added.pop(entry.file, None) is None]
+    return Manifest(tuple(added.values()), tuple(removed))
+
+
+def _schema(layout: Layout) -> pa.Schema:
+    scalars = [pa.field(c.name, c.type) for c in layout.schema.columns if types.is_scalar(c.type)]
+    statistics = pa.struct(scalars)
+    return pa.schema([*_PLAIN_FIELDS.items(), ("min", statistics), ("max", statistics)])
+
+
+def _row(action: str, entry: FileEntry) -> dict[str, Any]:
+    row = {name: getattr(entry, name) for name in (*_PLAIN_FIELDS, "min", "max") if name != "action"}
+    row["partition"] = [{"column": column, "value": value} for column, value in entry.partition]
+    return {"action": action, **row}
+
+
+def _entry(row: dict[str, Any], sequence: int) -> FileEntry:
+    fields = {name: value for name, value in row.items() if name != "action"}
+    fields["partition"] = tuple((pair["column"], pair["value"]) for pair in row["partition"])
+    entry = FileEntry(**fields)
+    return entry if entry.sequence else replace(entry, sequence=sequence)

@@ -1,0 +1,162 @@
+"""Every file name that the store uses, and the rule that no name leads out of the table's folder.
+
+::
+
+    table.json                                             what the table is; written once
+    snapshot/snapshot-<20 digits>                          one published state; put-if-absent
+    manifest/<20 digits base>-<uuid>.arrow                 files that one commit added and removed
+    staging/<20 digits base>-<uuid>.arrow                  raw changes of a task, folded at the commit
+    [col=value/…]bucket-<n>/<20 digits base>-<uuid>.arrow  one sorted data file …
+    [col=value/…]bucket-<n>/<same stem>.index.arrow        … and its lookup indexes
+    compaction.lock, compaction-error.txt                  one compactor at a time; what its last failure said
+
+``base`` is the latest snapshot that the writer saw. It lets a clean-up fence off stalled writers:
+see docs/decisions/0003.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote, unquote, urlsplit
+
+from upsert.errors import ConfigurationError, CorruptTableError
+
+TABLE_FILE: Final = "table.json"
+SNAPSHOT_FOLDER: Final = "snapshot"
+MANIFEST_FOLDER: Final = "manifest"
+STAGING_FOLDER: Final = "staging"
+COMPACTION_LOCK: Final = "compaction.lock"
+COMPACTION_ERROR: Final = "compaction-error.txt"
+TEMPORARY_SUFFIX: Final = ".tmp"
+NULL_PARTITION: Final = "__DEFAULT_PARTITION__"
+
+_DATA: Final = ".arrow"
+_INDEX: Final = ".index.arrow"
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
+_SNAPSHOT: Final = re.compile(r"snapshot-(\d{20})")
+_BASED: Final = re.compile(r"(\d{20})-[0-9a-f]{32}(\.index)?\.arrow")
+
+Partition = tuple[tuple[str, str | None], ...]
+"""Partition columns and their values as text, in the table's order; empty without PARTITIONED BY."""
+
+
+def table_folder(path: str | os.PathLike[str]) -> str:
+    """The absolute local folder that a table path names.
+
+    Raises:
+        ConfigurationError: the path is empty, or a URI of another kind than ``file:``.
+
+    >>> table_folder("file:///data/my%20table")
+    '/data/my table'
+    """
+    text = os.fspath(path)
+    if not text:
+        raise ConfigurationError("table path must name a folder, got ''")
+    if not (scheme := _SCHEME.match(text)):
+        return os.path.abspath(text)
+    if scheme[1].lower() != "file":
+        raise ConfigurationError(
+            f"table path must be a local folder or a file: URI, got {text!r}; the store publishes by hard "
+            f"links, which {scheme[1]}: does not have"
+        )
+    parts = urlsplit(text)
+    if parts.netloc not in ("", "localhost"):
+        raise ConfigurationError(f"table path must have no host, got {text!r}; write file:///folder")
+    return os.path.abspath(unquote(parts.path))
+
+
+def resolve(root: str, name: str) -> str:
+    """Absolute path of a file of the table; ``name`` may come from a file and is not trusted.
+
+    Raises:
+        CorruptTableError: the name would lead out of the table's folder.
+    """
+    parts = name.split("/")
+    if not name or os.path.isabs(name) or "\0" in name or any(part in ("", ".", "..") for part in parts):
+        raise CorruptTableError(
+            f"table {root!r}: a file name must stay within the table's folder, got {name!r}; restore it"
+        )
+    return os.path.join(root, *parts)
+
+
+def snapshot_file(id: int) -> str:
+    """Name of the file of one snapshot.
+
+    >>> snapshot_file(7)
+    'snapshot/snapshot-00000000000000000007'
+    """
+    return f"{SNAPSHOT_FOLDER}/snapshot-{id:020d}"
+
+
+def snapshot_id(file_name: str) -> int | None:
+    """Id in the name of a snapshot file, without its folder; None for any other name."""
+    match = _SNAPSHOT.fullmatch(file_name)
+    return int(match[1]) if match else None
+
+
+def manifest_file(base: int, unique: str) -> str:
+    """Name of a manifest that was written when ``base`` was the latest snapshot."""
+    return f"{MANIFEST_FOLDER}/{base:020d}-{unique}{_DATA}"
+
+
+def staging_file(base: int, unique: str) -> str:
+    """Name of a file of raw changes that was written when ``base`` was the latest snapshot."""
+    return f"{STAGING_FOLDER}/{base:020d}-{unique}{_DATA}"
+
+
+def bucket_folder(partition: Partition, bucket: int) -> str:
+    """Folder of one bucket.
+
+    >>> bucket_folder((("day", "2013/01"), ("hub", None)), 3)
+    'day=2013%2F01/hub=__DEFAULT_PARTITION__/bucket-3'
+    """
+    folders = [f"{quote(name, safe='')}={_partition_text(value)}" for name, value in partition]
+    return "/".join((*folders, f"bucket-{bucket}"))
+
+
+def _partition_text(value: str | None) -> str:
+    return NULL_PARTITION if value is None else quote(value, safe="")
+
+
+def data_file(partition: Partition, bucket: int, base: int, unique: str) -> str:
+    """Name of a data file that was written when ``base`` was the latest snapshot."""
+    return f"{bucket_folder(partition, bucket)}/{base:020d}-{unique}{_DATA}"
+
+
+def index_file(data_file_name: str) -> str:
+    """Name of the lookup indexes beside a data file.
+
+    >>> index_file("bucket-0/00000000000000000007-ab.arrow")
+    'bucket-0/00000000000000000007-ab.index.arrow'
+    """
+    return data_file_name.removesuffix(_DATA) + _INDEX
+
+
+def base_of(name: str) -> int | None:
+    """The ``base`` in the name of a manifest, staging, data or index file; None for any other name."""
+    match = _BASED.fullmatch(name.rpartition("/")[2])
+    return int(match[1]) if match else None
+
+
+def make_parent(path: str) -> None:
+    """Make the folder that ``path`` lies in, and make each new folder durable in its parent."""
+    folder = Path(path).parent
+    missing = []
+    while not folder.exists():
+        missing.append(folder)
+        folder = folder.parent
+    for new in reversed(missing):
+        new.mkdir(exist_ok=True)
+        sync_folder(new.parent)
+
+
+def sync_folder(folder: str | os.PathLike[str]) -> None:
+    """Make the names in a folder survive a power failure."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,191 @@
+"""What one snapshot file says (pure): a published state of the table, and what led to it.
+
+A snapshot names manifests, which name data files. It also remembers, for ever, the last transaction
+of each writer, so that a replayed commit is recognised however long ago the first one was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final, Literal, cast, get_args
+
+from upsert.errors import CorruptTableError
+
+FORMAT_VERSION: Final = 1
+"""Version of the layout of a table's files; another one is refused."""
+
+Kind = Literal["append", "overwrite", "compact", "expire", "clean"]
+
+
+@dataclass(frozen=True)
+class ManifestRef:
+    """A manifest: its file name, how many entries it has, and the snapshot that published it.
+
+    Added files without a sequence of their own get ``sequence``: a committer that loses a race
+    for an id need not write its manifest again.
+    """
+
+    name: str
+    entries: int
+    sequence: int
+
+
+@dataclass(frozen=True)
+class SnapshotInfo:
+    """One published state of a table, without its rows.
+
+    ``data_version`` is the id of the newest snapshot up to this one that changed rows; compaction,
+    expiry, clean-up and commits that only record a transaction keep their parent's. ``oldest`` is the
+    earliest id that may be read, ``fence`` the lowest base a committer may have; both only grow.
+    ``rows`` counts stored rows of all live files, so a key that was updated counts once per file.
+    """
+
+    id: int
+    uuid: str
+    parent: str | None
+    kind: Kind
+    time_ms: int
+    data_version: int
+    tracked: bool
+    writers: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    watermark: int | None = None
+    log_offsets: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    manifests: tuple[ManifestRef, ...] = ()
+    delta: ManifestRef | None = None
+    oldest: int = 0
+    fence: int = 0
+    files: int = 0
+    rows: int = 0
+    delta_rows: int = 0
+
+    @property
+    def changes_rows(self) -> bool:
+        """Whether this snapshot holds other rows than its parent."""
+        return self.data_version == self.id and self.id > 0
+
+    def to_json(self) -> bytes:
+        """The content of the snapshot's file."""
+        value = {"format": FORMAT_VERSION, **{name: _plain(getattr(self, name)) for name in _FIELDS}}
+        return json.dumps(value, indent=1, sort_keys=False).encode()
+
+
+EMPTY: Final = SnapshotInfo(0, "", None, "append", time_ms=0, data_version=0, tracked=True)
+"""The table before its first commit."""
+
+
+def from_json(content: bytes, where: str, id: int) -> SnapshotInfo:
+    """The snapshot whose file has this content.
+
+    Args:
+        content: the whole file.
+        where: the file's path, for messages.
+        id: the id in the file's name, which must be the one inside.
+
+    Raises:
+        CorruptTableError: the content is no snapshot, is another one, or is of another format version.
+    """
+    value = parse_versioned(content, where)
+    try:
+        found = SnapshotInfo(**{name: convert(value[name]) for name, convert in _FIELDS.items()})
+    except (KeyError, TypeError, ValueError) as cause:
+        raise CorruptTableError(
+            f"{where}: a snapshot must have valid fields, got {cause!r}; restore the file"
+        ) from cause
+    if found.id != id:
+        raise CorruptTableError(
+            f"{where}: the file must hold snapshot {id}, got snapshot {found.id}; restore the file"
+        )
+    return found
+
+
+def parse_versioned(content: bytes, where: str) -> dict[str, Any]:
+    """The JSON object of a table's file, after a check of its format version.
+
+    Raises:
+        CorruptTableError: no JSON object, or another format version.
+    """
+    try:
+        value = json.loads(content)
+    except ValueError as cause:
+        raise CorruptTableError(f"{where}: the file must hold JSON, got {cause}; restore it") from cause
+    if not isinstance(value, dict) or "format" not in value:
+        raise CorruptTableError(
+            f"{where}: the file must name its format version, got {content[:60]!r}; restore it"
+        )
+    if value["format"] != FORMAT_VERSION:
+        raise CorruptTableError(
+            f"{where}: this release reads format version {FORMAT_VERSION}, got {value['format']!r}; "
+            "open the table with the release that wrote it"
+        )
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, ManifestRef):
+        return {"name": value.name, "entries": value.entries, "sequence": value.sequence}
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no integer of at least 0")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no text")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{value!r} is neither true nor false")
+    return value
+
+
+def _kind(value: Any) -> Kind:
+    if value not in get_args(Kind):
+        raise ValueError(f"{value!r} is none of {', '.join(get_args(Kind))}")
+    return cast(Kind, value)
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{value!r} is no object")
+    return MappingProxyType(value)
+
+
+def _writers(value: Any) -> Mapping[str, int]:
+    return MappingProxyType({writer: _integer(last) for writer, last in _mapping(value).items()})
+
+
+def _ref(value: Any) -> ManifestRef:
+    fields = _mapping(value)
+    return ManifestRef(_text(fields["name"]), _integer(fields["entries"]), _integer(fields["sequence"]))
+
+
+_FIELDS: Final[dict[str, Any]] = {
+    "id": _integer,
+    "uuid": _text,
+    "parent": lambda value: None if value is None else _text(value),
+    "kind": _kind,
+    "time_ms": _integer,
+    "data_version": _integer,
+    "tracked": _flag,
+    "writers": _writers,
+    "watermark": lambda value: None if value is None else _integer(value),
+    "log_offsets": _mapping,
+    "manifests": lambda value: tuple(_ref(item) for item in value),
+    "delta": lambda value: None if value is None else _ref(value),
+    "oldest": _integer,
+    "fence": _integer,
+    "files": _integer,
+    "rows": _integer,
+    "delta_rows": _integer,
+}

@@ -1,0 +1,263 @@
+"""A managed table: the one name of the store that other packages use. Follows FLIP-188."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Self
+
+import pyarrow as pa
+
+from upsert.errors import TableExistsError, UpsertError
+from upsert.schema import TableSchema
+from upsert.store import append, paths, staging, steps, table_file, view
+from upsert.store import changes as _changes
+from upsert.store.commit import Committer
+from upsert.store.fold import Order
+from upsert.store.history import History
+from upsert.store.layout import Layout
+from upsert.store.snapshot import Snapshot
+from upsert.store.snapshot_info import SnapshotInfo
+from upsert.store.staging import StagedFiles
+from upsert.store.table_file import TableFile
+from upsert.store.table_options import TableOptions
+from upsert.store.version import Version
+from upsert.store.view import View
+
+__all__ = ["StagedFiles", "Table"]
+
+
+class Table:
+    """A table in a folder: rows with a primary key, or a multiset of rows without one.
+
+    All methods may be called from any process and thread. A commit is visible as a whole or not at all,
+    and survives a power failure once its method has returned.
+
+    Attributes:
+        path: its absolute folder.
+        name: the last part of the path.
+        uuid: tells it from any other table that lay or will lie at this path.
+        schema: its columns, keys and indexes.
+        options: its options.
+
+    >>> import tempfile
+    >>> schema = TableSchema.of({"id": pa.int64(), "name": pa.string()}, primary_key=["id"])
+    >>> table = Table.create(tempfile.mkdtemp() + "/users", schema)
+    >>> snapshot = table.write(pa.table({"id": [1, 2], "name": ["ann", "bob"]}))
+    >>> snapshot.id, snapshot.scan().num_rows
+    (1, 2)
+    """
+
+    def __init__(self, path: str, file: TableFile) -> None:
+        """Of an existing table; use ``Table.open`` or ``Table.create``."""
+        self.path = path
+        self.name = os.path.basename(path)
+        self.uuid = file.uuid
+        self.schema: TableSchema = file.schema
+        self.options: TableOptions = file.options
+        self.layout: Layout = file.layout
+        self.published = History.shared(path, file.uuid, self.layout)
+        self._committer = Committer(self.published)
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        schema: TableSchema,
+        options: Mapping[str, str] = {},
+        *,
+        if_not_exists: bool = False,
+    ) -> Self:
+        """A new, empty table in a folder that is made if necessary.
+
+        Args:
+            path: a local folder or a ``file:`` URI, on a file system with hard links.
+            schema: its columns, keys and indexes.
+            options: as in ``WITH (…)``; see ``table_options.OPTIONS``.
+            if_not_exists: open the table that is there, whatever its schema.
+
+        Raises:
+            TableExistsError: there is a table, and ``if_not_exists`` is not set.
+            ConfigurationError: an option or the path is wrong. Nothing was written.
+        """
+        folder = paths.table_folder(path)
+        try:
+            return cls(folder, table_file.create(folder, schema, options))
+        except TableExistsError:
+            if not if_not_exists:
+                raise
+            return cls.open(folder)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Self:
+        """The table in a folder.
+
+        Raises:
+            TableNotFoundError: there is none.
+            CorruptTableError: its file is damaged, or was written by another format version.
+        """
+        folder = paths.table_folder(path)
+        return cls(folder, table_file.read(folder))
+
+    def __repr__(self) -> str:
+        return f"Table({self.path!r})"
+
+    # writing
+
+    def write(
+        self,
+        rows: pa.Table,
+        *,
+        writer_id: str | None = None,
+        transaction: int | None = None,
+        overwrite: bool = False,
+    ) -> Snapshot:
+        """Commit rows in their order: of each key the last row wins, a row of kind ``-U`` or ``-D`` deletes.
+
+        Args:
+            rows: the table's columns in any order; with ``_row_kind`` changes, without it upserts.
+            writer_id: who commits; together with ``transaction`` it makes the commit idempotent.
+            transaction: number of the writer's transaction, growing.
+            overwrite: replace the whole table by ``rows``.
+
+        Returns:
+            The snapshot that holds the rows, or the latest one if there was nothing to commit.
+
+        Raises:
+            SchemaError: the rows do not fit. Nothing was written.
+            StaleWriterError: a clean-up took place meanwhile that may have met these files; write again.
+            OSError: the disk refused; nothing was committed.
+        """
+        staged = [self.stage(rows, order="rows")]
+        try:
+            return self.commit(staged, writer_id=writer_id, transaction=transaction, overwrite=overwrite)
+        except UpsertError:
+            self.discard(staged)
+            raise
+
+    def stage(self, rows: pa.Table, *, order: Order) -> StagedFiles:
+        """Write the files of one task that has *all* rows of the buckets it writes to; publish nothing.
+
+        Args:
+            rows: as for ``write``.
+            order: "rows": of each key the last row wins. "none": equal rows of opposite sign cancel, what is
+                left must be one value per key.
+
+        Raises:
+            SchemaError: the rows do not fit.
+            ChangelogError: two different values of one key are left.
+        """
+        return staging.stage_folded(self.path, self.layout, self.uuid, self._base(), rows, order)
+
+    def stage_raw(self, rows: pa.Table) -> StagedFiles:
+        """Write one task's rows as they are, of any partitioning; ``commit`` folds them as order="none" does.
+
+        Raises:
+            SchemaError: the rows do not fit.
+        """
+        return staging.stage_raw(self.path, self.layout, self.uuid, self._base(), rows)
+
+    def _base(self) -> int:
+        return self.published.latest().id
+
+    def commit(
+        self,
+        staged: Iterable[StagedFiles],
+        *,
+        writer_id: str | None = None,
+        transaction: int | None = None,
+        overwrite: bool = False,
+        tracked: bool | None = None,
+    ) -> Snapshot:
+        """Publish what tasks have staged, all of it at once.
+
+        The same writer's transaction again, or an earlier one, changes nothing, however long ago it was; the
+        files staged for it are left for ``clean``.
+
+        Args:
+            staged: what ``stage`` and ``stage_raw`` returned, here or in other processes.
+            writer_id: who commits, for example a streaming query's id.
+            transaction: number of the writer's transaction, for example a micro-batch's id.
+            overwrite: replace the whole table.
+            tracked: whether the commit shows in change streams; None: as the table's option says.
+
+        Returns:
+            The snapshot with the rows, or the latest one if there was nothing to commit.
+
+        Raises:
+            ConfigurationError: the arguments do not fit together.
+            ChangelogError: the changes contradict each other, or would make a count negative.
+            StaleWriterError: the files were begun before a clean-up; stage them again.
+            CommitConflictError: the files are committed already, or every attempt of minutes lost the race.
+        """
+        done = append.commit_staged(
+            self._committer,
+            self.uuid,
+            staged,
+            append.transaction_of(writer_id, transaction),
+            overwrite=overwrite,
+            tracked=self.options.change_tracking if tracked is None else tracked,
+        )
+        return self._snapshot_of(done.info)
+
+    def discard(self, staged: Iterable[StagedFiles]) -> None:
+        """Delete the files of an attempt that will not be committed; what was published after all stays."""
+        append.discard(self._committer, staged, self.uuid)
+
+    # reading
+
+    def snapshot(self, id: int | None = None) -> Snapshot:
+        """The latest snapshot, or an older one; compaction does not change what it holds.
+
+        Args:
+            id: None for the latest; 0 for the empty table before the first commit.
+
+        Raises:
+            ConfigurationError: there is no such snapshot yet.
+            SnapshotExpiredError: it has expired.
+        """
+        return self._snapshot_of(self.published.latest() if id is None else self.published.equal_to(id))
+
+    def _snapshot_of(self, info: SnapshotInfo) -> Snapshot:
+        return Snapshot(self.path, self.layout, self.published.files(info), info)
+
+    def history(self) -> tuple[SnapshotInfo, ...]:
+        """The snapshots that can be read, oldest first."""
+        return self.published.retained()
+
+    def at(self, version: Version) -> View:
+        """The table at a reader's version, also one in the middle of a step.
+
+        Raises:
+            SnapshotExpiredError: its base or its target has expired.
+        """
+        return view.view_at(self, version)
+
+    def changes(self, since: int, until: int | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+        """The net changes between two snapshots, ``_row_kind`` last; see ``upsert.store.changes``.
+
+        Args:
+            since: id of a snapshot; 0 for the empty table.
+            until: id of the same or a later one; None for the latest.
+            columns: the columns to return; None for all.
+
+        Raises:
+            SnapshotExpiredError: one of them has expired.
+            UntrackedChangesError: a commit in between was written with ``change-tracking = false``.
+        """
+        return _changes.changes(self, since, until, columns)
+
+    def advance(self, version: Version, *, max_rows: int | None = None, until: int | None = None) -> Version:
+        """The end of a reader's next step; ``version`` itself when nothing is new: ``upsert.store.steps``."""
+        return steps.advance(self, version, max_rows=max_rows, until=until)
+
+    def changes_between(
+        self,
+        start: Version,
+        end: Version,
+        *,
+        columns: Sequence[str] | None = None,
+        buckets: Collection[int] | None = None,
+    ) -> pa.Table:
+        """The net changes of one step, of all buckets or some. See ``upsert.store.changes``."""
+        return _changes.changes_between(self, start, end, columns=columns, buckets=buckets)

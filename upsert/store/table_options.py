@@ -1,0 +1,94 @@
+"""The options of a managed table, as WITH (…) names them (pure).
+
+Follows FLIP-188; the options of compaction have the names that they have in Paimon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from upsert import options, types
+from upsert.errors import ConfigurationError
+from upsert.options import Option
+from upsert.schema import TableSchema
+
+OPTIONS: Final = (
+    Option("bucket", options.positive_int, "buckets of each partition; fixed for the table's life", 1),
+    Option("bucket-key", options.names, "columns whose hash gives the bucket; default: the primary key", ()),
+    Option("change-tracking", options.boolean, "whether commits show in change streams", True),
+    Option("write-only", options.boolean, "never compact after a commit; call compact() elsewhere", False),
+    Option(
+        "num-sorted-run.compaction-trigger",
+        options.integer(2),
+        "sorted runs of a bucket that start a compaction",
+        5,
+    ),
+    Option(
+        "compaction.max-size-amplification-percent",
+        options.positive_int,
+        "newer runs may have this share of the oldest run's size before all are merged",
+        200,
+    ),
+    Option(
+        "compaction.size-ratio",
+        options.integer(0),
+        "percent by which runs count as equally large when merging",
+        1,
+    ),
+)
+"""Every option that a managed table knows."""
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """The options of one table, converted and checked.
+
+    >>> import pyarrow as pa
+    >>> TableOptions.parse({"bucket": "4"}, TableSchema.of({"id": pa.int64()}, primary_key=["id"])).bucket
+    4
+    """
+
+    bucket: int = 1
+    bucket_key: tuple[str, ...] = ()
+    change_tracking: bool = True
+    write_only: bool = False
+    compaction_trigger: int = 5
+    max_size_amplification_percent: int = 200
+    size_ratio: int = 1
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str], schema: TableSchema, owner: str = "table") -> TableOptions:
+        """The options that ``given`` says, for a table of this schema.
+
+        Raises:
+            ConfigurationError: an option is unknown or its value does not convert, or ``bucket-key`` names an
+                unknown column, one outside the primary key, or one without a hash.
+        """
+        values = options.parse(owner, OPTIONS, given)
+        _check_bucket_key(owner, values["bucket-key"], schema)
+        return cls(
+            bucket=values["bucket"],
+            bucket_key=values["bucket-key"],
+            change_tracking=values["change-tracking"],
+            write_only=values["write-only"],
+            compaction_trigger=values["num-sorted-run.compaction-trigger"],
+            max_size_amplification_percent=values["compaction.max-size-amplification-percent"],
+            size_ratio=values["compaction.size-ratio"],
+        )
+
+
+def _check_bucket_key(owner: str, columns: tuple[str, ...], schema: TableSchema) -> None:
+    known = schema.primary_key or schema.names
+    what = "primary key columns" if schema.primary_key else "columns"
+    for column in columns:
+        if column not in known:
+            raise ConfigurationError(
+                f"{owner}: option 'bucket-key' must name {what} ({', '.join(known)}), got {column!r}"
+            )
+        if not types.is_scalar(schema.type_of(column)):
+            raise ConfigurationError(
+                f"{owner}: option 'bucket-key' must name columns of scalar types, got {column!r} of type "
+                f"{types.sql_name(schema.type_of(column))}"
+            )
