@@ -1,14 +1,12 @@
 """Small numbers for equal rows, so that joining and netting are array arithmetic (pure).
 
-Two rows get the same code if and only if they are equal column by column, NULL equal to NULL. A *key*
-is compared as Spark compares join keys (0.0 = -0.0, NaN = NaN); a *row* is compared as it is stored (all
-NaNs are one, but 0.0 and -0.0 differ: replacing one by the other is a change that a sink should see).
+Two rows get the same code if and only if they are equal column by column, as Spark's join keys and the
+store's rows are: NULL equals NULL, NaN equals NaN, -0.0 equals 0.0, maps are equal in any order of entries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +14,8 @@ import pyarrow as pa
 
 from upsert import types
 from upsert.errors import SchemaError
-from upsert.store.hashing import normalised_floats, one_array
+from upsert.store.hashing import is_null, normalised_floats, one_array
+from upsert.store.row_hash import canonical_bytes
 
 Ints = npt.NDArray[np.int64]
 
@@ -37,7 +36,7 @@ def common_key_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None
 
 
 def key_columns(rows: pa.Table, keys: Sequence[str], as_types: Sequence[pa.DataType]) -> list[pa.Array]:
-    """Key columns of ``rows`` in the types in which both sides' keys are compared, floats normalised.
+    """Key columns of ``rows`` in the types in which both sides' keys are compared.
 
     Raises:
         SchemaError: a key does not fit into its type.
@@ -46,10 +45,9 @@ def key_columns(rows: pa.Table, keys: Sequence[str], as_types: Sequence[pa.DataT
     for name, type_ in zip(keys, as_types, strict=True):
         column = one_array(rows.column(name))
         try:
-            cast = column if column.type == type_ else column.cast(type_)
+            columns.append(column if column.type == type_ else column.cast(type_))
         except pa.ArrowInvalid as cause:
             raise SchemaError(f"join key {name!r}: values must fit into {types.sql_name(type_)}") from cause
-        columns.append(_with_floats_normalised(cast))
     return columns
 
 
@@ -59,9 +57,9 @@ def codes_of_keys(columns: Sequence[pa.Array]) -> Ints:
     >>> codes_of_keys([pa.array([7, 5, 7]), pa.array(["a", "a", "a"])]).tolist()
     [0, 1, 0]
     """
-    codes = _codes(columns[0])
+    codes = _codes(_comparable(columns[0]))
     for column in columns[1:]:
-        codes = _paired(codes, _codes(column))
+        codes = _paired(codes, _codes(_comparable(column)))
     return codes
 
 
@@ -71,7 +69,7 @@ def codes_of_rows(rows: pa.Table) -> Ints:
     >>> codes_of_rows(pa.table({"a": [1, 1, None], "b": [[1], [1], None]})).tolist()
     [0, 0, 1]
     """
-    return codes_of_keys([_comparable(one_array(column)) for column in rows.columns])
+    return codes_of_keys([one_array(column) for column in rows.columns])
 
 
 def first_of_each(codes: Ints) -> Ints:
@@ -97,23 +95,10 @@ def _numpy(indices: pa.Array) -> Ints:
     return codes
 
 
-def _with_floats_normalised(column: pa.Array) -> pa.Array:
-    if not pa.types.is_floating(column.type):
-        return column
-    return pa.array(normalised_floats(column), mask=_null_mask(column))
-
-
 def _comparable(column: pa.Array) -> pa.Array:
-    """An array that Arrow can tell apart by value: floats with one NaN, nested values as their text."""
+    """An array whose values Arrow's own hashing tells apart just as they are to be told apart."""
     if pa.types.is_floating(column.type):
-        values = column.to_numpy(zero_copy_only=False).copy()
-        values[np.isnan(values)] = np.nan
-        return pa.array(values, column.type, mask=_null_mask(column))
+        return pa.array(normalised_floats(column), mask=is_null(column))
     if not types.is_scalar(column.type):
-        texts: list[Any] = [None if value is None else repr(value) for value in column.to_pylist()]
-        return pa.array(texts, pa.string())
+        return pa.array(canonical_bytes(column), pa.binary())
     return column
-
-
-def _null_mask(column: pa.Array) -> npt.NDArray[np.bool_] | None:
-    return column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None

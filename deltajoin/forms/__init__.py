@@ -1,1 +1,1 @@
-"""."""
+"""Physical forms of a delta join: where its one semantics runs."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,35 +19,25 @@ Rows = Counter[Row]
 Match = Callable[[pa.Table], tuple[npt.NDArray[np.int64], pa.Table]]
 
 
-class Float(NamedTuple):
-    """A float that equals another one if it is stored alike: one NaN, 0.0 apart from -0.0."""
-
-    value: float | None
-    sign: float
+NAN = "NaN"
 
 
 def hashable(value: Any) -> Any:
-    """The value such that equal stored values are equal in Python."""
-    if isinstance(value, float):
-        return Float(None, 1.0) if math.isnan(value) else Float(value, math.copysign(1.0, value))
-    if isinstance(value, list):
-        return tuple(hashable(one) for one in value)
-    return value
+    """The value such that equal stored values are equal in Python: there is one NaN, lists are tuples."""
+    if isinstance(value, float) and math.isnan(value):
+        return NAN
+    return tuple(map(hashable, value)) if isinstance(value, list) else value
 
 
 def plain(value: Any) -> Any:
-    """The value that ``hashable`` was given."""
-    if isinstance(value, Float):
-        return math.nan if value.value is None else value.value
-    return value
+    """A value that ``hashable`` makes equal to the given one."""
+    return math.nan if value == NAN else value
 
 
 def join_key(row: Row, positions: Sequence[int]) -> Row | None:
-    """The row's key as Spark compares it, or None if a part of it is NULL."""
+    """The row's key, or None if a part of it is NULL and it matches nothing."""
     key = tuple(row[i] for i in positions)
-    if any(part is None for part in key):
-        return None
-    return tuple(part.value if isinstance(part, Float) else part for part in key)
+    return None if any(part is None for part in key) else key
 
 
 def joined(left: Rows, right: Rows, left_keys: Sequence[int], right_keys: Sequence[int]) -> Rows:
@@ -62,7 +52,7 @@ def joined(left: Rows, right: Rows, left_keys: Sequence[int], right_keys: Sequen
 
 
 def counted(rows: Iterable[Row]) -> Rows:
-    """Rows as a multiset, made of values that compare as they are stored."""
+    """Rows as a multiset, made of values that compare as the store compares them."""
     return Counter(tuple(map(hashable, row)) for row in rows)
 
 

@@ -1,0 +1,93 @@
+"""Where a delta join stands: the vector of its tables' versions, and whose vector it is (pure).
+
+Spark keeps this as small JSON in its offset log, and nothing else is kept between two micro-batches. A
+checkpoint that another join wrote, or whose table was dropped and made again, is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from deltajoin.errors import CheckpointMismatchError
+from upsert.store.version import Version
+
+_FIELDS: Final = ("fingerprint", "join", "tables", "versions")
+_MISMATCH: Final = "choose another checkpoint, or restore what it was made with"
+
+
+@dataclass(frozen=True)
+class JoinIdentity:
+    """What an offset belongs to: the join in words, its fingerprint, and the uuids of its tables."""
+
+    join: str
+    fingerprint: str
+    tables: tuple[str, str]
+
+
+@dataclass(frozen=True)
+class JoinOffset:
+    """The versions of left and right table, for one join.
+
+    >>> identity = JoinIdentity("orders(product_id) = products(id)", "2f6c", ("a1", "b2"))
+    >>> JoinOffset(identity, (Version(0, 3, (0, 7)), Version.complete(5))).to_json()["tables"]
+    ['a1', 'b2']
+    """
+
+    identity: JoinIdentity
+    versions: tuple[Version, Version]
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values, names sorted: Spark compares offsets as text."""
+        return {
+            "fingerprint": self.identity.fingerprint,
+            "join": self.identity.join,
+            "tables": list(self.identity.tables),
+            "versions": [version.to_json() for version in self.versions],
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """The offset of its JSON values.
+
+        Raises:
+            CheckpointMismatchError: the value is no offset of a delta join.
+            ConfigurationError: one of the versions is none.
+        """
+        match value:
+            case {
+                "join": str(join),
+                "fingerprint": str(fingerprint),
+                "tables": [str(left), str(right)],
+                "versions": [dict(old), dict(new)],
+            }:
+                identity = JoinIdentity(join, fingerprint, (left, right))
+                return cls(identity, (Version.from_json(old), Version.from_json(new)))
+        raise CheckpointMismatchError(
+            f"delta join: the checkpoint must hold offsets with {', '.join(_FIELDS)}, "
+            f"got {value!r}; {_MISMATCH}"
+        )
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any], owner: JoinIdentity) -> Self:
+        """The offset of its JSON values, which must belong to this join.
+
+        Raises:
+            CheckpointMismatchError: it belongs to another join, or to other tables.
+        """
+        offset = cls.from_json(value)
+        theirs = offset.identity
+        if theirs.fingerprint != owner.fingerprint:
+            raise CheckpointMismatchError(
+                f"delta join: the checkpoint belongs to the join {theirs.join} [{theirs.fingerprint}], "
+                f"this one is {owner.join} [{owner.fingerprint}]; keys, columns and filters must be the "
+                f"same; {_MISMATCH}"
+            )
+        if theirs.tables != owner.tables:
+            raise CheckpointMismatchError(
+                f"delta join {owner.join}: the checkpoint belongs to the tables with uuids "
+                f"{', '.join(theirs.tables)}, these are the tables with uuids {', '.join(owner.tables)}: "
+                f"one was dropped and made again; {_MISMATCH}"
+            )
+        return offset
