@@ -245,7 +245,9 @@ def forget_open_files() -> None:
 
 
 def _one_batch(layout: Layout, rows: pa.Table, kinds: Kinds | None) -> pa.RecordBatch:
-    batches = rows.select(layout.stored.names).cast(layout.stored).combine_chunks().to_batches()
+    columns = [rows.column(name) for name in layout.stored.names]
+    # no cast: Arrow refuses to cast a NULL struct with NOT NULL fields, even to its own type
+    batches = pa.Table.from_arrays(columns, schema=layout.stored).combine_chunks().to_batches()
     if len(batches) != 1:
         raise ValueError(f"a data file must hold one batch of at least one row, got {len(batches)} batches")
     batch: pa.RecordBatch = batches[0]
