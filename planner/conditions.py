@@ -161,7 +161,7 @@ def _unrepeatable(expr: Expr) -> str | None:
     match expr:
         case Call(name) if name in _CLOCK_FUNCTIONS:
             return "reads the clock"
-        case Cast(Literal(str(text)), "date" | "timestamp" | "timestamp_ntz") if _is_clock_word(text):
+        case Cast(Literal(str(text)), "date" | "timestamp" | "timestamp_ntz") if is_clock_word(text):
             return "reads the clock"
         case Call(name) if name == SUBQUERY:
             return "reads rows that may change"
@@ -170,8 +170,11 @@ def _unrepeatable(expr: Expr) -> str | None:
     return None
 
 
-def _is_clock_word(text: str) -> bool:
-    return text.strip().lower().startswith(("now", "today", "tomorrow", "yesterday"))
+def is_clock_word(value: object) -> bool:
+    """Whether a constant means another time at each reading once it is cast: 'now', 'today' and the like."""
+    return isinstance(value, str) and value.strip().lower().startswith(
+        ("now", "today", "tomorrow", "yesterday")
+    )
 
 
 def _readable(expr: Expr) -> str:
@@ -248,7 +251,7 @@ def inputs_are_read_in_full(join: Join) -> Refused | None:
     for table in tables_of(join):
         if table.scan_mode != "full":
             return Refused(
-                f"table {table.name!r} is read with scan.mode {table.scan_mode!r}, under a join it must be 'full'",
+                f"table {table.name!r} is read with scan.mode {table.scan_mode!r}, a join needs 'full'",
                 "leave out the option 'scan.mode'",
             )
     return None

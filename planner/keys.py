@@ -88,14 +88,16 @@ def _one_to_one(pairs: tuple[KeyPair, ...]) -> Iterator[tuple[KeyPair, ...]]:
 
 
 def index_within(schema: TableSchema, columns: set[str]) -> str | None:
-    """Name of the index that finds rows by no more than these columns, as `Snapshot.index_for` names it."""
+    """Name of the index that finds rows by no more than these columns, as `Snapshot.index_for` names it.
+
+    The primary key, else the prefix of it or the secondary index that has the most columns.
+    """
     if schema.primary_key and columns.issuperset(schema.primary_key):
         return "PRIMARY KEY"
-    fitting = [index for index in schema.indexes if columns.issuperset(index.columns)]
-    if fitting:
-        return max(fitting, key=lambda index: len(index.columns)).name
-    for length in range(len(schema.primary_key) - 1, 0, -1):
-        prefix = schema.primary_key[:length]
-        if columns.issuperset(prefix):
-            return f"PRIMARY KEY prefix ({', '.join(prefix)})"
-    return None
+    prefixes = [schema.primary_key[:length] for length in range(1, len(schema.primary_key))]
+    indexes = [
+        *((prefix, f"PRIMARY KEY prefix ({', '.join(prefix)})") for prefix in prefixes),
+        *((index.columns, index.name) for index in schema.indexes),
+    ]
+    within = [(len(names), label) for names, label in indexes if columns.issuperset(names)]
+    return max(within, key=lambda found: found[0])[1] if within else None

@@ -180,14 +180,19 @@ class Output:
 
 @dataclass(frozen=True)
 class ManagedTable:
-    """What the planner knows about a managed table and about the way a query reads its changes."""
+    """What the planner knows about a managed table and about the way a query reads its changes.
+
+    `changed_rows` is the size of the latest commit, where it is known.
+    """
 
     name: str
     path: str
     schema: TableSchema
+    buckets: int = 1
+    bucket_key: tuple[str, ...] = ()
     scan_mode: str = "full"
-    max_rows: int | None = None
-    rows: int | None = field(default=None, compare=False)
+    max_rows: int = 1_000_000
+    changed_rows: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -203,7 +208,8 @@ class Changelog:
     ref: int | None = _ref()
 
     def __str__(self) -> str:
-        return f"Changelog {self.name} {_typed(self.columns)}"
+        mode = "full" if self.table is None else self.table.scan_mode
+        return f"Changelog{'' if mode == 'full' else f' {mode}'} {self.name} {_typed(self.columns)}"
 
 
 @dataclass(frozen=True)
@@ -233,8 +239,9 @@ class JoinSide:
     where: tuple[Predicate, ...] = ()
 
     def __str__(self) -> str:
-        where = "".join(f", {column} {op} {value!r}" for column, op, value in self.where)
-        return f"{self.table.name} {_typed(self.columns)} by {self.index} on ({', '.join(self.keys)}){where}"
+        where = " and ".join(f"{column} {op} {value!r}" for column, op, value in self.where)
+        on = f"on ({', '.join(self.keys)}) by {self.index}"
+        return f"{self.table.name} {_typed(self.columns)} {on}" + (f" where {where}" if where else "")
 
 
 @dataclass(frozen=True)
@@ -250,8 +257,13 @@ class DeltaJoin:
         """Columns of the left side, of the right side, and the kind."""
         return (*self.left.columns, *self.right.columns, self.row_kind)
 
+    @property
+    def sides(self) -> tuple[tuple[str, JoinSide], tuple[str, JoinSide]]:
+        """Both sides with their names."""
+        return ("left", self.left), ("right", self.right)
+
     def __str__(self) -> str:
-        return f"DeltaJoin {self.row_kind}; left {self.left}; right {self.right}"
+        return f"DeltaJoin {self.row_kind}"
 
 
 @dataclass(frozen=True)
@@ -432,8 +444,10 @@ def tree(plan: Plan, depth: int = 0) -> str:
     Filter a#1
       Relation t [a#1: int]
     """
-    lines = [f"{'  ' * depth}{plan}", *(tree(child, depth + 1) for child in children(plan))]
-    return "\n".join(lines)
+    below = [tree(child, depth + 1) for child in children(plan)]
+    if isinstance(plan, DeltaJoin):
+        below = [f"{'  ' * (depth + 1)}{name} {side}" for name, side in plan.sides]
+    return "\n".join([f"{'  ' * depth}{plan}", *below])
 
 
 def _typed(columns: Sequence[Column]) -> str:

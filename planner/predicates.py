@@ -31,6 +31,12 @@ def predicates_of(condition: Expr, plan: Plan) -> Iterator[tuple[Column, Predica
             operator = _OPERATORS[name]
             yield from _comparison(a, operator, b, plan)
             yield from _comparison(b, _MIRRORED[operator], a, plan)
+        case Call("Not", (Call("EqualTo", (a, b)),)):
+            yield from _comparison(a, "!=", b, plan)
+            yield from _comparison(b, "!=", a, plan)
+        case Call("IsNull" | "IsNotNull" as name, (value,)):
+            if (column := trace(value, plan)) is not None and not column.is_row_kind:
+                yield column, (column.name, "is null" if name == "IsNull" else "is not null", None)
         case Call("Between", (value, lower, upper)):
             yield from _comparison(value, ">=", lower, plan)
             yield from _comparison(value, "<=", upper, plan)

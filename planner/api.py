@@ -1,0 +1,82 @@
+"""What users call: look at a DataFrame's plan, decide, and give back one that answers rightly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from planner.build import build_plan
+from planner.conditions import Refused
+from planner.errors import PlanError
+from planner.explain import Explanation, explanation_of
+from planner.jvm import Catalyst
+from planner.optimizer import Trace, optimize_plan
+from planner.plan import reads_changes
+from planner.read import read_plan
+from planner.settings import Settings
+
+
+def optimize(df: DataFrame, **options: Any) -> DataFrame:
+    """The DataFrame with each join of two changelogs of managed tables as a delta join (FLIP-486).
+
+    Never runs the query, and changes nothing in the session but that it registers a data source.
+
+    Args:
+        df: a streaming DataFrame over `catalog.read_changes`, from the DataFrame API or `spark.sql`.
+        **options: `strategy`: "auto" (default), "force": each join of the query must become a delta join,
+            or "none": no delta join; `shards`: tasks that share the join of a micro-batch; `physical`,
+            `consistency`. They may also be set in the session, as `spark.deltajoin.strategy`.
+
+    Returns:
+        The user's columns in the user's order, and `_row_kind` last, also where the query leaves it out.
+        A plan that reads no changelog, or that was optimized before, comes back as the same object.
+
+    Raises:
+        PlanError: Spark would take changes for rows, and no rewrite is right: an aggregate over a changelog,
+            an outer join, a join without an index. The message says why, and what to do about it.
+        ConfigurationError: an option is unknown or has a wrong value.
+    """
+    settings, catalyst, trace = _optimized(df, options)
+    if trace.refusals:
+        raise PlanError(trace.refusals)
+    return build_plan(catalyst, trace.after, settings) if trace.is_changed else df
+
+
+def explain(df: DataFrame, **options: Any) -> Explanation:
+    """What `optimize` does with the DataFrame, or why it refuses it; `str()` gives a text.
+
+    Args:
+        df: the DataFrame.
+        **options: as for `optimize`.
+
+    Raises:
+        ConfigurationError: an option is unknown or has a wrong value.
+    """
+    return explanation_of(_optimized(df, options)[2])
+
+
+def check_sink(df: DataFrame) -> None:
+    """Make sure that what a table is to be written from is whole: rows, or changes with their kind.
+
+    Raises:
+        PlanError: the plan reads a changelog and has lost its kinds, or needs `optimize` to be right.
+    """
+    trace = _optimized(df, {})[2]
+    if trace.refusals:
+        raise PlanError(trace.refusals)
+    if trace.is_changed and reads_changes(trace.before):
+        raise PlanError(
+            [
+                Refused(
+                    "the query reads a changelog and has lost its '_row_kind', or joins changes as rows",
+                    "write planner.optimize(df) instead of df",
+                )
+            ]
+        )
+
+
+def _optimized(df: DataFrame, options: dict[str, Any]) -> tuple[Settings, Catalyst, Trace]:
+    settings = Settings.of(options, df.sparkSession.conf.getAll)
+    catalyst = Catalyst(df)
+    return settings, catalyst, optimize_plan(read_plan(catalyst, df), settings)

@@ -1,0 +1,106 @@
+"""A plan of plan.py as a DataFrame: what was read is used again, what the rules made is constructed.
+
+The columns of a delta join get the expression ids of the raw columns that they stand for, so every
+expression of the user's query above them stays as Spark resolved it. See docs/decisions/0005.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+
+import deltajoin
+from deltajoin import DeltaJoinSpec, Side
+from planner.errors import PlanBuildError
+from planner.jvm import Catalyst, JavaObject
+from planner.plan import (
+    Call,
+    Column,
+    DeltaJoin,
+    Expr,
+    Filter,
+    JoinSide,
+    Output,
+    Plan,
+    Project,
+    children,
+)
+from planner.settings import Settings
+
+
+def build_plan(catalyst: Catalyst, plan: Plan, settings: Settings) -> DataFrame:
+    """The DataFrame of a plan in the session that `catalyst` belongs to. Runs nothing.
+
+    Raises:
+        PlanBuildError: the parts do not fit together.
+    """
+    return catalyst.dataframe(_Builder(catalyst, settings).node(plan))
+
+
+def spec_of(join: DeltaJoin, shards: int) -> DeltaJoinSpec:
+    """What the source of a delta join is told."""
+    limit = min(join.left.table.max_rows, join.right.table.max_rows)
+    return DeltaJoinSpec(_side(join.left), _side(join.right), shards, limit)
+
+
+def _side(side: JoinSide) -> Side:
+    names = tuple(column.name for column in side.columns)
+    return Side(side.table.path, names, side.keys, (side.where,) if side.where else None)
+
+
+class _Builder:
+    def __init__(self, catalyst: Catalyst, settings: Settings) -> None:
+        self.catalyst = catalyst
+        self.settings = settings
+
+    def node(self, plan: Plan) -> JavaObject:
+        if isinstance(plan, DeltaJoin):
+            return self.delta_join(plan)
+        inputs = [self.node(child) for child in children(plan)]
+        if plan.ref is not None:
+            return self.catalyst.with_children(self.catalyst.kept(plan.ref), inputs)
+        attributes = self.catalyst.attributes(inputs[0])
+        match plan:
+            case Project():
+                named = [self.named(output, attributes) for output in plan.outputs]
+                return self.catalyst.project(named, inputs[0])
+            case Filter():
+                return self.catalyst.filter(self.expr(plan.condition, attributes), inputs[0])
+        raise PlanBuildError(f"no Spark node can be made of {plan}; this is a bug, please report it")
+
+    def named(self, output: Output, attributes: dict[int, JavaObject]) -> JavaObject:
+        if output.ref is not None:
+            return self.catalyst.kept(output.ref)
+        value = self.expr(output.value, attributes)
+        if output.is_passed_on:
+            return value
+        return self.catalyst.alias(value, output.column.name, output.column.id)
+
+    def expr(self, expr: Expr, attributes: dict[int, JavaObject]) -> JavaObject:
+        if expr.ref is not None:
+            return self.catalyst.kept(expr.ref)
+        match expr:
+            case Column(number) if number in attributes:
+                return attributes[number]
+            case Call("And", (left, right)):
+                return self.catalyst.conjunction(self.expr(left, attributes), self.expr(right, attributes))
+        raise PlanBuildError(f"{expr} does not come from below; this is a bug, please report it")
+
+    def delta_join(self, join: DeltaJoin) -> JavaObject:
+        session = self.catalyst.session
+        shards = self.settings.shards or session.sparkContext.defaultParallelism
+        spec = spec_of(join, shards)
+        source = self.catalyst.analyzed(deltajoin.read_join(session, spec))
+        columns = [*join.left.columns, *join.right.columns, join.row_kind]
+        attributes = self.catalyst.output(source)
+        names = (*spec.columns, join.row_kind.name)
+        by_name = {self.catalyst.attribute(found)[1]: found for found in attributes}
+        renamed = []
+        for name, column in zip(names, columns, strict=True):
+            found = by_name.get(name)
+            if found is None or self.catalyst.type_name(found) != column.type:
+                raise PlanBuildError(
+                    f"the delta join {spec} must give column {name!r} of type {column.type!r}, "
+                    f"it gives {source}; this is a bug, please report it"
+                )
+            renamed.append(self.catalyst.alias(found, column.name, column.id))
+        return self.catalyst.project(renamed, source)

@@ -1,0 +1,237 @@
+"""The door to Spark's own plans: the only file that uses py4j.
+
+`Catalyst` reads and makes Catalyst's objects and gives each a number, the `ref` of plan.py. What such an
+object means is the business of read.py and build.py. Written for PySpark 4.3 in classic mode (no Connect).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Final
+
+from py4j.java_gateway import is_instance_of
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from upsert.errors import ConfigurationError
+
+JavaObject = Any
+"""A Catalyst plan node, expression or attribute. Nothing but this file looks inside."""
+
+_EPOCH: Final = datetime(1970, 1, 1)
+_PLAN_EXPRESSION: Final = "org.apache.spark.sql.catalyst.expressions.PlanExpression"
+
+
+def _timestamp(micros: int) -> datetime:
+    return (_EPOCH + timedelta(microseconds=micros)).replace(tzinfo=UTC)
+
+
+_LITERALS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "boolean": bool,
+    "tinyint": int,
+    "smallint": int,
+    "int": int,
+    "bigint": int,
+    "float": float,
+    "double": float,
+    "string": str,
+    "date": lambda days: date(1970, 1, 1) + timedelta(days=days),
+    "timestamp": _timestamp,
+    "timestamp_ntz": lambda micros: _EPOCH + timedelta(microseconds=micros),
+}
+
+
+class Catalyst:
+    """The analysed plan of one DataFrame, and the means to build another from its parts.
+
+    Raises:
+        ConfigurationError: the DataFrame is of Spark Connect, which hides its plan.
+    """
+
+    def __init__(self, df: DataFrame) -> None:
+        if not hasattr(df, "_jdf"):
+            raise ConfigurationError(
+                f"optimize needs a DataFrame of a classic Spark session, got {type(df).__module__}"
+            )
+        self.session: SparkSession = df.sparkSession
+        self._jvm: Any = self.session._jvm
+        self._gateway: Any = self.session._sc._gateway
+        self._kept: list[JavaObject] = []
+        self._expr_ids: dict[int, JavaObject] = {}
+        self._numbers: dict[int, int] = {}
+        self._qualifiers: dict[int, JavaObject] = {}
+
+    # --- reading ---------------------------------------------------------------------------------------
+
+    def keep(self, thing: JavaObject) -> int:
+        """A number for the object, by which `kept` gives it back."""
+        self._kept.append(thing)
+        return len(self._kept) - 1
+
+    def kept(self, ref: int) -> JavaObject:
+        """The object of a number."""
+        return self._kept[ref]
+
+    def analyzed(self, df: DataFrame) -> JavaObject:
+        """The analysed plan of a DataFrame, with its common table expressions put in place.
+
+        Spark's own rule does that; it also renews the ids of one that is used twice.
+        """
+        plan = df._jdf.queryExecution().analyzed()
+        if self.class_name(plan) != "WithCTE":
+            return plan
+        inline = self._jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE
+        defaults = [getattr(inline, f"$lessinit$greater$default${n}")() for n in (2, 3)]
+        return inline(True, *defaults).apply(plan)
+
+    def class_name(self, thing: JavaObject) -> str:
+        """The Scala class of a node or an expression, without its package."""
+        return str(thing.getClass().getSimpleName())
+
+    def children(self, thing: JavaObject) -> list[JavaObject]:
+        """The inputs of a node, or the arguments of an expression."""
+        return _items(thing.children())
+
+    def output(self, node: JavaObject) -> list[JavaObject]:
+        """The attributes that a node puts out."""
+        return _items(node.output())
+
+    def is_streaming(self, node: JavaObject) -> bool:
+        """Whether the node reads a stream."""
+        return bool(node.isStreaming())
+
+    def source(self, node: JavaObject) -> tuple[str, dict[str, str]]:
+        """Format and options of a streaming relation."""
+        return str(node.sourceName()), {str(k): str(v) for k, v in dict(node.extraOptions()).items()}
+
+    def projected(self, node: JavaObject) -> list[JavaObject]:
+        """The named expressions of a Project."""
+        return _items(node.projectList())
+
+    def condition(self, node: JavaObject) -> JavaObject | None:
+        """The condition of a Filter or a Join; None for a join without one."""
+        found = node.condition()
+        if self.class_name(node) == "Filter":
+            return found
+        return found.get() if found.isDefined() else None
+
+    def join_type(self, node: JavaObject) -> str:
+        """The type of a join in lower case, as in "left outer"."""
+        return str(node.joinType().sql()).lower()
+
+    def event_time(self, node: JavaObject) -> JavaObject:
+        """The column that a watermark node declares as event time."""
+        return node.eventTime()
+
+    def attribute(self, attribute: JavaObject) -> tuple[int, str, str]:
+        """Id, name and type of an attribute or an alias."""
+        expr_id = attribute.exprId()
+        number = int(expr_id.id())
+        self._expr_ids.setdefault(number, expr_id)
+        self._qualifiers.setdefault(number, attribute.qualifier())
+        return number, str(attribute.name()), self.type_name(attribute)
+
+    def type_name(self, expr: JavaObject) -> str:
+        """Type of an expression, as Spark SQL spells it."""
+        return str(expr.dataType().simpleString())
+
+    def text(self, expr: JavaObject) -> str:
+        """The expression in SQL."""
+        return str(expr.sql())
+
+    def literal(self, expr: JavaObject) -> Any:
+        """Value of a Literal as Python has it.
+
+        Raises:
+            ValueError: Python has no such value, or it is of no use here.
+        """
+        return self._python_value(expr.value(), self.type_name(expr))
+
+    def folded(self, expr: JavaObject) -> Any:
+        """Value of a constant expression.
+
+        Raises:
+            ValueError: it cannot be computed, or Python has no such value.
+        """
+        try:
+            return self._python_value(expr.eval(None), self.type_name(expr))
+        except (Py4JJavaError, PySparkException) as cause:
+            raise ValueError(f"the constant {self.text(expr)} cannot be computed") from cause
+
+    def _python_value(self, value: Any, type_name: str) -> Any:
+        if value is None:
+            return None
+        if type_name.startswith("decimal"):
+            return Decimal(str(value))
+        try:
+            return _LITERALS[type_name](value if isinstance(value, int | float) else str(value))
+        except (KeyError, OverflowError) as cause:
+            raise ValueError(f"no constant of type {type_name}: {value}") from cause
+
+    def is_deterministic(self, expr: JavaObject) -> bool:
+        """Whether Catalyst calls the expression, with all its arguments, deterministic."""
+        return bool(expr.deterministic())
+
+    def has_plan(self, expr: JavaObject) -> bool:
+        """Whether the expression is a subquery."""
+        return bool(is_instance_of(self._gateway, expr, _PLAN_EXPRESSION))
+
+    def between(self, expr: JavaObject) -> list[JavaObject]:
+        """Value, lower and upper bound of a Between, whose only child is its replacement."""
+        return [expr.input(), expr.lower(), expr.upper()]
+
+    # --- building --------------------------------------------------------------------------------------
+
+    def attributes(self, node: JavaObject) -> dict[int, JavaObject]:
+        """Output attributes of a node by the planner's column ids."""
+        found = {}
+        for attribute in self.output(node):
+            number = int(attribute.exprId().id())
+            found[self._numbers.get(number, number)] = attribute
+        return found
+
+    def alias(self, expr: JavaObject, name: str, number: int) -> JavaObject:
+        """The expression under the id of a column that was read, or under a new id for a negative number."""
+        if number not in self._expr_ids:
+            drawn = self._jvm.org.apache.spark.sql.catalyst.expressions.NamedExpression.newExprId()
+            self._expr_ids[number] = drawn
+            self._numbers[int(drawn.id())] = number
+        nothing = self._jvm.scala.Option.apply(None)
+        qualifier = self._qualifiers.get(number) or self._seq([])
+        make = self._jvm.org.apache.spark.sql.catalyst.expressions.Alias
+        return make(expr, name, self._expr_ids[number], qualifier, nothing, self._seq([]))
+
+    def conjunction(self, left: JavaObject, right: JavaObject) -> JavaObject:
+        """Both conditions."""
+        return self._jvm.org.apache.spark.sql.catalyst.expressions.And(left, right)
+
+    def project(self, named: Iterable[JavaObject], child: JavaObject) -> JavaObject:
+        """A Project over a node."""
+        return self._jvm.org.apache.spark.sql.catalyst.plans.logical.Project(self._seq(named), child)
+
+    def filter(self, condition: JavaObject, child: JavaObject) -> JavaObject:
+        """A Filter over a node."""
+        return self._jvm.org.apache.spark.sql.catalyst.plans.logical.Filter(condition, child)
+
+    def with_children(self, node: JavaObject, children: Iterable[JavaObject]) -> JavaObject:
+        """The node over other inputs."""
+        return node.withNewChildren(self._seq(children))
+
+    def dataframe(self, plan: JavaObject) -> DataFrame:
+        """A DataFrame of the session that has this plan.
+
+        Raises:
+            pyspark.errors.AnalysisException: Spark's analyser refuses the plan.
+        """
+        rows = self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(self.session._jsparkSession, plan)
+        return DataFrame(rows, self.session)
+
+    def _seq(self, items: Iterable[JavaObject]) -> JavaObject:
+        return self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(list(items))
+
+
+def _items(seq: JavaObject) -> list[JavaObject]:
+    return [seq.apply(i) for i in range(seq.size())]

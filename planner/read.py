@@ -1,0 +1,183 @@
+"""A Spark plan as plan.py sees it. What is unknown becomes Opaque or a Call, never an error.
+
+Managed tables are opened here for their keys and indexes; nothing else of them is read.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import DataFrame
+
+from planner.conditions import SUBQUERY, is_clock_word
+from planner.jvm import Catalyst, JavaObject
+from planner.plan import (
+    Call,
+    Cast,
+    Changelog,
+    Column,
+    Expr,
+    Filter,
+    Join,
+    Literal,
+    ManagedTable,
+    Opaque,
+    Output,
+    Plan,
+    Project,
+    Relation,
+    Watermark,
+    Wrapper,
+    row_kind_of,
+    walk,
+    walk_expression,
+)
+from upsert.managed.options import FORMAT, ReadOptions
+from upsert.store.table import Table
+
+JOIN_FORMAT: Final = "delta-join"
+_WRAPPERS: Final = {
+    "RebalancePartitions",
+    "Repartition",
+    "RepartitionByExpression",
+    "ResolvedHint",
+    "SubqueryAlias",
+    "View",
+}
+
+
+def read_plan(catalyst: Catalyst, df: DataFrame) -> Plan:
+    """The analysed plan of a DataFrame.
+
+    Raises:
+        TableNotFoundError: a managed table that the plan reads is gone.
+    """
+    return _Reader(catalyst).node(catalyst.analyzed(df))
+
+
+class _Reader:
+    def __init__(self, catalyst: Catalyst) -> None:
+        self.catalyst = catalyst
+        self.tables: dict[str, Table] = {}
+
+    # --- nodes -----------------------------------------------------------------------------------------
+
+    def node(self, node: JavaObject) -> Plan:
+        name, ref = self.catalyst.class_name(node), self.catalyst.keep(node)
+        inputs = tuple(self.node(child) for child in self.catalyst.children(node))
+        match name, inputs:
+            case "StreamingRelationV2", ():
+                return self.stream(node, ref)
+            case _, ():
+                return Relation(name, self.output(node), self.catalyst.is_streaming(node), ref=ref)
+            case "Project", (child,):
+                outputs = tuple(self.named(expr) for expr in self.catalyst.projected(node))
+                return Project(child, outputs, ref=ref)
+            case "Filter", (child,):
+                return Filter(child, self.expr(self.catalyst.condition(node)), ref=ref)
+            case "EventTimeWatermark", (child,):
+                return Watermark(child, self.column(self.catalyst.event_time(node)), ref=ref)
+            case "Join", (left, right):
+                condition = self.catalyst.condition(node)
+                return Join(
+                    left,
+                    right,
+                    self.catalyst.join_type(node),
+                    None if condition is None else self.expr(condition),
+                    self.output(node),
+                    ref=ref,
+                )
+            case _, (child,) if name in _WRAPPERS:
+                return Wrapper(child, name, ref=ref)
+        return self.unknown(Opaque(name, inputs, self.output(node), ref=ref))
+
+    def unknown(self, node: Opaque) -> Plan:
+        """The node; a leaf if it is the operator of a delta join: the first above its source with kinds."""
+        if row_kind_of(node) is not None and all(row_kind_of(child) is None for child in node.inputs):
+            sources = [leaf for leaf in walk(node) if isinstance(leaf, Relation)]
+            if sources and all(leaf.name == JOIN_FORMAT for leaf in sources):
+                return Changelog(JOIN_FORMAT, node.columns, None, ref=node.ref)
+        return node
+
+    def stream(self, node: JavaObject, ref: int) -> Plan:
+        name, options = self.catalyst.source(node)
+        columns = self.output(node)
+        if name.lower() != FORMAT:
+            return Relation(name, columns, is_streaming=True, ref=ref)
+        table = self.table(ReadOptions.parse(options))
+        return Changelog(table.name, columns, table, ref=ref)
+
+    def table(self, options: ReadOptions) -> ManagedTable:
+        path = options.path
+        table = self.tables[path] = self.tables.get(path) or Table.open(path)
+        commits = [info.delta_rows for info in table.history() if info.changes_rows]
+        return ManagedTable(
+            table.name,
+            path,
+            table.schema,
+            table.options.bucket,
+            table.options.bucket_key or table.schema.primary_key,
+            options.scan_mode,
+            options.max_rows,
+            changed_rows=commits[-1] if commits else None,
+        )
+
+    # --- expressions -----------------------------------------------------------------------------------
+
+    def output(self, node: JavaObject) -> tuple[Column, ...]:
+        return tuple(self.column(attribute) for attribute in self.catalyst.output(node))
+
+    def column(self, attribute: JavaObject) -> Column:
+        number, name, type_name = self.catalyst.attribute(attribute)
+        return Column(number, name, type_name, ref=self.catalyst.keep(attribute))
+
+    def named(self, expr: JavaObject) -> Output:
+        value = self.expr(expr)
+        if isinstance(value, Column):
+            return Output(value, value)
+        number, name, type_name = self.catalyst.attribute(expr)
+        ref = self.catalyst.keep(expr)
+        computed = value.args[0] if isinstance(value, Call) and value.name == "Alias" else value
+        return Output(Column(number, name, type_name), computed, ref=ref)
+
+    def expr(self, expr: JavaObject) -> Expr:
+        name, ref = self.catalyst.class_name(expr), self.catalyst.keep(expr)
+        match name:
+            case "AttributeReference":
+                return self.column(expr)
+            case "Literal":
+                return self.constant(expr, ref)
+            case "Cast":
+                return self.cast(expr, ref)
+            case "Between":
+                parts = self.catalyst.between(expr)
+            case _:
+                parts = self.catalyst.children(expr)
+        args = tuple(self.expr(part) for part in parts)
+        if self.catalyst.has_plan(expr):
+            return Call(SUBQUERY, args, ref=ref)
+        is_deterministic = self.catalyst.is_deterministic(expr) or any(map(_is_unstable, args))
+        return Call(name, args, is_deterministic, ref=ref)
+
+    def constant(self, expr: JavaObject, ref: int) -> Expr:
+        try:
+            return Literal(self.catalyst.literal(expr), self.catalyst.type_name(expr), ref=ref)
+        except ValueError:  # a constant that no rule looks into: binary, interval, array, the year 10000
+            return Call(self.catalyst.text(expr), (), ref=ref)
+
+    def cast(self, expr: JavaObject, ref: int) -> Expr:
+        (child,) = self.catalyst.children(expr)
+        value, type_name = self.expr(child), self.catalyst.type_name(expr)
+        if isinstance(value, Literal) and not is_clock_word(value.value):
+            try:
+                return Literal(self.catalyst.folded(expr), type_name, ref=ref)
+            except (
+                ValueError
+            ):  # Spark may say so when the query runs; for the planner it is just an expression
+                pass
+        return Cast(value, type_name, ref=ref)
+
+
+def _is_unstable(expr: Expr) -> bool:
+    """Whether a part of the expression explains why the whole is not deterministic."""
+    return any(isinstance(part, Call) and not part.is_deterministic for part in walk_expression(expr))
