@@ -1,3 +1,22 @@
 """Tables with a primary key that can be looked up, and the changelogs they write and read."""
 
-__all__: list[str] = []
+from upsert import errors
+from upsert.catalog.catalog import Catalog
+from upsert.managed.datasource import register
+from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.schema import Column, Index, TableSchema
+from upsert.store import Snapshot, Table, Version
+
+__all__ = [
+    "ROW_KIND_COLUMN",
+    "Catalog",
+    "Column",
+    "Index",
+    "RowKind",
+    "Snapshot",
+    "Table",
+    "TableSchema",
+    "Version",
+    "errors",
+    "register",
+]

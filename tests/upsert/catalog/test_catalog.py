@@ -1,0 +1,241 @@
+"""A folder of tables by name."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.helpers import REPOSITORY, multiset
+from upsert.catalog.catalog import Catalog
+from upsert.errors import ConfigurationError, SchemaError, TableExistsError, TableNotFoundError
+from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.schema import TableSchema
+
+ORDERS = "CREATE TABLE orders (id BIGINT, product STRING, PRIMARY KEY (id) NOT ENFORCED, INDEX (product))"
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    return Catalog(tmp_path / "warehouse")
+
+
+def rows(**columns: list[object]) -> pa.Table:
+    return pa.table(columns)
+
+
+def test_new_catalog_has_no_tables_and_makes_no_folder(catalog: Catalog) -> None:
+    assert catalog.tables() == ()
+    assert not os.path.exists(catalog.warehouse)
+
+
+def test_created_table_has_the_schema_and_options_of_its_statement(catalog: Catalog) -> None:
+    catalog.sql(ORDERS + " COMMENT 'all' WITH ('bucket' = '3', 'change-tracking' = 'false')")
+    table = catalog.table("orders")
+    schema = TableSchema.of({"id": pa.int64(), "product": pa.string()}, primary_key=["id"]).index("product")
+    assert (table.schema.columns, table.schema.indexes) == (schema.columns, schema.indexes)
+    assert (table.schema.comment, table.options.bucket, table.options.change_tracking) == ("all", 3, False)
+    assert table.path == os.path.join(catalog.warehouse, "orders")
+
+
+def test_rows_are_found_by_key_and_by_index(catalog: Catalog) -> None:
+    catalog.sql(ORDERS)
+    catalog.table("orders").write(rows(id=[1, 2, 3], product=["pen", "ink", "pen"]))
+    snapshot = catalog.table("orders").snapshot()
+    assert snapshot.lookup(["id"], rows(id=[2])).to_pylist() == [{"id": 2, "product": "ink"}]
+    assert multiset(snapshot.lookup(["product"], rows(product=["pen"]))) == {(1, "pen"): 1, (3, "pen"): 1}
+
+
+def test_two_catalogs_of_one_folder_see_the_same_tables(catalog: Catalog) -> None:
+    catalog.sql(ORDERS)
+    catalog.sql("CREATE TABLE customers (id BIGINT)")
+    assert Catalog(f"file://{catalog.warehouse}").tables() == ("customers", "orders")
+
+
+def test_existing_table_is_not_created_again(catalog: Catalog) -> None:
+    catalog.sql(ORDERS)
+    uuid = catalog.table("orders").uuid
+    with pytest.raises(TableExistsError, match="orders"):
+        catalog.sql("CREATE TABLE orders (other INT)")
+    catalog.sql("CREATE TABLE IF NOT EXISTS orders (other INT)")
+    assert catalog.table("orders").uuid == uuid
+
+
+def test_dropped_table_is_gone_with_its_files(catalog: Catalog) -> None:
+    catalog.sql(ORDERS)
+    catalog.table("orders").write(rows(id=[1], product=["pen"]))
+    catalog.sql("DROP TABLE orders")
+    assert catalog.tables() == ()
+    assert os.listdir(catalog.warehouse) == []
+    with pytest.raises(TableNotFoundError):
+        catalog.table("orders")
+
+
+def test_dropped_name_can_be_used_again(catalog: Catalog) -> None:
+    catalog.sql(ORDERS)
+    catalog.table("orders").write(rows(id=[1], product=["pen"]))
+    catalog.sql("DROP TABLE orders")
+    catalog.sql("CREATE TABLE orders (id INT)")
+    assert catalog.table("orders").snapshot().scan().num_rows == 0
+
+
+def test_drop_of_a_missing_table_fails_unless_if_exists(catalog: Catalog) -> None:
+    catalog.sql("DROP TABLE IF EXISTS orders")
+    with pytest.raises(TableNotFoundError, match="'orders' does not exist"):
+        catalog.sql("DROP TABLE orders")
+
+
+def test_drop_finishes_what_a_killed_drop_left(catalog: Catalog) -> None:
+    """A drop is killed after the rename: the table is gone, its files go with the next drop."""
+    catalog.sql(ORDERS)
+    catalog.sql("CREATE TABLE other (id INT)")
+    script = (
+        "import os, shutil, signal, sys\n"
+        "from upsert.catalog.catalog import Catalog\n"
+        "shutil.rmtree = lambda path: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "Catalog(sys.argv[1]).sql('DROP TABLE orders')\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", script, catalog.warehouse], check=False, cwd=REPOSITORY)
+    assert killed.returncode == -9
+    assert catalog.tables() == ("other",)
+    assert len(os.listdir(catalog.warehouse)) == 2
+    catalog.sql("DROP TABLE other")
+    assert os.listdir(catalog.warehouse) == []
+
+
+def test_folder_that_is_no_table_is_never_dropped(catalog: Catalog) -> None:
+    notes = Path(catalog.warehouse) / "notes"
+    notes.mkdir(parents=True)
+    (notes / "keep.txt").write_text("me")
+    with pytest.raises(TableNotFoundError):
+        catalog.sql("DROP TABLE notes")
+    assert (notes / "keep.txt").exists()
+    assert catalog.tables() == ()
+
+
+@pytest.mark.parametrize(
+    "name", ["../escape", "..", ".", "a/b", "/tmp/x", "", "1st", "a b", ".hidden", "a" * 129, "Ünï"]
+)
+def test_name_that_could_leave_the_warehouse_is_refused(catalog: Catalog, tmp_path: Path, name: str) -> None:
+    quoted = f"`{name}`"
+    for act in (lambda: catalog.table(name), lambda: catalog.sql(f"CREATE TABLE {quoted} (a INT)")):
+        with pytest.raises((ConfigurationError, SchemaError), match="name"):
+            act()
+    with pytest.raises((ConfigurationError, SchemaError), match="name"):
+        catalog.sql(f"DROP TABLE IF EXISTS {quoted}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_link_out_of_the_warehouse_is_no_table(catalog: Catalog, tmp_path: Path) -> None:
+    outside = Catalog(tmp_path / "outside")
+    outside.sql(ORDERS)
+    os.makedirs(catalog.warehouse)
+    os.symlink(outside.table("orders").path, os.path.join(catalog.warehouse, "orders"))
+    assert catalog.tables() == ()
+    for statement in ("DROP TABLE orders", "CREATE TABLE IF NOT EXISTS orders (a INT)"):
+        with pytest.raises(ConfigurationError, match="table 'orders' must lie in the warehouse"):
+            catalog.sql(statement)
+    with pytest.raises(ConfigurationError, match="table 'orders' must lie in the warehouse"):
+        catalog.table("orders")
+    assert outside.tables() == ("orders",)
+
+
+def test_file_where_the_table_should_be_is_left_alone(catalog: Catalog) -> None:
+    os.makedirs(catalog.warehouse)
+    path = Path(catalog.warehouse) / "orders"
+    path.write_text("notes")
+    with pytest.raises(TableExistsError, match="is a file; choose another name"):
+        catalog.sql(ORDERS)
+    assert path.read_text() == "notes"
+
+
+def test_missing_table_is_told_with_a_suggestion(catalog: Catalog) -> None:
+    with pytest.raises(TableNotFoundError, match="it has no tables yet"):
+        catalog.table("orders")
+    catalog.sql(ORDERS)
+    with pytest.raises(TableNotFoundError, match="did you mean 'orders'"):
+        catalog.table("order")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("'buckets' = '2'", "unknown option 'buckets'; did you mean 'bucket'"),
+        ("'bucket' = '0'", "option 'bucket' must be a positive integer, got '0'"),
+        ("'connector' = 'kafka'", "table 'orders': option 'connector' is not supported yet"),
+    ],
+)
+def test_option_that_is_not_possible_leaves_nothing(catalog: Catalog, options: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        catalog.sql(f"{ORDERS} WITH ({options})")
+    assert not os.path.exists(catalog.warehouse)
+
+
+def test_other_statement_changes_nothing(catalog: Catalog) -> None:
+    catalog.sql(ORDERS)
+    with pytest.raises(SchemaError, match="ALTER TABLE is not supported yet"):
+        catalog.sql("ALTER TABLE orders ADD COLUMN a INT")
+    assert catalog.table("orders").schema.names == ("id", "product")
+
+
+def test_warehouse_that_is_no_local_folder_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="s3:"):
+        Catalog("s3://bucket/warehouse")
+
+
+@pytest.mark.spark
+def test_changes_stream_from_one_table_into_another(
+    spark: SparkSession, catalog: Catalog, tmp_path: Path
+) -> None:
+    catalog.sql(ORDERS)
+    catalog.sql(ORDERS.replace("orders", "copy"))
+    source = catalog.table("orders")
+    source.write(rows(id=[1, 2], product=["pen", "ink"]))
+
+    def run(name: str) -> None:
+        writer = catalog.write_changes(catalog.read_changes(spark, "orders", max_rows_per_trigger=1), name)
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+        query.start().awaitTermination()
+
+    run("copy")
+    source.write(rows(id=[1, 2], product=["pencil", None], _row_kind=["+U", "-D"]))
+    run("copy")
+    expected = [(1, "pencil")]
+    assert [tuple(row) for row in catalog.read(spark, "copy").collect()] == expected
+    assert [tuple(row.values()) for row in catalog.table("copy").snapshot().scan().to_pylist()] == expected
+    assert catalog.read_changes(spark, "copy").columns == ["id", "product", ROW_KIND_COLUMN]
+
+
+@pytest.mark.spark
+def test_optimize_that_was_handed_in_sees_what_is_written(
+    spark: SparkSession, catalog: Catalog, tmp_path: Path
+) -> None:
+    seen: list[DataFrame] = []
+
+    def optimize(df: DataFrame) -> DataFrame:
+        seen.append(df)
+        return df.where("id > 1")
+
+    catalog.sql(ORDERS)
+    catalog.sql(ORDERS.replace("orders", "copy"))
+    catalog.table("orders").write(rows(id=[1, 2], product=["pen", "ink"]))
+    changes = catalog.read_changes(spark, "orders")
+    writer = Catalog(catalog.warehouse, optimize=optimize).write_changes(changes, "copy")
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    writer.start().awaitTermination()
+    assert seen == [changes]
+    assert catalog.table("copy").snapshot().scan().to_pylist() == [{"id": 2, "product": "ink"}]
+
+
+@pytest.mark.spark
+def test_missing_table_is_no_source_and_no_sink(spark: SparkSession, catalog: Catalog) -> None:
+    for act in (
+        lambda: catalog.read(spark, "orders"),
+        lambda: catalog.read_changes(spark, "orders"),
+        lambda: catalog.write_changes(spark.range(1), "orders"),
+    ):
+        with pytest.raises(TableNotFoundError, match="'orders' does not exist"):
+            act()

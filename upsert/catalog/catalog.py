@@ -1,0 +1,194 @@
+"""A folder of managed tables by name: made and dropped with SQL, read and written with Spark.
+
+The tables of a catalog are the folders ``<warehouse>/<name>``; nothing else is stored, so two processes
+with catalogs of one folder see the same tables.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from difflib import get_close_matches
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from upsert.catalog.ddl import CreateTable, DropTable, parse
+from upsert.errors import ConfigurationError, TableExistsError, TableNotFoundError
+from upsert.managed import frames
+from upsert.store import Table
+from upsert.store.paths import TABLE_FILE, sync_folder, table_folder
+
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_DROPPED: Final = ".dropped-"
+"""Prefix of the folders of dropped tables; no table can have such a name."""
+
+
+class Catalog:
+    """The managed tables in one folder.
+
+    Args:
+        warehouse: a local folder or a ``file:`` URI; it is made with the first table.
+        optimize: ``planner.optimize``, or a function like it. Every DataFrame given to ``write_changes``
+            passes through it, so that its joins become delta joins and its ``_row_kind`` is carried along.
+
+    Raises:
+        ConfigurationError: the warehouse is no local folder.
+
+    >>> import tempfile, pyarrow as pa
+    >>> catalog = Catalog(tempfile.mkdtemp())
+    >>> catalog.sql("CREATE TABLE fruit (id BIGINT, name STRING, PRIMARY KEY (id) NOT ENFORCED)")
+    >>> _ = catalog.table("fruit").write(pa.table({"id": [1, 2], "name": ["apple", "pear"]}))
+    >>> catalog.table("fruit").snapshot().lookup(["id"], pa.table({"id": [2]})).to_pylist()
+    [{'id': 2, 'name': 'pear'}]
+    >>> catalog.tables()
+    ('fruit',)
+    """
+
+    def __init__(
+        self,
+        warehouse: str | os.PathLike[str],
+        optimize: Callable[[DataFrame], DataFrame] | None = None,
+    ) -> None:
+        self._warehouse = table_folder(warehouse)
+        self._optimize = optimize
+
+    def __repr__(self) -> str:
+        return f"Catalog({self._warehouse!r})"
+
+    @property
+    def warehouse(self) -> str:
+        """The absolute path of the folder."""
+        return self._warehouse
+
+    def sql(self, text: str) -> None:
+        """Carry out one statement: ``CREATE TABLE`` or ``DROP TABLE`` (FLIP-188, FLIP-486's ``INDEX``).
+
+        A table is there, or gone, for everybody at one moment; a crash leaves either the one or the other.
+        ``DROP TABLE`` deletes the table's rows and history.
+
+        Raises:
+            SchemaError: the statement is none of these, or contradicts itself.
+            ConfigurationError: the table's name or one of its options is not possible.
+            TableExistsError: ``CREATE TABLE`` without IF NOT EXISTS, and the table is there.
+            TableNotFoundError: ``DROP TABLE`` without IF EXISTS, and there is no such table.
+        """
+        statement = parse(text)
+        match statement:
+            case CreateTable():
+                self._create(statement)
+            case DropTable():
+                self._drop(statement)
+
+    def tables(self) -> tuple[str, ...]:
+        """Names of all tables, sorted."""
+        if not os.path.isdir(self._warehouse):
+            return ()
+        names = [name for name in os.listdir(self._warehouse) if _NAME.fullmatch(name)]
+        return tuple(sorted(name for name in names if self._is_table(name)))
+
+    def table(self, name: str) -> Table:
+        """The table of this name.
+
+        Raises:
+            ConfigurationError: no table can have this name.
+            TableNotFoundError: there is no such table.
+            CorruptTableError: its files are damaged, or of another format version.
+        """
+        return Table.open(self._existing(name))
+
+    def read_changes(self, spark: SparkSession, name: str, **options: object) -> DataFrame:
+        """A table's changes as a streaming DataFrame: its columns, then ``_row_kind``.
+
+        Args:
+            spark: the session; the format is registered in it.
+            name: the table.
+            **options: those of the format ``upsert-table``, as keywords: ``scan_mode="latest"``,
+                ``max_rows_per_trigger=10_000``.
+        """
+        return frames.read_changes(spark, self._existing(name), **options)
+
+    def read(self, spark: SparkSession, name: str, snapshot: int | None = None) -> DataFrame:
+        """A table's rows as a batch DataFrame: of the latest snapshot, or of the one with this id."""
+        return frames.read(spark, self._existing(name), snapshot)
+
+    def write_changes(self, df: DataFrame, name: str) -> DataStreamWriter:
+        """A writer that applies a streaming DataFrame to a table, each batch exactly once.
+
+        With a column ``_row_kind`` the rows are changes, without it upserts. The caller adds
+        ``option("checkpointLocation", …)`` and starts it.
+
+        Raises:
+            ConfigurationError: the DataFrame is no stream.
+            SchemaError: its columns do not fit the table.
+        """
+        changes = df if self._optimize is None else self._optimize(df)
+        return frames.write_changes(changes, self._existing(name))
+
+    def _create(self, statement: CreateTable) -> None:
+        name = statement.name
+        path = self._path(name)
+        if "connector" in statement.options:
+            raise ConfigurationError(
+                f"table {name!r}: option 'connector' is not supported yet; leave it out for a managed table"
+            )
+        if os.path.isfile(path):
+            raise TableExistsError(f"table {name!r}: {path!r} is a file; choose another name")
+        Table.create(path, statement.schema, statement.options, if_not_exists=statement.if_not_exists)
+
+    def _drop(self, statement: DropTable) -> None:
+        name = statement.name
+        path = self._path(name)
+        trash = os.path.join(self._warehouse, f"{_DROPPED}{uuid.uuid4().hex}")
+        if self._is_table(name):
+            with suppress(FileNotFoundError):  # another process dropped it since
+                os.rename(path, trash)
+                sync_folder(self._warehouse)
+                self._empty_trash()
+                return
+        if not statement.if_exists:
+            raise self._not_found(name)
+
+    def _empty_trash(self) -> None:
+        """Delete the files of dropped tables, also of those whose DROP TABLE was killed half-way."""
+        for entry in os.listdir(self._warehouse):
+            if entry.startswith(_DROPPED):
+                with suppress(FileNotFoundError):  # another process empties it too
+                    shutil.rmtree(os.path.join(self._warehouse, entry))
+
+    def _existing(self, name: str) -> str:
+        path = self._path(name)
+        if not self._is_table(name):
+            raise self._not_found(name)
+        return path
+
+    def _not_found(self, name: str) -> TableNotFoundError:
+        known = self.tables()
+        if close := get_close_matches(name, known, n=1):
+            hint = f"did you mean {close[0]!r}?"
+        else:
+            hint = f"tables are {', '.join(known)}" if known else "it has no tables yet"
+        return TableNotFoundError(f"table {name!r} does not exist in {self._warehouse!r}; {hint}")
+
+    def _is_table(self, name: str) -> bool:
+        path = os.path.join(self._warehouse, name)
+        return not os.path.islink(path) and os.path.isfile(os.path.join(path, TABLE_FILE))
+
+    def _path(self, name: str) -> str:
+        """Where a table lies, or would lie: directly in the warehouse, and not behind a link."""
+        if not _NAME.fullmatch(name):
+            raise ConfigurationError(
+                f"a table's name must be 1 to 128 letters, digits and _, the first no digit, got {name!r}"
+            )
+        path = os.path.join(self._warehouse, name)
+        if os.path.islink(path):
+            raise ConfigurationError(
+                f"table {name!r} must lie in the warehouse {self._warehouse!r}, got a link to "
+                f"{os.path.realpath(path)!r}; open it as Table.open({os.path.realpath(path)!r})"
+            )
+        return path
