@@ -215,7 +215,7 @@ def join_is_inner(join: Join) -> Refused | None:
     if join.kind in ("inner", "cross"):
         return None
     return Refused(
-        f"join type is {join.kind!r}; a delta join needs 'inner'",
+        f"the join over the changes of {_sources(join)} is {join.kind!r}, a delta join must be 'inner'",
         "make it an inner join, or run it over snapshots of the tables, catalog.read",
     )
 
@@ -223,7 +223,15 @@ def join_is_inner(join: Join) -> Refused | None:
 def inputs_are_changelogs(join: Join) -> Refused | None:
     """Both inputs must read the changes of one managed table each, through projections and filters alone."""
     for side, plan in (("left", join.left), ("right", join.right)):
-        match chain_of(plan).leaf:
+        leaf = chain_of(plan).leaf
+        if not reads_changes(plan):
+            is_stream = any(isinstance(node, Relation) and node.is_streaming for node in walk(plan))
+            return Refused(
+                f"the {side} input reads no changelog; it is "
+                + ("a stream of rows" if is_stream else "a static DataFrame"),
+                "keep its rows in a managed table and join the changes of that, catalog.read_changes",
+            )
+        match leaf:
             case Changelog(table=ManagedTable()):
                 continue
             case Changelog() | Join() | DeltaJoin():
@@ -231,16 +239,10 @@ def inputs_are_changelogs(join: Join) -> Refused | None:
                     f"the {side} input is itself a join",
                     "write that join into a managed table with catalog.write_changes and join its changes",
                 )
-            case Relation(name, is_streaming=is_streaming):
-                what = "a stream without changes" if is_streaming else "a static DataFrame"
-                return Refused(
-                    f"the {side} input, {name!r}, is {what}",
-                    "keep its rows in a managed table and join the changes of that, catalog.read_changes",
-                )
             case Opaque(name):
                 what = _OPERATORS.get(name, f"the operator {name!r}")
                 return Refused(
-                    f"between the {side} input and its table lies {what}; only projections and filters may",
+                    f"between the {side} input and its table lies {what}, only projections and filters may",
                     "apply it in another query and join the managed table which that one writes",
                 )
     return None

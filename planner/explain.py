@@ -17,6 +17,7 @@ from planner.plan import (
     Opaque,
     Plan,
     Relation,
+    predicates_in_words,
     reads_changes,
     tree,
     walk,
@@ -173,7 +174,7 @@ def _name_of(leaf: Plan) -> str:
 
 def _side_in_words(name: str, side: JoinSide) -> Iterator[str]:
     columns = ", ".join(column.name for column in side.columns)
-    where = " and ".join(f"{column} {operator} {value!r}" for column, operator, value in side.where)
+    where = predicates_in_words(side.where)
     yield f"{name}: {side.table.name}({columns})" + (f" where {where}" if where else "")
     yield f"  its rows are found by {side.index} for the join columns ({', '.join(side.keys)})"
     if side.table.buckets > 1 and not set(side.table.bucket_key) <= set(side.keys):

@@ -226,6 +226,17 @@ class Relation:
 
 
 Predicate = tuple[str, str, Any]
+"""A filter of the store: column, operator, value."""
+
+
+def predicates_in_words(predicates: Sequence[Predicate]) -> str:
+    """Filters that must all hold, as text.
+
+    >>> predicates_in_words([("a", ">", 3), ("b", "is null", None)])
+    'a > 3 and b is null'
+    """
+    parts = ((column, op, None if value is None else repr(value)) for column, op, value in predicates)
+    return " and ".join(" ".join(filter(None, part)) for part in parts)
 
 
 @dataclass(frozen=True)
@@ -239,7 +250,7 @@ class JoinSide:
     where: tuple[Predicate, ...] = ()
 
     def __str__(self) -> str:
-        where = " and ".join(f"{column} {op} {value!r}" for column, op, value in self.where)
+        where = predicates_in_words(self.where)
         on = f"on ({', '.join(self.keys)}) by {self.index}"
         return f"{self.table.name} {_typed(self.columns)} {on}" + (f" where {where}" if where else "")
 

@@ -1,0 +1,202 @@
+"""Plans from the text that `planner.plan.tree` prints, so that tests read as plans."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from planner.plan import (
+    Call,
+    Cast,
+    Changelog,
+    Column,
+    DeltaJoin,
+    Expr,
+    Filter,
+    Join,
+    JoinSide,
+    Literal,
+    ManagedTable,
+    Opaque,
+    Output,
+    Plan,
+    Predicate,
+    Project,
+    Relation,
+    Watermark,
+    Wrapper,
+    tree,
+)
+from upsert.schema import TableSchema
+
+_LONG, _TEXT = pa.int64(), pa.string()
+_SCHEMAS = {
+    "orders": TableSchema.of(
+        {"order_id": _LONG, "product_id": _LONG, "amount": pa.float64(), "note": _TEXT}, ["order_id"]
+    ).index("product_id"),
+    "products": TableSchema.of({"id": pa.int32(), "name": _TEXT, "price": pa.float64()}, ["id"]),
+    "visits": TableSchema.of({"shop": _LONG, "day": pa.date32(), "guest": _LONG}, ["shop", "day", "guest"]),
+    "stock": TableSchema.of({"item": _LONG, "shop": _LONG, "left": _LONG}, ["item"]),
+}
+TABLES = {name: ManagedTable(name, f"/warehouse/{name}", schema) for name, schema in _SCHEMAS.items()}
+"""Tables that the plans of these tests may read; only `orders` has a secondary index."""
+
+LEAVES = {
+    "<orders>": "Changelog orders [order_id#1: bigint, product_id#2: bigint, amount#3: double, "
+    "note#4: string, _row_kind#5: string]",
+    "<products>": "Changelog products [id#6: int, name#7: string, price#8: double, _row_kind#9: string]",
+    "<orders again>": "Changelog orders [order_id#11: bigint, product_id#12: bigint, amount#13: double, "
+    "note#14: string, _row_kind#15: string]",
+    "<visits>": "Changelog visits [shop#21: bigint, day#22: date, guest#23: bigint, _row_kind#24: string]",
+    "<stock>": "Changelog stock [item#31: bigint, shop#32: bigint, left#33: bigint, _row_kind#34: string]",
+}
+"""Short names of the leaves that most plans have."""
+
+_OPERATORS = {"=": "EqualTo", "<=>": "EqualNullSafe", ">": "GreaterThan", ">=": "GreaterThanOrEqual"}
+_OPERATORS |= {
+    "<": "LessThan",
+    "<=": "LessThanOrEqual",
+    "AND": "And",
+    "OR": "Or",
+    "+": "Add",
+    "*": "Multiply",
+}
+_UNSTABLE = {"Rand", "Uuid"}
+_TOKEN = re.compile(r"\s*([A-Za-z_]\w*#-?\d+|[A-Za-z_]\w*|\d+\.\d+|-?\d+|'[^']*'|<=>|>=|<=|[-()=<>+*,])")
+_TYPED = re.compile(r"(\w+)#(-?\d+): (\w+)")
+
+
+def parse_plan(text: str) -> Plan:
+    """The plan that prints as this text, leaves by their short names."""
+    for short, leaf in LEAVES.items():
+        text = text.replace(short, leaf)
+    lines = [line for line in text.splitlines() if line.strip()]
+    types = {int(number): type_ for _, number, type_ in _TYPED.findall(text)}
+    plan, rest = _node(lines, 0, types)
+    assert not rest, f"lines after the plan: {rest}"
+    return plan
+
+
+def print_plan(plan: Plan) -> str:
+    """The plan as text, leaves by their short names."""
+    text = tree(plan)
+    for short, leaf in LEAVES.items():
+        text = text.replace(leaf, short)
+    return text
+
+
+def _node(lines: Sequence[str], depth: int, types: dict[int, str]) -> tuple[Plan, Sequence[str]]:
+    line, rest = lines[0].strip(), lines[1:]
+    inputs: list[Plan] = []
+    if line.startswith("DeltaJoin"):
+        sides = [_side(below.strip(), types) for below in rest[:2]]
+        return DeltaJoin(sides[0], sides[1], _Parser(line.split()[1], types).column()), rest[2:]
+    while rest and len(rest[0]) - len(rest[0].lstrip()) == 2 * (depth + 1):
+        child, rest = _node(rest, depth + 1, types)
+        inputs.append(child)
+    return _make(line, inputs, types), rest
+
+
+def _make(line: str, inputs: Sequence[Plan], types: dict[int, str]) -> Plan:
+    word, _, rest = line.partition(" ")
+    match word:
+        case "Changelog":
+            *mode, name = rest.split(" [")[0].split()
+            table = TABLES.get(name)
+            if table is not None:
+                table = replace(table, scan_mode=mode[0] if mode else "full")
+            return Changelog(name, _columns(rest, types), table)
+        case "Relation" | "Stream":
+            return Relation(rest.split(" ")[0], _columns(rest, types), word == "Stream")
+        case "Project":
+            return Project(inputs[0], _Parser(rest[1:-1], types).outputs())
+        case "Filter":
+            return Filter(inputs[0], _Parser(rest, types).expr())
+        case "Watermark":
+            return Watermark(inputs[0], _Parser(rest, types).column())
+        case "Join":
+            kind, _, condition = rest.partition(" ON ")
+            on = _Parser(condition, types).expr() if condition else None
+            return Join(inputs[0], inputs[1], kind, on, (*inputs[0].columns, *inputs[1].columns))
+        case "Opaque":
+            return Opaque(rest.split(" ")[0], tuple(inputs), _columns(rest, types))
+        case _:
+            return Wrapper(inputs[0], line)
+
+
+def _side(line: str, types: dict[int, str]) -> JoinSide:
+    found = re.fullmatch(r"(?:left|right) (\w+) (\[.*?\]) on \((.*?)\) by (.*?)(?: where (.*))?", line)
+    assert found, line
+    name, columns, keys, index, where = found.groups()
+    predicates = tuple(_predicate(part) for part in where.split(" and ")) if where else ()
+    return JoinSide(TABLES[name], _columns(columns, types), tuple(keys.split(", ")), index, predicates)
+
+
+def _predicate(text: str) -> Predicate:
+    column, operator, value = text.split(" ", 2)
+    return column, operator, value.strip("'") if value.startswith("'") else int(value)
+
+
+def _columns(text: str, types: dict[int, str]) -> tuple[Column, ...]:
+    named = re.findall(r"(\w+)#(-?\d+)", text[text.index("[") :])
+    return tuple(Column(int(number), name, types.get(int(number), "unknown")) for name, number in named)
+
+
+class _Parser:
+    def __init__(self, text: str, types: dict[int, str]) -> None:
+        self.tokens = _TOKEN.findall(text)
+        self.types = types
+
+    def take(self, *expected: str) -> str:
+        token: str = self.tokens.pop(0)
+        assert not expected or token in expected, f"expected {expected}, got {token!r} before {self.tokens}"
+        return token
+
+    def column(self) -> Column:
+        name, number = self.take().split("#")
+        return Column(int(number), name, self.types.get(int(number), "unknown"))
+
+    def outputs(self) -> tuple[Output, ...]:
+        outputs = []
+        while self.tokens:
+            value = self.expr()
+            if self.tokens and self.tokens[0] == "AS":
+                self.take("AS")
+                outputs.append(Output(self.column(), value))
+            else:
+                assert isinstance(value, Column)
+                outputs.append(Output(value, value))
+            if self.tokens:
+                self.take(",")
+        return tuple(outputs)
+
+    def expr(self) -> Expr:
+        token = self.tokens[0]
+        if "#" in token:
+            return self.column()
+        self.take()
+        if token == "(":
+            left, operator, right = self.expr(), self.take(*_OPERATORS), self.expr()
+            self.take(")")
+            return Call(_OPERATORS[operator], (left, right))
+        if token[0] == "'":
+            return Literal(token[1:-1], "string")
+        if token == "NULL":
+            return Literal(None, "void")
+        if token[0].isdigit() or token[0] == "-":
+            return Literal(float(token), "double") if "." in token else Literal(int(token), "int")
+        self.take("(")
+        if token == "cast":
+            value = self.expr()
+            self.take("AS")
+            type_ = self.take()
+            self.take(")")
+            return Cast(value, type_)
+        args = []
+        while self.tokens[0] != ")":
+            args.append(self.expr())
+            if self.tokens[0] == ",":
+                self.take(",")
+        self.take(")")
+        return Call(token, tuple(args), token not in _UNSTABLE)
