@@ -87,7 +87,9 @@ def data_commits(table: VersionedTable, after: int, until: int) -> Sequence[Snap
         SnapshotExpiredError: one of them has expired.
     """
     head = table.published.latest()
-    infos = (table.published.info(number, head) for number in range(after + 1, until + 1))
+    # ``after`` may be an expired id that a later snapshot with equal rows stands for: nothing changed up to that
+    first = max(after + 1, head.oldest)
+    infos = (table.published.info(number, head) for number in range(first, until + 1))
     return [info for info in infos if info.changes_rows]
 
 

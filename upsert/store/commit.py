@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Final
 from uuid import uuid4
 
-from upsert.errors import CommitConflictError, StaleWriterError
+from upsert.errors import CommitConflictError, SnapshotExpiredError, StaleWriterError
 from upsert.store import invariants, paths
 from upsert.store.data_file import FileEntry
 from upsert.store.failpoints import reach
@@ -97,24 +97,32 @@ class Committer:
         written: tuple[Change, int, ManifestRef] | None = None
         while True:
             head = self.history.latest()
-            change = propose(head)
-            if change is None:
-                return head
-            self._check(change, head)
-            if written is None or written[0] != change or written[1] < head.fence:
-                reach("commit.before-manifest")
-                written = (change, head.id, self._write_delta(change, head))
-                reach("commit.after-manifest")
-            info = self._successor(head, change, written[2])
-            if self._publish(info, change.transaction):
-                return info
-            if self.around.monotonic() > deadline:
-                raise CommitConflictError(
-                    f"table {self.root!r}: commit on snapshot {head.id} lost every race for the next id in "
-                    f"{self.give_up_after_s:g} s; let fewer processes commit at once, then run it again"
-                )
+            try:
+                change = propose(head)
+                if change is None:
+                    return head
+                self._check(change, head)
+                if written is None or written[0] != change or written[1] < head.fence:
+                    reach("commit.before-manifest")
+                    written = (change, head.id, self._write_delta(change, head))
+                    reach("commit.after-manifest")
+                info = self._successor(head, change, written[2])
+                if self._publish(info, change.transaction):
+                    return info
+            except (SnapshotExpiredError, FileNotFoundError):
+                # an expiry took away what belongs to ``head`` alone, so there is a newer one
+                if self.history.latest().id == head.id:
+                    raise
+            self._check_time(deadline, head)
             self.around.sleep(self.around.uniform(0.5, 1.0) * pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def _check_time(self, deadline: float, head: SnapshotInfo) -> None:
+        if self.around.monotonic() > deadline:
+            raise CommitConflictError(
+                f"table {self.root!r}: commit on snapshot {head.id} lost every race for the next id in "
+                f"{self.give_up_after_s:g} s; let fewer processes commit at once, then run it again"
+            )
 
     def _write_delta(self, change: Change, head: SnapshotInfo) -> ManifestRef:
         if not change.added and not change.removed:
@@ -201,10 +209,12 @@ class Committer:
         path = os.path.join(self.root, paths.snapshot_file(info.id))
         try:
             won = self.around.put_if_absent(path, info.to_json())
-        except Exception:
+        except Exception as cause:
             # unknown: the name may exist although an error was reported
             found = self.history.content(info.id)
             if found is None or found.uuid != info.uuid:
+                if isinstance(cause, FileNotFoundError) and os.path.isdir(os.path.dirname(path)):
+                    return False  # a clean-up without mercy took the temporary file
                 raise
             paths.sync_folder(os.path.dirname(path))
             won = True
@@ -236,8 +246,9 @@ class Committer:
         # expired between the link and this look, or taken away as a leftover: only the writers' map can tell
         if transaction is None or newest.writers.get(transaction[0], -1) < transaction[1]:
             raise StaleWriterError(
-                f"table {self.root!r}: snapshot {info.id} expired while it was being published, so it cannot be "
-                f"told whether it was part of the history; compare the rows with snapshot {newest.id} and write "
+                f"table {self.root!r}: snapshot {info.id} expired while it was being published, so it cannot "
+                "be told whether it was part of the history; compare the rows with snapshot "
+                f"{newest.id} and write "
                 "what is missing"
             )
 

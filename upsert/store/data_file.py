@@ -24,6 +24,7 @@ from cachetools import LRUCache
 
 from upsert import types
 from upsert.errors import CorruptTableError
+from upsert.store.failpoints import reach
 from upsert.store.layout import KIND_COLUMN, Layout
 from upsert.store.lookup_index import HashIndex, build_sidecar, read_indexes, sidecar_schema
 from upsert.store.paths import Partition, data_file, index_file, make_parent, resolve, sync_folder
@@ -100,9 +101,12 @@ def write_data_file(
     name = data_file(partition, bucket, base, uuid4().hex)
     path = resolve(os.fspath(root), name)
     make_parent(path)
+    reach("data.before-file")
     _write_batch(path, batch)
+    reach("data.after-file")
     _write_batch(index_file(path), build_sidecar(layout, batch))
     sync_folder(os.path.dirname(path))
+    reach("data.after-sidecar")
     low, high = _statistics(layout, batch, {name for name, _ in partition})
     return FileEntry(
         file=name,

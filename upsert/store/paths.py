@@ -35,6 +35,7 @@ NULL_PARTITION: Final = "__DEFAULT_PARTITION__"
 
 _DATA: Final = ".arrow"
 _INDEX: Final = ".index.arrow"
+_BUCKET: Final = re.compile(r"([^/]+=[^/]*/)*bucket-\d+")
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 _SNAPSHOT: Final = re.compile(r"snapshot-(\d{20})")
 _BASED: Final = re.compile(r"(\d{20})-[0-9a-f]{32}(\.index)?\.arrow")
@@ -115,6 +116,15 @@ def bucket_folder(partition: Partition, bucket: int) -> str:
     """
     folders = [f"{quote(name, safe='')}={_partition_text(value)}" for name, value in partition]
     return "/".join((*folders, f"bucket-{bucket}"))
+
+
+def is_bucket(folder: str) -> bool:
+    """Whether a folder, relative to the table, is that of a bucket.
+
+    >>> is_bucket("day=1/bucket-0"), is_bucket("snapshot")
+    (True, False)
+    """
+    return _BUCKET.fullmatch(folder) is not None
 
 
 def _partition_text(value: str | None) -> str:

@@ -8,9 +8,9 @@ from typing import Self
 
 import pyarrow as pa
 
-from upsert.errors import TableExistsError, UpsertError
+from upsert.errors import SnapshotExpiredError, TableExistsError, UpsertError
 from upsert.schema import TableSchema
-from upsert.store import append, paths, staging, steps, table_file, view
+from upsert.store import append, compaction, expiry, maintenance, paths, staging, steps, table_file, view
 from upsert.store import changes as _changes
 from upsert.store.commit import Committer
 from upsert.store.fold import Order
@@ -198,6 +198,7 @@ class Table:
             overwrite=overwrite,
             tracked=self.options.change_tracking if tracked is None else tracked,
         )
+        maintenance.after_commit(self._committer, self.uuid, self.options, done)
         return self._snapshot_of(done.info)
 
     def discard(self, staged: Iterable[StagedFiles]) -> None:
@@ -216,7 +217,14 @@ class Table:
             ConfigurationError: there is no such snapshot yet.
             SnapshotExpiredError: it has expired.
         """
-        return self._snapshot_of(self.published.latest() if id is None else self.published.equal_to(id))
+        while True:
+            head = self.published.latest()
+            try:
+                return self._snapshot_of(head if id is None else self.published.equal_to(id, head))
+            except SnapshotExpiredError:
+                # it expired between the two steps; what is asked for may still be there in a newer one
+                if self.published.latest().id == head.id:
+                    raise
 
     def _snapshot_of(self, info: SnapshotInfo) -> Snapshot:
         return Snapshot(self.path, self.layout, self.published.files(info), info)
@@ -261,3 +269,39 @@ class Table:
     ) -> pa.Table:
         """The net changes of one step, of all buckets or some. See ``upsert.store.changes``."""
         return _changes.changes_between(self, start, end, columns=columns, buckets=buckets)
+
+    # upkeep
+
+    def expire(self, *, keep: int) -> int:
+        """Give up all but the newest ``keep`` states of the table; how many snapshots can no longer be read.
+
+        Compaction makes no new state. Files that only expired snapshots need are deleted.
+
+        Raises:
+            ConfigurationError: ``keep`` is below 1.
+        """
+        return expiry.expire(self._committer, keep)
+
+    def clean(self, *, older_than_s: float = expiry.DEFAULT_AGE_S) -> int:
+        """Delete files that no snapshot needs, left by processes that died; how many there were.
+
+        A writer that began before the youngest of them, and has not committed, gets a ``StaleWriterError``.
+
+        Args:
+            older_than_s: spare younger files; more than the longest write takes.
+
+        Raises:
+            ConfigurationError: ``older_than_s`` is negative.
+        """
+        return expiry.clean(self._committer, older_than_s)
+
+    def compact(self) -> Snapshot | None:
+        """Merge each bucket to one sorted run without deletions, after any compaction that is at work.
+
+        Returns:
+            The snapshot that this made, or None if there was nothing to merge.
+        """
+        with maintenance.compaction_lock(self.path, wait=True):
+            policy = compaction.policy_of(self.options)
+            info = compaction.compact_fully(self._committer, self.uuid, policy)
+        return None if info is None else self._snapshot_of(info)

@@ -1,0 +1,124 @@
+"""Compaction after commits, without holding them up.
+
+There is no long-lived writer. A committing process merges small buckets itself, after its commit; larger
+ones are left to a child process, ``python -m upsert.store.compactor``. A lock file keeps compactions of one
+table one after the other; whoever does not get it goes on without. A failure cannot fail the commit, which is
+published already: it becomes a ``CompactionWarning``, that of a child process at the next commit.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from upsert.errors import TableNotFoundError
+from upsert.store import compaction, paths
+from upsert.store.append import Committed
+from upsert.store.commit import Committer
+from upsert.store.compaction import Merge
+from upsert.store.table_options import TableOptions
+
+MAX_FOREGROUND_ROWS: Final = 250_000
+"""Rows that a committing process merges itself: about a tenth of a second."""
+
+_children: list[subprocess.Popen[bytes]] = []
+"""Started compactors, kept so that each is reaped when it has ended."""
+
+
+class CompactionWarning(UserWarning):
+    """A compaction failed. The table is right and complete, and slower to read until one succeeds."""
+
+
+@contextmanager
+def compaction_lock(root: str, *, wait: bool) -> Iterator[bool]:
+    """Hold the table's compaction lock; yields whether it was got. A process that dies lets go of it."""
+    with open(os.path.join(root, paths.COMPACTION_LOCK), "ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
+def after_commit(committer: Committer, uuid: str, options: TableOptions, done: Committed) -> None:
+    """Merge what a commit has made due in its buckets, here or in a child process."""
+    if options.write_only or not done.added:
+        return
+    root = committer.root
+    try:
+        _tell_earlier_failure(root)
+        places = {(entry.partition, entry.bucket) for entry in done.added}
+        live = committer.history.live(done.info)
+        merges = compaction.due(compaction.of_places(live.values(), places), compaction.policy_of(options))
+        if not merges:
+            return
+        small = _small(merges)
+        with compaction_lock(root, wait=False) as is_free:
+            if is_free and small:
+                compaction.carry_out(committer, uuid, small)
+        if is_free and len(small) < len(merges):
+            start_compactor(root)
+    except Exception as failure:  # the commit is published: nothing that happens here may deny it
+        _warn(root, repr(failure))
+
+
+def _small(merges: Sequence[Merge]) -> Sequence[Merge]:
+    rows = 0
+    for number, merge in enumerate(merges):
+        rows += merge.rows
+        if rows > MAX_FOREGROUND_ROWS:
+            return merges[:number]
+    return merges
+
+
+def start_compactor(root: str) -> None:
+    """Start a process that merges whatever is due in the table and ends; nobody waits for it."""
+    _children[:] = [child for child in _children if child.poll() is None]
+    code = Path(__file__).parents[2]
+    search = os.pathsep.join(filter(None, (str(code), os.environ.get("PYTHONPATH", ""))))
+    _children.append(
+        subprocess.Popen(
+            [sys.executable, "-m", "upsert.store.compactor", root],
+            env={**os.environ, "PYTHONPATH": search},
+            cwd=root,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    )
+
+
+def record_failure(root: str, failure: str) -> None:
+    """Leave word of a failed compaction for the next commit; the table may have been dropped meanwhile."""
+    try:
+        Path(root, paths.COMPACTION_ERROR).write_text(failure)
+    except FileNotFoundError as cause:
+        raise TableNotFoundError(f"no table lies at {root!r}; was it dropped?") from cause
+
+
+def _tell_earlier_failure(root: str) -> None:
+    path = Path(root, paths.COMPACTION_ERROR)
+    try:
+        failure = path.read_text()
+        path.unlink()
+    except FileNotFoundError:
+        return  # nothing has failed, or another process is telling it
+    _warn(root, failure)
+
+
+def _warn(root: str, failure: str) -> None:
+    warnings.warn(
+        f"table {root!r}: compaction failed, the table stays right but reads get slower — {failure}; "
+        "correct the cause, then call compact()",
+        CompactionWarning,
+        stacklevel=4,
+    )
