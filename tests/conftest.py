@@ -1,7 +1,6 @@
 """Fixtures of all tests: one Spark session a run, and how many examples the random tests draw."""
 
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,4 +33,3 @@ def spark() -> Iterator[SparkSession]:
         for query in session.streams.active:
             query.stop()
         session.stop()
-    sys.stdout.flush()
