@@ -1,0 +1,140 @@
+"""Rows per second of a stream through the sink of ``upsert-table``: 200 000 upserts a micro-batch.
+
+The table has 2 million rows in 2 buckets, a BIGINT key and five other columns. The rows are made by Spark's own
+``rate-micro-batch``; a second query sends the same rows to ``noop``, which shows what Spark takes for itself.
+Run ``python bench/sink.py``; the figures go to ``bench/results/sink.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from upsert.managed.frames import write_changes
+from upsert.schema import TableSchema
+from upsert.store.table import Table
+
+ROWS = 2_000_000
+BATCH = 200_000
+WARM_UP = 3
+BATCHES = 12
+RESULT = Path(__file__).parent / "results" / "sink.json"
+
+SCHEMA = TableSchema.of(
+    {
+        "id": pa.int64(),
+        "customer": pa.int64(),
+        "status": pa.string(),
+        "amount": pa.float64(),
+        "items": pa.int32(),
+        "changed_at": pa.timestamp("us", "UTC"),
+    },
+    primary_key=["id"],
+)
+
+
+def session() -> SparkSession:
+    """Two threads, as the figures are meant for two cores."""
+    builder = SparkSession.builder.master("local[2]").appName("bench-sink")
+    settings = {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "2g",
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    }
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def filled_table(folder: str) -> Table:
+    """The table before the stream."""
+    table = Table.create(f"{folder}/orders", SCHEMA, {"bucket": "2"})
+    ids = np.arange(ROWS)
+    table.write(
+        pa.table(
+            {
+                "id": ids,
+                "customer": ids % 50_000,
+                "status": pa.array(["open", "paid", "sent", "done"]).take(pa.array(ids % 4)),
+                "amount": ids * 0.25,
+                "items": pa.array(ids % 9, pa.int32()),
+                "changed_at": pa.array(ids, pa.timestamp("us", "UTC")),
+            }
+        )
+    )
+    return table
+
+
+def upserts(spark: SparkSession) -> DataFrame:
+    """An endless stream of 200 000 rows a micro-batch, each key once in it, spread over the whole table."""
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", BATCH).option("numPartitions", 2)
+    return source.load().selectExpr(
+        f"pmod(value * 7919, {ROWS}) AS id",
+        "pmod(xxhash64(value), 50000) AS customer",
+        "concat('status ', pmod(value, 7)) AS status",
+        "CAST(value AS DOUBLE) AS amount",
+        "CAST(pmod(value, 9) AS INT) AS items",
+        "timestamp AS changed_at",
+    )
+
+
+def batch_seconds(writer: DataStreamWriter, checkpoint: str) -> list[float]:
+    """Seconds of each micro-batch, without those of the warm-up."""
+    query = writer.option("checkpointLocation", checkpoint).start()
+    try:
+        _await_batches(query, WARM_UP + BATCHES)
+        progress: list[dict[str, Any]] = [json.loads(each.json) for each in query.recentProgress]
+    finally:
+        query.stop()
+    found = [p["durationMs"]["triggerExecution"] / 1000 for p in progress if p["numInputRows"] == BATCH]
+    return found[WARM_UP : WARM_UP + BATCHES]
+
+
+def _await_batches(query: StreamingQuery, count: int) -> None:
+    while query.isActive and (query.lastProgress is None or query.lastProgress["batchId"] < count):
+        time.sleep(0.2)
+    if failure := query.exception():
+        raise failure
+
+
+def main() -> None:
+    """Measure, print and keep the figures."""
+    spark = session()
+    with tempfile.TemporaryDirectory() as folder:
+        table = filled_table(folder)
+        rows = upserts(spark)
+        sink = batch_seconds(write_changes(rows, table.path), f"{folder}/checkpoint")
+        noop = batch_seconds(rows.repartition(2, "id").writeStream.format("noop"), f"{folder}/noop")
+        snapshots = len(table.history())
+    figures = {
+        "rows_per_batch": BATCH,
+        "batches": len(sink),
+        "sink_seconds_median": statistics.median(sink),
+        "sink_seconds": sink,
+        "sink_rows_per_s": round(BATCH / statistics.median(sink)),
+        "noop_seconds_median": statistics.median(noop),
+        "noop_rows_per_s": round(BATCH / statistics.median(noop)),
+        "snapshots": snapshots,
+    }
+    RESULT.parent.mkdir(parents=True, exist_ok=True)
+    RESULT.write_text(json.dumps(figures, indent=1) + "\n")
+    print(json.dumps(figures, indent=1))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""Batch reads and writes through Spark: every type, any session time zone, and clear refusals."""
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col, lit
+
+from tests.helpers import multiset
+from upsert.managed.datasource import register
+from upsert.managed.frames import read
+from upsert.schema import TableSchema
+from upsert.store.table import Table
+
+pytestmark = pytest.mark.spark
+
+AT = datetime(2020, 7, 1, 12, 30, 0, 5, tzinfo=UTC)
+TYPES: dict[str, tuple[pa.DataType, list[Any]]] = {
+    "b": (pa.bool_(), [True, None]),
+    "i8": (pa.int8(), [-128, None]),
+    "i16": (pa.int16(), [300, None]),
+    "i32": (pa.int32(), [-(2**31), None]),
+    "f32": (pa.float32(), [0.5, None]),
+    "f64": (pa.float64(), [float("inf"), None]),
+    "s": (pa.string(), ["grüße", None]),
+    "bin": (pa.binary(), [b"\x00\xff", None]),
+    "d": (pa.date32(), [date(1999, 12, 31), None]),
+    "ts": (pa.timestamp("us", "UTC"), [AT, None]),
+    "ntz": (pa.timestamp("us"), [AT.replace(tzinfo=None), None]),
+    "dec": (pa.decimal128(10, 2), [Decimal("-1.50"), None]),
+    "wide": (pa.decimal128(38, 10), [Decimal("1234567890123456789012345678.0123456789"), None]),
+    "array": (pa.list_(pa.timestamp("us", "UTC")), [[AT, None], None]),
+    "map": (pa.map_(pa.string(), pa.decimal128(20, 3)), [[("a", Decimal("1.500")), ("b", None)], None]),
+    "struct": (
+        pa.struct([pa.field("x", pa.int32(), nullable=False), pa.field("y", pa.list_(pa.timestamp("us")))]),
+        [{"x": 1, "y": [AT.replace(tzinfo=None)]}, None],
+    ),
+}
+EVERY_TYPE = TableSchema.of({"id": pa.int64(), **{n: t for n, (t, _) in TYPES.items()}}, primary_key=["id"])
+SMALL = TableSchema.of({"id": pa.int64(), "v": pa.string()}, primary_key=["id"])
+
+
+@pytest.fixture
+def session(spark: SparkSession) -> Iterator[SparkSession]:
+    """The session, in another time zone: instants must not move."""
+    register(spark)
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    yield spark
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table.create(tmp_path / "t", SMALL, {"bucket": "2"})
+
+
+def load(session: SparkSession, path: str, **options: str) -> DataFrame:
+    return session.read.format("upsert-table").options(**options).load(path)
+
+
+def frame(session: SparkSession, *rows: tuple[Any, ...], schema: str = "id BIGINT, v STRING") -> DataFrame:
+    return session.createDataFrame(list(rows), schema)
+
+
+def test_every_type_survives_both_ways(session: SparkSession, tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", EVERY_TYPE)
+    columns = {name: pa.array(values, type_) for name, (type_, values) in TYPES.items()}
+    table.write(pa.table({"id": pa.array([1, 2], pa.int64()), **columns}))
+    found = read(session, table.path)
+    copy = Table.create(tmp_path / "copy", EVERY_TYPE)
+    found.write.format("upsert-table").mode("append").save(copy.path)
+    assert copy.snapshot().scan().to_pylist() == table.snapshot().scan().to_pylist()
+    texts = found.selectExpr(
+        "CAST(ts AS STRING)", "CAST(ntz AS STRING)", "CAST(array[0] AS STRING)", "map['a']"
+    )
+    assert tuple(texts.where("ts IS NOT NULL").first() or ()) == (
+        "2020-07-01 08:30:00.000005",
+        "2020-07-01 12:30:00.000005",
+        "2020-07-01 08:30:00.000005",
+        Decimal("1.500"),
+    )
+
+
+def test_rows_have_their_kind_unless_told_otherwise(session: SparkSession, table: Table) -> None:
+    table.write(pa.table({"id": [1, 2], "v": ["a", None]}))
+    found = load(session, table.path)
+    assert [field.simpleString() for field in found.schema] == ["id:bigint", "v:string", "_row_kind:string"]
+    assert sorted(found.collect()) == [(1, "a", "+I"), (2, None, "+I")]
+    assert sorted(load(session, table.path, **{"row-kind": "false"}).collect()) == [(1, "a"), (2, None)]
+
+
+def test_schema_of_the_reader_prunes_columns(session: SparkSession, table: Table) -> None:
+    table.write(pa.table({"id": [1], "v": ["a"]}))
+    reader = session.read.format("upsert-table")
+    assert reader.schema("_row_kind STRING, v STRING").load(table.path).collect() == [("+I", "a")]
+    with pytest.raises(Exception, match="unknown column 'w'"):
+        reader.schema("w STRING").load(table.path).collect()
+
+
+def test_older_snapshots_can_be_read(session: SparkSession, table: Table) -> None:
+    for number in (1, 2, 3):
+        table.write(pa.table({"id": [1], "v": [str(number)]}))
+    at = table.history()[1].time_ms
+    assert read(session, table.path, snapshot=1).collect() == [(1, "1")]
+    assert read(session, table.path, snapshot=0).collect() == []
+    by_time = load(session, table.path, **{"scan.mode": "from-timestamp", "scan.timestamp-millis": str(at)})
+    assert by_time.select("v").first() is not None
+    assert read(session, table.path).collect() == [(1, "3")]
+
+
+def test_append_and_overwrite(session: SparkSession, table: Table) -> None:
+    def write(df: DataFrame, mode: str) -> None:
+        df.write.format("upsert-table").mode(mode).save(table.path)
+
+    write(session.range(1000).withColumn("v", lit("a")).repartition(5), "append")
+    write(
+        frame(session, ("-D", 0, None), ("+U", 1, "b"), schema="_row_kind STRING, id BIGINT, v STRING"),
+        "append",
+    )
+    rows = multiset(table.snapshot().scan())
+    assert len(rows) == 999
+    assert rows[1, "b"] == 1
+    write(frame(session, (7, "c")), "overwrite")
+    assert multiset(table.snapshot().scan()) == {(7, "c"): 1}
+    assert [info.kind for info in table.history() if info.changes_rows] == ["append", "append", "overwrite"]
+
+
+def test_rows_that_do_not_fit_are_refused_and_nothing_is_written(session: SparkSession, table: Table) -> None:
+    def write(df: DataFrame) -> None:
+        df.write.format("upsert-table").mode("append").save(table.path)
+
+    for df, message in (
+        (session.range(1), r"table 't': the query lacks column\(s\) v"),
+        (session.range(1).withColumn("v", col("id")), "column 'v' must be STRING, got BIGINT; write CAST"),
+        (frame(session, (None, "a")), "PRIMARY KEY column 'id' must not be NULL"),
+        (
+            frame(session, ("x", 1, "a"), schema="_row_kind STRING, id BIGINT, v STRING"),
+            "must be one of .*, got 'x'",
+        ),
+        (frame(session, (1, "a"), (1, "b")).repartition(2), "'id': 1"),
+    ):
+        with pytest.raises(Exception, match=message):
+            write(df)
+    assert table.snapshot().id == 0
+
+
+def test_bad_options_and_paths_are_refused(session: SparkSession, table: Table, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match=r"unknown option 'scan\.mod'; did you mean 'scan\.mode'"):
+        load(session, table.path, **{"scan.mod": "full"})
+    with pytest.raises(Exception, match="TableNotFoundError"):
+        load(session, str(tmp_path / "none"))
+    with pytest.raises(Exception, match="unknown option 'buckets'"):
+        frame(session, (1, "a")).write.format("upsert-table").mode("append").option("buckets", 2).save(
+            table.path
+        )

@@ -1,0 +1,47 @@
+"""Options of the Spark format: what is refused, and what the refusal says."""
+
+import pytest
+
+from upsert.errors import ConfigurationError
+from upsert.managed.options import DEFAULT_MAX_ROWS, ReadOptions, WriteOptions
+
+
+def test_defaults_read_everything_in_bounded_steps() -> None:
+    assert ReadOptions.parse({"path": "/t"}) == ReadOptions("/t", "full", None, None, DEFAULT_MAX_ROWS, True)
+
+
+def test_flip_188_names_are_aliases() -> None:
+    given = {"path": "/t", "log.scan": "from-timestamp", "log.scan.timestamp-mills": "5"}
+    assert ReadOptions.parse(given) == ReadOptions("/t", "from-timestamp", timestamp_ms=5)
+
+
+def test_path_may_be_a_uri() -> None:
+    assert ReadOptions.parse({"path": "file:///data/t"}).path == "/data/t"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "option 'path' is required"),
+        ({"path": "/t", "scan.mod": "full"}, "did you mean 'scan.mode'"),
+        ({"path": "/t", "scan.mode": "newest"}, "must be one of full, latest, from-snapshot, from-timestamp"),
+        ({"path": "/t", "scan.mode": "full", "log.scan": "full"}, "mean the same"),
+        ({"path": "/t", "scan.mode": "from-snapshot"}, "needs the option 'scan.snapshot-id'"),
+        ({"path": "/t", "scan.snapshot-id": "3"}, "needs 'scan.mode' = 'from-snapshot'"),
+        ({"path": "/t", "scan.mode": "latest", "scan.timestamp-millis": "3"}, "= 'from-timestamp', got"),
+        ({"path": "/t", "max-rows-per-trigger": "0"}, "must be a positive integer, got '0'"),
+        ({"path": "/t", "row-kind": "no"}, "must be true or false, got 'no'"),
+        ({"path": "s3://bucket/t"}, "must be a local folder or a file: URI"),
+    ],
+)
+def test_bad_read_options_are_refused(given: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        ReadOptions.parse(given)
+
+
+def test_sparks_own_options_are_no_options_of_a_writer() -> None:
+    assert WriteOptions.parse({"path": "/t", "checkpointlocation": "/c"}) == WriteOptions(
+        "/t", bucketed=False
+    )
+    with pytest.raises(ConfigurationError, match="unknown option 'checkpoint'"):
+        WriteOptions.parse({"path": "/t", "checkpoint": "/c"})

@@ -1,0 +1,91 @@
+"""Spark's columns and the table's: what is the same, what fits, what is refused."""
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StructType, _parse_datatype_json_value
+
+from upsert.errors import SchemaError
+from upsert.managed.spark_schema import arrow_schema, check_fits, read_columns, spark_schema
+from upsert.schema import Column, TableSchema
+
+TABLE = TableSchema(
+    (
+        Column("id", pa.int64(), comment="the key"),
+        Column("n", pa.int32(), nullable=False),
+        Column("at", pa.timestamp("us", "UTC")),
+        Column("tags", pa.map_(pa.string(), pa.list_(pa.struct({"x": pa.decimal128(20, 3)})))),
+    ),
+    primary_key=("id",),
+)
+
+
+def struct(*fields: tuple[str, object, bool]) -> StructType:
+    parts = [{"name": n, "type": t, "nullable": null, "metadata": {}} for n, t, null in fields]
+    found = _parse_datatype_json_value({"type": "struct", "fields": parts})
+    assert isinstance(found, StructType)
+    return found
+
+
+def test_columns_keep_order_nullability_and_comments() -> None:
+    found = spark_schema(TABLE, row_kind=True)
+    assert found.names == ["id", "n", "at", "tags", "_row_kind"]
+    assert [field.nullable for field in found] == [False, False, True, True, False]
+    assert found["id"].metadata == {"comment": "the key"}
+
+
+def test_arrow_schema_that_spark_demands_is_the_tables() -> None:
+    assert arrow_schema(spark_schema(TABLE, row_kind=False)) == TABLE.arrow
+
+
+def test_read_may_ask_for_some_columns_in_any_order() -> None:
+    asked = struct(("at", "timestamp", True), ("_row_kind", "string", True), ("id", "long", True))
+    assert read_columns(asked, TABLE, of="table 't'") == ("at", "id")
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (struct(("idd", "long", True)), "table 't': unknown column 'idd' in .schema"),
+        (struct(("id", "long", True), ("id", "long", True)), "names column 'id' twice"),
+        (struct(("id", "integer", True)), "column 'id' is BIGINT NOT NULL, .schema.* says INT;"),
+        (struct(("at", "timestamp", False)), "column 'at' is TIMESTAMP, .schema.* says TIMESTAMP NOT NULL"),
+        (struct(("_row_kind", "string", False)), "must name at least one column"),
+    ],
+)
+def test_read_of_other_columns_is_refused(asked: StructType, message: str) -> None:
+    with pytest.raises(SchemaError, match=message):
+        read_columns(asked, TABLE, of="table 't'")
+
+
+SMALL = TableSchema.of({"id": pa.int64(), "name": pa.string()}, primary_key=["id"])
+
+
+def test_query_may_have_its_columns_in_any_order_and_narrower() -> None:
+    check_fits(
+        struct(("name", "void", True), ("_row_kind", "string", True), ("id", "short", True)), SMALL, of="t"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (struct(("id", "long", False)), "the query lacks column.s. name"),
+        (
+            struct(("id", "long", False), ("name", "string", True), ("x", "long", True)),
+            "column.s. x that the",
+        ),
+        (
+            struct(("id", "string", False), ("name", "string", True)),
+            r"'id' must be BIGINT.*CAST\(id AS BIGINT\)",
+        ),
+        (struct(("id", "long", False), ("name", "interval", True)), "'name' must be STRING, got INTERVAL"),
+        (struct(("id", "long", False), ("id", "long", False), ("name", "string", True)), "a column twice"),
+        (
+            struct(("id", "long", False), ("name", "string", True), ("_row_kind", "long", True)),
+            "'_row_kind' must be STRING, got BIGINT",
+        ),
+    ],
+)
+def test_query_that_does_not_fit_is_refused(given: StructType, message: str) -> None:
+    with pytest.raises(SchemaError, match=message):
+        check_fits(given, SMALL, of="table 't'")
