@@ -29,8 +29,8 @@ def expire(committer: Committer, keep: int) -> int:
     """Give up all but the newest ``keep`` states of the table; how many snapshots can no longer be read.
 
     States count, not snapshots: compaction makes no new one. Of the oldest kept state only the newest
-    snapshot stays, and with it the fewest files. Order: the boundary, then snapshot files from the oldest on, then
-    manifests, then data; what a crash leaves behind is removed by the next ``expire`` or ``clean``.
+    snapshot stays, and with it the fewest files. Order: the boundary, then snapshot files from the oldest
+    on, then manifests, then data; what a crash leaves is removed by the next ``expire`` or ``clean``.
 
     Raises:
         ConfigurationError: ``keep`` is below 1.
@@ -109,10 +109,10 @@ def _refs(info: SnapshotInfo) -> list[ManifestRef]:
 
 
 def clean(committer: Committer, older_than_s: float = DEFAULT_AGE_S) -> int:
-    """Delete files that no retained snapshot needs and older than ``older_than_s``; how many.
+    """Delete files that no retained snapshot needs, if old enough; how many there were.
 
-    They come from processes that died, or from commits that failed. A writer that is still at work on files as
-    old as these gets a ``StaleWriterError``; so give it more time than the longest write takes.
+    They come from processes that died, or from commits that failed. A writer that is still at work on files
+    as old as these gets a ``StaleWriterError``; so give it more time than the longest write takes.
 
     Raises:
         ConfigurationError: ``older_than_s`` is negative.
@@ -161,7 +161,7 @@ def _based_files(root: str, limit: float) -> Iterator[tuple[str, int]]:
 
 
 def _leftover_snapshots(history: History, head: SnapshotInfo, limit: float) -> Iterator[str]:
-    """Expired snapshots that are still there, ascending: who looks for the latest relies on that order."""
+    """Expired snapshots that are still there, ascending: looking for the latest relies on that order."""
     for number in history.listed_ids():
         name = paths.snapshot_file(number)
         if number >= head.oldest or not _is_old(os.path.join(history.root, name), limit):

@@ -1,0 +1,55 @@
+"""What lies on the disk beside what a table's snapshots need, and child processes that may be killed."""
+
+import os
+import signal
+import traceback
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from upsert.store import Table, failpoints, paths
+
+KILLED = -signal.SIGKILL
+
+
+def files_on_disk(table: Table) -> set[str]:
+    root = Path(table.path)
+    return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
+
+
+def files_needed(table: Table) -> set[str]:
+    needed = {paths.TABLE_FILE}
+    for info in table.history():
+        needed.add(paths.snapshot_file(info.id))
+        needed |= {ref.name for ref in (*info.manifests, *([info.delta] if info.delta else []))}
+        needed |= {entry.file for entry in table.published.live(info).values()}
+    return needed | {paths.index_file(name) for name in needed if "bucket-" in name}
+
+
+def assert_nothing_is_left_over(table: Table) -> None:
+    """Files on disk are files reachable; only the lock of compactions is neither."""
+    assert files_on_disk(table) - {paths.COMPACTION_LOCK} == files_needed(table)
+
+
+def start(action: Callable[[], None], failpoint: str | None = None) -> int:
+    """Run ``action`` in a forked process, which dies at ``failpoint``; its process id."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        if failpoint is not None:
+            os.environ[failpoints.ENVIRONMENT_VARIABLE] = failpoint
+        action()
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+def finish(children: Iterable[int]) -> list[int]:
+    """Wait for processes; exit codes, negative for a signal."""
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+
+def run(action: Callable[[], None], failpoint: str | None = None) -> int:
+    """Run ``action`` in a process of its own to its end; its exit code."""
+    return finish([start(action, failpoint)])[0]

@@ -1,0 +1,118 @@
+"""kill -9 at every named point: what was acknowledged stays, the rest is whole or absent, nothing leaks."""
+
+import os
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.upsert.store.disk import KILLED, assert_nothing_is_left_over, run
+from upsert.schema import TableSchema
+from upsert.store import Table, manifest
+from upsert.store.failpoints import POINTS
+
+SCHEMA = TableSchema.of({"id": pa.int64(), "batch": pa.int64()}, primary_key=["id"])
+OPTIONS = {"bucket": "2", "num-sorted-run.compaction-trigger": "2"}
+BATCHES = 6
+
+
+@pytest.fixture(autouse=True)
+def few_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Manifests are folded every few commits, so that a short life has folds too."""
+    monkeypatch.setattr(manifest, "MAX_MANIFESTS", 4)
+    monkeypatch.setattr(manifest, "_FEWEST_TO_FOLD", 2)
+
+
+def changes(batch: int) -> pa.Table:
+    """Four new rows, one update and one deletion of the batch before."""
+    ids = [10 * batch, 10 * batch + 1, 10 * batch + 2, 10 * batch + 3, 10 * batch - 9, 10 * batch - 10]
+    kinds = ["+I", "+I", "+I", "+I", "+U", "-D"]
+    return pa.table({"id": ids, "batch": [batch] * 6, "_row_kind": kinds})
+
+
+def rows_after(batches: int) -> dict[int, int]:
+    model: dict[int, int] = {}
+    for batch in range(1, batches + 1):
+        for row in changes(batch).to_pylist():
+            if row["_row_kind"] == "-D":
+                model.pop(row["id"], None)
+            else:
+                model[row["id"]] = row["batch"]
+    return model
+
+
+def rows_of(table: Table) -> dict[int, int]:
+    return {row["id"]: row["batch"] for row in table.snapshot().scan().to_pylist()}
+
+
+def commit(table: Table, batch: int) -> None:
+    staged = [table.stage_raw(changes(batch)) if batch % 2 else table.stage(changes(batch), order="none")]
+    table.commit(staged, writer_id="query", transaction=batch)
+
+
+def create(path: Path) -> None:
+    Table.create(path, SCHEMA)
+
+
+def live_through_everything(path: str, acknowledge: int) -> None:
+    """Commit each batch and say so, compacting, expiring and cleaning in between."""
+    table = Table.open(path)
+    first = table.snapshot().info.writers.get("query", 0) + 1
+    for batch in range(first, BATCHES + 1):
+        table.stage(changes(batch), order="rows")  # an attempt that is never committed
+        commit(table, batch)
+        os.write(acknowledge, bytes([batch]))
+        if batch % 2 == 0:
+            table.expire(keep=1)
+            table.clean(older_than_s=0)
+
+
+def last_acknowledged(pipe: int) -> int:
+    said = os.read(pipe, 1000)
+    return said[-1] if said else 0
+
+
+def check_crash(folder: Path, failpoint: str) -> None:
+    table = Table.create(folder / "table", SCHEMA, OPTIONS)
+    reading, writing = os.pipe()
+    assert run(lambda: live_through_everything(table.path, writing), failpoint) == KILLED
+    os.close(writing)
+    acknowledged = last_acknowledged(reading)
+    os.close(reading)
+
+    table = Table.open(table.path)
+    recorded = table.snapshot().info.writers.get("query", 0)
+    assert recorded in (acknowledged, acknowledged + 1)
+    assert rows_of(table) == rows_after(recorded)
+    table.clean(older_than_s=0)
+    assert_nothing_is_left_over(table)
+
+    for batch in range(1, BATCHES + 1):  # the query starts again from somewhere and replays
+        commit(table, batch)
+    assert rows_of(table) == rows_after(BATCHES)
+    table.expire(keep=1)
+    table.clean(older_than_s=0)
+    assert_nothing_is_left_over(table)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_at(point: str, tmp_path: Path) -> None:
+    check_crash(tmp_path, f"{point}:2")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("nth", [1, 3, 4, 5, 6])
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_later_at(point: str, nth: int, tmp_path: Path) -> None:
+    check_crash(tmp_path, f"{point}:{nth}")
+
+
+def test_a_crash_while_a_table_is_created_leaves_none_or_all_of_it(tmp_path: Path) -> None:
+    for number, point in enumerate(("publish.before-link", "publish.after-link", "publish.after-sync")):
+        path = tmp_path / str(number)
+        assert run(partial(create, path), point) == KILLED
+        table = Table.create(path, SCHEMA, if_not_exists=True)
+        table.write(pa.table({"id": [1], "batch": [1]}))
+        table.clean(older_than_s=0)
+        assert_nothing_is_left_over(table)
