@@ -44,7 +44,8 @@ def test_snippet_runs_as_printed(tmp_path: Path) -> None:
 def test_commands_are_targets() -> None:
     targets = set(re.findall(r"^([a-z-]+):.*##", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
     named = set(re.findall(r"^make ([a-z-]+)", "\n".join(blocks("sh")), re.MULTILINE))
-    assert named and named <= targets
+    assert named
+    assert named <= targets
 
 
 @pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"])
