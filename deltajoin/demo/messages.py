@@ -33,9 +33,9 @@ class Wrote:
 
 @dataclass(frozen=True)
 class Started:
-    """The driver's query runs."""
+    """The driver's query runs; `query` says how."""
 
-    explanation: str
+    query: str
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ class Phase(StrEnum):
     """Where the demo is, in the words the user reads."""
 
     STARTING = "starting Spark"
+    FIRST_BATCH = "Spark's first micro-batch"
     REPLAYING = "joining while both tables change"
     RESTARTING = "the driver is dead; the tables change on"
     CATCHING_UP = "all changes written; the join catches up"
@@ -54,7 +55,7 @@ class Progress:
     loaded: Loaded | None = None
     wrote: Wrote | None = None
     starts: int = 0
-    explanation: str = ""
+    query: str = ""
     batches: dict[int, Batch] = field(default_factory=dict)
     story: list[tuple[float, str]] = field(default_factory=list)
     checkpoint_bytes: int = 0
@@ -70,7 +71,7 @@ class Progress:
                 self.loaded = message
             case Started():
                 self.starts += 1
-                self.explanation = message.explanation
+                self.query = message.query
             case Wrote():
                 self.wrote = message
                 self._history.append(message)

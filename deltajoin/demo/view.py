@@ -14,7 +14,7 @@ from rich.text import Text
 
 from deltajoin.demo.progress import Phase, Progress
 
-LINE_EVERY_S = 3.0
+LINE_EVERY_S = 5.0
 _STORY_LINES = 8
 _BARS = 30
 _SPARK = "▁▂▃▄▅▆▇█"
@@ -74,19 +74,21 @@ class Lines:
         for when, text in progress.story[self._told :]:
             self._console.print(f"{when:6.1f} s  {text}", highlight=False, soft_wrap=True)
         self._told = len(progress.story)
-        if progress.elapsed >= self._due and progress.wrote:
+        if progress.elapsed >= self._due:
             self._due = progress.elapsed + LINE_EVERY_S
             self._console.print(line(progress), highlight=False, soft_wrap=True)
 
 
 def line(progress: Progress) -> str:
-    """The counters in one line."""
+    """The counters in one line, or the phase while there is nothing to count."""
+    if not progress.batches:
+        return f"{progress.elapsed:6.1f} s  {progress.phase}"
     date = f"{progress.date:%Y-%m-%d}" if progress.date else "----------"
     return (
         f"{progress.elapsed:6.1f} s  {date}  {progress.share:4.0%}  in {progress.written:,}"
         f"  joined {progress.joined:,}  out {progress.rows_out:,}  micro-batches {len(progress.batches)}"
         f" (median {progress.median_seconds:.2f} s)  state {_state_bytes(progress)}"
-        f"  checkpoint {size(progress.checkpoint_bytes)}"
+        f"  checkpoint {size(progress.checkpoint_bytes)}  ({progress.phase})"
     )
 
 

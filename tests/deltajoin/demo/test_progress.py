@@ -58,7 +58,7 @@ def test_rate_is_that_of_the_last_seconds_and_fades() -> None:
 
 
 def test_before_the_first_message_everything_can_be_shown() -> None:
-    assert "0%" in line(Progress())
+    assert "starting Spark" in line(Progress())
     console = Console(width=80, record=True, quiet=True)
     console.print(draw(Progress()))
 

@@ -1,0 +1,185 @@
+"""The run from beginning to end: starts the processes, kills the driver half-way, waits, compares.
+
+It never asks Spark anything. That the join has caught up is read from the query's checkpoint and from the
+tables, as anybody could from outside.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rich.markup import escape
+
+from deltajoin.demo import source, tables
+from deltajoin.demo.checkpoint import Checkpoint
+from deltajoin.demo.compare import Comparison, compare, expected_join
+from deltajoin.demo.processes import Child
+from deltajoin.demo.progress import Phase, Progress
+from deltajoin.demo.view import View
+from deltajoin.offset import JoinOffset
+from upsert import Catalog, Table, Version
+
+_POLL_S: Final = 0.05
+_LOOK_AT_FILES_EVERY_S: Final = 0.5
+_CRASH_AT: Final = 0.5
+_PATIENCE_S: Final = 5.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user chose: number of flights, length of the replay, and the folder of the tables."""
+
+    rows: int
+    seconds: float
+    warehouse: Path
+
+    @property
+    def work(self) -> Path:
+        """Folder of everything that is not a table: checkpoint, logs, reports, CSV files."""
+        return self.warehouse / ".demo"
+
+
+class Supervisor:
+    """Runs the demo once, showing `progress` in a view all the while."""
+
+    def __init__(self, settings: Settings, view: View) -> None:
+        self.progress = Progress()
+        self._settings = settings
+        self._view = view
+        self._begin = time.monotonic()
+        self._looked_at_files = 0.0
+        self._children: list[Child] = []
+        self._drivers = 0
+        self._half_way: float | None = None
+        self._checkpoint = Checkpoint(settings.work / "checkpoint")
+        settings.work.mkdir(parents=True, exist_ok=True)
+        self._catalog = Catalog(settings.warehouse)
+
+    def run(self) -> Comparison:
+        """Replay, crash, restart, catch up and compare.
+
+        Raises:
+            ProcessFailedError: a child process failed; the others have been ended.
+        """
+        for statement in tables.statements():
+            self._catalog.sql(statement)
+        with self._view, ExitStack() as ends:
+            replayer = ends.enter_context(self._start_replayer())
+            driver = ends.enter_context(self._start_driver())
+            self._wait(Phase.STARTING, self._driver_runs)
+            self.progress.tell(escape(self.progress.query))
+            self._wait(Phase.FIRST_BATCH, lambda: self.progress.last_batch is not None)
+            self.progress.tell("the first micro-batch is done; the replay begins")
+            replayer.tell("go")
+            self._wait(Phase.REPLAYING, self._is_time_to_crash)
+            self._crash(driver)
+            driver = ends.enter_context(self._start_driver())
+            self._wait(Phase.RESTARTING, self._driver_runs)
+            self.progress.tell("[green]a new driver runs[/green] and goes on from the checkpoint")
+            self._wait(Phase.REPLAYING, replayer.has_ended)
+            self.progress.tell("2013 is over: all changes are written")
+            self._wait(Phase.CATCHING_UP, self._has_caught_up)
+            driver.finish()
+            self._wait(Phase.CATCHING_UP, driver.has_ended)
+            self.progress.tell("the join has caught up with the last version of both tables")
+            return self._compare()
+
+    def _start_replayer(self) -> Child:
+        work, settings = self._settings.work, self._settings
+        reports = work / "replayer.jsonl"
+        arguments = [str(settings.warehouse), str(reports), str(settings.rows), str(settings.seconds)]
+        return self._start("replayer", arguments, reports)
+
+    def _start_driver(self) -> Child:
+        self._drivers += 1
+        work = self._settings.work
+        reports = work / f"driver-{self._drivers}.jsonl"
+        arguments = [str(self._settings.warehouse), str(self._checkpoint.path), str(reports)]
+        return self._start("driver", arguments, reports)
+
+    def _start(self, name: str, arguments: list[str], reports: Path) -> Child:
+        child = Child(name, f"deltajoin.demo.{name}", arguments, reports, reports.with_suffix(".log"))
+        self._children.append(child)
+        return child
+
+    def _crash(self, driver: Child) -> None:
+        driver.kill()
+        self._listen(driver)
+        self._children.remove(driver)
+        where = "in the middle of" if self._checkpoint.is_in_flight else "after"
+        self.progress.tell(
+            f"[bold red]kill -9 {driver.pid}[/bold red]: the driver and its JVM die"
+            f" {where} micro-batch {self._checkpoint.planned}"
+        )
+
+    def _wait(self, phase: Phase, is_over: Callable[[], bool]) -> None:
+        """Keep listening and showing until `is_over`; an error of any child ends it."""
+        self.progress.phase = phase
+        while True:
+            self._update()
+            if is_over():
+                return
+            time.sleep(_POLL_S)
+
+    def _update(self) -> None:
+        self.progress.elapsed = time.monotonic() - self._begin
+        for child in self._children:
+            self._listen(child)
+            child.has_ended()
+        if self.progress.elapsed - self._looked_at_files > _LOOK_AT_FILES_EVERY_S:
+            self._look_at_files()
+        self._view.show(self.progress)
+
+    def _listen(self, child: Child) -> None:
+        for message in child.hear():
+            self.progress.receive(message)
+
+    def _look_at_files(self) -> None:
+        self._looked_at_files = self.progress.elapsed
+        self.progress.checkpoint_bytes = self._checkpoint.size
+        flights, weather = (_snapshot(version) for _, version in self._joined_versions())
+        self.progress.joined_up_to(flights, weather)
+
+    def _driver_runs(self) -> bool:
+        return self.progress.starts == self._drivers
+
+    def _is_time_to_crash(self) -> bool:
+        """Half-way, and while a micro-batch is running: the nastiest moment; any moment if none comes."""
+        if self.progress.share < _CRASH_AT:
+            return False
+        self._half_way = self._half_way or self.progress.elapsed
+        return self._checkpoint.is_in_flight or self.progress.elapsed > self._half_way + _PATIENCE_S
+
+    def _has_caught_up(self) -> bool:
+        """Whether the query's committed versions of both tables have nothing after them."""
+        return all(table.advance(version) == version for table, version in self._joined_versions())
+
+    def _joined_versions(self) -> list[tuple[Table, Version]]:
+        """Flights and weather, and the versions of them that the newest complete micro-batch has reached."""
+        joined = (self._catalog.table(name) for name in (tables.FLIGHTS, tables.WEATHER))
+        found = self._checkpoint.offset
+        reached: dict[str, Version] = {}
+        if found is not None:
+            offset = JoinOffset.from_json(found)
+            reached = dict(zip(offset.identity.tables, offset.versions, strict=True))
+        return [(table, reached.get(table.uuid, Version.EMPTY)) for table in joined]
+
+    def _compare(self) -> Comparison:
+        self.progress.phase = Phase.COMPARING
+        self._update()
+        files = source.extract_files(self._settings.work)
+        expected = expected_join(files, self._settings.rows)
+        result = compare(expected, self._catalog.table(tables.JOINED).snapshot().scan())
+        self.progress.phase = Phase.DONE
+        self._update()
+        return result
+
+
+def _snapshot(version: Version) -> int:
+    """The snapshot that a query has wholly taken in at a version."""
+    return version.target if version.cursor is None else version.base
