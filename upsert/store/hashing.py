@@ -133,7 +133,10 @@ def _hash_array(array: pa.Array, seeds: Hashes, is_uniform: bool) -> Hashes:
         words = np.ascontiguousarray(fixed_bytes(array)).view(np.uint64)
         return hash_words(words[:, 0], words[:, 1], seeds)
     if pa.types.is_string(type_) or pa.types.is_binary(type_):
-        return _hash_bytes(array.view(pa.binary()).to_pylist(), seeds, is_uniform)
+        texts = array.view(pa.binary())
+        if texts.null_count:
+            texts = pc.fill_null(texts, b"")
+        return _hash_bytes(texts.to_pylist(), seeds, is_uniform)
     if pa.types.is_decimal128(type_) and type_.precision > 18:
         return _hash_bytes(_java_bytes(array), seeds, is_uniform)
     values = fixed_width(array)
@@ -142,11 +145,9 @@ def _hash_array(array: pa.Array, seeds: Hashes, is_uniform: bool) -> Hashes:
     return _hash_int(values.astype(np.int32).view(np.uint32), seeds)
 
 
-def _hash_bytes(values: Iterable[bytes | None], seeds: Hashes, is_uniform: bool) -> Hashes:
-    """XXH64 of each value; a NULL gets some hash that the caller masks."""
-    present = (value if value is not None else b"" for value in values)
+def _hash_bytes(values: Iterable[bytes], seeds: Hashes, is_uniform: bool) -> Hashes:
     each: Iterable[int] = repeat(SEED) if is_uniform else seeds.tolist()
-    return np.fromiter(map(xxhash.xxh64_intdigest, present, each), dtype=np.uint64, count=len(seeds))
+    return np.fromiter(map(xxhash.xxh64_intdigest, values, each), dtype=np.uint64, count=len(seeds))
 
 
 def _java_bytes(array: pa.Array) -> Iterable[bytes]:

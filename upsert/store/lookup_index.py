@@ -68,10 +68,13 @@ def search(index: HashIndex, probes: Hashes) -> Hits:
     if not len(found):
         return Hits(found, found)
     low = low[found]
-    high = np.searchsorted(index.hashes, probes[found], side="right")
-    repeats = high - low
-    if len(found) == int(repeats.sum()):
+    # a second search only where the next hash is the same too: keys have one row each
+    following = np.minimum(low + 1, len(index.hashes) - 1)
+    more = np.flatnonzero((index.hashes[following] == probes[found]) & (following > low))
+    if not len(more):
         return Hits(found, index.rows[low].astype(np.int64))
+    repeats = np.ones(len(found), dtype=np.int64)
+    repeats[more] = np.searchsorted(index.hashes, probes[found[more]], side="right") - low[more]
     # the offsets within each probe's stretch: a running count that starts anew at every probe
     within = np.arange(int(repeats.sum())) - np.repeat(np.cumsum(repeats) - repeats, repeats)
     return Hits(np.repeat(found, repeats), index.rows[np.repeat(low, repeats) + within].astype(np.int64))

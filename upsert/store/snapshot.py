@@ -172,8 +172,14 @@ class Snapshot:
                 else []
             )
         for run in merged:
-            rows = wanted.apply(present(self.layout, run))
-            yield self._repeated(rows).select(list(selected)) if is_counted else rows.select(list(selected))
+            yield self._wanted_rows(run, wanted).select(list(selected))
+
+    def _wanted_rows(self, run: SortedRows, wanted: Filter) -> pa.Table:
+        if not self.layout.is_counted:
+            return wanted.apply(present(self.layout, run))
+        # counts of rows that are not wanted may be incomplete, for a file that has only such rows was skipped
+        rows = present(self.layout, SortedRows(wanted.apply(run.rows), None))
+        return self._repeated(rows)
 
     def _pruned(self, runs: Sequence[Run], wanted: Filter, columns: Collection[str]) -> list[Run]:
         entries = [entry for run in runs for entry in run]
