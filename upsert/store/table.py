@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Self
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Self, TypeVar
 
 import pyarrow as pa
 
-from upsert.errors import SnapshotExpiredError, TableExistsError, UpsertError
+from upsert.errors import CorruptTableError, SnapshotExpiredError, TableExistsError
 from upsert.schema import TableSchema
 from upsert.store import append, compaction, expiry, maintenance, paths, staging, steps, table_file, view
 from upsert.store import changes as _changes
@@ -16,6 +16,7 @@ from upsert.store.commit import Committer
 from upsert.store.fold import Order
 from upsert.store.history import History
 from upsert.store.layout import Layout
+from upsert.store.retained_snapshot import RetainedSnapshot
 from upsert.store.snapshot import Snapshot
 from upsert.store.snapshot_info import SnapshotInfo
 from upsert.store.staging import StagedFiles
@@ -25,6 +26,8 @@ from upsert.store.version import Version
 from upsert.store.view import View
 
 __all__ = ["StagedFiles", "Table"]
+
+_T = TypeVar("_T")
 
 
 class Table:
@@ -131,8 +134,8 @@ class Table:
         staged = [self.stage(rows, order="rows")]
         try:
             return self.commit(staged, writer_id=writer_id, transaction=transaction, overwrite=overwrite)
-        except UpsertError:
-            self.discard(staged)
+        except Exception:
+            self.discard(staged)  # keeps what was published although an error was reported
             raise
 
     def stage(self, rows: pa.Table, *, order: Order) -> StagedFiles:
@@ -217,24 +220,30 @@ class Table:
             ConfigurationError: there is no such snapshot yet.
             SnapshotExpiredError: it has expired.
         """
-        while True:
-            head = self.published.latest()
-            try:
-                return self._snapshot_of(head if id is None else self.published.equal_to(id, head))
-            except SnapshotExpiredError:
-                # it expired between the two steps; what is asked for may still be there in a newer one
-                if self.published.latest().id == head.id:
-                    raise
+        return self._unless_expiring(lambda: self._snapshot_of(self._info(id)))
+
+    def _info(self, id: int | None) -> SnapshotInfo:
+        return self.published.latest() if id is None else self.published.equal_to(id)
 
     def _snapshot_of(self, info: SnapshotInfo) -> Snapshot:
-        return Snapshot(self.path, self.layout, self.published.files(info), info)
+        return RetainedSnapshot(self.published, info)
+
+    def _unless_expiring(self, read: Callable[[], _T]) -> _T:
+        """What ``read`` returns; again after an expiry in between, for a newer snapshot may hold the same."""
+        while True:
+            oldest = self.published.latest().oldest
+            try:
+                return read()
+            except (CorruptTableError, SnapshotExpiredError):
+                if self.published.latest().oldest == oldest:
+                    raise
 
     def history(self) -> tuple[SnapshotInfo, ...]:
         """The snapshots that can be read, oldest first."""
         return self.published.retained()
 
     def at(self, version: Version) -> View:
-        """The table at a reader's version, also one in the middle of a step.
+        """The table at a reader's version, also in the middle of a step.
 
         Raises:
             SnapshotExpiredError: its base or its target has expired.
@@ -253,11 +262,11 @@ class Table:
             SnapshotExpiredError: one of them has expired.
             UntrackedChangesError: a commit in between was written with ``change-tracking = false``.
         """
-        return _changes.changes(self, since, until, columns)
+        return self._unless_expiring(lambda: _changes.changes(self, since, until, columns))
 
     def advance(self, version: Version, *, max_rows: int | None = None, until: int | None = None) -> Version:
         """The end of a reader's next step; ``version`` itself when nothing is new: ``upsert.store.steps``."""
-        return steps.advance(self, version, max_rows=max_rows, until=until)
+        return self._unless_expiring(lambda: steps.advance(self, version, max_rows=max_rows, until=until))
 
     def changes_between(
         self,
@@ -268,7 +277,9 @@ class Table:
         buckets: Collection[int] | None = None,
     ) -> pa.Table:
         """The net changes of one step, of all buckets or some. See ``upsert.store.changes``."""
-        return _changes.changes_between(self, start, end, columns=columns, buckets=buckets)
+        return self._unless_expiring(
+            lambda: _changes.changes_between(self, start, end, columns=columns, buckets=buckets)
+        )
 
     # upkeep
 

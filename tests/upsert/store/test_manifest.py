@@ -1,0 +1,90 @@
+"""Manifests: every column type in statistics, folding, and a cost that does not grow with age."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.upsert.store.samples import KEY_VALUES
+from upsert.schema import TableSchema
+from upsert.store import Table, manifest
+from upsert.store.data_file import FileEntry
+from upsert.store.history import History
+from upsert.store.layout import Layout
+from upsert.store.manifest import Manifest, apply, combine, folded_count, read_manifest, write_manifest
+from upsert.store.snapshot_info import ManifestRef
+
+LAYOUT = Layout.of(TableSchema.of({"id": pa.int64()}, primary_key=["id"]))
+
+
+def entry(name: str, sequence: int = 0) -> FileEntry:
+    return FileEntry(name, (), 0, 0, sequence, 1, 0, 100, 0, {"id": 1}, {"id": 2})
+
+
+def test_what_is_written_is_read_and_new_files_get_the_commits_sequence(tmp_path: Path) -> None:
+    merged = entry("merged", sequence=3)
+    ref = write_manifest(str(tmp_path), LAYOUT, 4, [entry("new"), merged], [entry("old", sequence=2)])
+    found = read_manifest(str(tmp_path), LAYOUT, ManifestRef(ref.name, ref.entries, 5))
+    assert found == Manifest((entry("new", sequence=5), merged), (entry("old", sequence=2),))
+
+
+def test_statistics_of_every_type_survive(tmp_path: Path) -> None:
+    """Including NULL, the ends of the calendar, and bounds that are not known."""
+    types = {f"c{number}": type_ for number, type_ in enumerate(KEY_VALUES)}
+    table = Table.create(tmp_path / "t", TableSchema.of({"k": pa.int64(), **types}, primary_key=["k"]))
+    length = max(len(values) for values in KEY_VALUES.values())
+    columns = {
+        name: pa.array([*KEY_VALUES[type_], *[None] * (length - len(KEY_VALUES[type_]))], type_)
+        for name, type_ in types.items()
+    }
+    staged = table.stage(pa.table({"k": range(length), **columns}), order="rows")
+    info = table.commit([staged]).info
+    (found,) = History(table.path, table.layout).live(info).values()
+    (written,) = staged.files
+    assert (found.min, found.max) == (written.min, written.max)
+
+
+names = st.sampled_from("abcdef")
+
+
+@given(st.lists(st.tuples(st.sets(names, max_size=3), st.integers(0, 3)), max_size=8), st.integers(0, 8))
+def test_folding_changes_nothing(steps: list[tuple[set[str], int]], cut: int) -> None:
+    """Each step removes some live files and adds new ones; any suffix may be folded."""
+    live: dict[str, FileEntry] = {}
+    manifests = []
+    for number, (removed, added) in enumerate(steps):
+        gone = [file for name, file in live.items() if name[0] in removed]
+        new = [entry(f"{'abcdef'[n]}{number}") for n in range(added)]
+        manifests.append(Manifest(tuple(new), tuple(gone)))
+        apply(live, manifests[-1])
+    folded: dict[str, FileEntry] = {}
+    for one in (*manifests[:cut], combine(manifests[cut:])):
+        apply(folded, one)
+    assert folded == live
+
+
+def test_the_cost_of_a_commit_does_not_grow_with_its_age() -> None:
+    """Over 5000 commits the manifests stay few, and an entry is rewritten a logarithmic number of times."""
+    sizes: list[int] = []
+    rewritten = 0
+    for _ in range(5000):
+        sizes.append(1)
+        if count := folded_count(sizes):
+            rewritten += sum(sizes[-count:])
+            sizes[-count:] = [sum(sizes[-count:])]
+        assert len(sizes) <= manifest.MAX_MANIFESTS
+    assert rewritten < 5000 * 10
+
+
+@pytest.mark.parametrize("commits", [40])
+def test_a_table_of_many_commits_reads_the_same_with_nothing_remembered(tmp_path: Path, commits: int) -> None:
+    schema = TableSchema.of({"id": pa.int64()}, primary_key=["id"])
+    table = Table.create(tmp_path / "t", schema, {"write-only": "true"})
+    for number in range(commits):
+        table.write(pa.table({"id": [number]}))
+    info = table.snapshot().info
+    assert len(info.manifests) <= manifest.MAX_MANIFESTS
+    assert History(table.path, table.layout).live(info) == table.published.live(info)
+    assert [e.sequence for e in table.snapshot().files.entries] == list(range(commits, 0, -1))

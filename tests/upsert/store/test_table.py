@@ -1,0 +1,373 @@
+"""What a table's methods promise: transactions, staged files, kinds of commits, options, errors."""
+
+import json
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.helpers import changelog, multiset
+from tests.upsert.store.disk import assert_nothing_is_left_over, files_on_disk
+from upsert.errors import (
+    ChangelogError,
+    ConfigurationError,
+    CorruptTableError,
+    SchemaError,
+    SnapshotExpiredError,
+    TableExistsError,
+    TableNotFoundError,
+    UntrackedChangesError,
+)
+from upsert.schema import TableSchema
+from upsert.store import Table
+from upsert.store.history import History
+
+SCHEMA = TableSchema.of({"id": pa.int64(), "name": pa.string()}, primary_key=["id"])
+
+
+def rows(*lines: str) -> pa.Table:
+    return changelog(SCHEMA.arrow, *lines)
+
+
+def names(table: Table) -> dict[int, str]:
+    return {row["id"]: row["name"] for row in table.snapshot().scan().to_pylist()}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table.create(tmp_path / "users", SCHEMA, {"write-only": "true"})
+
+
+def forget_everything(table: Table) -> Table:
+    """The table as a new process sees it."""
+    opened = Table.open(table.path)
+    opened.published = History(table.path, table.layout)
+    return opened
+
+
+# commits
+
+
+def test_a_new_table_is_snapshot_0_and_empty(table: Table) -> None:
+    assert (table.snapshot().id, table.snapshot().scan().num_rows, table.history()) == (0, 0, ())
+    assert table.snapshot().scan().schema.names == ["id", "name"]
+
+
+def test_ordered_input_the_last_row_of_a_key_wins(table: Table) -> None:
+    table.write(rows("+I 1 a", "+U 1 b", "+I 2 c", "-D 2 c", "-D 3 x", "+I 3 y"))
+    assert names(table) == {1: "b", 3: "y"}
+
+
+def test_write_without_kinds_upserts(table: Table) -> None:
+    table.write(pa.table({"id": [1, 2, 1], "name": ["a", "b", "c"]}))
+    assert names(table) == {1: "c", 2: "b"}
+
+
+def test_raw_changes_of_all_tasks_are_folded_together(table: Table) -> None:
+    """The two halves of an update, and of a move to and fro, come from different tasks."""
+    table.write(rows("+I 1 a", "+I 2 b"))
+    staged = [table.stage_raw(rows("-U 1 a", "+U 2 c", "-D 2 c")), table.stage_raw(rows("+U 1 b", "-U 2 b"))]
+    table.commit(staged)
+    assert names(table) == {1: "b"}
+    assert_nothing_is_left_over(table)
+
+
+def test_raw_changes_that_leave_two_values_are_an_error_and_commit_nothing(table: Table) -> None:
+    staged = [table.stage_raw(rows("+I 1 a")), table.stage_raw(rows("+I 1 b"))]
+    with pytest.raises(ChangelogError, match=r"key {'id': 1}"):
+        table.commit(staged)
+    assert table.snapshot().id == 0
+    table.discard(staged)
+    assert_nothing_is_left_over(table)
+
+
+def test_finished_and_raw_files_commit_together(table: Table) -> None:
+    staged = [table.stage(rows("+I 1 a"), order="none"), table.stage_raw(rows("+I 2 b"))]
+    table.commit(pickle.loads(pickle.dumps(staged)))
+    assert names(table) == {1: "a", 2: "b"}
+
+
+def test_an_overwrite_replaces_everything_also_by_nothing(table: Table) -> None:
+    table.write(rows("+I 1 a", "+I 2 b"))
+    assert table.write(rows("+I 3 c"), overwrite=True).info.kind == "overwrite"
+    assert names(table) == {3: "c"}
+    table.write(rows().slice(0, 0), overwrite=True)
+    assert names(table) == {}
+
+
+def test_nothing_to_commit_publishes_nothing(table: Table) -> None:
+    assert table.write(rows()).id == 0
+    assert table.write(rows(), overwrite=True).id == 0
+    assert table.commit([]).id == 0
+
+
+def test_partitions_are_folders_and_rows_keep_apart(tmp_path: Path) -> None:
+    schema = TableSchema.of(
+        {"day": pa.string(), "id": pa.int64()}, primary_key=["day", "id"], partitioned_by=["day"]
+    )
+    table = Table.create(tmp_path / "t", schema, {"bucket": "2"})
+    rows = pa.table({"day": ["a/b", "a/b", "..", "c=d"], "id": [1, 2, 1, 1]})
+    table.write(rows)
+    assert multiset(table.snapshot().scan()) == multiset(rows)
+    folders = {name.split("/")[0] for name in files_on_disk(table) if "bucket-" in name}
+    assert folders == {"day=a%2Fb", "day=..", "day=c%3Dd"}
+
+
+# transactions
+
+
+def test_the_same_transaction_again_is_a_no_op(table: Table) -> None:
+    first = table.write(rows("+I 1 a"), writer_id="query", transaction=7)
+    for transaction in (7, 3):
+        assert table.write(rows("+I 1 b"), writer_id="query", transaction=transaction).id == first.id
+    assert names(table) == {1: "a"}
+    assert table.write(rows("+I 1 c"), writer_id="other", transaction=7).id == 2
+
+
+def test_a_transaction_replayed_after_its_snapshot_is_gone_is_a_no_op(table: Table) -> None:
+    table.write(rows("+I 1 a"), writer_id="query", transaction=7)
+    for number in range(4):
+        table.write(rows(f"+I 1 v{number}"))
+    table.expire(keep=1)
+    with pytest.raises(SnapshotExpiredError):
+        table.snapshot(1)
+    again = forget_everything(table)
+    staged = [again.stage_raw(rows("+I 1 a"))]
+    again.commit(staged, writer_id="query", transaction=7)
+    assert names(again) == {1: "v3"}
+
+
+def test_a_transaction_without_rows_is_recorded_and_starts_no_new_state(table: Table) -> None:
+    table.write(rows("+I 1 a"))
+    info = table.commit([], writer_id="query", transaction=0).info
+    assert (info.id, info.data_version, dict(info.writers)) == (2, 1, {"query": 0})
+    assert table.changes(1).num_rows == 0
+
+
+@pytest.mark.parametrize(("writer", "transaction"), [("w", None), (None, 1), ("", 1), ("w", -1)])
+def test_writer_and_transaction_come_together(
+    table: Table, writer: str | None, transaction: int | None
+) -> None:
+    with pytest.raises(ConfigurationError, match="both writer_id"):
+        table.write(rows("+I 1 a"), writer_id=writer, transaction=transaction)
+
+
+def test_an_untracked_commit_is_named_by_who_reads_changes(table: Table) -> None:
+    table.write(rows("+I 1 a"))
+    table.commit([table.stage(rows("+I 2 b"), order="rows")], tracked=False)
+    with pytest.raises(UntrackedChangesError, match="snapshot 2"):
+        table.changes(1)
+
+
+# tables without primary key
+
+
+def test_counted_tables_keep_equal_rows_apart(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", TableSchema.of({"a": pa.int64()}))
+    table.write(pa.table({"a": [1, 1, 2]}))
+    table.write(pa.table({"a": [1, 3], "_row_kind": ["-D", "+I"]}))
+    assert sorted(table.snapshot().scan()["a"].to_pylist()) == [1, 2, 3]
+
+
+def test_taking_away_what_is_not_there_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", TableSchema.of({"a": pa.int64()}))
+    table.write(pa.table({"a": [1]}))
+    for overwrite, taken in ((False, [1, 1]), (True, [1])):
+        with pytest.raises(ChangelogError, match=r"row {'a': 1} .* got -1"):
+            table.write(pa.table({"a": taken, "_row_kind": ["-D"] * len(taken)}), overwrite=overwrite)
+    assert table.snapshot().id == 1
+    assert_nothing_is_left_over(table)
+
+
+# creating and opening
+
+
+def test_create_refuses_what_exists_and_if_not_exists_opens_it(table: Table) -> None:
+    with pytest.raises(TableExistsError, match="choose another path"):
+        Table.create(table.path, SCHEMA)
+    assert Table.create(table.path, SCHEMA, if_not_exists=True).uuid == table.uuid
+
+
+def test_a_file_uri_is_a_path(tmp_path: Path) -> None:
+    created = Table.create(f"file://{tmp_path}/my%20table", SCHEMA)
+    assert created.path == f"{tmp_path}/my table"
+    assert Table.open(created.path).uuid == created.uuid
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/t", "hdfs://host/t", "file://host/t", ""])
+def test_other_places_are_refused_by_name(path: str) -> None:
+    with pytest.raises(ConfigurationError, match="table path must"):
+        Table.create(path, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"buckets": "2"}, "did you mean 'bucket'"),
+        ({"bucket": "0"}, "must be a positive integer, got '0'"),
+        ({"bucket-key": "name"}, r"must name primary key columns \(id\), got 'name'"),
+        ({"change-tracking": "maybe"}, "must be true or false"),
+        ({"num-sorted-run.compaction-trigger": "1"}, "at least 2"),
+    ],
+)
+def test_wrong_options_write_nothing(options: dict[str, str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Table.create(tmp_path / "t", SCHEMA, options)
+    assert not (tmp_path / "t").exists()
+
+
+def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text("")
+    with pytest.raises(ConfigurationError, match="must be a folder"):
+        Table.create(tmp_path / "t", SCHEMA)
+
+
+def test_no_hard_links_no_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def link(source: str, target: str) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("os.link", link)
+    with pytest.raises(ConfigurationError, match="file system with hard links"):
+        Table.create(tmp_path / "t", SCHEMA)
+    assert list((tmp_path / "t").rglob("*.*")) == []
+
+
+def test_a_table_made_anew_at_the_same_path_is_another_one(table: Table, tmp_path: Path) -> None:
+    table.write(rows("+I 1 a"))
+    staged = table.stage(rows("+I 2 b"), order="rows")
+    Path(table.path).rename(tmp_path / "old")
+    anew = Table.create(table.path, SCHEMA)
+    assert (anew.snapshot().id, names(anew)) == (0, {})
+    with pytest.raises(ConfigurationError, match="dropped and created again"):
+        anew.commit([staged])
+
+
+# bad input: nothing is written
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (
+            pa.table({"id": pa.array([None], pa.int64()), "name": ["a"]}),
+            "PRIMARY KEY column 'id' must not be NULL",
+        ),
+        (pa.table({"id": ["1"], "name": ["a"]}), "'id' must be BIGINT, got Arrow type string"),
+        (pa.table({"id": [1]}), "lacks name"),
+        (pa.table({"id": [1], "name": ["a"], "age": [1]}), "unknown age"),
+    ],
+)
+def test_rows_that_do_not_fit_write_nothing(table: Table, bad: pa.Table, message: str) -> None:
+    before = files_on_disk(table)
+    for attempt in (table.write, table.stage_raw):
+        with pytest.raises(SchemaError, match=message):
+            attempt(bad)
+    assert files_on_disk(table) == before
+
+
+def test_a_missing_table_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TableNotFoundError, match=r"no table lies at .*nowhere"):
+        Table.open(tmp_path / "nowhere")
+
+
+def test_a_dropped_table_is_named(table: Table, tmp_path: Path) -> None:
+    Path(table.path).rename(tmp_path / "gone")
+    with pytest.raises(TableNotFoundError, match="was it dropped"):
+        table.snapshot()
+
+
+def test_ids_that_are_no_snapshots_are_refused(table: Table) -> None:
+    table.write(rows("+I 1 a"))
+    for id in (-1, 2):
+        with pytest.raises(ConfigurationError, match="between 0 and the latest, 1"):
+            table.snapshot(id)
+
+
+# damaged files
+
+
+def path_of(table: Table, kind: str) -> Path:
+    found = {
+        "table": "table.json",
+        "snapshot": f"snapshot/snapshot-{1:020d}",
+        "manifest": table.snapshot().info.manifests[0].name,
+        "data": next(iter(table.published.live(table.snapshot().info))),
+    }
+    found["index"] = found["data"].removesuffix(".arrow") + ".index.arrow"
+    return Path(table.path, found[kind])
+
+
+def read_all(path: str) -> None:
+    opened = Table.open(path)
+    opened.published = History(opened.path, opened.layout)
+    opened.snapshot().lookup(["id"], pa.table({"id": [1]}))
+
+
+@pytest.mark.parametrize("kind", ["table", "snapshot", "manifest", "data", "index"])
+@pytest.mark.parametrize("damage", ["cut", "garbage"])
+def test_a_damaged_file_is_named(table: Table, kind: str, damage: str) -> None:
+    table.write(rows("+I 1 a"))
+    path = path_of(table, kind)
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2] if damage == "cut" else b"garbage" * 20)
+    with pytest.raises(CorruptTableError, match=path.name):
+        read_all(table.path)
+
+
+@pytest.mark.parametrize("kind", ["manifest", "data", "index"])
+def test_a_missing_file_is_named(table: Table, kind: str) -> None:
+    table.write(rows("+I 1 a"))
+    path = path_of(table, kind)
+    path.unlink()
+    with pytest.raises(CorruptTableError, match=f"{path.name}.* is missing"):
+        read_all(table.path)
+
+
+def test_a_missing_snapshot_in_the_middle_is_named(table: Table) -> None:
+    for number in range(3):
+        table.write(rows(f"+I {number} a"))
+    Path(table.path, f"snapshot/snapshot-{2:020d}").unlink()
+    with pytest.raises(CorruptTableError, match=f"snapshot-{2:020d}' is missing"):
+        forget_everything(table).snapshot(2)
+
+
+@pytest.mark.parametrize("kind", ["table", "snapshot"])
+def test_another_format_version_is_named_with_what_to_do(table: Table, kind: str) -> None:
+    table.write(rows("+I 1 a"))
+    path = path_of(table, kind)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 2}))
+    with pytest.raises(
+        CorruptTableError, match="reads format version 1, got 2; open the table with the release"
+    ):
+        read_all(table.path)
+
+
+@pytest.mark.parametrize("name", ["../other.arrow", "/etc/passwd", "manifest/../../x", ""])
+def test_names_in_files_do_not_lead_out_of_the_folder(table: Table, name: str) -> None:
+    table.write(rows("+I 1 a"))
+    path = path_of(table, "snapshot")
+    value = json.loads(path.read_text())
+    value["manifests"][0]["name"] = name
+    path.write_text(json.dumps(value))
+    with pytest.raises(CorruptTableError, match="must stay within the table's folder"):
+        read_all(table.path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("kind", "merge"),
+        ("oldest", -1),
+        ("tracked", 1),
+        ("writers", {"w": "1"}),
+        ("id", 2),
+        ("manifests", [{}]),
+    ],
+)
+def test_a_snapshot_with_a_wrong_field_is_refused(table: Table, field: str, value: object) -> None:
+    table.write(rows("+I 1 a"))
+    path = path_of(table, "snapshot")
+    path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
+    with pytest.raises(CorruptTableError, match=path.name):
+        read_all(table.path)

@@ -1,0 +1,32 @@
+"""A snapshot as its table hands it out: it knows what it means when its files are gone."""
+
+from __future__ import annotations
+
+from upsert.errors import CorruptTableError
+from upsert.store.data_file import DataFile, FileEntry
+from upsert.store.history import History
+from upsert.store.snapshot import Snapshot
+from upsert.store.snapshot_info import SnapshotInfo
+
+
+class RetainedSnapshot(Snapshot):
+    """A snapshot of a table in which snapshots may expire, also while this one is being read."""
+
+    def __init__(self, history: History, info: SnapshotInfo) -> None:
+        super().__init__(history.root, history.layout, history.files(info), info)
+        self._history = history
+
+    def _open(self, entry: FileEntry) -> DataFile:
+        """Open a data file.
+
+        Raises:
+            SnapshotExpiredError: the file is gone because the snapshot has expired.
+            CorruptTableError: it is missing or damaged for another reason.
+        """
+        try:
+            return super()._open(entry)
+        except CorruptTableError as cause:
+            head = self._history.latest()
+            if self.id < head.oldest:
+                raise self._history.expired(self.id, head) from cause
+            raise
