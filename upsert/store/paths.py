@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import re
+from hashlib import sha256
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
@@ -33,6 +34,8 @@ COMPACTION_ERROR: Final = "compaction-error.txt"
 TEMPORARY_SUFFIX: Final = ".tmp"
 NULL_PARTITION: Final = "__DEFAULT_PARTITION__"
 
+_MAX_NAME: Final = 200
+"""Most file systems take names of up to 255 bytes."""
 _DATA: Final = ".arrow"
 _INDEX: Final = ".index.arrow"
 _BUCKET: Final = re.compile(r"([^/]+=[^/]*/)*bucket-\d+")
@@ -114,8 +117,7 @@ def bucket_folder(partition: Partition, bucket: int) -> str:
     >>> bucket_folder((("day", "2013/01"), ("hub", None)), 3)
     'day=2013%2F01/hub=__DEFAULT_PARTITION__/bucket-3'
     """
-    folders = [f"{quote(name, safe='')}={_partition_text(value)}" for name, value in partition]
-    return "/".join((*folders, f"bucket-{bucket}"))
+    return "/".join((*(_partition_folder(name, value) for name, value in partition), f"bucket-{bucket}"))
 
 
 def is_bucket(folder: str) -> bool:
@@ -127,8 +129,12 @@ def is_bucket(folder: str) -> bool:
     return _BUCKET.fullmatch(folder) is not None
 
 
-def _partition_text(value: str | None) -> str:
-    return NULL_PARTITION if value is None else quote(value, safe="")
+def _partition_folder(name: str, value: str | None) -> str:
+    """``name=value``; nothing reads it back, so a name that no file system would take may be cut."""
+    text = f"{quote(name, safe='')}={NULL_PARTITION if value is None else quote(value, safe='')}"
+    if len(text) <= _MAX_NAME:
+        return text
+    return f"{text[: _MAX_NAME - 33]}~{sha256(text.encode()).hexdigest()[:32]}"
 
 
 def data_file(partition: Partition, bucket: int, base: int, unique: str) -> str:
