@@ -87,7 +87,7 @@ def data_commits(table: VersionedTable, after: int, until: int) -> Sequence[Snap
         SnapshotExpiredError: one of them has expired.
     """
     head = table.published.latest()
-    # ``after`` may be an expired id that a later snapshot with equal rows stands for: nothing changed up to that
+    # ``after`` may be an expired id that a later snapshot with equal rows stands for
     first = max(after + 1, head.oldest)
     infos = (table.published.info(number, head) for number in range(first, until + 1))
     return [info for info in infos if info.changes_rows]

@@ -230,6 +230,33 @@ def test_what_a_dead_stalled_writer_left_under_an_expired_id_is_never_seen(table
     assert_nothing_is_left_over(table)
 
 
+def linked_then_expired(table: Table) -> Table:
+    """A writer whose snapshot and its successor are published and expired before it looks again."""
+
+    def link_and_stall(path: str, content: bytes) -> bool:
+        won = put_if_absent(path, content)
+        for number in (50, 51):
+            table.write(rows(number))
+        table.expire(keep=1)
+        return won
+
+    return with_surroundings(table, Surroundings(put_if_absent=link_and_stall))
+
+
+def test_a_transaction_that_expired_before_its_writer_looked_is_known_to_be_committed(table: Table) -> None:
+    table.write(rows(1))
+    assert linked_then_expired(table).write(rows(2), writer_id="query", transaction=1).id == 2
+    assert ids_of(table) == [1, 2, 50, 51]
+
+
+def test_a_commit_that_expired_before_its_writer_looked_says_that_it_cannot_tell(table: Table) -> None:
+    """Its rows are there; a writer without transactions must look for them itself, and its files stay."""
+    table.write(rows(1))
+    with pytest.raises(StaleWriterError, match="cannot be told whether"):
+        linked_then_expired(table).write(rows(2))
+    assert ids_of(Table.open(table.path)) == [1, 2, 50, 51]
+
+
 def test_files_staged_before_a_clean_up_cannot_be_committed(table: Table) -> None:
     table.write(rows(1))
     for staged in (table.stage(rows(2), order="none"), table.stage_raw(rows(2))):
