@@ -47,7 +47,7 @@ def build_sidecar(layout: Layout, rows: pa.RecordBatch) -> pa.RecordBatch:
     arrays: list[pa.Array] = []
     for index in layout.indexes:
         hashes = hash_columns([rows.column(name) for name in index.columns], rows.num_rows)
-        order = np.argsort(hashes, kind="stable")
+        order = np.argsort(hashes)  # rows of equal hashes in any order: a third of the time of a stable sort
         arrays += [pa.array(hashes[order]), pa.array(order.astype(np.uint32))]
     return pa.record_batch(arrays, schema=sidecar_schema(layout))
 
