@@ -7,7 +7,7 @@ all others, texts by their UTF-8 bytes, binaries by unsigned bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,9 @@ import pyarrow.compute as pc
 from upsert.store.hashing import decimal_words, fixed_bytes, fixed_width, is_null, one_array
 
 Column: TypeAlias = pa.Array | pa.ChunkedArray
+
+_MAX_BYTES: Final = 1 << 30
+"""Arrow's texts end at 2 GB an array, whatever the chunks of a column; larger ones need wider offsets."""
 
 
 class KeyOrder(NamedTuple):
@@ -112,6 +115,8 @@ def _codes(column: Column) -> list[npt.NDArray[Any]]:
 
 
 def _text_order(column: Column) -> KeyOrder:
+    if column.nbytes > _MAX_BYTES:
+        column = column.cast(pa.large_string() if pa.types.is_string(column.type) else pa.large_binary())
     rows = pc.sort_indices(column).to_numpy().astype(np.int64)
     is_first = np.ones(len(rows), dtype=np.bool_)
     if len(rows):

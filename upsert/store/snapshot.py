@@ -42,6 +42,18 @@ class Snapshot:
         info: what the snapshot's file says.
         layout: physical form of the table.
         files: the live data files.
+
+    >>> import tempfile
+    >>> from upsert.schema import TableSchema
+    >>> from upsert.store.table import Table
+    >>> schema = TableSchema.of({"id": pa.int64(), "hub": pa.string()}, primary_key=["id"]).index("hub")
+    >>> table = Table.create(tempfile.mkdtemp() + "/planes", schema)
+    >>> snapshot = table.write(pa.table({"id": [1, 2, 3], "hub": ["JFK", "EWR", "JFK"]}))
+    >>> snapshot.lookup(["hub"], pa.table({"hub": ["JFK", None, "LGA"]}))["id"].to_pylist()
+    [1, 3]
+    >>> positions, rows = snapshot.match(["id"], pa.table({"id": [3, 9, 3]}), select=["hub"])
+    >>> positions.tolist(), rows.num_rows
+    ([0, 2], 2)
     """
 
     def __init__(self, root: str | Path, layout: Layout, files: FileSet, info: SnapshotInfo) -> None:

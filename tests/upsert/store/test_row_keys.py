@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.upsert.store.samples import KEY_VALUES, canonical
+from upsert.store import row_keys
 from upsert.store.row_keys import equal_rows, order_by
 
 TYPES = list(KEY_VALUES)
@@ -72,6 +73,20 @@ def test_order_of_sixteen_byte_hashes_is_that_of_their_bytes():
     values = [bytes([a, *([0] * 14), b]) for a in (255, 0, 128) for b in (1, 0, 255)]
     order = order_by([pa.array(values, pa.binary(16))])
     assert [values[i] for i in order.rows] == sorted(values)
+
+
+@pytest.mark.parametrize("type_", [pa.string(), pa.binary()], ids=str)
+def test_texts_too_large_for_one_array_are_ordered_too(type_, monkeypatch):
+    """Keys of a merge of many files may exceed 2 GB; here the limit is 0."""
+    values = pa.array(["b", "", "a", "b"]).cast(type_)
+    whole = order_by([values, values])
+    monkeypatch.setattr(row_keys, "_MAX_BYTES", 0)
+    for columns in ([values], [values, values], [pa.chunked_array([values.slice(0, 1), values.slice(1)])]):
+        order = order_by(columns)
+        assert (order.rows.tolist(), order.is_first.tolist()) == (
+            whole.rows.tolist(),
+            whole.is_first.tolist(),
+        )
 
 
 @pytest.mark.parametrize("type_", [pa.string(), pa.int64()], ids=str)
