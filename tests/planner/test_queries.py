@@ -1,0 +1,186 @@
+"""Optimized queries against Spark's own join of the tables' snapshots: plans, columns and rows."""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyspark.sql.functions as F
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import planner
+from planner.plan import tree
+from tests.planner.shapes import SCHEMAS, SHAPES, VIEWS
+from upsert.managed import frames
+from upsert.rowkind import RowKind
+from upsert.store import Table
+
+pytestmark = pytest.mark.spark
+Rows = Counter[str]
+PLANS = Path(__file__).parent / "plans_of_queries.txt"
+
+
+@dataclass
+class Warehouse:
+    spark: SparkSession
+    tables: dict[str, Table]
+
+    def changes(self) -> dict[str, DataFrame]:
+        """The tables' changes, also as temp views of their names."""
+        return self.views({name: frames.read_changes(self.spark, t.path) for name, t in self.tables.items()})
+
+    def snapshots(self) -> dict[str, DataFrame]:
+        return self.views({name: frames.read(self.spark, table.path) for name, table in self.tables.items()})
+
+    def views(self, found: dict[str, DataFrame]) -> dict[str, DataFrame]:
+        for name, df in found.items():
+            df.createOrReplaceTempView(name)
+        self.spark.sql(VIEWS)
+        return found
+
+
+def orders(ids: range, shift: int) -> pa.Table:
+    start = datetime(2013, 1, 1, tzinfo=UTC)
+    return pa.table(
+        {
+            "order_id": list(ids),
+            "product_id": [None if i % 11 == 0 else (i * 7 + shift) % 13 for i in ids],
+            "amount": [float(i % 9) for i in ids],
+            "note": [None if i % 5 == 0 else f"note {i % 3} {shift}" for i in ids],
+            "parent": [(i + shift) // 2 for i in ids],
+            "at": [start + timedelta(seconds=i) for i in ids],
+        }
+    )
+
+
+def products(ids: range, shift: int) -> pa.Table:
+    return pa.table(
+        {
+            "product_id": pa.array(list(ids), pa.int32()),
+            "name": ["pqr"[i % 3] * (1 + (i + shift) % 2) for i in ids],
+            "price": [i / 2 + shift for i in ids],
+            "shop": [("north", "south", "east", None)[(i + shift) % 4] for i in ids],
+        }
+    )
+
+
+def shelves(shops: tuple[str, ...], ids: range, shift: int) -> pa.Table:
+    pairs = [(shop, i) for shop in shops for i in ids]
+    return pa.table(
+        {
+            "shop": [shop for shop, _ in pairs],
+            "product": [i for _, i in pairs],
+            "count": pa.array([(i + shift) % 4 for _, i in pairs], pa.int16()),
+        }
+    )
+
+
+def deletes(table: Table, column: str, values: list[Any]) -> pa.Table:
+    rows = table.snapshot().lookup([column], pa.table({column: values}))
+    return rows.append_column("_row_kind", pa.array(["-D"] * rows.num_rows))
+
+
+@pytest.fixture(scope="module")
+def warehouse(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+    folder = tmp_path_factory.mktemp("warehouse")
+    tables = {
+        name: Table.create(folder / name, schema, {"bucket": "2" if name == "products" else "1"})
+        for name, schema in SCHEMAS.items()
+    }
+    tables["orders"].write(orders(range(60), 0))
+    tables["products"].write(products(range(10), 0))
+    tables["shelves"].write(shelves(("north", "south"), range(12), 0))
+    return Warehouse(spark, tables)
+
+
+def change_everything(tables: dict[str, Table]) -> None:
+    """Updates, of join keys too, inserts and deletes in every table."""
+    tables["orders"].write(orders(range(50, 70), 5))
+    tables["orders"].write(deletes(tables["orders"], "order_id", [1, 2, 8, 30]))
+    tables["products"].write(products(range(7, 13), 1))
+    tables["products"].write(deletes(tables["products"], "product_id", [0, 4]))
+    tables["shelves"].write(shelves(("south", "east"), range(5), 3))
+    tables["shelves"].write(deletes(tables["shelves"], "shop", ["east"]))
+
+
+def in_one(shapes: Mapping[str, DataFrame]) -> DataFrame:
+    """All queries as one, with rows of title, row as JSON, and kind: a stream for each would take minutes."""
+    parts = []
+    for title, df in shapes.items():
+        own = [name for name in df.columns if name != "_row_kind"]
+        plain = df.toDF(*(f"c{i}" if i < len(own) else name for i, name in enumerate(df.columns)))
+        row = F.to_json(F.struct(*plain.columns[: len(own)]), {"ignoreNullFields": "false"})
+        kind = F.col("_row_kind") if "_row_kind" in df.columns else F.lit("+I")
+        parts.append(plain.select(F.lit(title).alias("title"), row.alias("row"), kind.alias("kind")))
+    return reduce(DataFrame.union, parts)
+
+
+@pytest.fixture(scope="module")
+def results(
+    warehouse: Warehouse, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Rows], dict[str, Rows]]:
+    """Net rows of each optimized query after a first load and a round of changes, and its batch join."""
+    changes = warehouse.changes()
+    optimized = {
+        title: planner.optimize(shape(warehouse.spark, changes), strategy="force", shards=1)
+        for title, shape in SHAPES.items()
+    }
+    net: dict[str, Rows] = {title: Counter() for title in SHAPES}
+
+    def take(batch: DataFrame, batch_id: int) -> None:
+        for title, row, kind in batch.collect():
+            net[title][row] += RowKind(kind).sign
+        if batch_id == 0:  # the first load is through; all changes are one more batch
+            change_everything(warehouse.tables)
+
+    writer = in_one(optimized).writeStream.foreachBatch(take)
+    query = writer.option("checkpointLocation", str(tmp_path_factory.mktemp("checkpoint"))).start()
+    query.processAllAvailable()
+    query.stop()
+    snapshots = warehouse.snapshots()
+    wanted: dict[str, Rows] = {title: Counter() for title in SHAPES}
+    for title, row, _ in in_one(
+        {t: shape(warehouse.spark, snapshots) for t, shape in SHAPES.items()}
+    ).collect():
+        wanted[title][row] += 1
+    return net, wanted
+
+
+@pytest.mark.parametrize("title", SHAPES)
+def test_rows_are_those_of_a_batch_join(title: str, results: tuple[dict[str, Rows], dict[str, Rows]]) -> None:
+    """What the query has put out in both rounds adds up to the join of the tables as they are now."""
+    net, wanted = (found[title] for found in results)
+    assert {row: count for row, count in net.items() if count} == wanted
+    assert len(wanted) > 1, "the oracle must have rows, or the test shows nothing"
+
+
+def test_columns_are_the_users_and_the_kind(warehouse: Warehouse) -> None:
+    changes = warehouse.changes()
+    found = {
+        title: planner.optimize(shape(warehouse.spark, changes)).dtypes for title, shape in SHAPES.items()
+    }
+    snapshots = warehouse.snapshots()
+    users = {title: shape(warehouse.spark, snapshots).dtypes for title, shape in SHAPES.items()}
+    assert found == {title: [*dtypes, ("_row_kind", "string")] for title, dtypes in users.items()}
+
+
+def renumbered(plan: str) -> str:
+    """The plan with expression ids counted from 1 in the order of appearance, and no path."""
+    numbers: dict[str, str] = {}
+    return re.sub(r"#-?\d+", lambda match: numbers.setdefault(match[0], f"#{len(numbers) + 1}"), plan)
+
+
+def test_plans_are_as_recorded(warehouse: Warehouse) -> None:
+    changes = warehouse.changes()
+    found = {title: planner.explain(shape(warehouse.spark, changes)) for title, shape in SHAPES.items()}
+    text = "\n".join(f"# title: {title}\n{renumbered(tree(found[title].after))}\n" for title in found)
+    if os.environ.get("REWRITE_PLANS"):
+        PLANS.write_text(text)
+    assert text == PLANS.read_text()
