@@ -219,7 +219,7 @@ def time_writes(folder: Path, rows: int, batch: int) -> dict[str, Any]:
 
 
 def worker_memory(path: Path, rows: int, keys: int) -> dict[str, Any]:
-    """Memory of a fresh process after lookups of the same keys, and after lookups all over the table."""
+    """Memory of a fresh process after lookups of few keys, of many, and of many different ones."""
     table = sum(file.stat().st_size for file in path.rglob("*.arrow"))
     result: dict[str, Any] = {"table_mb": round(table / 2**20)}
     for name, different in (("one_set_of_keys", 1), ("twenty_sets_of_keys", 20)):

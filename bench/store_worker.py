@@ -13,7 +13,11 @@ from upsert.store.table import Table
 
 
 def memory_mb() -> dict[str, int]:
-    """Resident memory of this process by kind; pages of mapped files are shared and can be dropped."""
+    """Resident memory of this process: its own, and pages of mapped files.
+
+    Those are shared between processes, and the kernel drops them when it needs room. It also maps the 15
+    neighbours of a page that is touched, if they are in its cache.
+    """
     lines = Path("/proc/self/status").read_text().splitlines()
     sizes = {line.split(":")[0]: int(line.split()[1]) for line in lines if line.startswith("Rss")}
     return {"own_mb": sizes["RssAnon"] // 1024, "mapped_mb": sizes["RssFile"] // 1024}

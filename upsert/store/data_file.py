@@ -19,11 +19,10 @@ from uuid import uuid4
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from cachetools import LRUCache
 
-from upsert import types
 from upsert.errors import CorruptTableError
+from upsert.store.bounds import bounds
 from upsert.store.failpoints import reach
 from upsert.store.layout import KIND_COLUMN, Layout
 from upsert.store.lookup_index import HashIndex, build_sidecar, read_indexes, sidecar_schema
@@ -36,8 +35,6 @@ MAX_OPEN_FILES: Final = 2048
 MAX_ROWS: Final = 8_000_000
 MAX_BYTES: Final = 1 << 30
 """A larger run is written as several files: Arrow's string columns end at 2 GB."""
-_STATISTICS_LENGTH: Final = 64
-"""Texts in statistics are cut to this, for every manifest repeats them."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +104,7 @@ def write_data_file(
     _write_batch(index_file(path), build_sidecar(layout, batch))
     sync_folder(os.path.dirname(path))
     reach("data.after-sidecar")
-    low, high = _statistics(layout, batch, {name for name, _ in partition})
+    low, high = bounds(layout, batch, {name for name, _ in partition})
     return FileEntry(
         file=name,
         partition=partition,
@@ -295,38 +292,3 @@ def _damaged(path: str, expected: str, found: str) -> CorruptTableError:
     return CorruptTableError(
         f"data file {path!r} must have {expected}, got {found}; restore the file from a copy"
     )
-
-
-def _statistics(
-    layout: Layout, batch: pa.RecordBatch, partition: set[str]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    low: dict[str, Any] = {}
-    high: dict[str, Any] = {}
-    for column in layout.schema.columns:
-        if types.is_scalar(column.type):
-            bounds = pc.min_max(batch.column(column.name))
-            is_whole = column.name in partition
-            low[column.name] = _lower_bound(bounds["min"], is_whole)
-            high[column.name] = _upper_bound(bounds["max"], is_whole)
-    return low, high
-
-
-def _lower_bound(value: pa.Scalar, is_whole: bool) -> Any:
-    bound = _python_value(value)
-    return bound[:_STATISTICS_LENGTH] if isinstance(bound, str | bytes) and not is_whole else bound
-
-
-def _upper_bound(value: pa.Scalar, is_whole: bool) -> Any:
-    bound = _python_value(value)
-    if isinstance(bound, str | bytes) and len(bound) > _STATISTICS_LENGTH and not is_whole:
-        return None  # the beginning of a text is below it, so it bounds nothing
-    return bound
-
-
-def _python_value(value: pa.Scalar) -> Any:
-    """The value, or None where Python has none (a time beyond the year 9999) or it does not compare (NaN)."""
-    try:
-        plain = value.as_py()
-    except (ValueError, OverflowError):
-        return None
-    return None if plain != plain else plain

@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from upsert.errors import SchemaError
 from upsert.store.data_file import DataFile, FileEntry
 from upsert.store.file_set import FileSet, Run
 from upsert.store.filters import Filter, Where, parse_where
-from upsert.store.hashing import bucket_of, one_array
+from upsert.store.hashing import one_array
 from upsert.store.layout import COUNT_COLUMN, PRIMARY_KEY, ROW_HASH_COLUMN, Layout, LookupIndex
 from upsert.store.lookup import (
     Matches,
@@ -25,8 +24,8 @@ from upsert.store.lookup import (
     signed_matches,
 )
 from upsert.store.merge import SortedRows, check_counts, merge_runs, present
-from upsert.store.paths import Partition
 from upsert.store.probe import Positions, Probe, prepare
+from upsert.store.routing import buckets_for
 from upsert.store.row_keys import order_by
 from upsert.store.snapshot_info import SnapshotInfo
 
@@ -230,7 +229,7 @@ class Snapshot:
         needed = self._needed((*selected, *wanted.columns), keys=self.layout.is_counted)
         positions: list[Positions] = [np.empty(0, np.int64)]
         batches: list[pa.RecordBatch] = []
-        for runs, part in self._by_bucket(probe):
+        for runs, part in buckets_for(self.layout, self.files, probe):
             for matches in self._search(index, runs, part, needed):
                 positions.append(part.origin[matches.probes])
                 batches.append(matches.rows)
@@ -270,44 +269,6 @@ class Snapshot:
         check_counts(rows.take(pa.array(order.firsts)), sums)
         repeated = np.repeat(order.firsts, sums)
         return positions[repeated], rows.take(pa.array(repeated))
-
-    def _by_bucket(self, probe: Probe) -> Iterable[tuple[Sequence[Run], Probe]]:
-        """The buckets that may hold matches, each with the keys that may match there."""
-        layout = self.layout
-        numbers = None
-        if layout.buckets > 1 and set(layout.bucket_key) <= set(probe.columns):
-            numbers = bucket_of(probe.hashes(layout.bucket_key), layout.buckets)
-        partitions = self._partition_codes(probe)
-        for (partition, bucket), runs in self.files.groups.items():
-            mask = np.ones(len(probe), dtype=np.bool_) if numbers is None else numbers == bucket
-            for codes, of_group in partitions:
-                if partition in of_group:
-                    mask &= codes == of_group[partition]
-            if mask.all() and len(mask):
-                yield runs, probe
-            elif mask.any():
-                yield runs, probe.take(np.flatnonzero(mask))
-
-    def _partition_codes(self, probe: Probe) -> list[tuple[Positions, dict[Partition, int]]]:
-        """For each partition column of the keys: a number for each key's value, and for each partition's."""
-        codes = []
-        for name in self.layout.schema.partitioned_by:
-            type_ = self.layout.stored.field(name).type
-            if name in probe.columns and not pa.types.is_floating(type_):
-                codes.append(self._codes_of(name, type_, probe))
-        return codes
-
-    def _codes_of(
-        self, name: str, type_: pa.DataType, probe: Probe
-    ) -> tuple[Positions, dict[Partition, int]]:
-        # all rows of a file have the partition's value; where its bounds do not know it, nothing is skipped
-        values = {partition: runs[0][0].min.get(name) for (partition, _), runs in self.files.groups.items()}
-        distinct = {value: code for code, value in enumerate(set(values.values()) - {None})}
-        value_set = pa.array(list(distinct), type_)
-        found = pc.fill_null(pc.index_in(probe.column(name), value_set=value_set), -1)
-        return found.to_numpy(zero_copy_only=False).astype(np.int64), {
-            partition: distinct[v] for partition, v in values.items() if v is not None
-        }
 
     def _assembled(self, pieces: Sequence[pa.Table], selected: Sequence[str]) -> pa.Table:
         """The pieces as one table, with the schema that the table declares."""

@@ -1,0 +1,53 @@
+"""What a manifest says about the values in a data file, so that readers can skip it (pure)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from upsert import types
+from upsert.store.layout import Layout
+
+_TEXT_LENGTH: Final = 64
+
+
+def bounds(
+    layout: Layout, batch: pa.RecordBatch, partition: set[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Smallest and largest value of each scalar column of a file; None for none, or if it is not known.
+
+    NaN does not count. Texts are cut, for every manifest repeats them; those of ``partition`` columns are
+    not, because a lookup takes the partition's value from here.
+    """
+    low: dict[str, Any] = {}
+    high: dict[str, Any] = {}
+    for column in layout.schema.columns:
+        if types.is_scalar(column.type):
+            bounds = pc.min_max(batch.column(column.name))
+            is_whole = column.name in partition
+            low[column.name] = _lower_bound(bounds["min"], is_whole)
+            high[column.name] = _upper_bound(bounds["max"], is_whole)
+    return low, high
+
+
+def _lower_bound(value: pa.Scalar, is_whole: bool) -> Any:
+    bound = _python_value(value)
+    return bound[:_TEXT_LENGTH] if isinstance(bound, str | bytes) and not is_whole else bound
+
+
+def _upper_bound(value: pa.Scalar, is_whole: bool) -> Any:
+    bound = _python_value(value)
+    if isinstance(bound, str | bytes) and len(bound) > _TEXT_LENGTH and not is_whole:
+        return None  # the beginning of a text is below it, so it bounds nothing
+    return bound
+
+
+def _python_value(value: pa.Scalar) -> Any:
+    """The value, or None where Python has none (a time beyond the year 9999) or it does not compare (NaN)."""
+    try:
+        plain = value.as_py()
+    except (ValueError, OverflowError):
+        return None
+    return None if plain != plain else plain
