@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import select
 import sys
+import tempfile
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -24,9 +25,9 @@ _POLL_S = 0.1
 _COUNTS = "changes"
 
 
-def main(warehouse: Path, checkpoint: Path, reports: Path) -> None:
+def main(reports: Path, warehouse: Path, checkpoint: Path) -> None:
     """Run the query until stdin ends; raises what the query raised."""
-    catalog, sender, spark = Catalog(warehouse), Sender(reports), start_spark(checkpoint.parent / "scratch")
+    catalog, sender, spark = Catalog(warehouse), Sender(reports), start_spark()
     try:
         joined = flights_with_weather(catalog, spark)
         changes = count(planner.optimize(joined, strategy="force"))
@@ -38,9 +39,9 @@ def main(warehouse: Path, checkpoint: Path, reports: Path) -> None:
         spark.stop()
 
 
-def start_spark(scratch: Path) -> SparkSession:
-    """A local session of two threads; `scratch` is for temporary files, which a killed JVM leaves behind."""
-    scratch.mkdir(exist_ok=True)
+def start_spark() -> SparkSession:
+    """A local session of two threads, whose JVM has its temporary files where this process has them."""
+    scratch = tempfile.gettempdir()
     builder = SparkSession.builder.master("local[2]").appName("deltajoin.demo")
     settings = {
         "spark.ui.enabled": "false",
@@ -49,7 +50,7 @@ def start_spark(scratch: Path) -> SparkSession:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",
         "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={scratch}",
-        "spark.local.dir": str(scratch),
+        "spark.local.dir": scratch,
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
     }
@@ -69,10 +70,8 @@ def flights_with_weather(catalog: Catalog, spark: SparkSession) -> DataFrame:
 def describe(joined: DataFrame) -> str:
     """What the planner makes of the query, in one line."""
     (join,) = planner.explain(joined).joins
-    return (
-        f"delta join ({join.form}): {tables.FLIGHTS} looked up by {join.left_index},"
-        f" {tables.WEATHER} by {join.right_index}"
-    )
+    left, right = (f"{tables.FLIGHTS} by {join.left_index}", f"{tables.WEATHER} by {join.right_index}")
+    return f"delta join ({join.form}): {left}, {right}"
 
 
 def count(changes: DataFrame) -> DataFrame:

@@ -22,21 +22,25 @@ class ProcessFailedError(UpsertError):
 
 
 class Child:
-    """One running child. It belongs to a `with` block, which leaves no process behind, however it ends."""
+    """One running child: `python -m module reports *arguments`.
 
-    def __init__(self, name: str, module: str, arguments: list[str], reports: Path, log: Path) -> None:
+    Its reports, its log and its temporary files are in the folder `work`. It belongs to a `with` block, which
+    leaves no process behind, however it ends.
+    """
+
+    def __init__(self, name: str, module: str, work: Path, *arguments: object) -> None:
         self.name = name
-        self._log = log
+        reports, self._log = work / f"{name}.jsonl", work / f"{name}.log"
         self._receiver = Receiver(reports)
-        with log.open("ab") as output:
+        with self._log.open("ab") as output:
             # a session of its own: Ctrl-C reaches only the supervisor, a JVM can be killed with its driver
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
+                [sys.executable, "-m", module, str(reports), *map(str, arguments)],
                 stdin=subprocess.PIPE,
                 bufsize=0,
                 stdout=output,
                 stderr=output,
-                env=_environment(os.environ),
+                env=_environment(os.environ, work / "scratch"),
                 start_new_session=True,
             )
 
@@ -72,7 +76,8 @@ class Child:
         code = self._process.poll()
         if code:
             raise ProcessFailedError(
-                f"the {self.name} ended with exit code {code}; its log ends so:\n{self._tail()}"
+                f"process {self.name!r} must run to its end; it stopped with exit code {code};"
+                f" its log ends so:\n{self._tail()}"
             )
         return code is not None
 
@@ -109,6 +114,13 @@ class Child:
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
 
 
-def _environment(inherited: Mapping[str, str]) -> dict[str, str]:
-    # Spark's Python workers run $PYSPARK_PYTHON, which may be another interpreter than this one
-    return {**inherited, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+def _environment(inherited: Mapping[str, str], scratch: Path) -> dict[str, str]:
+    scratch.mkdir(exist_ok=True)
+    return {
+        **inherited,
+        # Spark's Python workers run $PYSPARK_PYTHON, which may be another interpreter than this one
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        # a killed process leaves its temporary files behind
+        "TMPDIR": str(scratch),
+    }

@@ -23,7 +23,7 @@ CHANGES_A_STEP = 5_000
 MIN_STEPS = 40
 
 
-def main(warehouse: Path, reports: Path, rows: int, seconds: float) -> None:
+def main(reports: Path, warehouse: Path, rows: int, seconds: float) -> None:
     """Write all steps in about `seconds`, telling of each; a slower machine takes longer."""
     catalog, sender = Catalog(warehouse), Sender(reports)
     flights = source.read_flights(rows)

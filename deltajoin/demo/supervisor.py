@@ -71,10 +71,11 @@ class Supervisor:
         with self._view, ExitStack() as ends:
             replayer = ends.enter_context(self._start_replayer())
             driver = ends.enter_context(self._start_driver())
+            self.progress.tell(f"started a writer (process {replayer.pid}) and a Spark driver ({driver.pid})")
             self._wait(Phase.STARTING, self._driver_runs)
             self.progress.tell(escape(self.progress.query))
             self._wait(Phase.FIRST_BATCH, lambda: self.progress.last_batch is not None)
-            self.progress.tell("the first micro-batch is done; the replay begins")
+            self.progress.tell("the first micro-batch is done; 2013 begins")
             replayer.tell("go")
             self._wait(Phase.REPLAYING, self._is_time_to_crash)
             self._crash(driver)
@@ -90,20 +91,14 @@ class Supervisor:
             return self._compare()
 
     def _start_replayer(self) -> Child:
-        work, settings = self._settings.work, self._settings
-        reports = work / "replayer.jsonl"
-        arguments = [str(settings.warehouse), str(reports), str(settings.rows), str(settings.seconds)]
-        return self._start("replayer", arguments, reports)
+        return self._start("replayer", "deltajoin.demo.replayer", self._settings.rows, self._settings.seconds)
 
     def _start_driver(self) -> Child:
         self._drivers += 1
-        work = self._settings.work
-        reports = work / f"driver-{self._drivers}.jsonl"
-        arguments = [str(self._settings.warehouse), str(self._checkpoint.path), str(reports)]
-        return self._start("driver", arguments, reports)
+        return self._start(f"driver-{self._drivers}", "deltajoin.demo.driver", self._checkpoint.path)
 
-    def _start(self, name: str, arguments: list[str], reports: Path) -> Child:
-        child = Child(name, f"deltajoin.demo.{name}", arguments, reports, reports.with_suffix(".log"))
+    def _start(self, name: str, module: str, *arguments: object) -> Child:
+        child = Child(name, module, self._settings.work, self._settings.warehouse, *arguments)
         self._children.append(child)
         return child
 

@@ -23,7 +23,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def processes_that_mention(text: str) -> list[str]:
-    listing = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True)
+    listing = subprocess.run(["ps", "-ww", "-eo", "pid,args"], capture_output=True, text=True, check=True)
     return [line for line in listing.stdout.splitlines() if text in line]
 
 
@@ -48,13 +48,24 @@ def test_interrupt_ends_all_processes_and_removes_the_tables(tmp_path: Path) -> 
         env={**ENVIRONMENT, "TMPDIR": str(tmp_path)},
     ) as demo:
         assert demo.stdout is not None
-        # the first line appears when both children run
-        first = demo.stdout.readline()
-        assert processes_that_mention(str(tmp_path)) != [], first
+        assert "started a writer" in demo.stdout.readline()
+        assert len(processes_that_mention(str(tmp_path))) >= 2
         demo.send_signal(signal.SIGINT)
         rest = demo.stdout.read()
     assert demo.returncode == 130
     assert "interrupted; all processes have ended" in rest
+    assert processes_that_mention(str(tmp_path)) == []
+    assert list(tmp_path.glob("deltajoin-demo-*")) == []
+
+
+def test_an_error_of_the_driver_is_shown_and_ends_everything(tmp_path: Path) -> None:
+    environment = {**ENVIRONMENT, "JAVA_HOME": str(tmp_path / "missing"), "TMPDIR": str(tmp_path)}
+    ended = subprocess.run(
+        [*COMMAND, "--rows", "10"], capture_output=True, text=True, env=environment, timeout=300, check=False
+    )
+    assert ended.returncode == 1
+    assert "'driver-1' must run to its end; it stopped with exit code 1" in ended.stderr
+    assert "java" in ended.stderr
     assert processes_that_mention(str(tmp_path)) == []
     assert list(tmp_path.glob("deltajoin-demo-*")) == []
 

@@ -41,8 +41,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Ch
 
     def start(program: str) -> Child:
         (tmp_path / "program.py").write_text(program)
-        reports = tmp_path / "reports"
-        return Child("writer", "program", [str(reports)], reports, tmp_path / "log")
+        return Child("writer", "program", tmp_path)
 
     return start
 
@@ -77,7 +76,7 @@ def test_a_child_is_told_and_heard_and_ends_when_its_stdin_does(start: Callable[
 def test_an_error_of_a_child_shows_the_end_of_its_log(start: Callable[[str], Child]) -> None:
     with (
         start(FAILS) as child,
-        pytest.raises(ProcessFailedError, match=r"writer ended with exit code 1.*\nno such airport"),
+        pytest.raises(ProcessFailedError, match=r"process 'writer' .* exit code 1.*\nno such airport"),
     ):
         until(child.has_ended)
 
