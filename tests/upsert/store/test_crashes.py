@@ -14,7 +14,6 @@ from upsert.store.failpoints import POINTS
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "batch": pa.int64()}, primary_key=["id"])
 OPTIONS = {"bucket": "2", "num-sorted-run.compaction-trigger": "2"}
-BATCHES = 6
 
 
 @pytest.fixture(autouse=True)
@@ -55,11 +54,11 @@ def create(path: Path) -> None:
     Table.create(path, SCHEMA)
 
 
-def live_through_everything(path: str, acknowledge: int) -> None:
+def live_through_everything(path: str, batches: int, acknowledge: int) -> None:
     """Commit each batch and say so, compacting, expiring and cleaning in between."""
     table = Table.open(path)
     first = table.snapshot().info.writers.get("query", 0) + 1
-    for batch in range(first, BATCHES + 1):
+    for batch in range(first, batches + 1):
         table.stage(changes(batch), order="rows")  # an attempt that is never committed
         commit(table, batch)
         os.write(acknowledge, bytes([batch]))
@@ -73,10 +72,10 @@ def last_acknowledged(pipe: int) -> int:
     return said[-1] if said else 0
 
 
-def check_crash(folder: Path, failpoint: str) -> None:
+def check_crash(folder: Path, failpoint: str, batches: int) -> None:
     table = Table.create(folder / "table", SCHEMA, OPTIONS)
     reading, writing = os.pipe()
-    assert run(lambda: live_through_everything(table.path, writing), failpoint) == KILLED
+    assert run(lambda: live_through_everything(table.path, batches, writing), failpoint) == KILLED
     os.close(writing)
     acknowledged = last_acknowledged(reading)
     os.close(reading)
@@ -88,9 +87,9 @@ def check_crash(folder: Path, failpoint: str) -> None:
     table.clean(older_than_s=0)
     assert_nothing_is_left_over(table)
 
-    for batch in range(1, BATCHES + 1):  # the query starts again from somewhere and replays
+    for batch in range(1, batches + 1):  # the query starts again from somewhere and replays
         commit(table, batch)
-    assert rows_of(table) == rows_after(BATCHES)
+    assert rows_of(table) == rows_after(batches)
     table.expire(keep=1)
     table.clean(older_than_s=0)
     assert_nothing_is_left_over(table)
@@ -98,14 +97,14 @@ def check_crash(folder: Path, failpoint: str) -> None:
 
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_at(point: str, tmp_path: Path) -> None:
-    check_crash(tmp_path, f"{point}:2")
+    check_crash(tmp_path, f"{point}:2", batches=6)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("nth", [1, 3, 4, 5, 6])
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_later_at(point: str, nth: int, tmp_path: Path) -> None:
-    check_crash(tmp_path, f"{point}:{nth}")
+    check_crash(tmp_path, f"{point}:{nth}", batches=14)
 
 
 def test_a_crash_while_a_table_is_created_leaves_none_or_all_of_it(tmp_path: Path) -> None:
