@@ -54,7 +54,7 @@ def _predicate(part: Any) -> Predicate:
     raise ConfigurationError(f"a filter must be (column, operator, value) or lists of such, got {part!r}")
 
 
-def to_json(filters: Filters | None) -> Any:
+def to_json(filters: Sequence[Any] | None) -> Any:
     """JSON values of filters; types that JSON lacks carry their name.
 
     >>> to_json(((("day", ">=", date(2013, 1, 31)),),))

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from deltajoin import filters
-from deltajoin.filters import Filters
 from upsert.errors import ConfigurationError
 
 OFFSET_FORMAT: Final = 1
@@ -32,7 +31,7 @@ class Side:
         select: columns to emit, the keys among them.
         keys: join columns, paired by position with the other side's.
         where: filters in the store's form. A row that fails them takes no part in the join, so
-            they may only leave out what the query leaves out as well.
+            they may only leave out what the query leaves out as well. Kept as nested tuples.
 
     Raises:
         ConfigurationError: a part is empty, repeated, or a key is not selected.
@@ -44,7 +43,7 @@ class Side:
     path: str
     select: tuple[str, ...]
     keys: tuple[str, ...]
-    where: Filters | None = None
+    where: Sequence[Any] | None = None
 
     def __post_init__(self) -> None:
         """Bring the parts into their one form and check them."""
@@ -188,7 +187,7 @@ def _table_name(path: str) -> str:
     return path.rstrip("/").rsplit("/", 1)[-1]
 
 
-def _sorted_filters(where: Filters | None) -> list[str]:
+def _sorted_filters(where: Sequence[Any] | None) -> list[str]:
     return sorted(
         json.dumps(sorted(json.dumps(part) for part in parts)) for parts in filters.to_json(where) or ()
     )
