@@ -1,0 +1,226 @@
+"""One system of the join benchmark in a process of its own: `python -m bench.join_systems NAME FOLDER …`.
+
+All systems get the same rows in the same steps: *orders*, and *events* of orders. An event belongs to an
+order chosen from all that have come so far, so that lookups go far back, every step emits one pair per event,
+and only the history grows. Ids are scattered over 63 bits, so that no order of arrival helps anybody.
+
+The delta join reads them from two managed tables. Spark's own join gets them as Parquet files, its fastest
+source, two files a step and side, and has as many state partitions as there are cores. Neither the writing of
+the input nor the warm-up step is timed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.streaming.query import StreamingQuery
+
+from deltajoin import DeltaJoinSpec, Side, read_join
+from upsert.schema import TableSchema
+from upsert.store.table import Table
+
+CORES: Final = 2
+WARM_UP_ROWS: Final = 1_000
+FILES_A_STEP: Final = CORES
+_STATE: Final = "spark.sql.streaming.stateStore"
+_PROVIDERS: Final = "org.apache.spark.sql.execution.streaming.state"
+_STATUSES: Final = np.array(["new", "paid", "sent"])
+_ORDERS: Final = pa.schema({"order_id": pa.int64(), "customer": pa.int64(), "amount": pa.float64()})
+_EVENTS: Final = pa.schema({"event_id": pa.int64(), "order_id": pa.int64(), "status": pa.string()})
+
+SESSION_OPTIONS: Final = {
+    "spark.driver.memory": "8g",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    "spark.sql.shuffle.partitions": str(CORES),
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+@dataclass(frozen=True)
+class System:
+    """How a system takes its input, how it joins, and which session options it needs."""
+
+    title: str
+    write: Callable[[Path, pa.Table, pa.Table], None]
+    join: Callable[[SparkSession, Path], DataFrame]
+    options: dict[str, str]
+
+
+def scattered(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Numbers as ids without order: a bijection of 64 bits, of which the sign is cut off."""
+    return (numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(1)).astype(np.int64)
+
+
+def step_rows(before: int, rows: int) -> tuple[pa.Table, pa.Table]:
+    """Orders and events of the step that follows ``before`` rows a side."""
+    random = np.random.default_rng(before)
+    numbers = np.arange(before, before + rows)
+    orders = [scattered(numbers), random.integers(0, 100_000, rows), random.random(rows)]
+    of = scattered(random.integers(0, before + rows, rows))
+    events = [scattered(numbers), of, _STATUSES[random.integers(0, len(_STATUSES), rows)]]
+    return (
+        pa.table([pa.array(column) for column in orders], schema=_ORDERS),
+        pa.table([pa.array(column) for column in events], schema=_EVENTS),
+    )
+
+
+def write_tables(folder: Path, orders: pa.Table, events: pa.Table) -> None:
+    """One commit to each of two managed tables."""
+    bucket = {"bucket": str(CORES)}
+    of_orders = TableSchema.of(_ORDERS, primary_key=["order_id"])
+    of_events = TableSchema.of(_EVENTS, primary_key=["event_id"]).index("order_id")
+    Table.create(folder / "orders", of_orders, bucket, if_not_exists=True).write(orders)
+    Table.create(folder / "events", of_events, bucket, if_not_exists=True).write(events)
+
+
+def delta_join(spark: SparkSession, folder: Path) -> DataFrame:
+    """Our join of the two tables."""
+    orders = Side(str(folder / "orders"), tuple(_ORDERS.names), ("order_id",))
+    events = Side(str(folder / "events"), tuple(_EVENTS.names), ("order_id",))
+    return read_join(spark, DeltaJoinSpec(orders, events, shards=CORES))
+
+
+def write_files(folder: Path, orders: pa.Table, events: pa.Table) -> None:
+    """As many Parquet files a side as a micro-batch takes."""
+    for name, rows in (("orders", orders), ("events", events)):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for part in range(FILES_A_STEP):
+            path = folder / name / f".{time.time_ns()}.parquet"
+            pq.write_table(rows.slice(part * len(rows) // FILES_A_STEP, -(-len(rows) // FILES_A_STEP)), path)
+            path.rename(path.with_name(path.name[1:]))
+
+
+def stream_stream_join(spark: SparkSession, folder: Path) -> DataFrame:
+    """Spark's own join of the two folders."""
+
+    def read(name: str, columns: str) -> DataFrame:
+        files = spark.readStream.schema(columns).option("maxFilesPerTrigger", FILES_A_STEP)
+        return files.parquet(str(folder / name))
+
+    orders = read("orders", "order_id BIGINT, customer BIGINT, amount DOUBLE")
+    events = read("events", "event_id BIGINT, order_id BIGINT, status STRING")
+    return orders.join(events, "order_id")
+
+
+SYSTEMS: Final = {
+    "delta": System("delta join (shuffled)", write_tables, delta_join, {}),
+    "rocksdb": System(
+        "Spark's join, RocksDB state",
+        write_files,
+        stream_stream_join,
+        {f"{_STATE}.providerClass": f"{_PROVIDERS}.RocksDBStateStoreProvider"},
+    ),
+    "memory": System(
+        "Spark's join, in-memory state",
+        write_files,
+        stream_stream_join,
+        {f"{_STATE}.providerClass": f"{_PROVIDERS}.HDFSBackedStateStoreProvider"},
+    ),
+}
+
+
+def session(system: System) -> SparkSession:
+    """A new session with the options of a system."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master(f"local[{CORES}]").appName(f"bench: {system.title}")
+    for key, value in {**SESSION_OPTIONS, **system.options}.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def start(system: System, spark: SparkSession, folder: Path) -> StreamingQuery:
+    """The join as a query into nowhere, which counts its rows."""
+    counted = system.join(spark, folder).observe("emitted", sf.count(sf.lit(1)).alias("rows"))
+    checkpoint = str(folder / "checkpoint")
+    return counted.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
+
+
+class Micro:
+    """The micro-batches of a query that have not been looked at yet."""
+
+    def __init__(self, query: StreamingQuery) -> None:
+        self._query = query
+        self._seen = -1
+
+    def finished(self) -> dict[str, Any]:
+        """Waits until all input is read; seconds, rows and state of the micro-batches that did it."""
+        self._query.processAllAvailable()
+        new = [p for p in self._query.recentProgress if p.batchId > self._seen and p.numInputRows]
+        self._seen = max(p.batchId for p in new)
+        state = new[-1].stateOperators
+        return {
+            "seconds": sum(p.durationMs["triggerExecution"] for p in new) / 1000,
+            "emitted": sum(p.observedMetrics["emitted"].rows for p in new),
+            "state_rows": sum(s.numRowsTotal for s in state),
+            "state_memory_bytes": sum(s.memoryUsedBytes for s in state),
+        }
+
+
+def measure(system: System, folder: Path, rows: int, steps: int) -> None:
+    """Runs the warm-up and every step; prints one line of JSON for each step."""
+    spark = session(system)
+    system.write(folder, *step_rows(0, WARM_UP_ROWS))
+    query = start(system, spark, folder)
+    batches = Micro(query)
+    batches.finished()
+    for step in range(steps):
+        began = time.perf_counter()
+        system.write(folder, *step_rows(WARM_UP_ROWS + step * rows, rows))
+        written = time.perf_counter() - began
+        report({"step": step, "rows": (step + 1) * rows, "write_seconds": written, **batches.finished()})
+    query.stop()
+    report(
+        {"checkpoint_bytes": size(folder / "checkpoint"), "checkpoint_files": files(folder / "checkpoint")}
+    )
+    report({"input_bytes": size(folder / "orders") + size(folder / "events")})
+    spark.stop()
+
+
+def measure_restart(system: System, folder: Path, rows: int, steps: int) -> None:
+    """Goes on from the checkpoint in a new, warm session with a small step; prints how long that takes."""
+    spark = session(system)
+    spark.range(1000).repartition(CORES).mapInArrow(lambda batches: batches, "id LONG").count()
+    system.write(folder, *step_rows(WARM_UP_ROWS + steps * rows, WARM_UP_ROWS))
+    began = time.perf_counter()
+    query = start(system, spark, folder)
+    emitted = Micro(query).finished()["emitted"]
+    report({"restart_seconds": time.perf_counter() - began, "restart_emitted": emitted})
+    query.stop()
+    spark.stop()
+
+
+def size(folder: Path) -> int:
+    """Sum of the sizes of all files in a folder."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def files(folder: Path) -> int:
+    """Number of files in a folder."""
+    return sum(path.is_file() for path in folder.rglob("*"))
+
+
+def report(values: dict[str, Any]) -> None:
+    """Prints a line that the benchmark reads."""
+    print(json.dumps(values), flush=True)
+
+
+if __name__ == "__main__":
+    what, name, folder, rows, steps = sys.argv[1:]
+    run = {"steps": measure, "restart": measure_restart}[what]
+    run(SYSTEMS[name], Path(folder), int(rows), int(steps))
