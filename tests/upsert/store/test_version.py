@@ -25,14 +25,24 @@ def test_version_survives_json_and_pickle(version: Version) -> None:
 
 @pytest.mark.parametrize(
     ("base", "target", "cursor"),
-    [(-1, 0, None), (5, 3, None), (3, 5, None), (3, 3, (0, 1)), (3, 5, (-1, 0)), (3, 5, (0, -1)), (3, 5, (0, 2**64))],
+    [
+        (-1, 0, None),
+        (5, 3, None),
+        (3, 5, None),
+        (3, 3, (0, 1)),
+        (3, 5, (-1, 0)),
+        (3, 5, (0, -1)),
+        (3, 5, (0, 2**64)),
+    ],
 )
 def test_impossible_version_is_refused(base: int, target: int, cursor: tuple[int, int] | None) -> None:
     with pytest.raises(ConfigurationError, match=r"^version must"):
         Version(base, target, cursor)
 
 
-@pytest.mark.parametrize("value", [{}, {"base": 1, "target": 1}, {"base": "x", "target": 1, "cursor": None}, [1]])
+@pytest.mark.parametrize(
+    "value", [{}, {"base": 1, "target": 1}, {"base": "x", "target": 1, "cursor": None}, [1]]
+)
 def test_json_that_is_no_version_is_refused(value: object) -> None:
     with pytest.raises(ConfigurationError, match="a version must have 'base'"):
         Version.from_json(value)  # type: ignore[arg-type]
