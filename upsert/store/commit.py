@@ -53,6 +53,15 @@ class Change:
         return self.kind in ("append", "overwrite") and bool(self.added or self.removed)
 
 
+@dataclass(frozen=True)
+class _Delta:
+    """A manifest that an attempt has written, and the snapshot that was the latest then."""
+
+    change: Change
+    base: int
+    ref: ManifestRef
+
+
 Propose = Callable[[SnapshotInfo], Change | None]
 """From the latest snapshot to the change to publish on it, or None if there is nothing to do."""
 
@@ -94,7 +103,7 @@ class Committer:
         """
         deadline = self.around.monotonic() + self.give_up_after_s
         pause = _FIRST_PAUSE_S
-        written: tuple[Change, int, ManifestRef] | None = None
+        delta: _Delta | None = None
         while True:
             head = self.history.latest()
             try:
@@ -102,17 +111,15 @@ class Committer:
                 if change is None:
                     return head
                 self._check(change, head)
-                if written is None or written[0] != change or written[1] < head.fence:
-                    reach("commit.before-manifest")
-                    written = (change, head.id, self._write_delta(change, head))
-                    reach("commit.after-manifest")
-                info = self._successor(head, change, written[2])
-                if self._publish(info, change.transaction):
-                    return info
+                delta = self._delta(change, head, delta)
+                info = self._successor(head, change, delta.ref)
             except (SnapshotExpiredError, FileNotFoundError):
-                # an expiry took away what belongs to ``head`` alone, so there is a newer one
+                # an expiry took away what belongs to ``head`` alone, so there must be a newer one
                 if self.history.latest().id == head.id:
                     raise
+                continue
+            if self._publish(info, change.transaction):
+                return info
             self._check_time(deadline, head)
             self.around.sleep(self.around.uniform(0.5, 1.0) * pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
@@ -124,10 +131,16 @@ class Committer:
                 f"{self.give_up_after_s:g} s; let fewer processes commit at once, then run it again"
             )
 
-    def _write_delta(self, change: Change, head: SnapshotInfo) -> ManifestRef:
+    def _delta(self, change: Change, head: SnapshotInfo, earlier: _Delta | None) -> _Delta:
+        """The manifest of a change; that of an earlier attempt if it still says the same and is safe."""
+        if earlier is not None and earlier.change == change and earlier.base >= head.fence:
+            return earlier
         if not change.added and not change.removed:
-            return ManifestRef("", 0, 0)
-        return write_manifest(self.root, self.layout, head.id, change.added, change.removed)
+            return _Delta(change, head.id, ManifestRef("", 0, 0))
+        reach("commit.before-manifest")
+        ref = write_manifest(self.root, self.layout, head.id, change.added, change.removed)
+        reach("commit.after-manifest")
+        return _Delta(change, head.id, ref)
 
     def _successor(self, head: SnapshotInfo, change: Change, delta: ManifestRef) -> SnapshotInfo:
         own_id = head.id + 1
