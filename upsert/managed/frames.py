@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import DataStreamWriter
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from upsert.errors import ConfigurationError
 from upsert.managed.datasource import register

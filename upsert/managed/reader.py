@@ -61,7 +61,7 @@ class SnapshotReader(DataSourceReader):
         self._columns = read_columns(asked, table.schema, of=table.name)
         self._asked = asked
 
-    def partitions(self) -> list[SnapshotPartition]:  # type: ignore[override]
+    def partitions(self) -> list[SnapshotPartition]:
         """One for each bucket of the snapshot that the scan options name."""
         table = Table.open(self._options.path)
         chosen = _state_named_by(self._options, table)
@@ -136,7 +136,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         table = Table.open(self._options.path)
         return _offset(table, Version.complete(table.snapshot().info.data_version))
 
-    def partitions(self, start: Offset, end: Offset) -> list[ChangesPartition]:  # type: ignore[override]
+    def partitions(self, start: Offset, end: Offset) -> list[ChangesPartition]:
         """One for each bucket that the step reaches."""
         table = Table.open(self._options.path)
         first, last = version_of(start, table), version_of(end, table)
