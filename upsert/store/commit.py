@@ -261,8 +261,7 @@ class Committer:
             raise StaleWriterError(
                 f"table {self.root!r}: snapshot {info.id} expired while it was being published, so it cannot "
                 "be told whether it was part of the history; compare the rows with snapshot "
-                f"{newest.id} and write "
-                "what is missing"
+                f"{newest.id} and write what is missing"
             )
 
 
