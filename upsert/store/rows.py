@@ -93,7 +93,7 @@ def _cast(values: pa.ChunkedArray, column: Column, owner: str) -> pa.ChunkedArra
             f"{values.type}; cast it before writing"
         )
     try:
-        cast = values if values.type == column.type else values.cast(column.type)
+        cast = values if values.type == column.type else _cast_to(values, column.type)
     except pa.ArrowInvalid as cause:
         raise SchemaError(
             f"{owner}: column {column.name!r} must hold values of {types.sql_name(column.type)}, "
@@ -102,6 +102,36 @@ def _cast(values: pa.ChunkedArray, column: Column, owner: str) -> pa.ChunkedArra
     if not types.is_scalar(column.type):
         _check_inner_nulls(one_array(cast), column.name, owner)
     return cast
+
+
+def _cast_to(values: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
+    if types.is_scalar(type_):
+        return values.cast(type_)
+    # Arrow refuses to cast a NULL struct to one with NOT NULL fields; so these are declared afterwards
+    chunks = [pa.array(_Declared(chunk, type_)) for chunk in values.cast(_nullable(type_)).chunks]
+    return pa.chunked_array(chunks, type_)
+
+
+class _Declared:
+    """An array under another type of the same memory layout, handed over by Arrow's own protocol."""
+
+    def __init__(self, array: pa.Array, type_: pa.DataType) -> None:
+        self._array = array
+        self._type = type_
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        return self._type.__arrow_c_schema__(), self._array.__arrow_c_array__()[1]
+
+
+def _nullable(type_: pa.DataType) -> pa.DataType:
+    """The type with every field inside it nullable, except keys of maps."""
+    if pa.types.is_struct(type_):
+        return pa.struct([pa.field(field.name, _nullable(field.type)) for field in type_])
+    if pa.types.is_map(type_):
+        return pa.map_(_nullable(type_.key_type), pa.field(type_.item_field.name, _nullable(type_.item_type)))
+    if pa.types.is_list(type_):
+        return pa.list_(pa.field(type_.value_field.name, _nullable(type_.value_type)))
+    return type_
 
 
 def is_same_but_for_width(given: pa.DataType, stored: pa.DataType) -> bool:
@@ -159,7 +189,7 @@ def _is_list(type_: pa.DataType) -> bool:
 
 
 def _check_inner_nulls(array: pa.Array, name: str, owner: str) -> None:
-    """A NULL where the nested type says there is none: Arrow's cast lets it pass, Spark would misread it."""
+    """A NULL where the nested type says there is none: Arrow lets it pass, Spark would misread it."""
     for field, values in _inner(array):
         if not field.nullable and values.null_count:
             raise SchemaError(

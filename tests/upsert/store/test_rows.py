@@ -114,9 +114,21 @@ def test_null_inside_a_nested_type_that_has_none_is_refused():
     ]
     for type_, bad in cases:
         layout = Layout.of(TableSchema.of({"c": type_}))
-        with pytest.raises(SchemaError, match=r"column 'c'.*(inside it must not be NULL|has nulls)"):
+        with pytest.raises(SchemaError, match=r"column 'c': .* inside it must not be NULL"):
             conform(layout, pa.table({"c": bad}))
         assert conform(layout, pa.table({"c": pa.nulls(1, type_)}))[0]["c"].null_count == 1
+
+
+def test_null_struct_of_not_null_fields_is_no_null_inside_it():
+    inner = pa.struct([pa.field("x", pa.int64(), nullable=False)])
+    layout = Layout.of(TableSchema.of({"c": inner, "l": pa.list_(inner)}))
+    loose = pa.struct([("x", pa.int32())])
+    given = pa.table(
+        {"c": pa.array([None, {"x": 1}], loose), "l": pa.array([[None, {"x": 1}], None], pa.list_(loose))}
+    )
+    found, _ = conform(layout, given)
+    assert found.select(["c", "l"]).to_pylist() == given.to_pylist()
+    assert found.schema.field("l").type == pa.list_(inner)
 
 
 def test_rows_of_a_table_without_key_get_their_hash():
