@@ -222,16 +222,11 @@ def worker_memory(path: Path, rows: int, keys: int) -> dict[str, Any]:
     """Memory of a fresh process after lookups of few keys, of many, and of many different ones."""
     table = sum(file.stat().st_size for file in path.rglob("*.arrow"))
     result: dict[str, Any] = {"table_mb": round(table / 2**20)}
-    for name, different in (("one_set_of_keys", 1), ("twenty_sets_of_keys", 20)):
-        command = [
-            sys.executable,
-            "-m",
-            "bench.store_worker",
-            str(path),
-            str(rows),
-            str(keys),
-            str(different),
-        ]
+    few = max(1, keys // 100)
+    for count, different in ((few, 1), (keys, 1), (keys, 20)):
+        name = f"{count}_keys" if different == 1 else f"{different}_times_{count}_keys"
+        arguments = [str(path), str(rows), str(count), str(different)]
+        command = [sys.executable, "-m", "bench.store_worker", *arguments]
         root = Path(__file__).parents[1]
         output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=root).stdout
         result |= {f"{name}_{what}": value for what, value in json.loads(output).items()}
