@@ -57,7 +57,8 @@ class _Builder:
             return self.delta_join(plan)
         inputs = [self.node(child) for child in children(plan)]
         if plan.ref is not None:
-            return self.catalyst.with_children(self.catalyst.kept(plan.ref), inputs)
+            node = self.catalyst.kept(plan.ref)
+            return self.catalyst.with_children(node, inputs) if inputs else node
         attributes = self.catalyst.attributes(inputs[0])
         match plan:
             case Project():

@@ -29,6 +29,7 @@ from planner.plan import (
 
 INTEGER_WIDTHS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 """Bits of Spark's integer types, by name."""
+_NESTED: Final = ("array", "map", "struct")
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,10 @@ def _is_widening(narrow: str, wide: str) -> bool:
 
 
 def are_joinable(left: Column, right: Column) -> bool:
-    """Whether equal values of both columns are equal rows' keys: of one type, or integers of any width."""
-    return left.type == right.type or (left.type in INTEGER_WIDTHS and right.type in INTEGER_WIDTHS)
+    """Whether the columns may be a pair of join keys: of one scalar type, or integers of any width."""
+    if left.type in INTEGER_WIDTHS and right.type in INTEGER_WIDTHS:
+        return True
+    return left.type == right.type and not left.type.startswith(_NESTED)
 
 
 def folded_integer(expr: Expr) -> Expr:

@@ -28,6 +28,7 @@ from planner.plan import (
     Project,
     Relation,
     Watermark,
+    Wrapper,
     conjuncts,
     expressions,
     reads_changes,
@@ -82,6 +83,8 @@ _CLOCK_FUNCTIONS: Final = {
 }
 SUBQUERY: Final = "Subquery"
 """Name of the call that stands for any expression with a plan inside."""
+OBSERVATION: Final = "CollectMetrics"
+"""Name of the node of `DataFrame.observe`: it passes rows on and counts those of its place."""
 
 
 # --- every node over a changelog -----------------------------------------------------------------------
@@ -230,6 +233,11 @@ def inputs_are_changelogs(join: Join) -> Refused | None:
                 f"the {side} input reads no changelog; it is "
                 + ("a stream of rows" if is_stream else "a static DataFrame"),
                 "keep its rows in a managed table and join the changes of that, catalog.read_changes",
+            )
+        if any(isinstance(node, Wrapper) and node.name == OBSERVATION for node in chain_of(plan).nodes):
+            return Refused(
+                f"the {side} input is observed, and a delta join puts its rows out joined",
+                "call observe on the joined DataFrame",
             )
         match leaf:
             case Changelog(table=ManagedTable()):

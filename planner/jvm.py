@@ -78,11 +78,10 @@ class Catalyst:
     def analyzed(self, df: DataFrame) -> JavaObject:
         """The analysed plan of a DataFrame, with its common table expressions put in place.
 
-        Spark's own rule does that; it also renews the ids of one that is used twice.
+        Spark's own rule does that, and renews the ids of one that is used twice. A plan without any comes
+        back as it is.
         """
         plan = df._jdf.queryExecution().analyzed()
-        if self.class_name(plan) != "WithCTE":
-            return plan
         inline = self._jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE
         defaults = [getattr(inline, f"$lessinit$greater$default${n}")() for n in (2, 3)]
         return inline(True, *defaults).apply(plan)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from planner.chain import are_joinable, chain_of, trace
-from planner.plan import Call, Changelog, Column, Expr, Join, ManagedTable, Plan, columns_of, conjuncts
-from upsert import types
+from planner.chain import are_joinable, trace
+from planner.plan import Call, Column, Expr, Join, ManagedTable, columns_of, conjuncts
 from upsert.schema import TableSchema
 
 
@@ -50,17 +49,9 @@ def equated_columns(join: Join) -> tuple[KeyPair, ...]:
     pairs: dict[tuple[int, int], KeyPair] = {}
     for condition, left, right in equalities(join):
         one, other = trace(left, join.left), trace(right, join.right)
-        if one is None or other is None or not are_joinable(one, other):
-            continue
-        if _is_scalar(one, join.left) and _is_scalar(other, join.right):
+        if one is not None and other is not None and are_joinable(one, other) and not one.is_row_kind:
             pairs.setdefault((one.id, other.id), KeyPair(one, other, condition))
     return tuple(pairs.values())
-
-
-def _is_scalar(column: Column, side: Plan) -> bool:
-    leaf = chain_of(side).leaf
-    is_managed = isinstance(leaf, Changelog) and leaf.table is not None
-    return is_managed and types.is_scalar(leaf.table.schema.type_of(column.name))  # type: ignore[union-attr]
 
 
 def choose_keys(pairs: Sequence[KeyPair], left: ManagedTable, right: ManagedTable) -> JoinKeys | None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from planner.conditions import SUBQUERY, is_clock_word
+from planner.conditions import OBSERVATION, SUBQUERY, is_clock_word
 from planner.jvm import Catalyst, JavaObject
 from planner.plan import (
     Call,
@@ -37,6 +37,7 @@ from upsert.store.table import Table
 
 JOIN_FORMAT: Final = "delta-join"
 _WRAPPERS: Final = {
+    OBSERVATION,
     "RebalancePartitions",
     "Repartition",
     "RepartitionByExpression",

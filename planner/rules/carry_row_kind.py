@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.plan import Changelog, Output, Plan, Project, reads_changes, row_kind_of
+from planner.plan import Changelog, Column, Output, Plan, Project, reads_changes, row_kind_of
 from planner.settings import Settings
+from upsert.rowkind import ROW_KIND_COLUMN
 
 
 def carry_row_kind(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
@@ -19,10 +20,19 @@ def carry_row_kind(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG0
     """
     match node:
         case Project(child) if reads_changes(child) and (row_kind := row_kind_of(child)) is not None:
+            if _carries(node, row_kind):
+                return None
             own = [output for output in node.outputs if not output.column.is_row_kind]
-            outputs = (*own, Output.of(row_kind))
-            return None if outputs == node.outputs else replace(node, outputs=outputs, ref=None)
+            return replace(node, outputs=(*own, Output.of(row_kind)), ref=None)
         case Changelog() if (row_kind := row_kind_of(node)) is not None and row_kind != node.columns[-1]:
             own_columns = [column for column in node.columns if column != row_kind]
             return Project(node, tuple(Output.of(column) for column in (*own_columns, row_kind)))
     return None
+
+
+def _carries(node: Project, row_kind: Column) -> bool:
+    """Whether the kind is the last column already, and the only one; it may have got a new id."""
+    kinds = [output for output in node.outputs if output.column.is_row_kind]
+    return (
+        kinds == [node.outputs[-1]] and kinds[0].value == row_kind and kinds[0].column.name == ROW_KIND_COLUMN
+    )

@@ -140,6 +140,11 @@ SHAPES: dict[str, Shape] = {
         "WITH big AS (SELECT * FROM orders WHERE amount > 2) "
         "SELECT a.order_id, b.order_id AS parent_id FROM big a JOIN big b ON a.parent = b.order_id"
     ),
+    "sql with a common table expression, and more on top": lambda spark, t: (
+        spark.sql("WITH big AS (SELECT * FROM orders WHERE amount > 2) SELECT order_id, product_id FROM big")
+        .join(t["products"], "product_id")
+        .filter("length(name) > 1")
+    ),
     "sql with a view of a view": _sql("SELECT order_id, loud FROM named JOIN orders ON id = product_id"),
 }
 
