@@ -52,6 +52,15 @@ def changes(
 
     Raises:
         ConfigurationError: ``until`` is before ``since``.
+
+    >>> import tempfile
+    >>> from upsert import Table, TableSchema
+    >>> schema = TableSchema.of({"id": pa.int64(), "name": pa.string()}, primary_key=["id"])
+    >>> table = Table.create(tempfile.mkdtemp() + "/users", schema)
+    >>> for name in ("ann", "bob", "cem"):
+    ...     snapshot = table.write(pa.table({"id": [1], "name": [name]}))
+    >>> changes(table, since=1).to_pylist()
+    [{'id': 1, 'name': 'ann', '_row_kind': '-U'}, {'id': 1, 'name': 'cem', '_row_kind': '+U'}]
     """
     base = 0 if since == 0 else table.snapshot(since).info.data_version
     target = table.snapshot(until).info.data_version

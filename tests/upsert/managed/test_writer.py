@@ -102,7 +102,7 @@ def test_abort_after_a_failed_task_removes_the_others_files(table: Table) -> Non
 def test_abort_after_commit_began_removes_nothing(table: Table) -> None:
     """The commit may have happened, or may still be going on in a process that lost its query."""
     writer = stream_writer(table, bucketed=True)
-    done = [task(writer, "+I 1 a", "+I 2 b", "+I 3 c")]
+    done: list[WriterCommitMessage | None] = [task(writer, "+I 1 a", "+I 2 b", "+I 3 c")]
     writer.commit(done, 0)
     writer.abort(done, 0)
     assert content(table) == [(1, "a"), (2, "b"), (3, "c")]

@@ -41,7 +41,8 @@ def rows(*lines: str) -> pa.Table:
 
 def lines(changes: pa.Table) -> list[str]:
     """The changes as sorted shorthand; the halves of an update stay together, in order."""
-    found, parts = [], changes.to_pylist()
+    found: list[str] = []
+    parts = changes.to_pylist()
     for number, part in enumerate(parts):
         line = " ".join(str(part[name]) for name in (ROW_KIND_COLUMN, *changes.column_names[:-1]))
         if part[ROW_KIND_COLUMN] == "+U":
