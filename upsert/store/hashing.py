@@ -39,7 +39,7 @@ def hash_columns(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int | None
     [-8527884376001292090, -8582455328737087284]
     """
     count = len(columns[0]) if rows is None else rows
-    if any(isinstance(column, pa.ChunkedArray) and column.num_chunks > 1 for column in columns):
+    if count and any(isinstance(column, pa.ChunkedArray) and column.num_chunks > 1 for column in columns):
         # piece by piece: texts of more than 2 GB do not fit into one array
         pieces = pa.table(list(columns), names=[str(i) for i in range(len(columns))]).to_batches()
         return np.concatenate([hash_columns(piece.columns) for piece in pieces])

@@ -108,3 +108,5 @@ def test_no_rows_have_no_hashes():
     for type_ in KEY_VALUES:
         assert hash_columns([pa.array([], type_)]).tolist() == []
     assert hash_columns([pa.chunked_array([], pa.int64())]).tolist() == []
+    several_empty_pieces = pa.chunked_array([pa.array([], pa.int64()), pa.array([], pa.int64())])
+    assert len(hash_columns([several_empty_pieces])) == 0
