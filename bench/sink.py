@@ -1,13 +1,15 @@
-"""Rows per second of a stream through the sink of ``upsert-table``: 200 000 upserts a micro-batch.
+"""Rows per second of a stream through the sink of ``upsert-table``: `python -m bench.sink`.
 
-The table has 2 million rows in 2 buckets, a BIGINT key and five other columns. The rows are made by Spark's own
-``rate-micro-batch``; a second query sends the same rows to ``noop``, which shows what Spark takes for itself.
-Run ``python bench/sink.py``; the figures go to ``bench/results/sink.json``.
+200 000 upserts a micro-batch go into a table of 2 million rows in 2 buckets, with a BIGINT key and five other
+columns, while it is compacted. Spark's own ``rate-micro-batch`` makes the rows; a second query sends the same
+rows to ``noop``, which shows what Spark takes for itself. The figures are printed and kept in
+`bench/results/sink.json`, the load of the machine beside them.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -81,14 +83,18 @@ def filled_table(folder: str) -> Table:
 
 def upserts(spark: SparkSession) -> DataFrame:
     """An endless stream of 200 000 rows a micro-batch, each key once in it, spread over the whole table."""
-    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", BATCH).option("numPartitions", 2)
-    return source.load().selectExpr(
-        f"pmod(value * 7919, {ROWS}) AS id",
-        "pmod(xxhash64(value), 50000) AS customer",
-        "concat('status ', pmod(value, 7)) AS status",
-        "CAST(value AS DOUBLE) AS amount",
-        "CAST(pmod(value, 9) AS INT) AS items",
-        "timestamp AS changed_at",
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", BATCH)
+    return (
+        source.option("numPartitions", 2)
+        .load()
+        .selectExpr(
+            f"pmod(value * 7919, {ROWS}) AS id",
+            "pmod(xxhash64(value), 50000) AS customer",
+            "concat('status ', pmod(value, 7)) AS status",
+            "CAST(value AS DOUBLE) AS amount",
+            "CAST(pmod(value, 9) AS INT) AS items",
+            "timestamp AS changed_at",
+        )
     )
 
 
@@ -129,6 +135,7 @@ def main() -> None:
         "noop_seconds_median": statistics.median(noop),
         "noop_rows_per_s": round(BATCH / statistics.median(noop)),
         "snapshots": snapshots,
+        "load_average": os.getloadavg()[0],
     }
     RESULT.parent.mkdir(parents=True, exist_ok=True)
     RESULT.write_text(json.dumps(figures, indent=1) + "\n")

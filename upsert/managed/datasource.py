@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from weakref import WeakSet
+
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -53,6 +55,9 @@ class UpsertTableSource(DataSource):
         return StreamWriter(WriteOptions.parse(self.options), schema, overwrite)
 
 
+_sessions: WeakSet[SparkSession] = WeakSet()
+
+
 def register(spark: SparkSession) -> None:
     """Make the format ``upsert-table`` known to a session; doing it again changes nothing.
 
@@ -61,4 +66,6 @@ def register(spark: SparkSession) -> None:
         upsert.register(spark)
         spark.readStream.format("upsert-table").load("warehouse/orders")
     """
-    spark.dataSource.register(UpsertTableSource)
+    if spark not in _sessions:  # Spark warns of every further registration
+        spark.dataSource.register(UpsertTableSource)
+        _sessions.add(spark)
