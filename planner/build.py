@@ -11,19 +11,9 @@ from pyspark.sql import DataFrame
 import deltajoin
 from deltajoin import DeltaJoinSpec, Side
 from planner.errors import PlanBuildError
+from planner.expressions import Call, Column, Expr
 from planner.jvm import Catalyst, JavaObject
-from planner.plan import (
-    Call,
-    Column,
-    DeltaJoin,
-    Expr,
-    Filter,
-    JoinSide,
-    Output,
-    Plan,
-    Project,
-    children,
-)
+from planner.plan import DeltaJoin, Filter, JoinSide, Output, Plan, Project, children
 from planner.settings import Settings
 
 

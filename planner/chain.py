@@ -10,22 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from planner.plan import (
-    Call,
-    Cast,
-    Changelog,
-    Column,
-    DeltaJoin,
-    Expr,
-    Filter,
-    Literal,
-    Output,
-    Plan,
-    Project,
-    Unary,
-    Watermark,
-    Wrapper,
-)
+from planner.expressions import Call, Cast, Column, Expr, Literal
+from planner.plan import Changelog, DeltaJoin, Filter, Output, Plan, Project, Unary, Watermark, Wrapper
 
 INTEGER_WIDTHS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 """Bits of Spark's integer types, by name."""

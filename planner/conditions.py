@@ -1,7 +1,7 @@
 """Named preconditions: each takes a node and gives the reason why it fails, or None (pure).
 
-`CHANGE_CONDITIONS` concern every node over a changelog, `JOIN_CONDITIONS` joins that are to become
-delta joins. They are tried in order, so a later one may rely on the earlier ones.
+These concern every node over a changelog; `planner/join_conditions.py` has those of joins. They are tried in
+order, so a later one may rely on the earlier ones.
 """
 
 from __future__ import annotations
@@ -10,30 +10,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from planner.chain import chain_of
-from planner.keys import choose_keys, equalities, equated_columns, index_within
+from planner.expressions import Call, Cast, Column, Expr, Literal, walk_expression
+from planner.keys import equalities
 from planner.plan import (
-    Call,
-    Cast,
     Changelog,
-    Column,
     DeltaJoin,
-    Expr,
     Filter,
     Join,
-    Literal,
-    ManagedTable,
     Opaque,
     Plan,
     Project,
-    Relation,
     Watermark,
-    Wrapper,
-    conjuncts,
     expressions,
     reads_changes,
     walk,
-    walk_expression,
 )
 from upsert.rowkind import ROW_KIND_COLUMN
 
@@ -50,13 +40,12 @@ class Refused:
 
 
 Condition = Callable[[Plan], Refused | None]
-JoinCondition = Callable[[Join], Refused | None]
 
 _ON_A_SNAPSHOT: Final = (
     "write the changes into a managed table with catalog.write_changes "
     "and run this over its snapshot, catalog.read"
 )
-_OPERATORS: Final = {
+OPERATORS: Final = {
     "Aggregate": "an aggregate",
     "Deduplicate": "dropDuplicates",
     "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark",
@@ -73,6 +62,7 @@ _OPERATORS: Final = {
     "Union": "a union",
     "Window": "a window function",
 }
+"""What people call a node that Catalyst calls so."""
 _CLOCK_FUNCTIONS: Final = {
     "CurrentBatchTimestamp",
     "CurrentDate",
@@ -85,9 +75,6 @@ SUBQUERY: Final = "Subquery"
 """Name of the call that stands for any expression with a plan inside."""
 OBSERVATION: Final = "CollectMetrics"
 """Name of the node of `DataFrame.observe`: it passes rows on and counts those of its place."""
-
-
-# --- every node over a changelog -----------------------------------------------------------------------
 
 
 def changes_have_their_kind(node: Plan) -> Refused | None:
@@ -105,10 +92,10 @@ def operator_digests_changes(node: Plan) -> Refused | None:
     """An operator that is not known to respect the signs of changes may not stand above them."""
     if not isinstance(node, Opaque):
         return None
-    known = _OPERATORS.get(node.name)
+    known = OPERATORS.get(node.name)
     what = known or f"the operator {node.name!r}"
     return Refused(
-        f"{what} over the changes of {_sources(node)} would count rows taken away as rows", _ON_A_SNAPSHOT
+        f"{what} over the changes of {sources(node)} would count rows taken away as rows", _ON_A_SNAPSHOT
     )
 
 
@@ -117,7 +104,7 @@ def expressions_are_repeatable(node: Plan) -> Refused | None:
     for expr in (part for whole in expressions(node) for part in walk_expression(whole)):
         if fault := _unrepeatable(expr):
             return Refused(
-                f"{_readable(expr)} {fault}, so a row over the changes of {_sources(node)} "
+                f"{_readable(expr)} {fault}, so a row over the changes of {sources(node)} "
                 "could not be taken away as it came",
                 "compute it when the rows are written, or over a snapshot of the result",
             )
@@ -199,7 +186,8 @@ def _without_row_kind(join: Join) -> str:
     return f"JOIN … USING ({', '.join(names)})" if names else "JOIN … ON …"
 
 
-def _sources(node: Plan) -> str:
+def sources(node: Plan) -> str:
+    """Names of the changelogs that a plan reads, for messages."""
     names: dict[str, None] = {}
     for leaf in walk(node):
         match leaf:
@@ -208,125 +196,6 @@ def _sources(node: Plan) -> str:
             case DeltaJoin():
                 names |= {repr(leaf.left.table.name): None, repr(leaf.right.table.name): None}
     return " and ".join(names)
-
-
-# --- joins -----------------------------------------------------------------------------------------------
-
-
-def join_is_inner(join: Join) -> Refused | None:
-    """Only an inner join is bilinear: a change of one side changes nothing but its own matches."""
-    if join.kind in ("inner", "cross"):
-        return None
-    return Refused(
-        f"the join over the changes of {_sources(join)} is {join.kind!r}, a delta join must be 'inner'",
-        "make it an inner join, or run it over snapshots of the tables, catalog.read",
-    )
-
-
-def inputs_are_changelogs(join: Join) -> Refused | None:
-    """Both inputs must read the changes of one managed table each, through projections and filters alone."""
-    for side, plan in (("left", join.left), ("right", join.right)):
-        leaf = chain_of(plan).leaf
-        if not reads_changes(plan):
-            is_stream = any(isinstance(node, Relation) and node.is_streaming for node in walk(plan))
-            return Refused(
-                f"the {side} input reads no changelog; it is "
-                + ("a stream of rows" if is_stream else "a static DataFrame"),
-                "keep its rows in a managed table and join the changes of that, catalog.read_changes",
-            )
-        if any(isinstance(node, Wrapper) and node.name == OBSERVATION for node in chain_of(plan).nodes):
-            return Refused(
-                f"the {side} input is observed, and a delta join puts its rows out joined",
-                "call observe on the joined DataFrame",
-            )
-        match leaf:
-            case Changelog(table=ManagedTable()):
-                continue
-            case Changelog() | Join() | DeltaJoin():
-                return Refused(
-                    f"the {side} input is itself a join",
-                    "write that join into a managed table with catalog.write_changes and join its changes",
-                )
-            case Opaque(name):
-                what = _OPERATORS.get(name, f"the operator {name!r}")
-                return Refused(
-                    f"between the {side} input and its table lies {what}, only projections and filters may",
-                    "apply it in another query and join the managed table which that one writes",
-                )
-    return None
-
-
-def inputs_are_read_in_full(join: Join) -> Refused | None:
-    """A lookup sees all rows of a table, so each of them must have been a change as well."""
-    for table in tables_of(join):
-        if table.scan_mode != "full":
-            return Refused(
-                f"table {table.name!r} is read with scan.mode {table.scan_mode!r}, a join needs 'full'",
-                "leave out the option 'scan.mode'",
-            )
-    return None
-
-
-def join_equates_columns(join: Join) -> Refused | None:
-    """Something must be looked up by: a column of each table."""
-    if equated_columns(join):
-        return None
-    for condition, _, _ in equalities(join):
-        return Refused(
-            f"no equality between plain columns of both tables, {condition} compares computed values",
-            "add the computed value as a column of the table, with an INDEX",
-        )
-    if any(isinstance(part, Call) and part.name == "EqualNullSafe" for part in conjuncts(join.condition)):
-        return Refused("no equality between columns of both tables; <=> also matches NULL", "join on =")
-    left, right = tables_of(join)
-    return Refused(
-        f"no equality between a column of {left.name!r} and one of {right.name!r}",
-        "join on equal columns; any other condition may come in addition",
-    )
-
-
-def indexes_lie_within_join_columns(join: Join) -> Refused | None:
-    """Each side is looked up by the columns that the join equates, so an index may need no others."""
-    pairs = equated_columns(join)
-    left, right = tables_of(join)
-    if choose_keys(pairs, left, right) is not None:
-        return None
-    joined = ", ".join(f"{left.name}.{p.left.name} = {right.name}.{p.right.name}" for p in pairs)
-    lacking = [
-        (table.name, ", ".join(dict.fromkeys(columns)))
-        for table, columns in (
-            (left, [pair.left.name for pair in pairs]),
-            (right, [pair.right.name for pair in pairs]),
-        )
-        if index_within(table.schema, set(columns)) is None
-    ]
-    if not lacking:
-        return Refused(
-            f"no one-to-one choice among {joined} has an index of both {left.name!r} and {right.name!r}",
-            "add an INDEX, or drop the equality that repeats a column",
-        )
-    return Refused(
-        f"no index of {' nor of '.join(repr(name) for name, _ in lacking)} lies within the join columns "
-        f"{joined}",
-        "add " + " and ".join(f"INDEX ({columns}) to {name}" for name, columns in lacking),
-    )
-
-
-JOIN_CONDITIONS: Final[tuple[JoinCondition, ...]] = (
-    join_is_inner,
-    inputs_are_changelogs,
-    inputs_are_read_in_full,
-    join_equates_columns,
-    indexes_lie_within_join_columns,
-)
-
-
-def tables_of(join: Join) -> tuple[ManagedTable, ManagedTable]:
-    """The tables of a join that fulfils `inputs_are_changelogs`."""
-    match chain_of(join.left).leaf, chain_of(join.right).leaf:
-        case Changelog(table=ManagedTable() as left), Changelog(table=ManagedTable() as right):
-            return left, right
-    raise AssertionError("the inputs of the join were not checked to be changelogs of managed tables")
 
 
 def first_refusal(node: Plan) -> Refused | None:

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from planner.chain import are_joinable, trace
-from planner.plan import Call, Column, Expr, Join, ManagedTable, columns_of, conjuncts
+from planner.expressions import Call, Column, Expr, columns_of, conjuncts
+from planner.plan import Join, ManagedTable
 from upsert.schema import TableSchema
 
 

@@ -1,155 +1,17 @@
-"""A Spark plan as frozen values: expressions, nodes, and how a tree prints (pure).
+"""A Spark plan as frozen values: its nodes, and how a tree of them prints (pure).
 
-Columns are known by their expression id, as in Catalyst; names are for people. A `ref` is the number
-under which `planner/jvm.py` keeps the Spark object that a value was read from. The ref of a node stands
-for the node apart from its children: a rule that replaces a child keeps it, a rule that changes the
-node itself drops it. Refs take no part in comparisons, so that a plan equals another when it means the same.
+The `ref` of a node stands for the node apart from its children: a rule that replaces a child keeps it, a
+rule that changes the node itself drops it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
-from upsert.rowkind import ROW_KIND_COLUMN
+from planner.expressions import Column, Expr, ref_field
 from upsert.schema import TableSchema
-
-_SYMBOLS: Final = {
-    "EqualTo": "=",
-    "EqualNullSafe": "<=>",
-    "GreaterThan": ">",
-    "GreaterThanOrEqual": ">=",
-    "LessThan": "<",
-    "LessThanOrEqual": "<=",
-    "And": "AND",
-    "Or": "OR",
-    "Add": "+",
-    "Subtract": "-",
-    "Multiply": "*",
-}
-
-
-def _ref() -> Any:
-    return field(default=None, compare=False, repr=False, kw_only=True)
-
-
-# --- expressions -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a plan, known by its expression id; a negative id is one that `build` has yet to draw."""
-
-    id: int
-    name: str = field(compare=False)
-    type: str = field(compare=False)
-    ref: int | None = _ref()
-
-    @property
-    def is_row_kind(self) -> bool:
-        """Whether this is the kind of a change; the name is reserved for that."""
-        return self.name.lower() == ROW_KIND_COLUMN
-
-    @property
-    def args(self) -> tuple[Expr, ...]:
-        """Nothing: a column is a leaf."""
-        return ()
-
-    def __str__(self) -> str:
-        return f"{self.name}#{self.id}"
-
-
-@dataclass(frozen=True)
-class Literal:
-    """A constant, as a Python value; `value` is None for NULL."""
-
-    value: Any
-    type: str
-    ref: int | None = _ref()
-
-    @property
-    def args(self) -> tuple[Expr, ...]:
-        """Nothing: a constant is a leaf."""
-        return ()
-
-    def __str__(self) -> str:
-        if self.value is None:
-            return "NULL"
-        return repr(self.value) if self.type == "string" else str(self.value)
-
-
-@dataclass(frozen=True)
-class Cast:
-    """A conversion to another type."""
-
-    value: Expr
-    type: str
-    ref: int | None = _ref()
-
-    @property
-    def args(self) -> tuple[Expr, ...]:
-        """The converted expression."""
-        return (self.value,)
-
-    def __str__(self) -> str:
-        return f"cast({self.value} AS {self.type})"
-
-
-@dataclass(frozen=True)
-class Call:
-    """Any other expression, by its Catalyst class name; `is_deterministic` is about the call itself."""
-
-    name: str
-    args: tuple[Expr, ...]
-    is_deterministic: bool = True
-    ref: int | None = _ref()
-
-    def __str__(self) -> str:
-        if self.name in _SYMBOLS and len(self.args) == 2:
-            return f"({self.args[0]} {_SYMBOLS[self.name]} {self.args[1]})"
-        return f"{self.name}({', '.join(str(arg) for arg in self.args)})"
-
-
-Expr = Column | Literal | Cast | Call
-
-
-def walk_expression(expr: Expr) -> Iterator[Expr]:
-    """The expression and all within it, from the top."""
-    yield expr
-    for arg in expr.args:
-        yield from walk_expression(arg)
-
-
-def columns_of(*exprs: Expr) -> frozenset[int]:
-    """Ids of the columns that the expressions use."""
-    return frozenset(e.id for expr in exprs for e in walk_expression(expr) if isinstance(e, Column))
-
-
-def conjuncts(expr: Expr | None) -> tuple[Expr, ...]:
-    """The parts of a condition that must all hold; none for no condition.
-
-    >>> a, b = Column(1, "a", "boolean"), Column(2, "b", "boolean")
-    >>> [str(part) for part in conjuncts(Call("And", (a, b)))]
-    ['a#1', 'b#2']
-    """
-    match expr:
-        case None:
-            return ()
-        case Call("And", (left, right)):
-            return (*conjuncts(left), *conjuncts(right))
-        case _:
-            return (expr,)
-
-
-def conjunction(parts: Sequence[Expr]) -> Expr | None:
-    """The condition that all parts hold; None for no parts. The inverse of `conjuncts`."""
-    if not parts:
-        return None
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = Call("And", (whole, part))
-    return whole
 
 
 @dataclass(frozen=True)
@@ -158,7 +20,7 @@ class Output:
 
     column: Column
     value: Expr
-    ref: int | None = _ref()
+    ref: int | None = ref_field()
 
     @classmethod
     def of(cls, column: Column) -> Output:
@@ -173,9 +35,6 @@ class Output:
 
     def __str__(self) -> str:
         return str(self.column) if self.is_passed_on else f"{self.value} AS {self.column}"
-
-
-# --- nodes -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -205,7 +64,7 @@ class Changelog:
     name: str
     columns: tuple[Column, ...]
     table: ManagedTable | None
-    ref: int | None = _ref()
+    ref: int | None = ref_field()
 
     def __str__(self) -> str:
         mode = "full" if self.table is None else self.table.scan_mode
@@ -219,7 +78,7 @@ class Relation:
     name: str
     columns: tuple[Column, ...]
     is_streaming: bool = False
-    ref: int | None = _ref()
+    ref: int | None = ref_field()
 
     def __str__(self) -> str:
         return f"{'Stream' if self.is_streaming else 'Relation'} {self.name} {_typed(self.columns)}"
@@ -283,7 +142,7 @@ class Project:
 
     child: Plan
     outputs: tuple[Output, ...]
-    ref: int | None = _ref()
+    ref: int | None = ref_field()
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -300,7 +159,7 @@ class Filter:
 
     child: Plan
     condition: Expr
-    ref: int | None = _ref()
+    ref: int | None = ref_field()
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -317,7 +176,7 @@ class Watermark:
 
     child: Plan
     column: Column
-    ref: int | None = _ref()
+    ref: int | None = ref_field()
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -334,7 +193,7 @@ class Wrapper:
 
     child: Plan
     name: str
-    ref: int | None = _ref()
+    ref: int | None = ref_field()
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -354,7 +213,7 @@ class Join:
     kind: str
     condition: Expr | None
     columns: tuple[Column, ...]
-    ref: int | None = _ref()
+    ref: int | None = ref_field()
 
     def __str__(self) -> str:
         return f"Join {self.kind}" + (f" ON {self.condition}" if self.condition is not None else "")
@@ -367,7 +226,7 @@ class Opaque:
     name: str
     inputs: tuple[Plan, ...]
     columns: tuple[Column, ...]
-    ref: int | None = _ref()
+    ref: int | None = ref_field()
 
     def __str__(self) -> str:
         return f"Opaque {self.name} [{', '.join(str(column) for column in self.columns)}]"

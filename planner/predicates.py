@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from planner.chain import INTEGER_WIDTHS, folded_integer, trace
-from planner.plan import Call, Column, Expr, Literal, Plan, Predicate
+from planner.expressions import Call, Column, Expr, Literal
+from planner.plan import Plan, Predicate
 
 _OPERATORS: Final = {
     "EqualTo": "==",

@@ -10,16 +10,12 @@ from typing import Final
 from pyspark.sql import DataFrame
 
 from planner.conditions import OBSERVATION, SUBQUERY, is_clock_word
+from planner.expressions import Call, Cast, Column, Expr, Literal, walk_expression
 from planner.jvm import Catalyst, JavaObject
 from planner.plan import (
-    Call,
-    Cast,
     Changelog,
-    Column,
-    Expr,
     Filter,
     Join,
-    Literal,
     ManagedTable,
     Opaque,
     Output,
@@ -30,7 +26,6 @@ from planner.plan import (
     Wrapper,
     row_kind_of,
     walk,
-    walk_expression,
 )
 from upsert.managed.options import FORMAT, ReadOptions
 from upsert.store.table import Table

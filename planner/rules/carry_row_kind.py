@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.plan import Changelog, Column, Output, Plan, Project, reads_changes, row_kind_of
+from planner.expressions import Column
+from planner.plan import Changelog, Output, Plan, Project, reads_changes, row_kind_of
 from planner.settings import Settings
 from upsert.rowkind import ROW_KIND_COLUMN
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.plan import Filter, Join, Plan, conjunction, conjuncts, reads_changes
+from planner.expressions import conjunction, conjuncts
+from planner.plan import Filter, Join, Plan, reads_changes
 from planner.settings import Settings
 
 

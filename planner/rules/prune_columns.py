@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.chain import chain_of
+from planner.expressions import columns_of
 from planner.plan import (
     DeltaJoin,
     Filter,
@@ -13,7 +14,6 @@ from planner.plan import (
     Project,
     Watermark,
     Wrapper,
-    columns_of,
     expressions,
     with_children,
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.chain import chain_of
-from planner.plan import Column, DeltaJoin, Filter, JoinSide, Plan, Predicate, conjuncts, transform_up
+from planner.expressions import Column, conjuncts
+from planner.plan import DeltaJoin, Filter, JoinSide, Plan, Predicate, transform_up
 from planner.predicates import predicates_of
 from planner.settings import Settings
 

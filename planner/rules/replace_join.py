@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from planner.chain import chain_of, restack
-from planner.conditions import JOIN_CONDITIONS, Refused, tables_of
+from planner.conditions import Refused
+from planner.expressions import Column, conjunction, conjuncts
+from planner.join_conditions import JOIN_CONDITIONS, tables_of
 from planner.keys import choose_keys, equated_columns
 from planner.plan import (
     Changelog,
-    Column,
     DeltaJoin,
     Filter,
     Join,
@@ -18,8 +19,6 @@ from planner.plan import (
     Output,
     Plan,
     Project,
-    conjunction,
-    conjuncts,
     reads_changes,
     row_kind_of,
     walk,
@@ -30,7 +29,7 @@ from planner.settings import Settings
 def replace_join(node: Plan, settings: Settings) -> Plan | Refused | None:
     """Replace an inner equi-join of two indexed tables by lookups on both sides.
 
-    Only when every condition of `planner.conditions.JOIN_CONDITIONS` holds. The delta join emits raw
+    Only when every condition of `planner.join_conditions.JOIN_CONDITIONS` holds. The delta join emits raw
     columns of both tables; the projections and filters of both inputs are stacked on it, then what the
     join's condition asks beyond its keys, then the columns of the join in their order:
 

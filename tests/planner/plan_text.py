@@ -6,17 +6,13 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from planner.expressions import Call, Cast, Column, Expr, Literal
 from planner.plan import (
-    Call,
-    Cast,
     Changelog,
-    Column,
     DeltaJoin,
-    Expr,
     Filter,
     Join,
     JoinSide,
-    Literal,
     ManagedTable,
     Opaque,
     Output,

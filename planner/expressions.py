@@ -1,0 +1,148 @@
+"""Expressions of a Spark plan as frozen values (pure).
+
+Columns are known by their expression id, as in Catalyst; names are for people. A `ref` is the number
+under which `planner/jvm.py` keeps the Spark object that a value was read from. Refs take no part in
+comparisons: an expression equals another when it means the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from upsert.rowkind import ROW_KIND_COLUMN
+
+_SYMBOLS: Final = {
+    "EqualTo": "=",
+    "EqualNullSafe": "<=>",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+    "And": "AND",
+    "Or": "OR",
+    "Add": "+",
+    "Subtract": "-",
+    "Multiply": "*",
+}
+
+
+def ref_field() -> Any:
+    """The field of a dataclass that holds a ref."""
+    return field(default=None, compare=False, repr=False, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a plan, known by its expression id; a negative id is one that `build` has yet to draw."""
+
+    id: int
+    name: str = field(compare=False)
+    type: str = field(compare=False)
+    ref: int | None = ref_field()
+
+    @property
+    def is_row_kind(self) -> bool:
+        """Whether this is the kind of a change; the name is reserved for that."""
+        return self.name.lower() == ROW_KIND_COLUMN
+
+    @property
+    def args(self) -> tuple[Expr, ...]:
+        """Nothing: a column is a leaf."""
+        return ()
+
+    def __str__(self) -> str:
+        return f"{self.name}#{self.id}"
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A constant, as a Python value; `value` is None for NULL."""
+
+    value: Any
+    type: str
+    ref: int | None = ref_field()
+
+    @property
+    def args(self) -> tuple[Expr, ...]:
+        """Nothing: a constant is a leaf."""
+        return ()
+
+    def __str__(self) -> str:
+        if self.value is None:
+            return "NULL"
+        return repr(self.value) if self.type == "string" else str(self.value)
+
+
+@dataclass(frozen=True)
+class Cast:
+    """A conversion to another type."""
+
+    value: Expr
+    type: str
+    ref: int | None = ref_field()
+
+    @property
+    def args(self) -> tuple[Expr, ...]:
+        """The converted expression."""
+        return (self.value,)
+
+    def __str__(self) -> str:
+        return f"cast({self.value} AS {self.type})"
+
+
+@dataclass(frozen=True)
+class Call:
+    """Any other expression, by its Catalyst class name; `is_deterministic` is about the call itself."""
+
+    name: str
+    args: tuple[Expr, ...]
+    is_deterministic: bool = True
+    ref: int | None = ref_field()
+
+    def __str__(self) -> str:
+        if self.name in _SYMBOLS and len(self.args) == 2:
+            return f"({self.args[0]} {_SYMBOLS[self.name]} {self.args[1]})"
+        return f"{self.name}({', '.join(str(arg) for arg in self.args)})"
+
+
+Expr = Column | Literal | Cast | Call
+
+
+def walk_expression(expr: Expr) -> Iterator[Expr]:
+    """The expression and all within it, from the top."""
+    yield expr
+    for arg in expr.args:
+        yield from walk_expression(arg)
+
+
+def columns_of(*exprs: Expr) -> frozenset[int]:
+    """Ids of the columns that the expressions use."""
+    return frozenset(e.id for expr in exprs for e in walk_expression(expr) if isinstance(e, Column))
+
+
+def conjuncts(expr: Expr | None) -> tuple[Expr, ...]:
+    """The parts of a condition that must all hold; none for no condition.
+
+    >>> a, b = Column(1, "a", "boolean"), Column(2, "b", "boolean")
+    >>> [str(part) for part in conjuncts(Call("And", (a, b)))]
+    ['a#1', 'b#2']
+    """
+    match expr:
+        case None:
+            return ()
+        case Call("And", (left, right)):
+            return (*conjuncts(left), *conjuncts(right))
+        case _:
+            return (expr,)
+
+
+def conjunction(parts: Sequence[Expr]) -> Expr | None:
+    """The condition that all parts hold; None for no parts. The inverse of `conjuncts`."""
+    if not parts:
+        return None
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = Call("And", (whole, part))
+    return whole
