@@ -1,8 +1,8 @@
 """Carrying out a compaction: merge some runs of some buckets and publish the result in their place.
 
 Readers and change streams do not notice: the rows stay the same. Appends never wait for it, for their files
-are none of its inputs. If an overwrite or another compaction has taken the inputs away meanwhile, the work was
-in vain and its files are dropped; that is no error.
+are none of its inputs. If an overwrite or another compaction has taken the inputs away meanwhile, the work
+was in vain and its files are dropped; that is no error.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 from cachetools import LRUCache
 
 from upsert.errors import ConfigurationError, CorruptTableError, SnapshotExpiredError, TableNotFoundError
-from upsert.store import paths
+from upsert.store import paths, table_file
 from upsert.store.data_file import FileEntry
 from upsert.store.file_set import FileSet
 from upsert.store.layout import Layout
@@ -38,9 +38,11 @@ _MAX_STEPS: Final = 256
 class History:
     """The snapshots of the table in folder ``root``; threads may share it."""
 
-    def __init__(self, root: str, layout: Layout) -> None:
+    def __init__(self, root: str, uuid: str, layout: Layout) -> None:
         self.root = root
+        self.uuid = uuid
         self.layout = layout
+        self._checked: tuple[int, int] | None = None
         self._known: tuple[int, bytes] | None = None
         self._infos: LRUCache[int, SnapshotInfo] = LRUCache(_MAX_INFOS)
         self._live: LRUCache[int, Mapping[str, FileEntry]] = LRUCache(_MAX_FILE_SETS)
@@ -52,16 +54,17 @@ class History:
         """The process-wide history of a table; a table made anew in the same folder has another uuid."""
         with _shared_lock:
             if (root, uuid) not in _shared:
-                _shared[root, uuid] = cls(root, layout)
+                _shared[root, uuid] = cls(root, uuid, layout)
             return _shared[root, uuid]
 
     def latest(self) -> SnapshotInfo:
         """The latest snapshot at this moment; ``EMPTY`` before the first commit.
 
         Raises:
-            TableNotFoundError: the table's folder is gone.
+            TableNotFoundError: the table is gone, or another one lies in its folder.
             CorruptTableError: the latest snapshot cannot be read.
         """
+        self._check_identity()
         while True:
             newest = self._latest_id()
             if newest == 0:
@@ -70,6 +73,23 @@ class History:
             if (content := self._content(newest)) is not None:
                 self._known = (newest, content)
                 return self._parsed(newest, content)
+
+    def _check_identity(self) -> None:
+        """Refuse a table that was dropped and created again: it would take these files for its own."""
+        path = os.path.join(self.root, paths.TABLE_FILE)
+        try:
+            found = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError) as cause:
+            raise TableNotFoundError(f"no table lies at {self.root!r}; was it dropped?") from cause
+        written = found.st_ino, found.st_mtime_ns
+        if written != self._checked:
+            uuid = table_file.read(self.root).uuid
+            if uuid != self.uuid:
+                raise TableNotFoundError(
+                    f"table {self.root!r} was dropped and created again: its uuid must be {self.uuid!r}, got "
+                    f"{uuid!r}; open it anew"
+                )
+            self._checked = written
 
     def _latest_id(self) -> int:
         known = self._known

@@ -97,7 +97,7 @@ class Rival:
 def with_surroundings(table: Table, around: Surroundings) -> Table:
     """The table in a process of its own, as it were: nothing remembered, and another world around it."""
     other = Table.open(table.path)
-    other.published = History(table.path, table.layout)
+    other.published = History(table.path, table.uuid, table.layout)
     other._committer = Committer(other.published, around)
     return other
 
@@ -130,7 +130,7 @@ def test_a_commit_gives_up_late_and_says_so(table: Table) -> None:
         return False
 
     around = Surroundings(
-        monotonic=lambda: clock[0], sleep=sleep, uniform=lambda low, high: high, put_if_absent=lose
+        monotonic=lambda: clock[0], sleep=sleep, uniform=lambda _low, high: high, put_if_absent=lose
     )
     with pytest.raises(CommitConflictError, match="lost every race for the next id in 300 s"):
         with_surroundings(table, around).write(rows(1))
@@ -311,7 +311,7 @@ def test_a_conflict_names_both_commits(table: Table) -> None:
     def propose(head: SnapshotInfo) -> Change:
         return Change("compact", merged, (entry,))
 
-    expected = r"this compact, begun at snapshot 2, cannot .* on snapshot 2: snapshot 2 \(overwrite\) has already"
+    expected = r"this compact, begun at snapshot 2, cannot .*: snapshot 2 \(overwrite\) has already"
     with pytest.raises(CommitConflictError, match=expected):
         commit.Committer(table.published).commit(propose)
 

@@ -42,7 +42,7 @@ def table(tmp_path: Path) -> Table:
 def forget_everything(table: Table) -> Table:
     """The table as a new process sees it."""
     opened = Table.open(table.path)
-    opened.published = History(table.path, table.layout)
+    opened.published = History(table.path, table.uuid, table.layout)
     return opened
 
 
@@ -277,6 +277,17 @@ def test_a_dropped_table_is_named(table: Table, tmp_path: Path) -> None:
         table.snapshot()
 
 
+def test_a_table_made_anew_is_not_taken_for_the_old_one(table: Table, tmp_path: Path) -> None:
+    snapshot = table.write(rows("+I 1 a"))
+    Path(table.path).rename(tmp_path / "gone")
+    other = Table.create(table.path, SCHEMA)
+    before = files_on_disk(other)
+    for use in (snapshot.scan, table.snapshot, lambda: table.write(rows("+I 2 b"))):
+        with pytest.raises(TableNotFoundError, match="dropped and created again"):
+            use()
+    assert files_on_disk(other) == before
+
+
 def test_ids_that_are_no_snapshots_are_refused(table: Table) -> None:
     table.write(rows("+I 1 a"))
     for id in (-1, 2):
@@ -300,7 +311,7 @@ def path_of(table: Table, kind: str) -> Path:
 
 def read_all(path: str) -> None:
     opened = Table.open(path)
-    opened.published = History(opened.path, opened.layout)
+    opened.published = History(opened.path, opened.uuid, opened.layout)
     opened.snapshot().lookup(["id"], pa.table({"id": [1]}))
 
 
