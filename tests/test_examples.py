@@ -29,7 +29,7 @@ def test_example_prints_what_its_comment_says(example: Path, tmp_path: Path) -> 
         text=True,
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert run.returncode == 0, run.stderr

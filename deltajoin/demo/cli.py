@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import typer
 from rich.console import Console
 
 from deltajoin.demo import source, tables
+from deltajoin.demo.processes import remove
 from deltajoin.demo.summary import show_comparison, show_figures, show_next
 from deltajoin.demo.supervisor import Settings, Supervisor
 from deltajoin.demo.view import view_for
@@ -88,7 +88,7 @@ def _folder(wanted: Path | None) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder)
+        remove(folder)
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:

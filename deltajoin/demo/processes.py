@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +18,8 @@ from upsert.errors import UpsertError
 
 _LOG_LINES: Final = 40
 _GRACE_S: Final = 10.0
+_REMOVALS: Final = 20
+_PAUSE_S: Final = 0.1
 
 
 class ProcessFailedError(UpsertError):
@@ -24,11 +29,11 @@ class ProcessFailedError(UpsertError):
 class Child:
     """One running child: `python -m module reports *arguments`.
 
-    Its reports, its log and its temporary files are in the folder `work`. It belongs to a `with` block, which
-    leaves no process behind, however it ends.
+    Its reports and its log are in the folder `work`, its temporary files in `scratch`. It belongs to a `with`
+    block, which leaves no process behind, however it ends.
     """
 
-    def __init__(self, name: str, module: str, work: Path, *arguments: object) -> None:
+    def __init__(self, name: str, module: str, work: Path, scratch: Path, *arguments: object) -> None:
         self.name = name
         reports, self._log = work / f"{name}.jsonl", work / f"{name}.log"
         self._receiver = Receiver(reports)
@@ -40,7 +45,7 @@ class Child:
                 bufsize=0,
                 stdout=output,
                 stderr=output,
-                env=_environment(os.environ, work / "scratch"),
+                env=_environment(os.environ, scratch),
                 start_new_session=True,
             )
 
@@ -114,8 +119,20 @@ class Child:
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
 
 
+def remove(folder: Path) -> None:
+    """Remove a folder in which Spark's children may have been at work.
+
+    Its Python workers notice only after a moment that their JVM is dead, and may add a file until then.
+    """
+    for _ in range(_REMOVALS):
+        with suppress(OSError):
+            shutil.rmtree(folder)
+            return
+        time.sleep(_PAUSE_S)
+    shutil.rmtree(folder)
+
+
 def _environment(inherited: Mapping[str, str], scratch: Path) -> dict[str, str]:
-    scratch.mkdir(exist_ok=True)
     return {
         **inherited,
         # Spark's Python workers run $PYSPARK_PYTHON, which may be another interpreter than this one

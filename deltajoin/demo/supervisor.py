@@ -18,7 +18,7 @@ from rich.markup import escape
 from deltajoin.demo import source, tables
 from deltajoin.demo.checkpoint import Checkpoint
 from deltajoin.demo.compare import Comparison, compare, expected_join
-from deltajoin.demo.processes import Child
+from deltajoin.demo.processes import Child, remove
 from deltajoin.demo.progress import Phase, Progress
 from deltajoin.demo.view import View
 from deltajoin.offset import JoinOffset
@@ -40,8 +40,13 @@ class Settings:
 
     @property
     def work(self) -> Path:
-        """Folder of everything that is not a table: checkpoint, logs, reports, CSV files."""
+        """Folder of what stays beside the tables: the query's checkpoint, logs and reports."""
         return self.warehouse / ".demo"
+
+    @property
+    def scratch(self) -> Path:
+        """Folder of what is removed at the end: unpacked files, and what a killed JVM leaves behind."""
+        return self.work / "scratch"
 
 
 class Supervisor:
@@ -56,8 +61,9 @@ class Supervisor:
         self._children: list[Child] = []
         self._drivers = 0
         self._half_way: float | None = None
+        self._unfinished: int | None = None
         self._checkpoint = Checkpoint(settings.work / "checkpoint")
-        settings.work.mkdir(parents=True, exist_ok=True)
+        settings.scratch.mkdir(parents=True)
         self._catalog = Catalog(settings.warehouse)
 
     def run(self) -> Comparison:
@@ -69,6 +75,7 @@ class Supervisor:
         for statement in tables.statements():
             self._catalog.sql(statement)
         with self._view, ExitStack() as ends:
+            ends.callback(remove, self._settings.scratch)
             replayer = ends.enter_context(self._start_replayer())
             driver = ends.enter_context(self._start_driver())
             self.progress.tell(f"started a writer (process {replayer.pid}) and a Spark driver ({driver.pid})")
@@ -81,7 +88,7 @@ class Supervisor:
             self._crash(driver)
             driver = ends.enter_context(self._start_driver())
             self._wait(Phase.RESTARTING, self._driver_runs)
-            self.progress.tell("[green]a new driver runs[/green] and goes on from the checkpoint")
+            self.progress.tell(self._where_the_new_driver_begins())
             self._wait(Phase.REPLAYING, replayer.has_ended)
             self.progress.tell("2013 is over: all changes are written")
             self._wait(Phase.CATCHING_UP, self._has_caught_up)
@@ -98,7 +105,8 @@ class Supervisor:
         return self._start(f"driver-{self._drivers}", "deltajoin.demo.driver", self._checkpoint.path)
 
     def _start(self, name: str, module: str, *arguments: object) -> Child:
-        child = Child(name, module, self._settings.work, self._settings.warehouse, *arguments)
+        settings = self._settings
+        child = Child(name, module, settings.work, settings.scratch, settings.warehouse, *arguments)
         self._children.append(child)
         return child
 
@@ -106,11 +114,15 @@ class Supervisor:
         driver.kill()
         self._listen(driver)
         self._children.remove(driver)
-        where = "in the middle of" if self._checkpoint.is_in_flight else "after"
-        self.progress.tell(
-            f"[bold red]kill -9 {driver.pid}[/bold red]: the driver and its JVM die"
-            f" {where} micro-batch {self._checkpoint.planned}"
+        self._unfinished = self._checkpoint.planned if self._checkpoint.is_in_flight else None
+        where = (
+            "between two micro-batches" if self._unfinished is None else f"in micro-batch {self._unfinished}"
         )
+        self.progress.tell(f"[bold red]kill -9 {driver.pid}[/bold red]: the driver and its JVM die {where}")
+
+    def _where_the_new_driver_begins(self) -> str:
+        place = "goes on" if self._unfinished is None else f"does micro-batch {self._unfinished} again"
+        return f"[green]a new driver runs[/green] and {place}, from what the checkpoint says"
 
     def _wait(self, phase: Phase, is_over: Callable[[], bool]) -> None:
         """Keep listening and showing until `is_over`; an error of any child ends it."""
@@ -167,7 +179,7 @@ class Supervisor:
     def _compare(self) -> Comparison:
         self.progress.phase = Phase.COMPARING
         self._update()
-        files = source.extract_files(self._settings.work)
+        files = source.extract_files(self._settings.scratch)
         expected = expected_join(files, self._settings.rows)
         result = compare(expected, self._catalog.table(tables.JOINED).snapshot().scan())
         self.progress.phase = Phase.DONE

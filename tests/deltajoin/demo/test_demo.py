@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from upsert import Catalog
 
 ROOT = Path(__file__).parents[3]
 COMMAND = [sys.executable, "-m", "deltajoin.demo"]
@@ -18,7 +19,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*COMMAND, *arguments], capture_output=True, text=True, env=ENVIRONMENT, timeout=300, check=False
+        [*COMMAND, *arguments], capture_output=True, text=True, env=ENVIRONMENT, timeout=600, check=False
     )
 
 
@@ -34,7 +35,12 @@ def test_small_demo_survives_its_crash_and_ends_without_a_difference(tmp_path: P
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "kill -9" in ended.stdout
     assert "a new driver runs" in ended.stdout
-    assert re.search(r"difference: 0 rows", ended.stdout)
+    assert "difference: 0 rows" in ended.stdout
+    assert sorted(path.name for path in warehouse.iterdir()) == [
+        ".demo",
+        *sorted(Catalog(warehouse).tables()),
+    ]
+    assert not (warehouse / ".demo" / "scratch").exists()
     assert processes_that_mention(str(warehouse)) == []
 
 
@@ -61,7 +67,7 @@ def test_interrupt_ends_all_processes_and_removes_the_tables(tmp_path: Path) -> 
 def test_an_error_of_the_driver_is_shown_and_ends_everything(tmp_path: Path) -> None:
     environment = {**ENVIRONMENT, "JAVA_HOME": str(tmp_path / "missing"), "TMPDIR": str(tmp_path)}
     ended = subprocess.run(
-        [*COMMAND, "--rows", "10"], capture_output=True, text=True, env=environment, timeout=300, check=False
+        [*COMMAND, "--rows", "10"], capture_output=True, text=True, env=environment, timeout=600, check=False
     )
     assert ended.returncode == 1
     assert "'driver-1' must run to its end; it stopped with exit code 1" in ended.stderr

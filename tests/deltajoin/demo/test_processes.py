@@ -41,7 +41,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Ch
 
     def start(program: str) -> Child:
         (tmp_path / "program.py").write_text(program)
-        return Child("writer", "program", tmp_path)
+        return Child("writer", "program", tmp_path, tmp_path)
 
     return start
 
