@@ -1,0 +1,60 @@
+"""A driver that keeps a join in a third table, for tests that kill it or give it several executors.
+
+`python join_script.py SPEC_FILE SINK CHECKPOINT` changes the tables three times, joins after each time, and
+prints each micro-batch that it has finished. Started again after a crash, it goes on where it was.
+"""
+
+import sys
+import time
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from deltajoin import DeltaJoinSpec, read_join
+from upsert.managed.frames import write_changes
+from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.store.table import Table
+
+ROUNDS = 3
+ORDERS, PRODUCTS = 400, 60
+
+
+def change_tables(spec: DeltaJoinSpec, number: int) -> None:
+    """Upserts and deletions of both tables, as one transaction each; done again it changes nothing."""
+    random = Random(number)
+    orders = [(i, random.randint(1, PRODUCTS), f"{number}/{i}") for i in random.sample(range(ORDERS), 300)]
+    products = [(i, f"{number}/{i}") for i in random.sample(range(PRODUCTS), 40)]
+    for side, rows in zip(spec.sides, (orders, products), strict=True):
+        table = Table.open(side.path)
+        columns = [
+            pa.array(c, f.type) for c, f in zip(zip(*rows, strict=True), table.schema.arrow, strict=True)
+        ]
+        kinds = pa.array([random.choice(("+U", "+U", "+U", "-D")) for _ in rows])
+        changes = pa.table([*columns, kinds], names=[*table.schema.names, ROW_KIND_COLUMN])
+        table.write(changes, writer_id="script", transaction=number)
+
+
+def main(spec_file: str, sink: str, checkpoint: str) -> None:
+    spark = SparkSession.builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    spec = DeltaJoinSpec.from_json(Path(spec_file).read_text())
+    seen = -1
+    for number in range(ROUNDS):
+        change_tables(spec, number)
+        writer = write_changes(read_join(spark, spec), sink).option("checkpointLocation", checkpoint)
+        query = writer.trigger(availableNow=True).start()
+        while query.isActive:
+            progress = query.lastProgress
+            if progress and progress.batchId > seen:
+                seen = progress.batchId
+                print("finished", seen, flush=True)
+            time.sleep(0.02)
+        query.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,228 @@
+"""The join as a Spark stream: micro-batches, restarts, replays, a killed driver, several executors."""
+
+import datetime as dt
+import os
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from deltajoin import DeltaJoinSpec, Side, read_join
+from tests.deltajoin.cases import halves, load
+from tests.deltajoin.memory_tables import Rows, signed
+from tests.deltajoin.steps import joined_by, multiset_of
+from tests.helpers import LOCAL_CLUSTER, changelog, run_spark_script, spark_script
+from upsert.schema import TableSchema
+from upsert.store.table import Table
+
+pytestmark = pytest.mark.spark
+
+SCRIPT = Path(__file__).parent / "join_script.py"
+ORDERS = TableSchema.of({"id": pa.int64(), "product": pa.int32(), "note": pa.string()}, primary_key=["id"])
+PRODUCTS = TableSchema.of({"code": pa.int64(), "name": pa.string()}, primary_key=["code"])
+
+
+def make_tables(folder: Path) -> tuple[Table, Table, DeltaJoinSpec]:
+    """Empty orders and products in two buckets each, and their join."""
+    orders = Table.create(folder / "orders", ORDERS.index("product"), {"bucket": "2"})
+    products = Table.create(folder / "products", PRODUCTS, {"bucket": "2"})
+    left = Side(orders.path, ("id", "product", "note"), ("product",))
+    right = Side(products.path, ("code", "name"), ("code",))
+    return orders, products, DeltaJoinSpec(left, right, shards=2)
+
+
+Sink = Callable[[DataFrame, int], None]
+Run = Callable[[DeltaJoinSpec, Sink], None]
+
+
+class Collected:
+    """What a query has emitted, by micro-batch; a batch that is done again must be the same."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, Rows] = {}
+        self.replayed: list[int] = []
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        emitted = signed([tuple(row) for row in rows.collect()])
+        if batch in self.batches:
+            assert self.batches[batch] == emitted
+            self.replayed.append(batch)
+        self.batches[batch] = emitted
+
+    @property
+    def total(self) -> Rows:
+        """The sum of all micro-batches."""
+        total: Rows = Counter()
+        for emitted in self.batches.values():
+            total.update(emitted)
+        return Counter({row: weight for row, weight in total.items() if weight})
+
+
+@pytest.fixture
+def run(spark: SparkSession, tmp_path: Path) -> Run:
+    """Runs a join until it has read all that is there, always with the same checkpoint."""
+
+    def run(spec: DeltaJoinSpec, sink: Sink) -> None:
+        writer = read_join(spark, spec).writeStream.foreachBatch(sink)
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+
+    return run
+
+
+def truth(spec: DeltaJoinSpec) -> Rows:
+    """The join of both tables as they are now."""
+    left, right = (Table.open(side.path).snapshot().scan() for side in spec.sides)
+    return joined_by(spec, left, right)
+
+
+def test_restarted_and_replayed_stream_is_the_join(run: Run, tmp_path: Path) -> None:
+    """Both sides change between restarts; once the crash comes before Spark has logged the batch as done."""
+    orders, products, spec = make_tables(tmp_path)
+    sink = Collected()
+    orders.write(changelog(ORDERS.arrow, "+I 1 7 a", "+I 2 8 b", "+I 3 NULL c", "+I 4 7 d"))
+    products.write(changelog(PRODUCTS.arrow, "+I 7 apple", "+I 9 pear"))
+    run(spec, sink)
+    assert sink.total == truth(spec)
+    orders.write(changelog(ORDERS.arrow, "-D 1 7 a", "+U 2 9 b", "+U 4 7 dd"))
+    products.write(changelog(PRODUCTS.arrow, "+U 7 apricot", "-D 9 pear", "+I 8 plum"))
+    run(spec, sink)
+    assert sink.total == truth(spec)
+    last = max(sink.batches)
+    for log in (tmp_path / "checkpoint" / "commits").glob(f"*{last}*"):
+        log.unlink()
+    orders.write(changelog(ORDERS.arrow, "+I 5 8 e"))
+    run(replace(spec, shards=3, max_rows_per_trigger=1), sink)
+    assert sink.replayed == [last]
+    assert sink.total == truth(spec)
+
+
+@pytest.mark.parametrize("name", ["equal_keys_without_primary_key", "delete_on_both_sides"])
+def test_cases_run_as_streams(name: str, run: Run, tmp_path: Path) -> None:
+    case = load(name, tmp_path)
+    sink = Collected()
+    for commit in halves(case):
+        case.commit(commit)
+        run(case.spec, sink)
+        assert sink.total == case.truth()
+
+
+def test_every_column_type_comes_through(run: Run, tmp_path: Path) -> None:
+    """Exact values, where a detour over pandas would make floats of integers, and NULL of NaN."""
+    value = pa.struct([pa.field("n", pa.int32()), pa.field("words", pa.list_(pa.string()))])
+    schema = TableSchema.of(
+        {
+            "id": pa.int64(),
+            "flag": pa.bool_(),
+            "tiny": pa.int8(),
+            "big": pa.int64(),
+            "real": pa.float32(),
+            "double": pa.float64(),
+            "money": pa.decimal128(20, 4),
+            "day": pa.date32(),
+            "at": pa.timestamp("us", tz="UTC"),
+            "local": pa.timestamp("us"),
+            "raw": pa.binary(),
+            "nested": value,
+            "counts": pa.map_(pa.string(), pa.int64()),
+        },
+        primary_key=["id"],
+    )
+    now = dt.datetime(9999, 12, 30, 23, 59, 59, 999999)
+    values = (
+        True,
+        -5,
+        2**62 + 1,
+        0.5,
+        float("nan"),
+        Decimal("1234567890123456.7891"),
+        dt.date(1582, 10, 15),
+        now.replace(tzinfo=dt.UTC),
+        now,
+        b"\x00\xff",
+        {"n": 1, "words": ["a", None]},
+        [("x", 1)],
+    )
+    rows = [(1, *values), (2, *[None] * len(values))]
+    columns = list(zip(*rows, strict=True))
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, schema.arrow, strict=True)]
+    tables = [Table.create(tmp_path / name, schema) for name in ("left", "right")]
+    for table in tables:
+        table.write(pa.table(arrays, schema=schema.arrow))
+    left, right = (Side(table.path, schema.names, ("id",)) for table in tables)
+    seen: list[dict[str, Any]] = []
+    # collected as Arrow: Python's own rows cannot hold the year 9999 in every time zone
+    run(DeltaJoinSpec(left, right), lambda frame, _: seen.extend(frame.toArrow().to_pylist()))
+    wanted = tables[0].snapshot().scan().to_pylist()
+    for emitted, row in zip(sorted(seen, key=lambda r: r["left_id"]), wanted, strict=True):
+        for prefix in ("left_", "right_"):
+            found = {name: emitted[prefix + name] for name in schema.names}
+            assert repr(found) == repr(row)
+
+
+def test_an_error_of_the_source_names_what_is_wrong(run: Run, tmp_path: Path) -> None:
+    """A commit that no change stream shows stops the query, and the message reaches the user."""
+    orders, products, spec = make_tables(tmp_path)
+    orders.write(changelog(ORDERS.arrow, "+I 1 7 a"))
+    products.write(changelog(PRODUCTS.arrow, "+I 7 apple"))
+    run(spec, Collected())
+    products.commit([products.stage(changelog(PRODUCTS.arrow, "+I 8 plum"), order="rows")], tracked=False)
+    with pytest.raises(StreamingQueryException, match=r"UntrackedChangesError.*'products'"):
+        run(spec, Collected())
+
+
+def prepared(folder: Path, max_rows: int) -> tuple[DeltaJoinSpec, list[object]]:
+    """Two empty tables, an empty sink keyed by the pair, and the script's arguments."""
+    _, _, spec = make_tables(folder)
+    spec = replace(spec, max_rows_per_trigger=max_rows)
+    columns = {f"left_{c.name}": c.type for c in ORDERS.columns}
+    columns |= {f"right_{c.name}": c.type for c in PRODUCTS.columns}
+    pairs = TableSchema.of(columns, primary_key=["left_id", "right_code"])
+    sink = Table.create(folder / "sink", pairs, {"bucket": "2"})
+    (folder / "spec.json").write_text(spec.to_json())
+    return spec, [folder / "spec.json", sink.path, folder / "checkpoint"]
+
+
+def rows_in(sink: object, spec: DeltaJoinSpec) -> Rows:
+    """What the sink holds."""
+    return multiset_of(Table.open(str(sink)).snapshot().scan(), spec.columns)
+
+
+def kill_with_children(process: subprocess.Popen[str]) -> None:
+    """SIGKILL for the driver and the JVM that it started: nobody finishes what was begun."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    for pid in (process.pid, *map(int, children)):
+        os.kill(pid, signal.SIGKILL)
+    process.wait()
+
+
+def test_sink_equals_the_join_although_the_driver_was_killed(tmp_path: Path) -> None:
+    spec, arguments = prepared(tmp_path, max_rows=120)
+    process = spark_script(SCRIPT, *arguments)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("finished 1"):
+            break
+    kill_with_children(process)
+    run_spark_script(SCRIPT, *arguments)
+    assert rows_in(arguments[1], spec) == truth(spec)
+    assert truth(spec).total() > 50
+
+
+def test_sink_equals_the_join_on_several_executors(tmp_path: Path) -> None:
+    spec, arguments = prepared(tmp_path, max_rows=1000)
+    run_spark_script(SCRIPT, *arguments, master=LOCAL_CLUSTER)
+    assert rows_in(arguments[1], spec) == truth(spec)
+    assert truth(spec).total() > 50
