@@ -69,7 +69,7 @@ class JoinReport:
     details: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        lines = [f"join {self.join}"]
+        lines = [self.join]
         if self.reason is None:
             lines += [
                 f"  form: delta join ({self.form})",
@@ -159,7 +159,7 @@ def _left_to_spark(join: Join) -> JoinReport:
 
 def _in_words(join: Join) -> str:
     left, right = (_name_of(chain_of(plan).leaf) for plan in (join.left, join.right))
-    return f"{join.kind} {left} with {right}" + (
+    return f"{join.kind} join of {left} with {right}" + (
         f" on {join.condition}" if join.condition is not None else ""
     )
 

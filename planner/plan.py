@@ -41,7 +41,7 @@ class Output:
 class ManagedTable:
     """What the planner knows about a managed table and about the way a query reads its changes.
 
-    `changed_rows` is the size of the latest commit, where it is known.
+    `changed_rows` is the size of the latest commit, unless a compaction came after it.
     """
 
     name: str

@@ -106,7 +106,7 @@ class _Reader:
     def table(self, options: ReadOptions) -> ManagedTable:
         path = options.path
         table = self.tables[path] = self.tables.get(path) or Table.open(path)
-        commits = [info.delta_rows for info in table.history() if info.changes_rows]
+        latest = table.snapshot().info
         return ManagedTable(
             table.name,
             path,
@@ -115,7 +115,7 @@ class _Reader:
             table.options.bucket_key or table.schema.primary_key,
             options.scan_mode,
             options.max_rows,
-            changed_rows=commits[-1] if commits else None,
+            changed_rows=latest.delta_rows if latest.changes_rows else None,
         )
 
     # --- expressions -----------------------------------------------------------------------------------

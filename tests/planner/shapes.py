@@ -148,6 +148,17 @@ SHAPES: dict[str, Shape] = {
     "sql with a view of a view": _sql("SELECT order_id, loud FROM named JOIN orders ON id = product_id"),
 }
 
+ALIKE = {
+    "columns of the DataFrames",
+    "names of the inputs",
+    "a table with itself",
+    "sql",
+    "sql with USING",
+    "sql with everything of one side",
+    "sql with a common table expression, and more on top",
+}
+"""Shapes whose plans are those of others but for names: their rows are checked by `make test-long` only."""
+
 VIEWS = (
     "CREATE OR REPLACE TEMP VIEW named AS SELECT product_id AS id, concat(name, '!') AS loud FROM products"
 )
