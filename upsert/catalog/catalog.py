@@ -18,7 +18,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from upsert.catalog.ddl import CreateTable, DropTable, parse
+from upsert.catalog.statements import CreateTable, DropTable
 from upsert.errors import ConfigurationError, TableExistsError, TableNotFoundError
 from upsert.managed import frames
 from upsert.store import Table
@@ -78,6 +78,9 @@ class Catalog:
             TableExistsError: ``CREATE TABLE`` without IF NOT EXISTS, and the table is there.
             TableNotFoundError: ``DROP TABLE`` without IF EXISTS, and there is no such table.
         """
+        # Every task of a query imports this module; the parser behind it is for the few that read DDL.
+        from upsert.catalog.ddl import parse
+
         statement = parse(text)
         match statement:
             case CreateTable():

@@ -16,35 +16,13 @@ reserved: ``index INT`` is a column, ``INDEX (a)`` is an index. The name of a co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
+from upsert.catalog.statements import CreateTable, DropTable, Statement
 from upsert.catalog.tokens import Cursor
 from upsert.catalog.type_names import read_type
 from upsert.errors import SchemaError
 from upsert.schema import Column, Index, TableSchema
-
-
-@dataclass(frozen=True)
-class CreateTable:
-    """``CREATE TABLE``: the name, what the table looks like, and its options as they were written."""
-
-    name: str
-    schema: TableSchema
-    options: Mapping[str, str] = field(default_factory=dict)
-    if_not_exists: bool = False
-
-
-@dataclass(frozen=True)
-class DropTable:
-    """``DROP TABLE``."""
-
-    name: str
-    if_exists: bool = False
-
-
-Statement = CreateTable | DropTable
 
 _HEAD_WORDS: Final = frozenset(
     {"OR", "REPLACE", "GLOBAL", "TEMPORARY", "TEMP", "EXTERNAL", "MATERIALIZED", "STREAMING", "EXTENDED"}

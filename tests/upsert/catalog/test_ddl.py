@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from upsert import types
-from upsert.catalog.ddl import CreateTable, DropTable, Statement, parse
+from upsert.catalog.ddl import parse
+from upsert.catalog.statements import CreateTable, DropTable, Statement
 from upsert.errors import SchemaError
 from upsert.schema import Column, Index, TableSchema
 
