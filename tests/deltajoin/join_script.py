@@ -25,16 +25,14 @@ ORDERS, PRODUCTS = 400, 60
 def change_tables(spec: DeltaJoinSpec, number: int) -> None:
     """Upserts and deletions of both tables, as one transaction each; done again it changes nothing."""
     random = Random(number)
-    orders = [(i, random.randint(1, PRODUCTS), f"{number}/{i}") for i in random.sample(range(ORDERS), 300)]
-    products = [(i, f"{number}/{i}") for i in random.sample(range(PRODUCTS), 40)]
-    for side, rows in zip(spec.sides, (orders, products), strict=True):
-        table = Table.open(side.path)
-        columns = [
-            pa.array(c, f.type) for c, f in zip(zip(*rows, strict=True), table.schema.arrow, strict=True)
-        ]
-        kinds = pa.array([random.choice(("+U", "+U", "+U", "-D")) for _ in rows])
-        changes = pa.table([*columns, kinds], names=[*table.schema.names, ROW_KIND_COLUMN])
-        table.write(changes, writer_id="script", transaction=number)
+    ids, codes = random.sample(range(ORDERS), 300), random.sample(range(PRODUCTS), 40)
+    of = pa.array([random.randrange(PRODUCTS) for _ in ids], pa.int32())
+    orders: dict[str, Any] = {"id": ids, "product": of, "note": [f"{number}/{i}" for i in ids]}
+    products: dict[str, Any] = {"code": codes, "name": [f"{number}/{i}" for i in codes]}
+    for side, columns in zip(spec.sides, (orders, products), strict=True):
+        kinds = random.choices(("+U", "+U", "+U", "-D"), k=len(next(iter(columns.values()))))
+        changes = pa.table({**columns, ROW_KIND_COLUMN: kinds})
+        Table.open(side.path).write(changes, writer_id="script", transaction=number)
 
 
 def main(spec_file: str, sink: str, checkpoint: str) -> None:
