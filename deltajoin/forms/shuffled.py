@@ -29,7 +29,14 @@ def read_join(spark: SparkSession, spec: DeltaJoinSpec) -> DataFrame:
 
     Every micro-batch moves both tables forward by one step of at most ``max_rows_per_trigger`` changes each,
     from the empty table on. The checkpoint keeps the two versions and nothing else; after a crash the
-    same micro-batch is made again, row for row. FLIP-486 describes the join, this one is exact.
+    same micro-batch is made again, row for row. FLIP-486 describes the join, this one is exact. Snapshots that
+    the query still has to read must not expire: it then stops with ``SnapshotExpiredError``.
+
+    Example::
+
+        orders = Side("warehouse/orders", ("order_id", "product_id", "amount"), ("product_id",))
+        products = Side("warehouse/products", ("id", "name"), ("id",))
+        changes = read_join(spark, DeltaJoinSpec(orders, products))
 
     Args:
         spark: the session; the format ``delta-join`` is registered in it.

@@ -209,7 +209,7 @@ def kill_with_children(process: subprocess.Popen[str]) -> None:
 
 
 def test_sink_equals_the_join_although_the_driver_was_killed(tmp_path: Path) -> None:
-    spec, arguments = prepared(tmp_path, max_rows=120)
+    spec, arguments = prepared(tmp_path, max_rows=200)
     process = spark_script(SCRIPT, *arguments)
     assert process.stdout is not None
     for line in process.stdout:
