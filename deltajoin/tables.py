@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import pyarrow as pa
@@ -69,6 +69,14 @@ class JoinedTables:
     def tables(self) -> tuple[Table, Table]:
         """Left, then right."""
         return self.left, self.right
+
+    @property
+    def located(self) -> DeltaJoinSpec:
+        """The spec with absolute paths, for processes with another working folder."""
+        left, right = (
+            replace(side, path=table.path) for side, table in zip(self.spec.sides, self.tables, strict=True)
+        )
+        return replace(self.spec, left=left, right=right)
 
     @property
     def identity(self) -> JoinIdentity:

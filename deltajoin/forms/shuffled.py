@@ -29,8 +29,8 @@ def read_join(spark: SparkSession, spec: DeltaJoinSpec) -> DataFrame:
 
     Every micro-batch moves both tables forward by one step of at most ``max_rows_per_trigger`` changes each,
     from the empty table on. The checkpoint keeps the two versions and nothing else; after a crash the
-    same micro-batch is made again, row for row. FLIP-486 describes the join, this one is exact. Snapshots that
-    the query still has to read must not expire: it then stops with ``SnapshotExpiredError``.
+    same micro-batch is made again, row for row. FLIP-486 describes the join, this one is exact. Snapshots
+    that the query still has to read must not expire: it then stops with ``SnapshotExpiredError``.
 
     Example::
 
@@ -50,9 +50,10 @@ def read_join(spark: SparkSession, spec: DeltaJoinSpec) -> DataFrame:
     register(spark)
     tables = JoinedTables.open(spec)
     tables.check_lookups()
-    changes = spark.readStream.format(FORMAT).option("spec", spec.to_json()).load()
+    located = tables.located
+    changes = spark.readStream.format(FORMAT).option("spec", located.to_json()).load()
     sharded = changes.repartitionById(spec.shards, SHARD_COLUMN)
-    return sharded.mapInArrow(JoinShard(spec), output_type(tables))
+    return sharded.mapInArrow(JoinShard(located), output_type(tables))
 
 
 def output_type(tables: JoinedTables) -> StructType:

@@ -157,6 +157,16 @@ def test_a_missing_table_is_named(spec: DeltaJoinSpec, tmp_path: Path) -> None:
         JoinedTables.open(replace(spec, left=replace(spec.left, path=str(tmp_path / "nowhere"))))
 
 
+def test_a_relative_path_is_made_absolute(
+    spec: DeltaJoinSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Executors may run in another folder than the driver."""
+    monkeypatch.chdir(tmp_path)
+    relative = replace(spec, left=replace(spec.left, path="orders"))
+    assert JoinedTables.open(relative).located == spec
+    assert relative.fingerprint == spec.fingerprint
+
+
 def test_unknown_options_are_refused(spec: DeltaJoinSpec) -> None:
     with pytest.raises(ConfigurationError, match="unknown option 'spek'; did you mean 'spec'"):
         spec_of({"spek": spec.to_json()})
