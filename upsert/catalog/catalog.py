@@ -21,6 +21,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from upsert.catalog.statements import CreateTable, DropTable
 from upsert.errors import ConfigurationError, TableExistsError, TableNotFoundError
 from upsert.managed import frames
+from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.store import Table
 from upsert.store.paths import TABLE_FILE, sync_folder, table_folder
 
@@ -123,15 +124,26 @@ class Catalog:
     def write_changes(self, df: DataFrame, name: str) -> DataStreamWriter:
         """A writer that applies a streaming DataFrame to a table, each batch exactly once.
 
-        With a column ``_row_kind`` the rows are changes, without it upserts. The caller adds
-        ``option("checkpointLocation", …)`` and starts it.
+        With a column ``_row_kind`` the rows are changes. Without it they are upserts, which only a look at the
+        query's plan can tell from changes that have lost their kind; a catalog made with ``optimize`` takes
+        that look, and carries the kind through. The caller adds ``option("checkpointLocation", …)`` and
+        starts it.
 
         Raises:
-            ConfigurationError: the DataFrame is no stream.
+            ConfigurationError: the DataFrame is no stream, or has no ``_row_kind`` and the catalog no
+                ``optimize``.
             SchemaError: its columns do not fit the table.
         """
-        changes = df if self._optimize is None else self._optimize(df)
-        return frames.write_changes(changes, self._existing(name))
+        path = self._existing(name)
+        if self._optimize is not None:
+            return frames.write_changes(self._optimize(df), path)
+        if df.isStreaming and ROW_KIND_COLUMN not in df.columns:
+            raise ConfigurationError(
+                f"table {name!r}: a stream must have the column {ROW_KIND_COLUMN!r}, or changes that have lost "
+                "their kind would look like upserts; make the catalog as "
+                "Catalog(warehouse, optimize=planner.optimize), which can tell them apart"
+            )
+        return frames.write_changes(df, path)
 
     def _create(self, statement: CreateTable) -> None:
         name = statement.name

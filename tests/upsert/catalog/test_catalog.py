@@ -231,6 +231,19 @@ def test_optimize_that_was_handed_in_sees_what_is_written(
 
 
 @pytest.mark.spark
+def test_stream_without_kinds_needs_somebody_who_can_read_its_plan(
+    spark: SparkSession, catalog: Catalog
+) -> None:
+    catalog.sql(ORDERS)
+    changes = catalog.read_changes(spark, "orders").select("id", "product")
+    with pytest.raises(
+        ConfigurationError, match=r"must have the column '_row_kind'.*optimize=planner\.optimize"
+    ):
+        catalog.write_changes(changes, "orders")
+    Catalog(catalog.warehouse, optimize=lambda df: df).write_changes(changes, "orders")
+
+
+@pytest.mark.spark
 def test_missing_table_is_no_source_and_no_sink(spark: SparkSession, catalog: Catalog) -> None:
     for act in (
         lambda: catalog.read(spark, "orders"),
