@@ -124,10 +124,10 @@ class Catalog:
     def write_changes(self, df: DataFrame, name: str) -> DataStreamWriter:
         """A writer that applies a streaming DataFrame to a table, each batch exactly once.
 
-        With a column ``_row_kind`` the rows are changes. Without it they are upserts, which only a look at the
-        query's plan can tell from changes that have lost their kind; a catalog made with ``optimize`` takes
-        that look, and carries the kind through. The caller adds ``option("checkpointLocation", …)`` and
-        starts it.
+        With a column ``_row_kind`` the rows are changes. Without it they are upserts, which only a look at
+        the query's plan can tell from changes that have lost their kind; a catalog made with ``optimize``
+        takes that look, and carries the kind through. The caller adds ``option("checkpointLocation", …)``
+        and starts it.
 
         Raises:
             ConfigurationError: the DataFrame is no stream, or has no ``_row_kind`` and the catalog no
@@ -139,8 +139,8 @@ class Catalog:
             return frames.write_changes(self._optimize(df), path)
         if df.isStreaming and ROW_KIND_COLUMN not in df.columns:
             raise ConfigurationError(
-                f"table {name!r}: a stream must have the column {ROW_KIND_COLUMN!r}, or changes that have lost "
-                "their kind would look like upserts; make the catalog as "
+                f"table {name!r}: a stream must have the column {ROW_KIND_COLUMN!r}, or changes that have "
+                "lost their kind would look like upserts; make the catalog as "
                 "Catalog(warehouse, optimize=planner.optimize), which can tell them apart"
             )
         return frames.write_changes(df, path)
