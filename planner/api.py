@@ -36,6 +36,14 @@ def optimize(df: DataFrame, **options: Any) -> DataFrame:
         PlanError: Spark would take changes for rows, and no rewrite is right: an aggregate over a changelog,
             an outer join, a join without an index. The message says why, and what to do about it.
         ConfigurationError: an option is unknown or has a wrong value.
+
+    >>> import tempfile, upsert
+    >>> catalog = upsert.Catalog(tempfile.mkdtemp())
+    >>> catalog.sql("CREATE TABLE orders (id INT, sku STRING, PRIMARY KEY (id) NOT ENFORCED, INDEX (sku))")
+    >>> catalog.sql("CREATE TABLE products (sku STRING, price DOUBLE, PRIMARY KEY (sku) NOT ENFORCED)")
+    >>> orders, products = (catalog.read_changes(spark, name) for name in ("orders", "products"))
+    >>> optimize(orders.join(products, "sku").select("id", "price"))
+    DataFrame[id: int, price: double, _row_kind: string]
     """
     settings, catalyst, trace = _optimized(df, options)
     if trace.refusals:
@@ -52,6 +60,14 @@ def explain(df: DataFrame, **options: Any) -> Explanation:
 
     Raises:
         ConfigurationError: an option is unknown or has a wrong value.
+
+    >>> import tempfile, upsert
+    >>> catalog = upsert.Catalog(tempfile.mkdtemp())
+    >>> catalog.sql("CREATE TABLE clicks (id BIGINT, page STRING, PRIMARY KEY (id) NOT ENFORCED)")
+    >>> clicks = catalog.read_changes(spark, "clicks")
+    >>> (join,) = explain(clicks.alias("a").join(clicks.alias("b"), "page")).joins
+    >>> join.form, join.remedy
+    ('refused', 'add INDEX (page) to clicks')
     """
     return explanation_of(_optimized(df, options)[2])
 

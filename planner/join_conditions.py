@@ -106,14 +106,14 @@ def indexes_lie_within_join_columns(join: Join) -> Refused | None:
     if choose_keys(pairs, left, right) is not None:
         return None
     joined = ", ".join(f"{left.name}.{p.left.name} = {right.name}.{p.right.name}" for p in pairs)
-    lacking = [
-        (table.name, ", ".join(dict.fromkeys(columns)))
+    lacking = {  # once for a table joined with itself
+        (table.name, ", ".join(dict.fromkeys(columns))): None
         for table, columns in (
             (left, [pair.left.name for pair in pairs]),
             (right, [pair.right.name for pair in pairs]),
         )
         if index_within(table.schema, set(columns)) is None
-    ]
+    }
     if not lacking:
         return Refused(
             f"no one-to-one choice among {joined} has an index of both {left.name!r} and {right.name!r}",

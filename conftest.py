@@ -1,4 +1,4 @@
-"""Fixtures of all tests: one Spark session a run, and how many examples the random tests draw."""
+"""Fixtures of all tests and doctests: one Spark session a run, and how many examples random tests draw."""
 
 import os
 import tempfile
@@ -33,3 +33,12 @@ def spark() -> Iterator[SparkSession]:
         for query in session.streams.active:
             query.stop()
         session.stop()
+
+
+@pytest.fixture(autouse=True)
+def _names_of_doctests(request: pytest.FixtureRequest, doctest_namespace: dict[str, object]) -> None:
+    """An example in a docstring that speaks of `spark` finds the session under that name."""
+    if isinstance(request.node, pytest.DoctestItem):
+        source = "".join(example.source for example in request.node.dtest.examples)
+        if "spark" in source:
+            doctest_namespace["spark"] = request.getfixturevalue("spark")
