@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -62,17 +63,29 @@ def run(name: str, rows: int, steps: int) -> dict[str, Any]:
 
 
 def lines(*arguments: str) -> Iterator[dict[str, Any]]:
-    """What a system reports while it runs; its log is shown if it fails."""
+    """What a system reports while it runs; its log is shown if it fails.
+
+    The JVM of a RocksDB query sometimes outlives its driver and keeps the pipe open, so the driver says
+    itself that it is done, and whatever it has started is ended with it.
+    """
     command = [sys.executable, "-m", "bench.join_systems", *arguments]
     with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
+        )
         assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("{"):
-                yield json.loads(line)
-        if process.wait() != 0:
-            log.seek(0)
-            raise SystemExit(f"{' '.join(command)} failed:\n{log.read()[-5000:]}")
+        try:
+            for line in process.stdout:
+                values = json.loads(line) if line.startswith("{") else {}
+                if "done" in values:
+                    return
+                if values:
+                    yield values
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        log.seek(0)
+        raise SystemExit(f"{' '.join(command)} failed:\n{log.read()[-5000:]}")
 
 
 def about(rows: int, steps: int) -> dict[str, Any]:

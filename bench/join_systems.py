@@ -5,8 +5,9 @@ order chosen from all that have come so far, so that lookups go far back, every 
 and only the history grows. Ids are scattered over 63 bits, so that no order of arrival helps anybody.
 
 The delta join reads them from two managed tables. Spark's own join gets them as Parquet files, its fastest
-source, two files a step and side, and has as many state partitions as there are cores. Neither the writing of
-the input nor the warm-up step is timed.
+source, two files a step and side, and has as many state partitions as there are cores. Both sides of a step
+are written between two triggers, `PACE_S` seconds apart, so that each step is one micro-batch for every
+system; writing and waiting for the trigger are not timed, nor is the warm-up step.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from upsert.store.table import Table
 CORES: Final = 2
 WARM_UP_ROWS: Final = 1_000
 FILES_A_STEP: Final = CORES
+PACE_S: Final = 10
+_POLL_S: Final = 0.05
 _STATE: Final = "spark.sql.streaming.stateStore"
 _PROVIDERS: Final = "org.apache.spark.sql.execution.streaming.state"
 _STATUSES: Final = np.array(["new", "paid", "sent"])
@@ -144,11 +147,12 @@ def session(system: System) -> SparkSession:
     return spark
 
 
-def start(system: System, spark: SparkSession, folder: Path) -> StreamingQuery:
-    """The join as a query into nowhere, which counts its rows."""
+def start(system: System, spark: SparkSession, folder: Path, pace_s: int = 0) -> StreamingQuery:
+    """The join as a query into nowhere, which counts its rows; a trigger every `pace_s` seconds."""
     counted = system.join(spark, folder).observe("emitted", sf.count(sf.lit(1)).alias("rows"))
     checkpoint = str(folder / "checkpoint")
-    return counted.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
+    writer = counted.writeStream.format("noop").option("checkpointLocation", checkpoint)
+    return writer.trigger(processingTime=f"{pace_s} seconds").start()
 
 
 class Micro:
@@ -158,15 +162,20 @@ class Micro:
         self._query = query
         self._seen = -1
 
-    def finished(self) -> dict[str, Any]:
-        """Waits until all input is read; seconds, rows and state of the micro-batches that did it."""
-        self._query.processAllAvailable()
-        new = [p for p in self._query.recentProgress if p.batchId > self._seen and p.numInputRows]
+    def finished(self, pairs: int) -> dict[str, Any]:
+        """Waits until `pairs` are emitted; seconds, rows and state of the micro-batches that did it."""
+        new: list[Any] = []
+        while sum(p.observedMetrics["emitted"].rows for p in new) < pairs:
+            if not self._query.isActive:
+                raise RuntimeError("the query has ended") from self._query.exception()
+            time.sleep(_POLL_S)
+            new = [p for p in self._query.recentProgress if p.batchId > self._seen and p.numInputRows]
         self._seen = max(p.batchId for p in new)
         state = new[-1].stateOperators
         return {
             "seconds": sum(p.durationMs["triggerExecution"] for p in new) / 1000,
             "emitted": sum(p.observedMetrics["emitted"].rows for p in new),
+            "micro_batches": len(new),
             "state_rows": sum(s.numRowsTotal for s in state),
             "state_memory_bytes": sum(s.memoryUsedBytes for s in state),
         }
@@ -176,20 +185,20 @@ def measure(system: System, folder: Path, rows: int, steps: int) -> None:
     """Runs the warm-up and every step; prints one line of JSON for each step."""
     spark = session(system)
     system.write(folder, *step_rows(0, WARM_UP_ROWS))
-    query = start(system, spark, folder)
+    query = start(system, spark, folder, PACE_S)
     batches = Micro(query)
-    batches.finished()
+    batches.finished(WARM_UP_ROWS)
     for step in range(steps):
         began = time.perf_counter()
         system.write(folder, *step_rows(WARM_UP_ROWS + step * rows, rows))
         written = time.perf_counter() - began
-        report({"step": step, "rows": (step + 1) * rows, "write_seconds": written, **batches.finished()})
+        finished = batches.finished(rows)
+        report({"step": step, "rows": (step + 1) * rows, "write_seconds": written, **finished})
     query.stop()
     report(
         {"checkpoint_bytes": size(folder / "checkpoint"), "checkpoint_files": files(folder / "checkpoint")}
     )
     report({"input_bytes": size(folder / "orders") + size(folder / "events")})
-    spark.stop()
 
 
 def measure_restart(system: System, folder: Path, rows: int, steps: int) -> None:
@@ -199,10 +208,9 @@ def measure_restart(system: System, folder: Path, rows: int, steps: int) -> None
     system.write(folder, *step_rows(WARM_UP_ROWS + steps * rows, WARM_UP_ROWS))
     began = time.perf_counter()
     query = start(system, spark, folder)
-    emitted = Micro(query).finished()["emitted"]
+    emitted = Micro(query).finished(WARM_UP_ROWS)["emitted"]
     report({"restart_seconds": time.perf_counter() - began, "restart_emitted": emitted})
     query.stop()
-    spark.stop()
 
 
 def size(folder: Path) -> int:
@@ -224,3 +232,4 @@ if __name__ == "__main__":
     what, name, folder, rows, steps = sys.argv[1:]
     run = {"steps": measure, "restart": measure_restart}[what]
     run(SYSTEMS[name], Path(folder), int(rows), int(steps))
+    report({"done": True})
