@@ -35,8 +35,9 @@ test: $(STAMP)  ## all tests that a change must pass (PYTEST_ARGS=… is passed 
 test-long: $(STAMP)  ## random, crash and race tests with large counts
 	@$(WITH_JAVA) $(PY) -m pytest -m "long or hypothesis" --hypothesis-profile=long $(PYTEST_ARGS)
 
-bench: $(STAMP)  ## measure the store and the join; tables, JSON and plots
+bench: $(STAMP)  ## measure the store, the sink and the join; tables, JSON and plots
 	@$(WITH_JAVA) $(PY) -m bench.store
+	@$(WITH_JAVA) $(PY) -m bench.sink
 	@$(WITH_JAVA) $(PY) -m bench.join
 
 lint: $(STAMP)  ## ruff and mypy --strict

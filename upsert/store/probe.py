@@ -15,7 +15,7 @@ from upsert.errors import SchemaError
 from upsert.store.hashing import Hashes, hash_columns, normalised_floats, one_array
 from upsert.store.layout import Layout
 from upsert.store.row_keys import order_by
-from upsert.store.rows import is_same_but_for_width
+from upsert.store.rows import check_is_table, is_same_but_for_width
 
 Positions = npt.NDArray[np.int64]
 
@@ -76,6 +76,7 @@ def prepare(layout: Layout, columns: Sequence[str], keys: pa.Table) -> Probe:
     Raises:
         SchemaError: a column is unknown, missing in ``keys``, named twice, or of another type.
     """
+    check_is_table(keys, "lookup: keys")
     names = tuple(columns)
     if not names or len(set(names)) < len(names):
         raise SchemaError(f"lookup: columns must be at least one and each once, got {list(names)!r}")

@@ -39,10 +39,12 @@ def conform(layout: Layout, rows: pa.Table, owner: str = "rows") -> tuple[pa.Tab
         The rows, and +1 or -1 for each; None instead of the signs if there is no ``_row_kind``.
 
     Raises:
-        SchemaError: a column is missing, unknown, repeated, of another type or NULL where it must not be.
-            Only the key is checked in rows of sign -1: deletions often carry nothing else.
+        SchemaError: the rows are no Arrow table, or a column is missing, unknown, repeated, of another type or
+            NULL where it must not be. Only the key is checked in rows of sign -1: deletions often carry
+            nothing else.
         ChangelogError: a row kind is none of the four.
     """
+    check_is_table(rows, f"{owner}: rows")
     _check_names(layout, rows, owner)
     weights = None
     if ROW_KIND_COLUMN in rows.column_names:
@@ -53,6 +55,19 @@ def conform(layout: Layout, rows: pa.Table, owner: str = "rows") -> tuple[pa.Tab
         columns.append(row_hashes(columns, rows.num_rows))
         names.append(ROW_HASH_COLUMN)
     return pa.table(columns, schema=pa.schema([layout.stored.field(name) for name in names])), weights
+
+
+def check_is_table(given: object, what: str) -> None:
+    """Refuse anything but an Arrow table, before it fails somewhere inside.
+
+    Raises:
+        SchemaError: ``given`` is none; the message says how to make one.
+    """
+    if not isinstance(given, pa.Table):
+        raise SchemaError(
+            f"{what} must be a pyarrow.Table, got {type(given).__name__}; make one with pa.table, "
+            "pa.Table.from_pylist or pa.Table.from_pandas"
+        )
 
 
 def _check_names(layout: Layout, rows: pa.Table, owner: str) -> None:

@@ -146,6 +146,10 @@ class Snapshot:
         return index.label if index else None
 
     def _index(self, columns: Sequence[str]) -> LookupIndex:
+        if isinstance(columns, str):
+            raise SchemaError(
+                f"lookup: columns must be a list of names, got {columns!r}; write [{columns!r}]"
+            )
         index = best_index(self.layout, columns)
         if index is None:
             there = ", ".join(f"{i.label} ({', '.join(i.columns)})" for i in self.layout.indexes)

@@ -78,6 +78,12 @@ def test_rows_that_do_not_fit_are_refused(changed, message):
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize("given", [[{"id": 1}], {"id": [1]}, rows().to_batches()[0]])
+def test_anything_but_an_arrow_table_is_refused(given):
+    with pytest.raises(SchemaError, match=r"rows must be a pyarrow\.Table, got .*; make one with"):
+        conform(LAYOUT, given, "table 't'")
+
+
 def test_repeated_columns_are_refused():
     twice = pa.table([[1], [2]], names=["id", "id"])
     with pytest.raises(SchemaError, match="lacks name"):

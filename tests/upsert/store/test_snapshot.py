@@ -263,6 +263,7 @@ def test_keys_of_other_width_are_cast_and_those_that_do_not_fit_match_nothing(tm
         (["k"], {"k": [1]}, "keys of column 'k' must be STRING, got Arrow type int64"),
         (["k", "k"], {"k": ["a"]}, "columns must be at least one and each once"),
         (["k", "z"], {"k": ["a"]}, "unknown column 'z'; columns are k, x, v"),
+        ("k", {"k": ["a"]}, r"columns must be a list of names, got 'k'; write \['k'\]"),
     ],
 )
 def test_lookups_that_cannot_be_served_are_refused(tmp_path, columns, keys, message):
@@ -271,6 +272,8 @@ def test_lookups_that_cannot_be_served_are_refused(tmp_path, columns, keys, mess
         snapshot.lookup(columns, pa.table(keys))
     with pytest.raises(SchemaError, match="select: unknown column 'z'"):
         snapshot.scan(["z"])
+    with pytest.raises(SchemaError, match=r"keys must be a pyarrow\.Table, got dict"):
+        snapshot.lookup(["k"], {"k": ["a"]})
 
 
 def test_index_for_names_what_serves_a_lookup(tmp_path):
