@@ -39,8 +39,8 @@ def conform(layout: Layout, rows: pa.Table, owner: str = "rows") -> tuple[pa.Tab
         The rows, and +1 or -1 for each; None instead of the signs if there is no ``_row_kind``.
 
     Raises:
-        SchemaError: the rows are no Arrow table, or a column is missing, unknown, repeated, of another type or
-            NULL where it must not be. Only the key is checked in rows of sign -1: deletions often carry
+        SchemaError: the rows are no Arrow table, or a column is missing, unknown, repeated, of another type
+            or NULL where it must not be. Only the key is checked in rows of sign -1: deletions often carry
             nothing else.
         ChangelogError: a row kind is none of the four.
     """
