@@ -15,7 +15,7 @@ from tests.helpers import SESSION_OPTIONS, use_this_python
 # and prints how to repeat a failure; `make test-long` draws many.
 settings.register_profile("default", max_examples=40, deadline=None, print_blob=True)
 settings.register_profile("ci", parent=settings.get_profile("default"), derandomize=True)
-settings.register_profile("long", parent=settings.get_profile("default"), max_examples=2000)
+settings.register_profile("long", parent=settings.get_profile("default"), max_examples=500)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
