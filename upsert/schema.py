@@ -18,12 +18,19 @@ from upsert.rowkind import ROW_KIND_COLUMN
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its name, its Arrow type, whether it may hold NULL, and a comment."""
+    """One column: its name, its Arrow type, whether it may hold NULL, and a comment.
+
+    Attributes:
+        metadata: the metadata key that the column holds (FLIP-107), None for a physical column.
+        virtual: whether a metadata column is only read, never written.
+    """
 
     name: str
     type: pa.DataType
     nullable: bool = True
     comment: str | None = None
+    metadata: str | None = None
+    virtual: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,8 +52,8 @@ class TableSchema:
     Column names are compared as written.
 
     Raises:
-        SchemaError: names repeat or are unknown, a key column is no hashable scalar, or the
-            primary key lacks a partition column.
+        SchemaError: names repeat or are unknown, a key column is no hashable scalar or holds metadata, or
+            the primary key lacks a partition column.
 
     >>> schema = TableSchema.of({"id": pa.int64(), "name": pa.string()}, primary_key=["id"])
     >>> str(schema.index("name").indexes[0])
@@ -78,6 +85,8 @@ class TableSchema:
     def _check(self) -> None:
         if not self.columns:
             raise SchemaError("a table needs at least one column")
+        if not self.physical:
+            raise SchemaError("a table needs at least one column that is no METADATA column")
         if repeated := _repeated(c.name for c in self.columns):
             raise SchemaError(f"column {repeated!r} is declared twice")
         if ROW_KIND_COLUMN in self._types:
@@ -103,6 +112,8 @@ class TableSchema:
             if not types.is_scalar(self.type_of(name, what)):
                 found = types.sql_name(self._types[name])
                 raise SchemaError(f"{what}: column {name!r} must be of a scalar type, got {found}")
+            if self.column(name).metadata is not None:
+                raise SchemaError(f"{what}: column {name!r} must be a physical column, got a METADATA column")
         if repeated := _repeated(names):
             raise SchemaError(f"{what} names column {repeated!r} twice")
 
@@ -134,6 +145,20 @@ class TableSchema:
         return tuple(c.name for c in self.columns)
 
     @property
+    def physical(self) -> tuple[Column, ...]:
+        """The columns that hold data, in order."""
+        return tuple(c for c in self.columns if c.metadata is None)
+
+    @property
+    def metadata(self) -> tuple[Column, ...]:
+        """The columns that hold metadata of a record (FLIP-107), in order."""
+        return tuple(c for c in self.columns if c.metadata is not None)
+
+    def column(self, name: str) -> Column:
+        """The column of this name, which must exist."""
+        return next(c for c in self.columns if c.name == name)
+
+    @property
     def arrow(self) -> pa.Schema:
         """The Arrow schema of the table's rows, without ``_row_kind``."""
         return pa.schema([pa.field(c.name, c.type, nullable=c.nullable) for c in self.columns])
@@ -153,10 +178,7 @@ class TableSchema:
     def to_json(self) -> dict[str, Any]:
         """This schema as JSON values, for the table's own files."""
         return {
-            "columns": [
-                {"name": c.name, "type": types.to_json(c.type), "nullable": c.nullable, "comment": c.comment}
-                for c in self.columns
-            ],
+            "columns": [_column_to_json(c) for c in self.columns],
             "primary_key": list(self.primary_key),
             "indexes": [{"name": i.name, "columns": list(i.columns)} for i in self.indexes],
             "partitioned_by": list(self.partitioned_by),
@@ -172,7 +194,14 @@ class TableSchema:
         """
         try:
             columns = tuple(
-                Column(c["name"], types.from_json(c["type"]), c["nullable"], c["comment"])
+                Column(
+                    c["name"],
+                    types.from_json(c["type"]),
+                    c["nullable"],
+                    c["comment"],
+                    c.get("metadata"),
+                    c.get("virtual", False),
+                )
                 for c in value["columns"]
             )
             indexes = tuple(Index(i["name"], tuple(i["columns"])) for i in value["indexes"])
@@ -180,6 +209,18 @@ class TableSchema:
             return cls(columns, key, indexes, partitions, value["comment"])
         except (KeyError, TypeError, SchemaError) as cause:
             raise CorruptTableError(f"the schema of the table cannot be read: {cause!r}") from cause
+
+
+def _column_to_json(column: Column) -> dict[str, Any]:
+    value = {
+        "name": column.name,
+        "type": types.to_json(column.type),
+        "nullable": column.nullable,
+        "comment": column.comment,
+    }
+    if column.metadata is not None:
+        value |= {"metadata": column.metadata, "virtual": column.virtual}
+    return value
 
 
 def _repeated(names: Iterable[str]) -> str | None:

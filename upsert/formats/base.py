@@ -1,0 +1,166 @@
+"""What a wire format is: rows from messages, messages from rows, a batch at a time (pure).
+
+A format is looked up by its name, asked for its options and its metadata when a table is declared, and
+makes decoders and encoders in the tasks of a query from a ``FormatContext``, which is picklable.
+Decoders never raise for the content of a message: they name the bad ones, and the source decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from importlib import import_module
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from upsert.errors import ConfigurationError
+from upsert.metadata_columns import MetadataKey
+from upsert.options import Option
+
+
+class Side(StrEnum):
+    """Which part of a record a format reads and writes."""
+
+    KEY = "key"
+    VALUE = "value"
+
+
+@dataclass(frozen=True)
+class FormatContext:
+    """What a decoder or an encoder is made from; frozen and picklable.
+
+    Attributes:
+        fields: the columns that the format reads or writes, by the names that it sees.
+        options: the values of all options of the format, by key.
+        side: key or value.
+        topic: the topic, None where several are read; a schema registry's subject follows from it.
+        metadata: the format's metadata keys (without ``key.`` or ``value.``) that a decoder must give.
+    """
+
+    fields: pa.Schema
+    options: Mapping[str, Any] = field(default_factory=dict)
+    side: Side = Side.VALUE
+    topic: str | None = None
+    metadata: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class BadMessage:
+    """A message that could not be decoded: its place among the given ones, and why in a few words."""
+
+    position: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """The rows of some messages.
+
+    Attributes:
+        rows: the fields in their order and exact types, then one column for each metadata key asked for.
+        positions: for each row the place of its message, ascending; None: row i is message i, for all rows.
+        kinds: the kind of each row, ``+I`` to ``-D``, for formats of changes; None: every row is an insert.
+        bad: messages that gave no rows because they could not be read, by ascending position.
+    """
+
+    rows: pa.Table
+    positions: npt.NDArray[np.int64] | None = None
+    kinds: pa.Array | None = None
+    bad: tuple[BadMessage, ...] = ()
+
+
+class Decoder(Protocol):
+    """Messages to rows."""
+
+    def decode(self, messages: pa.Array) -> Decoded:
+        """The rows of all messages, in the messages' order.
+
+        Args:
+            messages: a binary array. NULL means no message, it gives no row and is not bad.
+        """
+
+
+class Encoder(Protocol):
+    """Rows to messages."""
+
+    def encode(self, rows: pa.Table, kinds: pa.Array | None = None) -> pa.Array:
+        """One message for each row, as a binary array without NULLs.
+
+        Args:
+            rows: the fields of the context.
+            kinds: the kind of each row; only formats of changes look at it.
+
+        Raises:
+            SchemaError: a value cannot be written in this format.
+        """
+
+
+class Format(Protocol):
+    """One wire format. Implementations are values without state."""
+
+    @property
+    def name(self) -> str:
+        """The name by which options choose it."""
+
+    @property
+    def options(self) -> Sequence[Option]:
+        """Its options, without any prefix."""
+
+    @property
+    def is_insert_only(self) -> bool:
+        """Whether a message is a row, as opposed to a change of a row."""
+
+    def check(self, context: FormatContext) -> None:
+        """Refuse fields and options that the format cannot serve, before a query starts.
+
+        Raises:
+            ConfigurationError: options contradict each other.
+            SchemaError: a field's type has no form in this format.
+        """
+
+    def readable_metadata(self, side: Side, options: Mapping[str, Any]) -> Sequence[MetadataKey]:
+        """The metadata that messages of this side carry, by keys without a prefix."""
+
+    def decoder(self, context: FormatContext) -> Decoder:
+        """A decoder for one task."""
+
+    def encoder(self, context: FormatContext) -> Encoder:
+        """An encoder for one task."""
+
+
+FORMATS: Final[Mapping[str, str]] = {
+    "avro": "upsert.formats.avro",
+    "avro-confluent": "upsert.formats.avro_confluent",
+    "canal-json": "upsert.formats.canal_json",
+    "csv": "upsert.formats.csv",
+    "debezium-json": "upsert.formats.debezium_json",
+    "json": "upsert.formats.json",
+    "raw": "upsert.formats.raw",
+}
+"""Name of a format -> the module whose ``FORMAT`` it is. Modules are loaded when a table needs them."""
+
+
+def format_named(name: str, of: str) -> Format:
+    """The format of this name.
+
+    Args:
+        name: as in ``value.format``.
+        of: the table or option, for messages.
+
+    Raises:
+        ConfigurationError: there is no such format, or a package that it needs is missing.
+
+    >>> format_named("jsonn", "upsert-kafka")
+    Traceback (most recent call last):
+    ...
+    upsert.errors.ConfigurationError: upsert-kafka: unknown format 'jsonn'; formats are avro, ...
+    """
+    module = FORMATS.get(name)
+    if module is None:
+        raise ConfigurationError(f"{of}: unknown format {name!r}; formats are {', '.join(FORMATS)}")
+    found: Format = import_module(module).FORMAT
+    return found
