@@ -5,6 +5,7 @@ Keys are lower case with dots and hyphens: Spark lower-cases the option map of a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -108,6 +109,28 @@ def one_of(*choices: str) -> Callable[[str], str]:
         return value.lower()
 
     return convert
+
+
+_DURATION: Final = re.compile(r"(\d+)\s*([a-z]*)")
+_UNITS_MS: Final = {
+    **dict.fromkeys(("", "ms", "milli", "millis", "millisecond", "milliseconds"), 1),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1_000),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60_000),
+    **dict.fromkeys(("h", "hour", "hours"), 3_600_000),
+    **dict.fromkeys(("d", "day", "days"), 86_400_000),
+}
+
+
+def duration_ms(value: str) -> int:
+    """Milliseconds of a duration such as ``5 min``, ``10s`` or ``250`` (milliseconds).
+
+    >>> duration_ms("5 min")
+    300000
+    """
+    match = _DURATION.fullmatch(value.strip().lower())
+    if match is None or match[2] not in _UNITS_MS:
+        raise ValueError("a duration like '250 ms', '10 s', '5 min', '2 h' or '1 d'")
+    return int(match[1]) * _UNITS_MS[match[2]]
 
 
 def names(value: str) -> tuple[str, ...]:

@@ -1,0 +1,313 @@
+"""The options of the connectors ``upsert-kafka`` and ``kafka``, all of them (pure).
+
+Names follow Flink's connectors (FLIP-149, FLIP-107 and what came of them). One set of options serves the
+source and the sink of a table. Options with a prefix are passed on: ``properties.*`` (or Spark's
+``kafka.*``) to the client library, ``key.<format>.*``, ``value.<format>.*`` and ``<format>.*`` to formats.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from upsert import options
+from upsert.errors import ConfigurationError
+from upsert.options import Option
+
+UPSERT: Final = "upsert-kafka"
+"""The connector of topics that hold the newest value of each key."""
+PLAIN: Final = "kafka"
+"""The connector of all other topics; its Spark format is ``kafka-changelog``."""
+CONNECTOR_ALIASES: Final = {"ktable": UPSERT}
+"""FLIP-149 called ``upsert-kafka`` so."""
+
+PROPERTY_PREFIXES: Final = ("properties.", "kafka.")
+_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
+_OFFSETS: Final = re.compile(r"partition:(\d+),offset:(\d+)")
+
+
+def specific_offsets(value: str) -> dict[int, int]:
+    """Offsets by partition, from text like ``partition:0,offset:42;partition:1,offset:300``.
+
+    >>> specific_offsets("partition:0,offset:42;partition:1,offset:300")
+    {0: 42, 1: 300}
+    """
+    matches = [_OFFSETS.fullmatch(part.strip()) for part in value.strip(";").split(";")]
+    found = {int(match[1]): int(match[2]) for match in matches if match}
+    if len(found) != len(matches):
+        raise ValueError(
+            "offsets; they should follow the format 'partition:0,offset:42;partition:1,offset:300'"
+        )
+    return found
+
+
+def topic_names(value: str) -> tuple[str, ...]:
+    """Topic names separated by semicolons or commas.
+
+    >>> topic_names("orders;returns")
+    ('orders', 'returns')
+    """
+    parts = tuple(part.strip() for part in value.replace(",", ";").split(";"))
+    if not all(re.fullmatch(r"[A-Za-z0-9._-]{1,249}", part) and part.strip(".") for part in parts):
+        raise ValueError("topic names of letters, digits, '.', '_' and '-', separated by ';'")
+    if len(set(parts)) != len(parts):
+        raise ValueError("distinct topic names")
+    return parts
+
+
+def pattern(value: str) -> str:
+    """A regular expression, matched against whole topic names."""
+    try:
+        re.compile(value)
+    except re.error as cause:
+        raise ValueError(f"a regular expression ({cause})") from None
+    return options.text(value)
+
+
+def partition_numbers(value: str) -> tuple[int, ...]:
+    """Partition numbers separated by commas."""
+    parts = value.split(",")
+    if not all(part.strip().isdigit() for part in parts):
+        raise ValueError("partition numbers separated by commas")
+    return tuple(sorted({int(part) for part in parts}))
+
+
+_SHARED: Final = (
+    Option("topic", topic_names, "one or more topics, separated by ';'", None),
+    Option("topic-pattern", pattern, "regular expression that the whole name of a topic must match", None),
+    Option(
+        "value.format",
+        options.text,
+        "format of values: json, csv, avro, avro-confluent, raw; for 'kafka' also debezium-json, canal-json",
+        None,
+        aliases=("format",),
+    ),
+    Option("key.format", options.text, "format of keys", None),
+    Option(
+        "key.fields-prefix",
+        options.text,
+        "what the names of key columns begin with; the key format does not see it",
+        "",
+    ),
+    Option(
+        "value.fields-include",
+        options.one_of("all", "except_key"),
+        "ALL: values hold all columns; EXCEPT_KEY: those that are not in the key",
+        "all",
+    ),
+    Option(
+        "fields.verify-integrity",
+        options.boolean,
+        "whether a column that is in key and value must be equal in both",
+        False,
+    ),
+    Option(
+        "bad-records",
+        options.one_of("fail", "skip", "dead-letter"),
+        "what happens to a record that cannot be decoded: stop, leave out and count, or copy to a topic",
+        "fail",
+    ),
+    Option("bad-records.topic", topic_names, "the topic of bad-records = dead-letter", None),
+)
+_SOURCE: Final = (
+    Option(
+        "scan.bounded.mode",
+        options.one_of("unbounded", "latest-offset", "group-offsets", "timestamp", "specific-offsets"),
+        "where a partition ends, looked up when the query starts first; the end is exclusive",
+        "unbounded",
+    ),
+    Option(
+        "scan.bounded.specific-offsets",
+        specific_offsets,
+        "ends by partition; a partition that is not listed is not read",
+        None,
+    ),
+    Option("scan.bounded.timestamp-millis", options.integer(0), "end as milliseconds since 1970", None),
+    Option(
+        "scan.topic-partition-discovery.interval",
+        options.duration_ms,
+        "how often to look for new topics and partitions; 0: never",
+        300_000,
+    ),
+    Option("scan.parallelism", options.positive_int, "tasks that share a micro-batch at least", None),
+    Option(
+        "max-rows-per-trigger",
+        options.positive_int,
+        "records that one micro-batch reads at most",
+        1_000_000,
+        aliases=("maxoffsetspertrigger",),
+    ),
+    Option(
+        "fail-on-data-loss",
+        options.boolean,
+        "whether to stop when offsets not yet read are gone; false: go on with the earliest that is left",
+        True,
+        aliases=("failondataloss",),
+    ),
+    Option("state.path", options.text, "folder of the newest images, for the changes that need them", None),
+    Option("state.ttl", options.duration_ms, "forget images after this time by record timestamps", None),
+)
+_SINK: Final = (
+    Option(
+        "sink.delivery-guarantee",
+        options.one_of("none", "at-least-once", "exactly-once"),
+        "what a failure may do to the records of a micro-batch",
+        "at-least-once",
+        aliases=("sink.semantic",),
+    ),
+    Option(
+        "sink.transactional-id-prefix",
+        options.text,
+        "begins the transactional ids of exactly-once; unique to the query in its Kafka cluster",
+        None,
+    ),
+    Option(
+        "sink.transaction-naming-strategy",
+        options.one_of("pooling"),
+        "pooling: transactional ids are used again by the next micro-batch",
+        "pooling",
+    ),
+    Option(
+        "sink.buffer-flush.max-rows",
+        options.integer(0),
+        "keys whose rows are gathered before they are written, the last row of each; 0: off",
+        0,
+    ),
+    Option("sink.buffer-flush.interval", options.duration_ms, "longest time to gather rows; 0: off", 0),
+    Option("sink.parallelism", options.positive_int, "tasks that write a micro-batch", None),
+    Option(
+        "sink.row-order",
+        options.one_of("arrival", "none"),
+        "arrival: of each key the rows of a task come in order; none: they do not (set by write_changes)",
+        "arrival",
+    ),
+    Option("sequence.field", options.text, "of several values for a key in a batch the highest wins", None),
+    Option("topic.partitions", options.positive_int, "create a missing topic with so many partitions", None),
+    Option("topic.replication-factor", options.positive_int, "replicas of a topic that is created", 1),
+)
+_UPSERT_ONLY: Final = (
+    Option(
+        "changelog",
+        options.one_of("all", "upsert"),
+        "all: every kind of change, with UPDATE_BEFORE; upsert: +U and -D only, one row a key a micro-batch",
+        "all",
+    ),
+    Option(
+        "allow-new-partitions",
+        options.boolean,
+        "whether partitions may be added to a topic; its keys move then, and their order is lost",
+        False,
+    ),
+)
+_PLAIN_ONLY: Final = (
+    Option("key.fields", options.names, "columns of the key, in this order", ()),
+    Option(
+        "scan.startup.mode",
+        options.one_of("earliest-offset", "latest-offset", "group-offsets", "timestamp", "specific-offsets"),
+        "where a query starts that has no checkpoint yet",
+        "earliest-offset",
+    ),
+    Option("scan.startup.specific-offsets", specific_offsets, "starts by partition", None),
+    Option("scan.startup.timestamp-millis", options.integer(0), "start as milliseconds since 1970", None),
+    Option("scan.filter.partitions", partition_numbers, "read these partitions only", None),
+    Option("scan.filter.offset-from", options.integer(0), "read from this offset of each partition on", None),
+    Option("scan.filter.offset-until", options.integer(0), "read up to this offset, exclusive", None),
+    Option(
+        "scan.filter.timestamp-from",
+        options.integer(0),
+        "skip what comes before the first record of this time (milliseconds since 1970)",
+        None,
+    ),
+    Option(
+        "cdc-events-duplicate",
+        options.boolean,
+        "whether changes may come more than once: then they are normalized, which needs a primary key",
+        False,
+        aliases=("table.exec.source.cdc-events-duplicate",),
+    ),
+)
+
+OPTIONS: Final[Mapping[str, tuple[Option, ...]]] = {
+    UPSERT: (*_SHARED, *_SOURCE, *_SINK, *_UPSERT_ONLY),
+    PLAIN: (*_SHARED, *_SOURCE, *_SINK, *_PLAIN_ONLY),
+}
+"""Every option of a connector that has no prefix."""
+
+_ALWAYS_EARLIEST: Final = (
+    "unsupported option, an upsert topic is always read from the earliest offset: a later start would miss "
+    "the keys that deletions are about; use the connector 'kafka' to start elsewhere"
+)
+_REFUSED: Final[Mapping[str, Mapping[str, str]]] = {
+    UPSERT: {
+        "scan.startup.": _ALWAYS_EARLIEST,
+        "scan.filter.": _ALWAYS_EARLIEST,
+        "key.fields": "unsupported option, the key of an upsert topic is the PRIMARY KEY",
+        "sink.partitioner": "unsupported option, a key belongs to the partition of its hash",
+        "cdc-events-duplicate": "unsupported option, an upsert topic holds no changes",
+    },
+    PLAIN: {
+        "sink.partitioner": "unsupported option; write a METADATA column FROM 'partition' instead",
+        "changelog": "unsupported option, only 'upsert-kafka' has it",
+    },
+}
+
+
+@dataclass(frozen=True)
+class Given:
+    """Options of one table, sorted by who they are for.
+
+    Attributes:
+        values: the connector's own, converted, by key.
+        properties: those of the client library, without their prefix.
+        formats: the rest: those of formats, as they were written.
+    """
+
+    values: Mapping[str, Any]
+    properties: Mapping[str, str]
+    formats: Mapping[str, str]
+
+
+def parse(connector: str, given: Mapping[str, str], *, formats: frozenset[str], of: str) -> Given:
+    """All options of a table of this connector, converted.
+
+    Args:
+        connector: ``UPSERT`` or ``PLAIN``.
+        given: as they were written, without ``connector``; Spark's own are passed over.
+        formats: names of all formats, by which their options are told from unknown ones.
+        of: the table or format, for messages.
+
+    Raises:
+        ConfigurationError: an option is unknown, unsupported, given twice, or does not convert.
+    """
+    own: dict[str, str] = {}
+    properties: dict[str, str] = {}
+    of_formats: dict[str, str] = {}
+    for name, value in given.items():
+        key = name.lower()
+        prefix = next((p for p in PROPERTY_PREFIXES if key.startswith(p)), None)
+        if key in _SPARKS_OWN:
+            continue
+        if prefix is not None:
+            _add_property(properties, key.removeprefix(prefix), value, of)
+        elif key.removeprefix("key.").removeprefix("value.").split(".")[0] in formats and "." in key:
+            of_formats[key] = value
+        else:
+            _refuse(connector, key, of)
+            own[key] = value
+    return Given(options.parse(of, OPTIONS[connector], own), properties, of_formats)
+
+
+def _add_property(properties: dict[str, str], name: str, value: str, of: str) -> None:
+    if properties.get(name, value) != value:
+        raise ConfigurationError(
+            f"{of}: 'properties.{name}' and 'kafka.{name}' mean the same, and their values differ; give one"
+        )
+    properties[name] = value
+
+
+def _refuse(connector: str, key: str, of: str) -> None:
+    for refused, reason in _REFUSED[connector].items():
+        if key == refused or (refused.endswith(".") and key.startswith(refused)):
+            raise ConfigurationError(f"{of}: {key!r}: {reason}")

@@ -1,0 +1,248 @@
+"""A Kafka topic as a table: columns, where each of them lies in a record, and options, checked (pure).
+
+Follows FLIP-149 (``upsert-kafka``) and FLIP-107 (key, value and metadata columns). Everything that a query
+could trip over is refused here, before it starts. A table is a value; tasks get it pickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, Self
+
+import pyarrow as pa
+
+from upsert import options as option_parser
+from upsert.errors import ConfigurationError, SchemaError
+from upsert.formats.base import FORMATS, Format, FormatContext, Side, format_named
+from upsert.kafka import table_checks
+from upsert.kafka.options import CONNECTOR_ALIASES, PLAIN, UPSERT, parse
+from upsert.kafka.record_metadata import record_metadata
+from upsert.metadata_columns import MetadataColumn, MetadataKey, resolve
+from upsert.schema import TableSchema
+
+
+@dataclass(frozen=True)
+class Part:
+    """The key or the value of a record: which columns it holds, and in which format.
+
+    Attributes:
+        side: key or value.
+        format_name: name of the format.
+        columns: the table's names of the columns, in the order of the format's fields.
+        fields: their names and types as the format sees them; a key prefix is gone.
+        options: the format's options, by key.
+    """
+
+    side: Side
+    format_name: str
+    columns: tuple[str, ...]
+    fields: pa.Schema
+    options: Mapping[str, Any]
+
+    @property
+    def format(self) -> Format:
+        """The format itself."""
+        return format_named(self.format_name, f"{self.side}.format")
+
+    def context(self, topic: str | None, metadata: tuple[str, ...] = ()) -> FormatContext:
+        """What a decoder or encoder of this part is made from."""
+        return FormatContext(self.fields, self.options, self.side, topic, metadata)
+
+
+@dataclass(frozen=True)
+class KafkaTable:
+    """One table over Kafka, of either connector.
+
+    Attributes:
+        name: the table or the Spark format, for messages.
+        connector: ``upsert-kafka`` or ``kafka``.
+        schema: all columns, metadata columns at their places.
+        values: the connector's options by key, see ``upsert.kafka.options``.
+        properties: options of the client library; may hold secrets, so they are not in the repr.
+        key: the key part, None where records have no key columns.
+        value: the value part.
+
+    >>> schema = TableSchema.of({"word": pa.string(), "n": pa.int64()}, primary_key=["word"])
+    >>> given = {"topic": "words", "properties.bootstrap.servers": "localhost:9092"}
+    >>> formats = {"key.format": "json", "value.format": "json", "value.fields-include": "EXCEPT_KEY"}
+    >>> table = KafkaTable.of("upsert-kafka", schema, given | formats)
+    >>> table.key.columns, table.value.columns
+    (('word',), ('n',))
+    """
+
+    name: str
+    connector: str
+    schema: TableSchema
+    values: Mapping[str, Any]
+    key: Part | None
+    value: Part
+    properties: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        where = ";".join(self.topics or ()) or self.values["topic-pattern"]
+        return f"KafkaTable({self.name!r}, connector={self.connector!r}, topic={where!r})"
+
+    @classmethod
+    def of(
+        cls, connector: str, schema: TableSchema, given: Mapping[str, str], name: str | None = None
+    ) -> Self:
+        """The table that a schema and options mean.
+
+        Args:
+            connector: ``upsert-kafka`` (or its older name ``ktable``) or ``kafka``.
+            schema: columns with their metadata declarations, and the primary key.
+            given: options as they were written, without ``connector``.
+            name: of the table, for messages; the connector's if None.
+
+        Raises:
+            ConfigurationError: an option is unknown, missing, wrong, or contradicts another one.
+            SchemaError: the columns do not fit the connector or its formats.
+        """
+        connector = CONNECTOR_ALIASES.get(connector, connector)
+        of = connector if name is None else f"table {name!r}"
+        sorted_out = parse(connector, given, formats=frozenset(FORMATS), of=of)
+        values = sorted_out.values
+        table_checks.check_options(connector, schema, values, sorted_out.properties, of)
+        key_columns = schema.primary_key if connector == UPSERT else values["key.fields"]
+        table_checks.check_key_columns(schema, key_columns, values, of)
+        key = None
+        if values["key.format"] is not None:
+            names = tuple(column.removeprefix(values["key.fields-prefix"]) for column in key_columns)
+            key = _part(Side.KEY, values["key.format"], schema, key_columns, names, sorted_out.formats, of)
+        is_left_out = set(key_columns) if values["value.fields-include"] == "except_key" else set()
+        columns = tuple(c.name for c in schema.physical if c.name not in is_left_out)
+        value = _part(Side.VALUE, values["value.format"], schema, columns, columns, sorted_out.formats, of)
+        _refuse_options_of_other_formats(sorted_out.formats, key, value, of)
+        table = cls(of, connector, schema, values, key, value, sorted_out.properties)
+        table._check()
+        return table
+
+    def _check(self) -> None:
+        for part in filter(None, (self.key, self.value)):
+            if self.connector == UPSERT and not part.format.is_insert_only:
+                raise ConfigurationError(
+                    f"{self.name}: option '{part.side}.format' must be a format of rows, got "
+                    f"{part.format_name!r}, which is not in insert-only mode; use the connector 'kafka'"
+                )
+            if part.side is Side.KEY and not part.format.is_insert_only:
+                raise ConfigurationError(
+                    f"{self.name}: option 'key.format' must be a format of rows, got {part.format_name!r}, "
+                    "which is not in insert-only mode"
+                )
+            part.format.check(part.context(self.only_topic))
+        written = [c.key.key for c in self.metadata(writing=False) if not c.column.virtual]
+        if "headers" in written and "header-list" in written:
+            raise SchemaError(
+                f"{self.name}: 'headers' and 'header-list' are ambiguous together; declare one column VIRTUAL"
+            )
+        if repeated := next((name for name in written if written.count(name) > 1), None):
+            raise SchemaError(
+                f"{self.name}: metadata {repeated!r} is ambiguous in two columns; declare one of them VIRTUAL"
+            )
+
+    @property
+    def topics(self) -> tuple[str, ...] | None:
+        """The topics by name; None where a pattern chooses them."""
+        found: tuple[str, ...] | None = self.values["topic"]
+        return found
+
+    @property
+    def only_topic(self) -> str | None:
+        """The topic, where there is just one."""
+        return self.topics[0] if self.topics is not None and len(self.topics) == 1 else None
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """Columns of the primary key; empty where there is none."""
+        return self.schema.primary_key
+
+    @property
+    def is_upsert(self) -> bool:
+        """Whether a record replaces the one before it with its key."""
+        return self.connector == UPSERT
+
+    @property
+    def is_changelog(self) -> bool:
+        """Whether the table is read as changes, with ``_row_kind``: not where records are only appended."""
+        return self.is_upsert or not self.value.format.is_insert_only
+
+    @cached_property
+    def offered_metadata(self) -> Mapping[str, MetadataKey]:
+        """All metadata keys of the table: its formats', then the record's own."""
+        found: dict[str, MetadataKey] = {}
+        for part in filter(None, (self.key, self.value)):
+            for key in part.format.readable_metadata(part.side, part.options):
+                name = f"{part.side}.{key.key}"
+                found[name] = MetadataKey(name, key.type, key.is_writable)
+        own = record_metadata(
+            topic_is_writable=self.only_topic is None, partition_is_writable=not self.is_upsert
+        )
+        return found | {key: value for key, value in own.items() if key not in found}
+
+    def metadata(self, *, writing: bool) -> tuple[MetadataColumn, ...]:
+        """The metadata columns with their keys; for writing, without the VIRTUAL ones.
+
+        Raises:
+            SchemaError: a key is unknown, not castable, or cannot be written.
+        """
+        prefix = f"{self.value.format_name}."
+        aliases = {
+            prefix + key.removeprefix("value."): key
+            for key in self.offered_metadata
+            if key.startswith("value.")
+        }
+        found = resolve(self.schema.columns, self.offered_metadata, aliases, of=self.name, writing=writing)
+        if writing and self.only_topic is None and "topic" not in {column.key.key for column in found}:
+            raise SchemaError(
+                f"{self.name}: writing to several topics needs a column that names the topic of each row; "
+                "declare topic STRING METADATA"
+            )
+        return found
+
+
+def _part(
+    side: Side,
+    format_name: str | None,
+    schema: TableSchema,
+    columns: tuple[str, ...],
+    names: tuple[str, ...],
+    given: Mapping[str, str],
+    of: str,
+) -> Part:
+    if format_name is None:
+        raise ConfigurationError(
+            f"{of}: option '{side}.format' is required; formats are {', '.join(FORMATS)}"
+        )
+    chosen = format_named(format_name.lower(), f"{of}: option '{side}.format'")
+    prefixes = (
+        (f"{side}.{chosen.name}.", f"{chosen.name}.") if side is Side.VALUE else (f"{side}.{chosen.name}.",)
+    )
+    own: dict[str, str] = {}
+    for prefix in reversed(prefixes):
+        own |= {key.removeprefix(prefix): text for key, text in given.items() if key.startswith(prefix)}
+    parsed = option_parser.parse(f"{of}: {prefixes[0]}*", chosen.options, own)
+    columns_by_name = {c.name: c for c in schema.columns}
+    fields = [
+        pa.field(name, columns_by_name[column].type, nullable=columns_by_name[column].nullable)
+        for name, column in zip(names, columns, strict=True)
+    ]
+    return Part(side, chosen.name, columns, pa.schema(fields), parsed)
+
+
+def _refuse_options_of_other_formats(
+    given: Mapping[str, str], key: Part | None, value: Part, of: str
+) -> None:
+    used = {f"value.{value.format_name}.", f"{value.format_name}."}
+    used |= {f"key.{key.format_name}."} if key else set()
+    for name in given:
+        if not any(name.startswith(prefix) for prefix in used):
+            raise ConfigurationError(
+                f"{of}: option {name!r} is for a format that the table does not use; used are "
+                f"{', '.join(sorted(used))}"
+            )
+
+
+SPARK_FORMATS: Final[Mapping[str, str]] = {UPSERT: "upsert-kafka", PLAIN: "kafka-changelog"}
+"""Connector -> the Spark format of it."""
