@@ -1,4 +1,4 @@
-"""Fixtures of all tests and doctests: one Spark session a run, and how many examples random tests draw."""
+"""Fixtures of all tests and doctests: one Spark session and one Kafka a run, and how many random examples."""
 
 import os
 import tempfile
@@ -10,6 +10,7 @@ from hypothesis import settings
 from pyspark.sql import SparkSession
 
 from tests.helpers import SESSION_OPTIONS, use_this_python
+from upsert.kafka.testing import LocalKafka
 
 # A CI run judges the commit, so it draws the same examples every time; a developer's run draws new ones
 # and prints how to repeat a failure; `make test-long` draws many.
@@ -35,10 +36,19 @@ def spark() -> Iterator[SparkSession]:
         session.stop()
 
 
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[LocalKafka]:
+    """The broker that all Kafka tests share; a test names its own topics, and never kills this broker."""
+    with LocalKafka() as broker:
+        yield broker
+
+
 @pytest.fixture(autouse=True)
 def _names_of_doctests(request: pytest.FixtureRequest, doctest_namespace: dict[str, object]) -> None:
-    """An example in a docstring that speaks of `spark` finds the session under that name."""
+    """An example in a docstring that speaks of `spark` or `kafka.` finds the session or broker so named."""
     if isinstance(request.node, pytest.DoctestItem):
         source = "".join(example.source for example in request.node.dtest.examples)
         if "spark" in source:
             doctest_namespace["spark"] = request.getfixturevalue("spark")
+        if "kafka.bootstrap_servers" in source:
+            doctest_namespace["kafka"] = request.getfixturevalue("kafka")

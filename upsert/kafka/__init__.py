@@ -1,0 +1,1 @@
+"""Kafka topics as tables: sources and sinks for Spark, and a broker to try them with."""
