@@ -202,7 +202,7 @@ class TableSchema:
                     c.get("metadata"),
                     c.get("virtual", False),
                 )
-                for c in value["columns"]
+                for c in map(_checked_column, value["columns"])
             )
             indexes = tuple(Index(i["name"], tuple(i["columns"])) for i in value["indexes"])
             key, partitions = tuple(value["primary_key"]), tuple(value["partitioned_by"])
@@ -220,6 +220,19 @@ def _column_to_json(column: Column) -> dict[str, Any]:
     }
     if column.metadata is not None:
         value |= {"metadata": column.metadata, "virtual": column.virtual}
+    return value
+
+
+def _checked_column(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The JSON form of a column, whose values are of the types that it should have.
+
+    Raises:
+        TypeError: one is not.
+    """
+    expected = {"name": str, "nullable": bool, "comment": str | None, "metadata": str | None, "virtual": bool}
+    for key, type_ in expected.items():
+        if key in value and not isinstance(value[key], type_):
+            raise TypeError(f"{key} of a column is {value[key]!r}")
     return value
 
 

@@ -1,9 +1,10 @@
 """DDL text to statement objects (pure).
 
-Follows the DDL of FLIP-188 (managed tables) and FLIP-486 (``INDEX``)::
+Follows the DDL of FLIP-188 (managed tables), FLIP-486 (``INDEX``) and FLIP-107 (``METADATA``)::
 
     CREATE TABLE [IF NOT EXISTS] name (
-        { column type [NOT NULL] [[CONSTRAINT n] PRIMARY KEY NOT ENFORCED] [COMMENT 'text']
+        { column type [NOT NULL] [METADATA [FROM 'key'] [VIRTUAL]]
+          [[CONSTRAINT n] PRIMARY KEY NOT ENFORCED] [COMMENT 'text']
         | [CONSTRAINT n] PRIMARY KEY (column, …) NOT ENFORCED
         | INDEX [n] (column, …) } [, …]
     ) [COMMENT 'text'] [PARTITIONED BY (column, …)] [WITH ('key' = 'value', …)]
@@ -16,37 +17,24 @@ reserved: ``index INT`` is a column, ``INDEX (a)`` is an index. The name of a co
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Final
 
+from upsert.catalog.elements import Elements, names
 from upsert.catalog.statements import CreateTable, DropTable, Statement
 from upsert.catalog.tokens import Cursor
-from upsert.catalog.type_names import read_type
-from upsert.errors import SchemaError
-from upsert.schema import Column, Index, TableSchema
+from upsert.errors import ConfigurationError, SchemaError
+from upsert.schema import TableSchema
 
 _HEAD_WORDS: Final = frozenset(
     {"OR", "REPLACE", "GLOBAL", "TEMPORARY", "TEMP", "EXTERNAL", "MATERIALIZED", "STREAMING", "EXTENDED"}
     | {"TABLE", "VIEW", "DATABASE", "SCHEMA", "CATALOG", "FUNCTION", "INDEX", "INTO", "OVERWRITE"}
 )
-_COLUMN_REFUSALS: Final = {
-    "AS": "computed columns are not supported yet",
-    "GENERATED": "computed columns are not supported yet",
-    "METADATA": "METADATA columns are not supported yet",
-    "DEFAULT": "DEFAULT values are not supported yet",
-    "COLLATE": "collations are not supported: strings are compared by their bytes",
-    "UNIQUE": "UNIQUE is not supported: only a PRIMARY KEY identifies rows",
-    "CHECK": "CHECK is not supported: rows are not checked against conditions",
-    "REFERENCES": "foreign keys are not supported",
-}
-_CONSTRAINT_REFUSALS: Final = {
-    "UNIQUE": "UNIQUE is not supported: only a PRIMARY KEY identifies rows",
-    "CHECK": "CHECK is not supported: rows are not checked against conditions",
-    "FOREIGN": "foreign keys are not supported",
-}
 _CLAUSE_REFUSALS: Final = {
     "AS": "CREATE TABLE … AS SELECT is not supported yet",
     "LIKE": "CREATE TABLE … LIKE is not supported yet",
-    "USING": "USING is not supported: every table of the catalog is a managed table",
+    "USING": "USING is not supported: use WITH ('connector' = 'name'), or neither for a managed table",
     "LOCATION": "LOCATION is not supported: a table lies in the catalog's folder, under its name",
     "TBLPROPERTIES": "TBLPROPERTIES is not supported: use WITH ('key' = 'value')",
     "OPTIONS": "OPTIONS is not supported: use WITH ('key' = 'value')",
@@ -79,6 +67,73 @@ def parse(text: str) -> Statement:
     raise SchemaError(f"{name} is not supported yet: the catalog carries out CREATE TABLE and DROP TABLE")
 
 
+def parse_columns(text: str, primary_key: Sequence[str] = ()) -> TableSchema:
+    """The schema that a list of columns says: what stands between the parentheses of ``CREATE TABLE``.
+
+    Args:
+        text: as in ``word STRING, n BIGINT, ts TIMESTAMP METADATA FROM 'timestamp' VIRTUAL``; it may hold a
+            PRIMARY KEY.
+        primary_key: the columns of the key where the text has none.
+
+    Raises:
+        SchemaError: the text is no list of columns, or contradicts itself; the message has the place.
+        ConfigurationError: the text has a PRIMARY KEY and ``primary_key`` is given too.
+
+    >>> schema = parse_columns("word STRING, n BIGINT, o BIGINT METADATA FROM 'offset' VIRTUAL", ["word"])
+    >>> schema.primary_key, [column.name for column in schema.physical], schema.column("o").metadata
+    (('word',), ['word', 'n'], 'offset')
+    """
+    if not text.strip():
+        raise SchemaError("columns: expected at least one column, found an empty text")
+    cursor = Cursor(text, subject="columns")
+    elements = Elements(cursor)
+    elements.read()
+    while cursor.skip(","):
+        elements.read()
+    if not cursor.at_end:
+        raise cursor.refusal("expected , or the end of the text")
+    if elements.primary_key and primary_key:
+        raise ConfigurationError(
+            f"columns: the primary key is given twice, by PRIMARY KEY ({', '.join(elements.primary_key)}) "
+            f"among the columns and as {', '.join(primary_key)!r}; give one"
+        )
+    key = elements.primary_key or tuple(primary_key)
+    try:
+        return TableSchema(tuple(elements.columns), key, tuple(elements.indexes))
+    except SchemaError as cause:
+        raise SchemaError(f"columns: {cause}") from None
+
+
+_DECLARATION: Final = re.compile(r"METADATA(?:\s+FROM\s+'((?:[^']|'')*)')?(\s+VIRTUAL)?", re.IGNORECASE)
+_ATTEMPT: Final = re.compile(r"METADATA\s+(FROM|VIRTUAL)\b.*", re.DOTALL)
+
+
+def metadata_from_comment(text: str) -> tuple[str | None, bool] | None:
+    """The metadata key and whether the column is VIRTUAL, of a comment that declares a METADATA column.
+
+    Spark's own schemas have no place for FLIP-107's declaration, but their comments reach a source.
+
+    Args:
+        text: the comment of a column.
+
+    Returns:
+        The key, None where it is the column's name, and whether the column is VIRTUAL; or None for a comment
+        that is only a comment.
+
+    Raises:
+        SchemaError: the comment begins like a declaration and is none.
+
+    >>> metadata_from_comment("METADATA FROM 'timestamp' VIRTUAL"), metadata_from_comment("when it was")
+    (('timestamp', True), None)
+    """
+    if match := _DECLARATION.fullmatch(text.strip()):
+        key = match[1].replace("''", "'") if match[1] is not None else None
+        return key, match[2] is not None
+    if _ATTEMPT.fullmatch(text.strip()):
+        raise SchemaError(f"a column's comment must read METADATA [FROM 'key'] [VIRTUAL], got {text!r}")
+    return None
+
+
 def _drop_table(cursor: Cursor) -> DropTable:
     cursor.subject = "DROP TABLE"
     if_exists = cursor.skip("IF", "EXISTS")
@@ -96,7 +151,7 @@ def _create_table(cursor: Cursor) -> CreateTable:
     for word, reason in _CLAUSE_REFUSALS.items():
         if cursor.ahead(word):
             raise cursor.refusal(reason)
-    elements = _Elements(cursor)
+    elements = Elements(cursor)
     cursor.listed(elements.read)
     clauses = _Clauses(cursor)
     clauses.read()
@@ -120,108 +175,6 @@ def _table_name(cursor: Cursor) -> str:
     return name
 
 
-class _Elements:
-    """What stands between the parentheses: columns, the primary key, indexes."""
-
-    def __init__(self, cursor: Cursor) -> None:
-        self.columns: list[Column] = []
-        self.indexes: list[Index] = []
-        self.primary_key: tuple[str, ...] = ()
-        self._cursor = cursor
-
-    def read(self) -> None:
-        cursor = self._cursor
-        self._refuse_constraints()
-        if cursor.ahead("CONSTRAINT") and cursor.word(2) == "PRIMARY" and cursor.word(4) == "(":
-            self._constraint()
-        elif cursor.skip("PRIMARY", "KEY"):
-            self._table_key()
-        elif self._index_ahead():
-            self._index()
-        elif cursor.ahead("WATERMARK", "FOR"):
-            raise cursor.refusal("WATERMARK is not supported yet; use withWatermark() on the DataFrame")
-        else:
-            self._column()
-
-    def _refuse_constraints(self) -> None:
-        cursor = self._cursor
-        is_named = cursor.ahead("CONSTRAINT")
-        word, next_word = cursor.word(2 if is_named else 0), cursor.word(3 if is_named else 1)
-        if word in _CONSTRAINT_REFUSALS and next_word in ("(", "KEY"):
-            raise cursor.refusal(_CONSTRAINT_REFUSALS[word])
-
-    def _constraint(self) -> None:
-        cursor = self._cursor
-        cursor.expect("CONSTRAINT")
-        cursor.name("the name of a constraint")
-        cursor.expect("PRIMARY", "KEY")
-        self._table_key()
-
-    def _table_key(self) -> None:
-        columns = _names(self._cursor)
-        self._not_enforced(f"PRIMARY KEY ({', '.join(columns)})")
-        self._set_key(columns)
-
-    def _not_enforced(self, what: str) -> None:
-        if not self._cursor.skip("NOT", "ENFORCED"):
-            raise self._cursor.refusal(
-                "a primary key is not checked: a row replaces the one with its key; "
-                f"expected {what} NOT ENFORCED"
-            )
-
-    def _set_key(self, columns: tuple[str, ...]) -> None:
-        if self.primary_key:
-            raise SchemaError(
-                f"{self._cursor.subject}: PRIMARY KEY is declared twice; "
-                f"for a key of several columns write PRIMARY KEY (column, …) NOT ENFORCED"
-            )
-        self.primary_key = columns
-
-    def _index_ahead(self) -> bool:
-        """``INDEX (a)`` or ``INDEX n (a)``; but ``index DECIMAL(10)`` is a column."""
-        cursor = self._cursor
-        if cursor.ahead("INDEX", "("):
-            return True
-        return cursor.ahead("INDEX") and cursor.is_name(1) and cursor.word(2) == "(" and cursor.is_name(3)
-
-    def _index(self) -> None:
-        cursor = self._cursor
-        cursor.expect("INDEX")
-        name = None if cursor.ahead("(") else cursor.name("the name of an index")
-        columns = _names(cursor)
-        self.indexes.append(Index(name or "_".join(("INDEX", *columns)), columns))
-
-    def _column(self) -> None:
-        cursor = self._cursor
-        name = cursor.name("a column, PRIMARY KEY or INDEX")
-        self._refuse_column_features()
-        type_ = read_type(cursor)
-        nullable, comment = True, None
-        while not cursor.ahead(",") and not cursor.ahead(")"):
-            if cursor.skip("NOT", "NULL"):
-                nullable = False
-            elif comment is None and cursor.skip("COMMENT"):
-                comment = cursor.string("a comment in quotes")
-            else:
-                self._column_key(name)
-        self.columns.append(Column(name, type_, nullable, comment))
-
-    def _column_key(self, name: str) -> None:
-        cursor = self._cursor
-        if cursor.skip("CONSTRAINT"):
-            cursor.name("the name of a constraint")
-        if not cursor.skip("PRIMARY", "KEY"):
-            self._refuse_column_features()
-            raise cursor.refusal("expected NOT NULL, PRIMARY KEY NOT ENFORCED, COMMENT, or the next column")
-        self._not_enforced("PRIMARY KEY")
-        self._set_key((name,))
-
-    def _refuse_column_features(self) -> None:
-        for word, reason in _COLUMN_REFUSALS.items():
-            if self._cursor.ahead(word):
-                raise self._cursor.refusal(reason)
-
-
 class _Clauses:
     """What follows the parentheses, each at most once, in any order."""
 
@@ -237,7 +190,7 @@ class _Clauses:
             if self.comment is None and cursor.skip("COMMENT"):
                 self.comment = cursor.string("a comment in quotes")
             elif self.partitioned_by is None and cursor.skip("PARTITIONED", "BY"):
-                self.partitioned_by = _names(cursor)
+                self.partitioned_by = names(cursor)
             elif self.options is None and cursor.skip("WITH"):
                 self.options = self._unique(cursor.listed(self._option))
             else:
@@ -261,7 +214,3 @@ class _Clauses:
             if self._cursor.ahead(word):
                 raise self._cursor.refusal(reason)
         raise self._cursor.refusal("expected COMMENT, PARTITIONED BY or WITH, each at most once")
-
-
-def _names(cursor: Cursor) -> tuple[str, ...]:
-    return tuple(cursor.listed(lambda: cursor.name("the name of a column")))

@@ -35,24 +35,25 @@ class Cursor:
     """A place between the tokens of one statement; reading moves it on.
 
     Args:
-        text: one statement; a semicolon may end it.
+        text: one statement, or a part of one; a semicolon may end it.
+        subject: what is read, the first word of every refusal.
 
     Raises:
         SchemaError: the text has no tokens, an open quote, or more than one statement.
     """
 
-    def __init__(self, text: str) -> None:
-        self.subject = "statement"
+    def __init__(self, text: str, subject: str = "statement") -> None:
+        self.subject = subject
         self._text = text
         self._place = 0
         try:
             tokens = CatalogDialect().tokenize(text)
         except TokenError as cause:
-            raise SchemaError(f"the statement has an open quote or comment: {cause}") from None
+            raise SchemaError(f"{subject}: the text has an open quote or comment: {cause}") from None
         while tokens and tokens[-1].token_type is TokenType.SEMICOLON:
             tokens.pop()
         if not tokens:
-            raise SchemaError("expected a statement, found an empty text")
+            raise SchemaError(f"{subject}: expected at least one word, found an empty text")
         self._tokens = tokens
         for place, token in enumerate(tokens):
             if token.token_type is TokenType.SEMICOLON:

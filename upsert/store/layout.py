@@ -83,9 +83,9 @@ class Layout:
                 default: the primary key, or the whole row without one.
 
         Raises:
-            SchemaError: a column has a name that the files need themselves.
+            SchemaError: a column has a name that the files need themselves, or holds metadata of a record.
         """
-        _check_names(schema)
+        _check_columns(schema)
         fields = [pa.field(c.name, c.type) for c in schema.columns]
         if not schema.primary_key:
             fields += [pa.field(ROW_HASH_COLUMN, pa.binary(16)), pa.field(COUNT_COLUMN, pa.int64())]
@@ -125,7 +125,12 @@ def _indexes(schema: TableSchema, key: tuple[str, ...]) -> tuple[LookupIndex, ..
     )
 
 
-def _check_names(schema: TableSchema) -> None:
+def _check_columns(schema: TableSchema) -> None:
+    if schema.metadata:
+        raise SchemaError(
+            f"a managed table has no metadata yet, got the METADATA column {schema.metadata[0].name!r}; "
+            "declare it without METADATA, or the table with a connector"
+        )
     reserved = {KIND_COLUMN} if schema.primary_key else {KIND_COLUMN, ROW_HASH_COLUMN, COUNT_COLUMN}
     for name in schema.names:
         if name in reserved:

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from upsert import types
-from upsert.catalog.ddl import parse
+from upsert.catalog.ddl import metadata_from_comment, parse, parse_columns
 from upsert.catalog.statements import CreateTable, DropTable, Statement
-from upsert.errors import SchemaError
+from upsert.errors import ConfigurationError, SchemaError
 from upsert.schema import Column, Index, TableSchema
 
 
@@ -74,6 +74,102 @@ def test_column_named_index_may_have_a_type_with_parameters() -> None:
     assert create("CREATE TABLE t (index DECIMAL(10))").schema.type_of("index") == pa.decimal128(10, 0)
 
 
+def test_metadata_column_holds_the_key_of_its_name_unless_another_is_given() -> None:
+    """The statements of FLIP-107."""
+    text = """
+        CREATE TABLE t (
+            i INT,
+            s STRING,
+            timestamp TIMESTAMP(3) WITH LOCAL TIME ZONE METADATA,
+            myOffset INT METADATA FROM 'offset' VIRTUAL COMMENT 'read only',
+            headers MAP<STRING, BYTES> METADATA,
+            topic STRING NOT NULL METADATA VIRTUAL,
+            metadata STRING METADATA FROM 'value.source.properties',
+            d DOUBLE
+        )
+    """
+    assert create(text).schema.columns == (
+        Column("i", pa.int32()),
+        Column("s", pa.string()),
+        Column("timestamp", types.TIMESTAMP, metadata="timestamp"),
+        Column("myOffset", pa.int32(), comment="read only", metadata="offset", virtual=True),
+        Column("headers", pa.map_(pa.string(), pa.binary()), metadata="headers"),
+        Column("topic", pa.string(), nullable=False, metadata="topic", virtual=True),
+        Column("metadata", pa.string(), metadata="value.source.properties"),
+        Column("d", pa.float64()),
+    )
+
+
+def test_words_of_metadata_are_names_of_columns_too() -> None:
+    words = ("metadata", "virtual", "from")
+    columns = ", ".join(f"{word} INT" for word in words)
+    assert create(f"CREATE TABLE t ({columns})").schema.physical == tuple(
+        Column(w, pa.int32()) for w in words
+    )
+
+
+COLUMNS = "word STRING, n BIGINT, ts TIMESTAMP METADATA FROM 'timestamp' VIRTUAL"
+
+
+def test_columns_alone_are_read_as_within_create_table() -> None:
+    inside = create(f"CREATE TABLE t ({COLUMNS}, PRIMARY KEY (word) NOT ENFORCED)").schema
+    assert parse_columns(COLUMNS, ["word"]) == inside
+    assert parse_columns(COLUMNS + ", PRIMARY KEY (word) NOT ENFORCED") == inside
+    assert parse_columns(COLUMNS) == create(f"CREATE TABLE t ({COLUMNS})").schema
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (" ", "columns: expected at least one column, found an empty text"),
+        ("-- nothing", "columns: expected at least one word, found an empty text"),
+        ("a INT,", "columns: expected a column, PRIMARY KEY or INDEX, found the end of the text"),
+        ("a INT)", "columns: expected , or the end of the text, found ')' at line 1, column 6"),
+        ("a INT b INT", "columns: expected NOT NULL, METADATA [FROM 'key'] [VIRTUAL], PRIMARY KEY"),
+        ("a INT; b INT", "columns: expected one statement at a time"),
+        ("a INT, a INT", "columns: column 'a' is declared twice"),
+        ("a INT COMMENT 'x", "columns: the text has an open quote or comment"),
+        ("a BLOB", "columns: expected a column type"),
+    ],
+)
+def test_columns_alone_are_refused_with_the_place(text: str, message: str) -> None:
+    with pytest.raises(SchemaError) as error:
+        parse_columns(text)
+    assert message in str(error.value)
+
+
+def test_two_primary_keys_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"given twice, by PRIMARY KEY \(a\) .* as 'a, b'; give one"):
+        parse_columns("a INT PRIMARY KEY NOT ENFORCED, b INT", ["a", "b"])
+    with pytest.raises(SchemaError, match="columns: PRIMARY KEY: unknown column 'c'; columns are a"):
+        parse_columns("a INT", ["c"])
+
+
+@pytest.mark.parametrize(
+    ("comment", "declared"),
+    [
+        ("METADATA", (None, False)),
+        ("METADATA VIRTUAL", (None, True)),
+        (" metadata  from 'timestamp' ", ("timestamp", False)),
+        ("METADATA FROM 'value.source''s' VIRTUAL", ("value.source's", True)),
+        ("metadata of the trip", None),
+        ("metadata from the producer", None),
+        ("METADATA: what the producer said", None),
+        ("", None),
+    ],
+)
+def test_comment_may_declare_metadata(comment: str, declared: tuple[str | None, bool] | None) -> None:
+    assert metadata_from_comment(comment) == declared
+
+
+@pytest.mark.parametrize(
+    "comment", ["METADATA FROM timestamp", "METADATA VIRTUAL FROM 'a'", "METADATA FROM 'a"]
+)
+def test_comment_that_begins_like_a_declaration_is_not_passed_over(comment: str) -> None:
+    with pytest.raises(SchemaError, match=r"must read METADATA \[FROM 'key'\] \[VIRTUAL\], got"):
+        metadata_from_comment(comment)
+
+
 def test_drop_table_is_read() -> None:
     assert parse("DROP TABLE t") == DropTable("t")
     assert parse("drop table if exists `t`;") == DropTable("t", if_exists=True)
@@ -97,25 +193,41 @@ def test_drop_table_is_read() -> None:
         ("DEC(38, 38)", pa.decimal128(38, 38)),
         ("ARRAY<ARRAY<INT>>", pa.list_(pa.list_(pa.int32()))),
         ("MAP<STRING, BINARY>", pa.map_(pa.string(), pa.binary())),
+        ("BYTES", pa.binary()),
+        ("VARBINARY(16)", pa.binary()),
+        ("VARCHAR(2147483647)", pa.string()),
+        ("TIMESTAMP(3)", pa.timestamp("us")),
+        ("TIMESTAMP WITHOUT TIME ZONE", pa.timestamp("us")),
+        ("TIMESTAMP(6) WITHOUT TIME ZONE", pa.timestamp("us")),
+        ("TIMESTAMP_LTZ(3)", pa.timestamp("us", "UTC")),
+        ("TIMESTAMP(3) WITH LOCAL TIME ZONE", pa.timestamp("us", "UTC")),
+        ("TIMESTAMP WITH LOCAL TIME ZONE", pa.timestamp("us", "UTC")),
+        (
+            "ARRAY<ROW<key STRING, value BYTES>>",
+            pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])),
+        ),
+        ("ROW(a INT)", pa.struct([pa.field("a", pa.int32())])),
         (
             "STRUCT<a: INT NOT NULL, `b c` DATE>",
             pa.struct([pa.field("a", pa.int32(), nullable=False), pa.field("b c", pa.date32())]),
         ),
     ],
 )
-def test_spark_type_becomes_its_arrow_type(name: str, type_: pa.DataType) -> None:
+def test_type_of_spark_or_flink_becomes_its_arrow_type(name: str, type_: pa.DataType) -> None:
     assert create(f"CREATE TABLE t (a {name})").schema.type_of("a").equals(type_)
 
 
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ("a VARCHAR(10)", "lengths are not checked here; use STRING"),
+        ("a VARCHAR(10, 2)", "expected VARCHAR(length), no more numbers"),
         ("a CHAR(10)", "lengths are not checked here; use STRING"),
         ("a INTERVAL", "use a number of a stated unit"),
-        ("a BYTES", "use BINARY"),
         ("a VARIANT", "expected a column type, one of BOOLEAN, "),
-        ("a TIMESTAMP(3)", "type TIMESTAMP has no parameters in Spark"),
+        ("a INT(3)", "type INT has no parameters"),
+        ("a TIMESTAMP(9)", "a precision of 9 cannot be stored: times have microseconds; use 6"),
+        ("a TIMESTAMP WITH TIME ZONE", "cannot be stored; use TIMESTAMP WITH LOCAL TIME ZONE"),
+        ("a TIMESTAMP_LTZ(3) WITHOUT TIME ZONE", "expected NOT NULL, METADATA"),
         ("a DECIMAL(39)", "needs 1 ≤ precision ≤ 38"),
         ("a DECIMAL(2, 3)", "scale ≤ precision"),
         ("a DECIMAL(10, -1)", "expected a number, found '-' at line 1, column 31"),
@@ -141,7 +253,15 @@ def test_spark_type_becomes_its_arrow_type(name: str, type_: pa.DataType) -> Non
         ("_row_kind STRING", "column name '_row_kind' is reserved"),
         ("a INT, b AS a + 1", "computed columns are not supported yet"),
         ("a INT GENERATED ALWAYS AS (1)", "computed columns are not supported yet"),
-        ("a INT METADATA FROM 'offset'", "METADATA columns are not supported yet"),
+        ("a METADATA", "expected a column type, one of"),
+        ("a INT METADATA", "a table needs at least one column that is no METADATA column"),
+        ("b INT, a INT METADATA FROM offset", "expected a metadata key in quotes, found 'offset'"),
+        ("b INT, a INT VIRTUAL", "VIRTUAL belongs to METADATA; write METADATA [FROM 'key'] VIRTUAL"),
+        ("b INT, a INT METADATA METADATA", "expected NOT NULL, METADATA"),
+        (
+            "b INT, a INT METADATA PRIMARY KEY NOT ENFORCED",
+            "must be a physical column, got a METADATA column",
+        ),
         ("a TIMESTAMP, WATERMARK FOR a AS a", "WATERMARK is not supported yet"),
         ("a INT DEFAULT 3", "DEFAULT values are not supported yet"),
         ("a INT, UNIQUE (a)", "UNIQUE is not supported"),
@@ -160,7 +280,7 @@ def test_columns_that_cannot_be_had_are_refused(columns: str, message: str) -> N
     ("rest", "message"),
     [
         ("AS SELECT 1", "CREATE TABLE … AS SELECT is not supported yet"),
-        ("USING parquet", "USING is not supported: every table of the catalog is a managed table"),
+        ("USING parquet", "USING is not supported: use WITH ('connector' = 'name'), or neither"),
         ("LOCATION '/x'", "LOCATION is not supported"),
         ("TBLPROPERTIES ('a' = 'b')", "use WITH ('key' = 'value')"),
         ("COMMENT 'a' COMMENT 'b'", "each at most once, found 'COMMENT' at line 1, column 36"),
@@ -205,8 +325,8 @@ def test_other_statements_are_refused_by_name(text: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "expected a statement, found an empty text"),
-        (" ; -- nothing", "expected a statement, found an empty text"),
+        ("", "statement: expected at least one word, found an empty text"),
+        (" ; -- nothing", "statement: expected at least one word, found an empty text"),
         ("'text'", "expected CREATE TABLE or DROP TABLE, found 'text' at line 1, column 1"),
         ("DROP TABLE a; DROP TABLE b", "expected one statement at a time, so that none is left half done"),
         ("DROP TABLE a PURGE", "DROP TABLE: expected nothing after the name, found 'PURGE'"),
@@ -217,7 +337,7 @@ def test_other_statements_are_refused_by_name(text: str, name: str) -> None:
         ("CREATE TABLE t", "expected (, found the end of the text"),
         ("CREATE TABLE t (a INT", "found the end of the text"),
         ("CREATE TABLE t (\n  a INT,\n  b BLOB)", "found 'BLOB' at line 3, column 5"),
-        ("CREATE TABLE t (a INT COMMENT 'x)", "the statement has an open quote or comment"),
+        ("CREATE TABLE t (a INT COMMENT 'x)", "statement: the text has an open quote or comment"),
     ],
 )
 def test_text_that_is_no_statement_is_refused(text: str, message: str) -> None:
@@ -231,6 +351,7 @@ NAMES = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_si
 )
 TEXTS = st.text(st.characters(exclude_categories=("C",)), max_size=8)
 COMMENTS = st.none() | TEXTS
+METADATA = st.just((None, False)) | st.tuples(TEXTS, st.booleans())
 SCALARS = st.sampled_from(list(types.SCALARS.values())) | st.integers(1, 38).flatmap(
     lambda precision: st.integers(0, precision).map(lambda scale: pa.decimal128(precision, scale))
 )
@@ -252,8 +373,12 @@ TYPES = st.recursive(SCALARS, nested, max_leaves=4)
 @st.composite
 def statements(draw: st.DrawFn) -> CreateTable:
     names = draw(st.lists(NAMES, min_size=1, max_size=5, unique=True))
-    columns = tuple(Column(name, draw(TYPES), draw(st.booleans()), draw(COMMENTS)) for name in names)
-    scalars = [c.name for c in columns if types.is_scalar(c.type)]
+    first, *others = names
+    columns = (
+        Column(first, draw(TYPES), draw(st.booleans()), draw(COMMENTS)),
+        *(Column(n, draw(TYPES), draw(st.booleans()), draw(COMMENTS), *draw(METADATA)) for n in others),
+    )
+    scalars = [c.name for c in columns if types.is_scalar(c.type) and c.metadata is None]
     some = st.permutations(scalars).flatmap(lambda order: st.integers(0, len(order)).map(lambda n: order[:n]))
     key = draw(some)
     partitions = draw(st.permutations(key))[: draw(st.integers(0, len(key)))] if key else draw(some)
@@ -288,7 +413,14 @@ def field_text(field: pa.Field) -> str:
 
 def column_text(column: Column) -> str:
     comment = "" if column.comment is None else f" COMMENT {text_literal(column.comment)}"
-    return f"{quoted(column.name)} {type_text(column.type)}{'' if column.nullable else ' NOT NULL'}{comment}"
+    metadata = "" if column.metadata is None else f" METADATA FROM {text_literal(column.metadata)}"
+    clauses = [
+        "" if column.nullable else " NOT NULL",
+        metadata,
+        " VIRTUAL" if column.virtual else "",
+        comment,
+    ]
+    return f"{quoted(column.name)} {type_text(column.type)}{''.join(clauses)}"
 
 
 def names_text(names: tuple[str, ...]) -> str:

@@ -1,0 +1,58 @@
+"""Schemas: METADATA columns, and the JSON form in which tables keep them."""
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from upsert.errors import CorruptTableError, SchemaError
+from upsert.schema import Column, TableSchema
+
+SCHEMA = TableSchema(
+    (
+        Column("id", pa.int64()),
+        Column("at", pa.timestamp("us", "UTC"), metadata="timestamp"),
+        Column("name", pa.string(), comment="of the user"),
+        Column("offset", pa.int64(), nullable=False, metadata="offset", virtual=True),
+    ),
+    ("id",),
+)
+
+
+def test_columns_are_physical_or_metadata() -> None:
+    assert [column.name for column in SCHEMA.physical] == ["id", "name"]
+    assert [column.name for column in SCHEMA.metadata] == ["at", "offset"]
+
+
+def test_json_form_gives_the_schema_back() -> None:
+    assert TableSchema.from_json(json.loads(json.dumps(SCHEMA.to_json()))) == SCHEMA
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("metadata", 1),
+        ("virtual", "yes"),
+        ("name", ["a"]),
+        ("nullable", "no"),
+        ("comment", {}),
+        ("type", "word"),
+    ],
+)
+def test_damaged_column_is_no_schema(key: str, value: Any) -> None:
+    damaged = SCHEMA.to_json()
+    damaged["columns"][1][key] = value
+    with pytest.raises(CorruptTableError):
+        TableSchema.from_json(damaged)
+
+
+@pytest.mark.parametrize("damaged", [[], {"columns": 5}, {"columns": [[]]}, {"columns": ["name"]}])
+def test_other_json_is_no_schema(damaged: Any) -> None:
+    with pytest.raises(CorruptTableError):
+        TableSchema.from_json(damaged)
+
+
+def test_metadata_column_identifies_no_row() -> None:
+    with pytest.raises(SchemaError, match="PRIMARY KEY: column 'offset' must be a physical column"):
+        TableSchema(SCHEMA.columns, ("offset",))
