@@ -63,6 +63,7 @@ class KafkaTable:
         properties: options of the client library; may hold secrets, so they are not in the repr.
         key: the key part, None where records have no key columns.
         value: the value part.
+        given: the options as they were written, by which a Spark query declares the table again.
 
     >>> schema = TableSchema.of({"word": pa.string(), "n": pa.int64()}, primary_key=["word"])
     >>> given = {"topic": "words", "properties.bootstrap.servers": "localhost:9092"}
@@ -79,6 +80,7 @@ class KafkaTable:
     key: Part | None
     value: Part
     properties: Mapping[str, str]
+    given: Mapping[str, str]
 
     def __repr__(self) -> str:
         where = ";".join(self.topics or ()) or self.values["topic-pattern"]
@@ -115,7 +117,7 @@ class KafkaTable:
         columns = tuple(c.name for c in schema.physical if c.name not in is_left_out)
         value = _part(Side.VALUE, values["value.format"], schema, columns, columns, sorted_out.formats, of)
         _refuse_options_of_other_formats(sorted_out.formats, key, value, of)
-        table = cls(of, connector, schema, values, key, value, sorted_out.properties)
+        table = cls(of, connector, schema, values, key, value, sorted_out.properties, dict(given))
         table._check()
         return table
 
