@@ -15,9 +15,6 @@ import pyarrow as pa
 
 from deltajoin.demo import tables
 
-_COLUMNS: Final = ", ".join(tables.JOINED_SCHEMA.names)
-_KEY: Final = ", ".join(tables.FLIGHT_KEY)
-
 _FROM_FILES: Final = {
     "day": "make_date(f.year, f.month, f.day)",
     "origin": "f.origin",
@@ -60,10 +57,8 @@ def expected_join(files: tuple[Path, Path], first: int | None = None) -> pa.Tabl
         files: the CSV files of flights and weather.
         first: take only so many flights, in the file's order.
     """
-    with _connect() as connection:
-        for name, path in zip(("flights", "weather"), files, strict=True):
-            rows = connection.read_csv(str(path), na_values=["NA", ""], sample_size=-1)
-            connection.register(name, rows)
+    with connect() as connection:
+        register_files(connection, files)
         columns = ", ".join(
             f"CAST({_FROM_FILES.get(field.name, field.name)} AS {_SQL_TYPES[field.type]}) AS {field.name}"
             for field in tables.JOINED_SCHEMA
@@ -74,26 +69,35 @@ def expected_join(files: tuple[Path, Path], first: int | None = None) -> pa.Tabl
         ).to_arrow_table()
 
 
+def register_files(connection: duckdb.DuckDBPyConnection, files: tuple[Path, Path]) -> None:
+    """Make the CSV files of flights and weather the tables `flights` and `weather` of a DuckDB."""
+    for name, path in zip(("flights", "weather"), files, strict=True):
+        rows = connection.read_csv(str(path), na_values=["NA", ""], sample_size=-1)
+        connection.register(name, rows)
+
+
 def compare(expected: pa.Table, found: pa.Table, examples: int = 5) -> Comparison:
-    """The difference of two tables that have the columns of `tables.JOINED_SCHEMA`.
+    """The difference of two tables of flights that have the same columns, their key among them.
 
     Args:
         expected: what should be there.
         found: what is there.
         examples: how many differing rows to describe.
     """
-    with _connect() as connection:
+    columns = ", ".join(expected.column_names)
+    with connect() as connection:
         connection.register("expected", expected)
         connection.register("found", found)
         for name, left, right in (("missing", "expected", "found"), ("unexpected", "found", "expected")):
-            rows = f"SELECT {_COLUMNS} FROM {left} EXCEPT ALL SELECT {_COLUMNS} FROM {right}"
+            rows = f"SELECT {columns} FROM {left} EXCEPT ALL SELECT {columns} FROM {right}"
             connection.execute(f"CREATE TABLE {name} AS {rows}")
         missing, unexpected = (_count(connection, name) for name in ("missing", "unexpected"))
         described = tuple(_describe(connection, examples)) if missing or unexpected else ()
     return Comparison(expected.num_rows, found.num_rows, missing, unexpected, described)
 
 
-def _connect() -> duckdb.DuckDBPyConnection:
+def connect() -> duckdb.DuckDBPyConnection:
+    """A DuckDB of this process, in memory, whose time zone is UTC."""
     connection = duckdb.connect()
     connection.execute("SET TimeZone = 'UTC'")
     return connection
@@ -104,17 +108,18 @@ def _count(connection: duckdb.DuckDBPyConnection, table: str) -> int:
 
 
 def _describe(connection: duckdb.DuckDBPyConnection, limit: int) -> Iterable[str]:
+    key = ", ".join(tables.FLIGHT_KEY)
     connection.execute(
-        f"CREATE TABLE shown AS SELECT {_KEY} FROM (FROM missing UNION FROM unexpected)"
+        f"CREATE TABLE shown AS SELECT {key} FROM (FROM missing UNION FROM unexpected)"
         f" GROUP BY ALL ORDER BY ALL LIMIT {limit}"
     )
     sides: list[dict[tuple[Any, ...], dict[str, Any]]] = []
     for table in ("missing", "unexpected"):
-        rows = connection.sql(f"FROM {table} SEMI JOIN shown USING ({_KEY})").to_arrow_table().to_pylist()
+        rows = connection.sql(f"FROM {table} SEMI JOIN shown USING ({key})").to_arrow_table().to_pylist()
         sides.append({tuple(row[name] for name in tables.FLIGHT_KEY): row for row in rows})
     expected, found = sides
-    for key in sorted(expected | found):
-        yield f"{' '.join(map(str, key))}: {_difference(expected.get(key), found.get(key))}"
+    for flight in sorted(expected | found):
+        yield f"{' '.join(map(str, flight))}: {_difference(expected.get(flight), found.get(flight))}"
 
 
 def _difference(expected: dict[str, Any] | None, found: dict[str, Any] | None) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import select
 import sys
-import tempfile
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -19,18 +18,16 @@ from pyspark.sql.streaming.query import StreamingQuery
 import planner
 from deltajoin.demo import tables
 from deltajoin.demo.messages import Batch, Sender, Started
+from deltajoin.demo.session import start_spark
 from upsert import ROW_KIND_COLUMN, Catalog
 
 _POLL_S = 0.1
 _COUNTS = "changes"
-# A JVM of the demo lives for a minute, in which the optimizing compiler costs more than it gains: the demo
-# took 76 s of processor time with it, 52 s without.
-_SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def main(reports: Path, warehouse: Path, checkpoint: Path) -> None:
     """Run the query until stdin ends; raises what the query raised."""
-    catalog, sender, spark = Catalog(warehouse), Sender(reports), start_spark()
+    catalog, sender, spark = Catalog(warehouse), Sender(reports), start_spark("deltajoin.demo")
     try:
         joined = flights_with_weather(catalog, spark)
         changes = count(planner.optimize(joined, strategy="force"))
@@ -40,26 +37,6 @@ def main(reports: Path, warehouse: Path, checkpoint: Path) -> None:
         report(query, sender)
     finally:
         spark.stop()
-
-
-def start_spark() -> SparkSession:
-    """A local session of two threads, whose JVM has its temporary files where this process has them."""
-    scratch = tempfile.gettempdir()
-    builder = SparkSession.builder.master("local[2]").appName("deltajoin.demo")
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": f'-Djava.io.tmpdir="{scratch}" {_SHORT_LIVED_JVM}',
-        "spark.local.dir": scratch,
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": "2",
-    }
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
 
 
 def flights_with_weather(catalog: Catalog, spark: SparkSession) -> DataFrame:

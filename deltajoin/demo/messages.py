@@ -8,11 +8,21 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, TextIO, TypeAlias
+from typing import Any, Final, TextIO
+
+_TYPES: Final[dict[str, type[Message]]] = {}
 
 
 @dataclass(frozen=True)
-class Loaded:
+class Message:
+    """What one process tells another: a dataclass of numbers and texts, which travels under its own name."""
+
+    def __init_subclass__(cls) -> None:
+        _TYPES[cls.__name__] = cls
+
+
+@dataclass(frozen=True)
+class Loaded(Message):
     """The replayer has read the source files."""
 
     steps: int
@@ -20,7 +30,7 @@ class Loaded:
 
 
 @dataclass(frozen=True)
-class Wrote:
+class Wrote(Message):
     """The replayer has committed a step; counts are totals so far, snapshots those after the step."""
 
     step: int
@@ -32,14 +42,14 @@ class Wrote:
 
 
 @dataclass(frozen=True)
-class Started:
+class Started(Message):
     """The driver's query runs; `query` says how."""
 
     query: str
 
 
 @dataclass(frozen=True)
-class Batch:
+class Batch(Message):
     """The driver's query has committed a micro-batch."""
 
     number: int
@@ -48,11 +58,6 @@ class Batch:
     deletes: int
     state_rows: int
     state_bytes: int
-
-
-Message: TypeAlias = Loaded | Wrote | Started | Batch
-
-_TYPES: Final[dict[str, type[Any]]] = {type_.__name__: type_ for type_ in (Loaded, Wrote, Started, Batch)}
 
 
 def encode(message: Message) -> str:
@@ -66,9 +71,8 @@ def encode(message: Message) -> str:
 
 def decode(line: str) -> Message:
     """The message of one line that `encode` made."""
-    fields = json.loads(line)
-    message: Message = _TYPES[fields.pop("type")](**fields)
-    return message
+    fields: dict[str, Any] = json.loads(line)
+    return _TYPES[fields.pop("type")](**fields)
 
 
 class Sender:

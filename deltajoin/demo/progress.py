@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from statistics import median
 
 from deltajoin.demo.messages import Batch, Loaded, Message, Started, Wrote
-
-_RATE_WINDOW_S = 4.0
+from deltajoin.demo.telling import Rate, Telling
 
 
 class Phase(StrEnum):
@@ -27,37 +25,15 @@ class Phase(StrEnum):
 
 
 @dataclass
-class Rate:
-    """Growth of a counter a second, over the last few seconds."""
+class Progress(Telling):
+    """Counters, phase and story of one run."""
 
-    seen: deque[tuple[float, int]] = field(default_factory=deque)
-
-    def add(self, now: float, total: int) -> None:
-        """Note the counter's value at a time."""
-        self.seen.append((now, total))
-
-    def at(self, now: float) -> float:
-        """Growth a second, 0 when nothing was noted lately."""
-        while len(self.seen) > 1 and self.seen[1][0] <= now - _RATE_WINDOW_S:
-            self.seen.popleft()
-        if len(self.seen) < 2 or self.seen[-1][0] < now - _RATE_WINDOW_S:
-            return 0.0
-        (then, before), (_, total) = self.seen[0], self.seen[-1]
-        return (total - before) / (now - then) if now > then else 0.0
-
-
-@dataclass
-class Progress:
-    """Counters, phase and story of one run; `elapsed` is the time of the last update in seconds."""
-
-    elapsed: float = 0.0
-    phase: Phase = Phase.STARTING
+    phase: str = Phase.STARTING
     loaded: Loaded | None = None
     wrote: Wrote | None = None
     starts: int = 0
     query: str = ""
     batches: dict[int, Batch] = field(default_factory=dict)
-    story: list[tuple[float, str]] = field(default_factory=list)
     checkpoint_bytes: int = 0
     joined: int = 0
     rate_in: Rate = field(default_factory=Rate)
@@ -80,10 +56,6 @@ class Progress:
                 # a batch that the crash interrupted is reported by the second driver only
                 self.batches[message.number] = message
                 self.rate_out.add(self.elapsed, self.rows_out)
-
-    def tell(self, text: str) -> None:
-        """Add a line to the story."""
-        self.story.append((self.elapsed, text))
 
     def joined_up_to(self, flights_snapshot: int, weather_snapshot: int) -> None:
         """Note the snapshots of both tables up to which the query has committed its result."""

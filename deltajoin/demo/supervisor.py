@@ -6,11 +6,7 @@ tables, as anybody could from outside.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from rich.markup import escape
@@ -18,52 +14,29 @@ from rich.markup import escape
 from deltajoin.demo import source, tables
 from deltajoin.demo.checkpoint import Checkpoint
 from deltajoin.demo.compare import Comparison, compare, expected_join
+from deltajoin.demo.live import View
 from deltajoin.demo.processes import Child, remove
 from deltajoin.demo.progress import Phase, Progress
-from deltajoin.demo.view import View
+from deltajoin.demo.stage import Settings, Stage
 from deltajoin.offset import JoinOffset
 from upsert import Catalog, Table, Version
 
-_POLL_S: Final = 0.05
-_LOOK_AT_FILES_EVERY_S: Final = 0.5
 _CRASH_AT: Final = 0.5
 _PATIENCE_S: Final = 5.0
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What the user chose: number of flights, length of the replay, and the folder of the tables."""
-
-    rows: int
-    seconds: float
-    warehouse: Path
-
-    @property
-    def work(self) -> Path:
-        """Folder of what stays beside the tables: the query's checkpoint, logs and reports."""
-        return self.warehouse / ".demo"
-
-    @property
-    def scratch(self) -> Path:
-        """Folder of what is removed at the end: unpacked files, and what a killed JVM leaves behind."""
-        return self.work / "scratch"
 
 
 class Supervisor:
     """Runs the demo once, showing `progress` in a view all the while."""
 
-    def __init__(self, settings: Settings, view: View) -> None:
+    def __init__(self, settings: Settings, view: View[Progress]) -> None:
         self.progress = Progress()
         self._settings = settings
         self._view = view
-        self._begin = time.monotonic()
-        self._looked_at_files = 0.0
-        self._children: list[Child] = []
+        self._stage = Stage(settings, self.progress, view, self._look_at_files)
         self._drivers = 0
         self._half_way: float | None = None
         self._unfinished: int | None = None
         self._checkpoint = Checkpoint(settings.work / "checkpoint")
-        settings.scratch.mkdir(parents=True)
         self._catalog = Catalog(settings.warehouse)
 
     def run(self) -> Comparison:
@@ -74,46 +47,40 @@ class Supervisor:
         """
         for statement in tables.statements():
             self._catalog.sql(statement)
+        wait = self._stage.wait
         with self._view, ExitStack() as ends:
             ends.callback(remove, self._settings.scratch)
             replayer = ends.enter_context(self._start_replayer())
             driver = ends.enter_context(self._start_driver())
             self.progress.tell(f"started a writer (process {replayer.pid}) and a Spark driver ({driver.pid})")
-            self._wait(Phase.STARTING, self._driver_runs)
+            wait(Phase.STARTING, self._driver_runs)
             self.progress.tell(escape(self.progress.query))
-            self._wait(Phase.FIRST_BATCH, lambda: self.progress.last_batch is not None)
+            wait(Phase.FIRST_BATCH, lambda: self.progress.last_batch is not None)
             self.progress.tell("the first micro-batch is done; 2013 begins")
             replayer.tell("go")
-            self._wait(Phase.REPLAYING, self._is_time_to_crash)
+            wait(Phase.REPLAYING, self._is_time_to_crash)
             self._crash(driver)
             driver = ends.enter_context(self._start_driver())
-            self._wait(Phase.RESTARTING, self._driver_runs)
+            wait(Phase.RESTARTING, self._driver_runs)
             self.progress.tell(self._where_the_new_driver_begins())
-            self._wait(Phase.REPLAYING, replayer.has_ended)
+            wait(Phase.REPLAYING, replayer.has_ended)
             self.progress.tell("2013 is over: all changes are written")
-            self._wait(Phase.CATCHING_UP, self._has_caught_up)
+            wait(Phase.CATCHING_UP, self._has_caught_up)
             driver.finish()
-            self._wait(Phase.CATCHING_UP, driver.has_ended)
+            wait(Phase.CATCHING_UP, driver.has_ended)
             self.progress.tell("the join has caught up with the last version of both tables")
             return self._compare()
 
     def _start_replayer(self) -> Child:
-        return self._start("replayer", "deltajoin.demo.replayer", self._settings.rows, self._settings.seconds)
+        settings = self._settings
+        return self._stage.start("replayer", "deltajoin.demo.replayer", settings.rows, settings.seconds)
 
     def _start_driver(self) -> Child:
         self._drivers += 1
-        return self._start(f"driver-{self._drivers}", "deltajoin.demo.driver", self._checkpoint.path)
-
-    def _start(self, name: str, module: str, *arguments: object) -> Child:
-        settings = self._settings
-        child = Child(name, module, settings.work, settings.scratch, settings.warehouse, *arguments)
-        self._children.append(child)
-        return child
+        return self._stage.start(f"driver-{self._drivers}", "deltajoin.demo.driver", self._checkpoint.path)
 
     def _crash(self, driver: Child) -> None:
-        driver.kill()
-        self._listen(driver)
-        self._children.remove(driver)
+        self._stage.kill(driver)
         self._unfinished = self._checkpoint.planned if self._checkpoint.is_in_flight else None
         where = (
             "between two micro-batches" if self._unfinished is None else f"in micro-batch {self._unfinished}"
@@ -124,30 +91,7 @@ class Supervisor:
         place = "goes on" if self._unfinished is None else f"does micro-batch {self._unfinished} again"
         return f"[green]a new driver runs[/green] and {place}, from what the checkpoint says"
 
-    def _wait(self, phase: Phase, is_over: Callable[[], bool]) -> None:
-        """Keep listening and showing until `is_over`; an error of any child ends it."""
-        self.progress.phase = phase
-        while True:
-            self._update()
-            if is_over():
-                return
-            time.sleep(_POLL_S)
-
-    def _update(self) -> None:
-        self.progress.elapsed = time.monotonic() - self._begin
-        for child in self._children:
-            self._listen(child)
-            child.has_ended()
-        if self.progress.elapsed - self._looked_at_files > _LOOK_AT_FILES_EVERY_S:
-            self._look_at_files()
-        self._view.show(self.progress)
-
-    def _listen(self, child: Child) -> None:
-        for message in child.hear():
-            self.progress.receive(message)
-
     def _look_at_files(self) -> None:
-        self._looked_at_files = self.progress.elapsed
         self.progress.checkpoint_bytes = self._checkpoint.size
         flights, weather = (_snapshot(version) for _, version in self._joined_versions())
         self.progress.joined_up_to(flights, weather)
@@ -178,12 +122,12 @@ class Supervisor:
 
     def _compare(self) -> Comparison:
         self.progress.phase = Phase.COMPARING
-        self._update()
+        self._stage.update()
         files = source.extract_files(self._settings.scratch)
         expected = expected_join(files, self._settings.rows)
         result = compare(expected, self._catalog.table(tables.JOINED).snapshot().scan())
         self.progress.phase = Phase.DONE
-        self._update()
+        self._stage.update()
         return result
 
 

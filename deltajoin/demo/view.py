@@ -3,80 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from deltajoin.demo.live import Lines, Panels, View
 from deltajoin.demo.progress import Phase, Progress
 
-LINE_EVERY_S = 5.0
 _STORY_LINES = 8
 _BARS = 30
 _SPARK = "▁▂▃▄▅▆▇█"
-_COLOUR = {Phase.RESTARTING: "red", Phase.DONE: "green"}
+_COLOUR: dict[str, str] = {Phase.RESTARTING: "red", Phase.DONE: "green"}
 
 
-class View(Protocol):
-    """Shows progress while it changes; used in a `with` block."""
-
-    def __enter__(self) -> View: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def show(self, progress: Progress) -> None:
-        """Bring what is shown up to date."""
-
-
-def view_for(console: Console) -> View:
+def view_for(console: Console) -> View[Progress]:
     """The view that suits the console."""
-    return Panels(console) if console.is_terminal else Lines(console)
-
-
-class Panels:
-    """A panel that is drawn again and again; the last one stays on the screen."""
-
-    def __init__(self, console: Console) -> None:
-        self._live = Live(console=console, refresh_per_second=8, transient=False)
-
-    def __enter__(self) -> Panels:
-        self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
-
-    def show(self, progress: Progress) -> None:
-        """Draw the panel."""
-        self._live.update(draw(progress))
-
-
-class Lines:
-    """One line every few seconds, and each line of the story as it comes."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._told = 0
-        self._due = LINE_EVERY_S
-
-    def __enter__(self) -> Lines:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-    def show(self, progress: Progress) -> None:
-        """Print what is new or due."""
-        for when, text in progress.story[self._told :]:
-            self._console.print(f"{when:6.1f} s  {text}", highlight=False, soft_wrap=True)
-        self._told = len(progress.story)
-        if progress.elapsed >= self._due:
-            self._due = progress.elapsed + LINE_EVERY_S
-            self._console.print(line(progress), highlight=False, soft_wrap=True)
+    return Panels(console, draw) if console.is_terminal else Lines(console, line)
 
 
 def line(progress: Progress) -> str:
@@ -98,7 +43,7 @@ def draw(progress: Progress) -> RenderableType:
     panel = Panel(
         Group(_headline(progress), Text(), _counters(progress)),
         title="[bold]flights ⋈ weather[/bold] — kept up to date while both change",
-        subtitle=Text(progress.phase.value, style=f"bold {colour}"),
+        subtitle=Text(progress.phase, style=f"bold {colour}"),
         border_style=colour,
         padding=(1, 2, 0, 2),
     )

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
+from deltajoin.demo.live import Lines
 from deltajoin.demo.messages import Batch, Loaded, Started, Wrote
-from deltajoin.demo.progress import Phase, Progress, Rate
-from deltajoin.demo.view import Lines, draw, line
+from deltajoin.demo.progress import Phase, Progress
+from deltajoin.demo.telling import Rate
+from deltajoin.demo.view import draw, line
 
 
 def wrote(step: int, flights: int, weather: int) -> Wrote:
@@ -75,7 +77,7 @@ def test_panel_shows_counters_and_story(half_way: Progress) -> None:
 def test_lines_tell_the_story_once_and_counters_when_due(half_way: Progress) -> None:
     console = Console(width=200, record=True, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
     half_way.tell("the driver dies")
-    with Lines(console) as lines:
+    with Lines(console, line) as lines:
         for half_way.elapsed in (10.0, 10.1, 11.0):
             lines.show(half_way)
     assert [text[10:25] for text in console.export_text().splitlines()] == [
