@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from upsert.errors import ChangelogError
 from upsert.store.layout import COUNT_COLUMN, Layout
@@ -24,22 +25,26 @@ Order = Literal["rows", "none"]
 Positions = npt.NDArray[np.int64]
 
 
-def fold(layout: Layout, rows: pa.Table, weights: Signs | None, order: Order) -> SortedRows:
+def fold(
+    layout: Layout, rows: pa.Table, weights: Signs | None, order: Order, sequence: str | None = None
+) -> SortedRows:
     """What the rows of one write do to the table, one row per key, ascending by key.
 
     With ``order="rows"`` the last row of a key in input order wins; a negative one deletes. With
     ``order="none"`` equal rows of opposite sign cancel; then a remaining positive row is the new value,
     only negative rows mean that the key is deleted, whatever their other columns, and nothing left means no
-    change.
+    change. With a ``sequence`` the row with its highest value decides among those that are left.
 
     Args:
         layout: the table's layout.
         rows: conforming rows, see ``rows.conform``.
         weights: the sign of each row; None if all are positive.
         order: whether the order of the rows means anything.
+        sequence: a column whose values order the rows of a key; looked at with ``order="none"`` and a key.
 
     Raises:
-        ChangelogError: without an order, two different positive rows of one key are left; it names the key.
+        ChangelogError: without an order or a sequence, two different positive rows of one key are left; it
+            names the key.
     """
     if layout.is_counted:
         return _fold_counts(layout, rows, weights)
@@ -47,7 +52,7 @@ def fold(layout: Layout, rows: pa.Table, weights: Signs | None, order: Order) ->
     if order == "rows":
         winners = keys.lasts
     else:
-        winners = _unordered_winners(layout, rows, weights, keys)
+        winners = _unordered_winners(layout, rows, weights, keys, sequence)
     return SortedRows(gather(rows, winners), _kinds(weights, winners))
 
 
@@ -67,7 +72,9 @@ def _fold_counts(layout: Layout, rows: pa.Table, weights: Signs | None) -> Sorte
     return SortedRows(found.append_column(layout.stored.field(COUNT_COLUMN), pa.array(sums[kept])), None)
 
 
-def _unordered_winners(layout: Layout, rows: pa.Table, weights: Signs | None, keys: KeyOrder) -> Positions:
+def _unordered_winners(
+    layout: Layout, rows: pa.Table, weights: Signs | None, keys: KeyOrder, sequence: str | None
+) -> Positions:
     """Of each changed key the row to store, in key order."""
     starts = keys.starts
     lengths = np.diff(np.append(starts, len(keys.rows)))
@@ -76,7 +83,7 @@ def _unordered_winners(layout: Layout, rows: pa.Table, weights: Signs | None, ke
     alone = keys.rows[starts[lengths == 1]]
     key_of = np.cumsum(keys.is_first) - 1
     among = lengths[key_of] > 1
-    agreed = _agreed(layout, rows, weights, keys.rows[among], key_of[among])
+    agreed = _agreed(layout, rows, weights, keys.rows[among], key_of[among], sequence)
     winners = np.concatenate([alone, agreed])
     rank = np.empty(len(keys.rows), dtype=np.int64)
     rank[keys.rows] = np.arange(len(keys.rows))
@@ -84,7 +91,12 @@ def _unordered_winners(layout: Layout, rows: pa.Table, weights: Signs | None, ke
 
 
 def _agreed(
-    layout: Layout, rows: pa.Table, weights: Signs | None, positions: Positions, key_of: Positions
+    layout: Layout,
+    rows: pa.Table,
+    weights: Signs | None,
+    positions: Positions,
+    key_of: Positions,
+    sequence: str | None,
 ) -> Positions:
     """Of each key with several rows the one that is left when equal rows of opposite sign have cancelled.
 
@@ -94,6 +106,7 @@ def _agreed(
         weights: the sign of each row.
         positions: the rows to look at.
         key_of: a number for the key of each of ``positions``.
+        sequence: the column that decides between different rows of a key, if any.
     """
     some = gather(rows, positions)
     identity = row_hashes(some.columns, some.num_rows)
@@ -101,6 +114,10 @@ def _agreed(
     weight = np.ones(len(positions), np.int64) if weights is None else weights[positions].astype(np.int64)
     sums = np.add.reduceat(weight[same.rows], same.starts)
     distinct, key = same.firsts, key_of[same.firsts]
+    if sequence is not None:
+        left = np.flatnonzero(sums)
+        newest = left[_highest(gather(some, distinct[left]).column(sequence), key[left], sums[left])]
+        sums[np.setdiff1d(left, newest)] = 0
     has_value = np.flatnonzero(sums > 0)
     _check_one_value(layout, some, distinct[has_value], key[has_value])
     # a key with a new value is not deleted, though old images of it may be left over
@@ -110,6 +127,18 @@ def _agreed(
     deletions = _row_of_sign(same, weight, deleted[first], -1)
     agreed: Positions = positions[np.concatenate([values, deletions])]
     return agreed
+
+
+def _highest(sequence: pa.ChunkedArray, key_of: Positions, sums: Positions) -> Positions:
+    """Of each key the place of the highest sequence; NULL is lowest, a deletion below an equal value."""
+    known = sequence.drop_null()
+    columns = [pa.array(key_of)]
+    if len(known):
+        columns += [pc.is_valid(sequence).cast(pa.int8()), pc.fill_null(sequence, known[0])]
+    order = order_by([*columns, pa.array((sums > 0).astype(np.int8))]).rows
+    ordered = key_of[order]
+    highest: Positions = order[np.append(ordered[1:] != ordered[:-1], True)] if len(order) else order
+    return highest
 
 
 def _row_of_sign(same: KeyOrder, weight: Positions, groups: Positions, sign: int) -> Positions:
@@ -129,5 +158,5 @@ def _check_one_value(layout: Layout, rows: pa.Table, values: Positions, key_of: 
         key = rows.select(list(layout.key)).slice(int(clashing[0]), 1).to_pylist()[0]
         raise ChangelogError(
             f"key {key!r}: rows without an order must leave one value per key, got {len(clashing)} different "
-            "ones; fold the stream to one row per key, or write in order with Table.write"
+            "ones; fold the stream to one row per key, or write them in order"
         )

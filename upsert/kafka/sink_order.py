@@ -1,0 +1,170 @@
+"""Which rows of a task become records, where those of a key come in order (pure).
+
+Each does, apart from a ``-U`` that its ``+U`` follows: readers of a topic need none. With
+``sink.buffer-flush.*`` only the last row of each key in a window does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from upsert.rowkind import RowKind
+from upsert.store.merge import gather
+from upsert.store.row_keys import KeyOrder, order_by
+
+Flags = npt.NDArray[np.bool_]
+Positions = npt.NDArray[np.int64]
+
+_MOST_HELD: Final = 100_000
+"""So many rows ``-U`` wait for their ``+U`` at most; older ones are taken for deletions."""
+
+
+class Rows(NamedTuple):
+    """Conforming rows and the kind of each; None if all are inserts or updates."""
+
+    rows: pa.Table
+    kinds: pa.Array | None
+
+
+class Effects(NamedTuple):
+    """Rows to write and which of them are deletions; None if none is."""
+
+    rows: pa.Table
+    is_deleted: Flags | None
+
+
+def without_befores(chunks: Iterable[Rows], key: tuple[str, ...]) -> Iterator[Effects]:
+    """Every row, but no ``-U`` whose key has a row of sign +1 next.
+
+    A ``-U`` at the end of a chunk waits for the next chunk. Without such a row it is a deletion: a filter may
+    have taken its ``+U`` away.
+
+    Args:
+        chunks: the rows of a task; of each key in order.
+        key: the columns of the key.
+    """
+    held: pa.Table | None = None
+    for chunk in chunks:
+        is_deleted = _are(chunk.kinds, chunk.rows.num_rows, RowKind.UPDATE_BEFORE, RowKind.DELETE)
+        is_before = _are(chunk.kinds, chunk.rows.num_rows, RowKind.UPDATE_BEFORE)
+        if held is None and not is_before.any():
+            yield Effects(chunk.rows, is_deleted if is_deleted.any() else None)
+            continue
+        rows = chunk.rows
+        if held is not None:
+            waiting = np.ones(held.num_rows, np.bool_)
+            rows = pa.concat_tables([held, rows])
+            is_deleted, is_before = np.append(waiting, is_deleted), np.append(waiting, is_before)
+        successor = _next_of_key(order_by([rows.column(name) for name in key]))
+        is_replaced = is_before & (successor >= 0) & ~is_deleted[successor]
+        waits = np.flatnonzero(is_before & (successor < 0))[-_MOST_HELD:]
+        held = gather(rows, waits) if len(waits) else None
+        is_kept = ~is_replaced
+        is_kept[waits] = False
+        if is_kept.any():
+            yield Effects(gather(rows, np.flatnonzero(is_kept)), is_deleted[is_kept])
+    if held is not None:
+        yield Effects(held, np.ones(held.num_rows, np.bool_))
+
+
+def _are(kinds: pa.Array | None, count: int, *wanted: RowKind) -> Flags:
+    """Which rows are of one of these kinds."""
+    if kinds is None:
+        return np.zeros(count, np.bool_)
+    found: Flags = pc.is_in(kinds, pa.array([kind.value for kind in wanted])).to_numpy(zero_copy_only=False)
+    return found
+
+
+def _next_of_key(order: KeyOrder) -> Positions:
+    """For each row the next row of its key; -1 for the last."""
+    found = np.full(len(order.rows), -1, np.int64)
+    has_next = np.append(~order.is_first[1:], False)
+    found[order.rows[has_next]] = order.rows[np.flatnonzero(has_next) + 1]
+    return found
+
+
+def last_in_windows(
+    effects: Iterable[Effects],
+    key: tuple[str, ...],
+    max_keys: int,
+    max_seconds: float,
+    now: Callable[[], float],
+) -> Iterator[Effects]:
+    """Of each key the last row in each window, in the rows' order.
+
+    A window ends with the row that makes its keys ``max_keys``, with the chunk at whose end it is
+    ``max_seconds`` old, and with the task.
+
+    Args:
+        effects: the rows of a task; of each key in order.
+        key: the columns of the key.
+        max_keys: distinct keys of a window at most.
+        max_seconds: age of a window, looked at between chunks.
+        now: seconds of a clock that never goes back.
+    """
+    pending: Effects | None = None
+    since = now()
+    for chunk in effects:
+        joined = chunk if pending is None else _concat(pending, chunk)
+        order = order_by([joined.rows.column(name) for name in key])
+        winners, begin = _windows(order, max_keys)
+        if now() - since >= max_seconds:
+            winners, begin = np.append(winners, _lasts(order, begin)), joined.rows.num_rows
+        if len(winners):
+            since = now()
+            yield _chosen(joined, winners)
+        rest = _lasts(order, begin)
+        pending = _chosen(joined, rest) if len(rest) else None
+    if pending is not None:
+        yield pending
+
+
+def _windows(order: KeyOrder, max_keys: int) -> tuple[Positions, int]:
+    """The last rows of each key of all windows that are full, and where the open one begins."""
+    before = np.full(len(order.rows), -1, np.int64)
+    has_before = np.flatnonzero(~order.is_first)
+    before[order.rows[has_before]] = order.rows[has_before - 1]
+    after = _next_of_key(order)
+    winners: list[Positions] = [np.empty(0, np.int64)]
+    begin = 0
+    while (end := _end_of_window(before, begin, max_keys)) is not None:
+        is_last = (after[begin:end] < 0) | (after[begin:end] >= end)
+        winners.append(begin + np.flatnonzero(is_last))
+        begin = end
+    return np.concatenate(winners), begin
+
+
+def _end_of_window(before: Positions, begin: int, max_keys: int) -> int | None:
+    """Where the window from ``begin`` has so many keys; None if the rows end earlier."""
+    width = 2 * max_keys
+    while True:
+        keys = np.cumsum(before[begin : begin + width] < begin)
+        if len(keys) and keys[-1] >= max_keys:
+            return begin + int(np.searchsorted(keys, max_keys)) + 1
+        if begin + width >= len(before):
+            return None
+        width *= 2
+
+
+def _lasts(order: KeyOrder, begin: int) -> Positions:
+    """The last row of each key among those from ``begin`` on, in the rows' order."""
+    lasts: Positions = np.sort(order.lasts)
+    return lasts[lasts >= begin]
+
+
+def _chosen(effects: Effects, positions: Positions) -> Effects:
+    is_deleted = None if effects.is_deleted is None else effects.is_deleted[positions]
+    return Effects(gather(effects.rows, positions), is_deleted)
+
+
+def _concat(one: Effects, other: Effects) -> Effects:
+    flags = [
+        np.zeros(e.rows.num_rows, np.bool_) if e.is_deleted is None else e.is_deleted for e in (one, other)
+    ]
+    return Effects(pa.concat_tables([one.rows, other.rows]), np.concatenate(flags))
