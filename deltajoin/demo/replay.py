@@ -9,7 +9,7 @@ replays the same changes; what is left at the end are the rows of the source fil
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import IntEnum
@@ -80,6 +80,23 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Recorded:
+    """Changes of one table as a database's log has them, row by row.
+
+    Attributes:
+        at: when each happened, in microseconds since 1970.
+        kinds: of each, never UPDATE_BEFORE: an update is one change.
+        before: the rows that were replaced or deleted; where a row is new, nothing that means anything.
+        after: the rows that are there then; where one is deleted, nothing that means anything.
+    """
+
+    at: Ints
+    kinds: pa.Array
+    before: pa.Table
+    after: pa.Table
+
+
+@dataclass(frozen=True)
 class Replay:
     """All events in order of time, cut into steps of equally many; the rows are made step by step."""
 
@@ -105,15 +122,38 @@ class Replay:
 
     def step(self, number: int) -> Step:
         """One step by its number, from 0."""
-        begin, end = (position * self.changes // self.steps for position in (number, number + 1))
-        event, row = self.event[begin:end], self.row[begin:end]
+        at, event, row = self._slice(number)
         is_weather = event >= Event.MEASURED
         return Step(
             number,
-            datetime.fromtimestamp(self.at[end - 1] / 1e6, UTC),
-            _flight_changes(self.flights, row[~is_weather], event[~is_weather]),
-            _weather_changes(self.weather, row[is_weather], event[is_weather]),
+            datetime.fromtimestamp(at[-1] / 1e6, UTC),
+            _with_kinds(
+                _flight_images(self.flights, row[~is_weather], event[~is_weather]), event[~is_weather]
+            ),
+            _with_kinds(_weather_images(self.weather, row[is_weather], event[is_weather]), event[is_weather]),
         )
+
+    def recorded(self, number: int) -> tuple[Recorded, Recorded]:
+        """The same step of flights and weather, with the images that the changes replace."""
+        at, event, row = self._slice(number)
+        is_weather = event >= Event.MEASURED
+        earlier = _event_before(event, row)
+
+        def record(
+            of: Flags, images: Callable[[pa.Table, Ints, Codes], pa.Table], rows: pa.Table
+        ) -> Recorded:
+            kinds = _KINDS.take(pa.array(event[of]))
+            before = images(rows, row[of], earlier[of])
+            return Recorded(at[of], kinds, before, images(rows, row[of], event[of]))
+
+        return (
+            record(~is_weather, _flight_images, self.flights),
+            record(is_weather, _weather_images, self.weather),
+        )
+
+    def _slice(self, number: int) -> tuple[Ints, Codes, Ints]:
+        begin, end = (position * self.changes // self.steps for position in (number, number + 1))
+        return self.at[begin:end], self.event[begin:end], self.row[begin:end]
 
 
 def replay(flights: pa.Table, weather: pa.Table, steps: int) -> Replay:
@@ -160,7 +200,20 @@ def _weather_events(weather: pa.Table) -> Iterator[tuple[Event, Ints, Ints]]:
     yield Event.MEASURED_AGAIN, withdrawn, measured[withdrawn] + 30 * _DAY
 
 
-def _flight_changes(flights: pa.Table, number: Ints, event: Codes) -> pa.Table:
+def _event_before(event: Codes, row: Ints) -> Codes:
+    """The event that made the image that an update or delete replaces; of an insert, any of its table."""
+    announced = np.where(_moved(row), Event.MOVED, Event.ANNOUNCED)
+    measured = np.where(_rounded(row), Event.CORRECTED, Event.MEASURED)
+    found: Codes = np.select(
+        [event == Event.LANDED, np.isin(event, (Event.DEPARTED, Event.CANCELLED)), event == Event.WITHDRAWN],
+        [Event.DEPARTED, announced, measured],
+        np.where(event >= Event.MEASURED, Event.MEASURED, Event.ANNOUNCED),
+    ).astype(np.int8)
+    return found
+
+
+def _flight_images(flights: pa.Table, number: Ints, event: Codes) -> pa.Table:
+    """What is known of flights at an event of each."""
     rows = flights.take(number)
     has_departed = pa.array((event == Event.DEPARTED) | (event == Event.LANDED))
     has_landed = pa.array(event == Event.LANDED)
@@ -171,20 +224,24 @@ def _flight_changes(flights: pa.Table, number: Ints, event: Codes) -> pa.Table:
     replaced["time_hour"] = pc.if_else(is_early, pc.subtract(rows["time_hour"], hour), rows["time_hour"])
     earlier = pc.subtract(rows["sched_dep_time"], pa.scalar(100, pa.int32()))
     replaced["sched_dep_time"] = pc.if_else(is_early, earlier, rows["sched_dep_time"])
-    return _with_kinds(rows, replaced, event)
+    return _replace(rows, replaced)
 
 
-def _weather_changes(weather: pa.Table, number: Ints, event: Codes) -> pa.Table:
+def _weather_images(weather: pa.Table, number: Ints, event: Codes) -> pa.Table:
+    """What is known of hours of weather at an event of each."""
     rows = weather.take(number)
     is_provisional = pa.array((event == Event.MEASURED) & _rounded(number))
     replaced = {name: pc.if_else(is_provisional, pc.round(rows[name]), rows[name]) for name in _ROUNDED}
-    return _with_kinds(rows, replaced, event)
+    return _replace(rows, replaced)
 
 
-def _with_kinds(rows: pa.Table, replaced: dict[str, pa.ChunkedArray], event: Codes) -> pa.Table:
-    columns = [replaced.get(name, rows[name]) for name in rows.column_names]
-    schema = rows.schema.append(pa.field(ROW_KIND_COLUMN, pa.string(), nullable=False))
-    return pa.table([*columns, _KINDS.take(pa.array(event))], schema=schema)
+def _replace(rows: pa.Table, replaced: dict[str, pa.ChunkedArray]) -> pa.Table:
+    return pa.table([replaced.get(name, rows[name]) for name in rows.column_names], schema=rows.schema)
+
+
+def _with_kinds(rows: pa.Table, event: Codes) -> pa.Table:
+    kind = pa.field(ROW_KIND_COLUMN, pa.string(), nullable=False)
+    return rows.append_column(kind, _KINDS.take(pa.array(event)))
 
 
 def _moved(rows: Ints) -> Flags:

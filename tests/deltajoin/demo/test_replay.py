@@ -92,3 +92,29 @@ def test_a_flight_is_announced_without_what_nobody_can_know_yet(year: Replay) ->
     assert announced.num_rows > 0
     for name in ("tailnum", "dep_time", "dep_delay", "arr_time", "arr_delay", "air_time"):
         assert announced[name].null_count == announced.num_rows
+
+
+@pytest.mark.parametrize(("side", "key"), [(0, FLIGHT_KEY), (1, WEATHER_KEY)], ids=["flights", "weather"])
+def test_a_recorded_change_replaces_the_image_that_the_last_one_of_its_row_made(
+    year: Replay, side: int, key: tuple[str, ...]
+) -> None:
+    rows: dict[tuple, dict] = {}
+    for number in range(len(year)):
+        log = year.recorded(number)[side]
+        images = zip(log.kinds.to_pylist(), log.before.to_pylist(), log.after.to_pylist(), strict=True)
+        for kind, before, after in images:
+            name = tuple(after[column] for column in key)
+            assert rows.get(name) == (None if kind == "+I" else before)
+            if kind == "-D":
+                del rows[name]
+            else:
+                rows[name] = after
+    assert len(rows) > 200
+
+
+def test_recorded_steps_are_the_steps_in_order_of_time(year: Replay) -> None:
+    for step in year:
+        for log, changes in zip(year.recorded(step.number), (step.flights, step.weather), strict=True):
+            assert log.after == changes.drop(["_row_kind"])
+            assert log.kinds == changes["_row_kind"].combine_chunks()
+            assert (log.at[1:] >= log.at[:-1]).all()
