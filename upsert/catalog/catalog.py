@@ -1,11 +1,13 @@
-"""A folder of managed tables by name: made and dropped with SQL, read and written with Spark.
+"""A folder of tables by name: made and dropped with SQL, read and written with Spark.
 
-The tables of a catalog are the folders ``<warehouse>/<name>``; nothing else is stored, so two processes
-with catalogs of one folder see the same tables.
+The tables of a catalog are the folders ``<warehouse>/<name>``, nothing else is stored, so two processes
+with catalogs of one folder see the same tables. A managed table lies in its folder; of a table with a
+connector (``WITH ('connector' = 'upsert-kafka', …)``) only the definition does, and its state.
 """
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import shutil
@@ -18,6 +20,8 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from upsert.catalog import persistence
+from upsert.catalog.connectors import ConnectorTable, connect
 from upsert.catalog.statements import CreateTable, DropTable
 from upsert.errors import ConfigurationError, TableExistsError, TableNotFoundError
 from upsert.managed import frames
@@ -31,12 +35,14 @@ _DROPPED: Final = ".dropped-"
 
 
 class Catalog:
-    """The managed tables in one folder.
+    """The tables in one folder.
 
     Args:
         warehouse: a local folder or a ``file:`` URI; it is made with the first table.
         optimize: ``planner.optimize``, or a function like it. Every DataFrame given to ``write_changes``
             passes through it, so that its joins become delta joins and its ``_row_kind`` is carried along.
+            If it has a parameter ``sink_key``, it is told the primary key of the table: a table that
+            replaces rows by key needs no ``-U``.
 
     Raises:
         ConfigurationError: the warehouse is no local folder.
@@ -54,7 +60,7 @@ class Catalog:
     def __init__(
         self,
         warehouse: str | os.PathLike[str],
-        optimize: Callable[[DataFrame], DataFrame] | None = None,
+        optimize: Callable[..., DataFrame] | None = None,
     ) -> None:
         self._warehouse = table_folder(warehouse)
         self._optimize = optimize
@@ -68,14 +74,17 @@ class Catalog:
         return self._warehouse
 
     def sql(self, text: str) -> None:
-        """Carry out one statement: ``CREATE TABLE`` or ``DROP TABLE`` (FLIP-188, FLIP-486's ``INDEX``).
+        """Carry out one statement: ``CREATE TABLE`` or ``DROP TABLE``.
 
+        Follows FLIP-188, FLIP-486 (``INDEX``), and for connectors FLIP-149 and FLIP-107 (``METADATA``).
         A table is there, or gone, for everybody at one moment; a crash leaves either the one or the other.
-        ``DROP TABLE`` deletes the table's rows and history.
+        ``DROP TABLE`` deletes a managed table's rows and history; of a table with a connector the definition
+        and the state of its readers, and nothing outside, no topic.
 
         Raises:
-            SchemaError: the statement is none of these, or contradicts itself.
-            ConfigurationError: the table's name or one of its options is not possible.
+            SchemaError: the statement is none of these, contradicts itself, or its columns do not fit the
+                connector.
+            ConfigurationError: the table's name, its connector or one of its options is not possible.
             TableExistsError: ``CREATE TABLE`` without IF NOT EXISTS, and the table is there.
             TableNotFoundError: ``DROP TABLE`` without IF EXISTS, and there is no such table.
         """
@@ -97,10 +106,10 @@ class Catalog:
         return tuple(sorted(name for name in names if self._is_table(name)))
 
     def table(self, name: str) -> Table:
-        """The table of this name.
+        """The managed table of this name.
 
         Raises:
-            ConfigurationError: no table can have this name.
+            ConfigurationError: no table can have this name, or the table has a connector.
             TableNotFoundError: there is no such table.
             CorruptTableError: its files are damaged, or of another format version.
         """
@@ -109,21 +118,39 @@ class Catalog:
     def read_changes(self, spark: SparkSession, name: str, **options: object) -> DataFrame:
         """A table's changes as a streaming DataFrame: its columns, then ``_row_kind``.
 
+        A ``kafka`` table whose records are only added, in a format of rows, has no ``_row_kind``.
+
         Args:
             spark: the session; the format is registered in it.
             name: the table.
-            **options: those of the format ``upsert-table``, as keywords: ``scan_mode="latest"``,
-                ``max_rows_per_trigger=10_000``.
+            **options: those of the format ``upsert-table`` or of the connector, as keywords:
+                ``scan_mode="latest"``, ``max_rows_per_trigger=10_000``. For one query they replace those of
+                CREATE TABLE.
         """
-        return frames.read_changes(spark, self._existing(name), **options)
+        path = self._existing(name)
+        if (connected := self._connected(name, path)) is not None:
+            return connected.read_changes(spark, **options)
+        return frames.read_changes(spark, path, **options)
 
     def read(self, spark: SparkSession, name: str, snapshot: int | None = None) -> DataFrame:
-        """A table's rows as a batch DataFrame: of the latest snapshot, or of the one with this id."""
-        return frames.read(spark, self._existing(name), snapshot)
+        """A table's rows as a batch DataFrame: of the latest snapshot, or of the one with this id.
+
+        Raises:
+            ConfigurationError: the table has a connector, and a snapshot is asked for.
+        """
+        path = self._existing(name)
+        if (connected := self._connected(name, path)) is None:
+            return frames.read(spark, path, snapshot)
+        if snapshot is not None:
+            raise ConfigurationError(
+                f"table {name!r}: a table with a connector has no snapshots, got {snapshot!r}; leave it out"
+            )
+        return connected.read(spark)
 
     def write_changes(self, df: DataFrame, name: str) -> DataStreamWriter:
-        """A writer that applies a streaming DataFrame to a table, each batch exactly once.
+        """A writer that applies a streaming DataFrame to a table.
 
+        A managed table takes each batch exactly once; of a topic ``sink.delivery-guarantee`` decides.
         With a column ``_row_kind`` the rows are changes. Without it they are upserts, which only a look at
         the query's plan can tell from changes that have lost their kind; a catalog made with ``optimize``
         takes that look, and carries the kind through. The caller adds ``option("checkpointLocation", …)``
@@ -135,38 +162,82 @@ class Catalog:
             SchemaError: its columns do not fit the table.
         """
         path = self._existing(name)
+        if (connected := self._connected(name, path)) is not None:
+            return connected.write_changes(self._optimized(df, name, connected.sink_key))
+        return frames.write_changes(self._optimized(df, name, Table.open(path).schema.primary_key), path)
+
+    def write_upsert(self, df: DataFrame, name: str) -> DataStreamWriter:
+        """A writer of a streaming DataFrame in update mode, such as an aggregate, into an upsert topic.
+
+        Each row replaces the one with its key. Spark gives Python sinks no update mode, so every micro-batch
+        is written by ``foreachBatch``, with the guarantees of ``write_changes``. The caller adds
+        ``option("checkpointLocation", …)`` and starts it.
+
+        Raises:
+            ConfigurationError: the table is not one of the connector ``upsert-kafka``, or the catalog has no
+                ``optimize``.
+            SchemaError: the DataFrame's columns do not fit the table.
+        """
+        connected = self._connected(name, self._existing(name))
+        if connected is None:
+            raise ConfigurationError(
+                f"table {name!r}: write_upsert needs a table of the connector 'upsert-kafka', got a managed "
+                "one; use write_changes"
+            )
+        return connected.write_upsert(self._optimized(df, name, connected.sink_key))
+
+    def _optimized(self, df: DataFrame, name: str, sink_key: tuple[str, ...]) -> DataFrame:
+        """The DataFrame as it may be written: what ``optimize`` made of it, or changes with their kinds."""
         if self._optimize is not None:
-            return frames.write_changes(self._optimize(df), path)
+            if sink_key and "sink_key" in inspect.signature(self._optimize).parameters:
+                return self._optimize(df, sink_key=sink_key)
+            return self._optimize(df)
         if df.isStreaming and ROW_KIND_COLUMN not in df.columns:
             raise ConfigurationError(
                 f"table {name!r}: a stream must have the column {ROW_KIND_COLUMN!r}, or changes that have "
                 "lost their kind would look like upserts; make the catalog as "
                 "Catalog(warehouse, optimize=planner.optimize), which can tell them apart"
             )
-        return frames.write_changes(df, path)
+        return df
+
+    def _connected(self, name: str, path: str) -> ConnectorTable | None:
+        """The table with a connector; None for a managed table."""
+        definition = persistence.load(path)
+        return None if definition is None else connect(name, definition, path)
 
     def _create(self, statement: CreateTable) -> None:
         name = statement.name
         path = self._path(name)
-        if "connector" in statement.options:
-            raise ConfigurationError(
-                f"table {name!r}: option 'connector' is not supported yet; leave it out for a managed table"
-            )
         if os.path.isfile(path):
             raise TableExistsError(f"table {name!r}: {path!r} is a file; choose another name")
-        Table.create(path, statement.schema, statement.options, if_not_exists=statement.if_not_exists)
+        try:
+            if "connector" in statement.options:
+                self._define(name, path, statement)
+            else:
+                with persistence.ddl_lock(self._warehouse):
+                    Table.create(path, statement.schema, statement.options)
+        except TableExistsError:
+            if not statement.if_not_exists:
+                raise
+
+    def _define(self, name: str, path: str, statement: CreateTable) -> None:
+        options = dict(statement.options)
+        definition = persistence.Definition(options.pop("connector"), statement.schema, options)
+        connect(name, definition, path)
+        with persistence.ddl_lock(self._warehouse):
+            persistence.create(path, definition)
 
     def _drop(self, statement: DropTable) -> None:
         name = statement.name
         path = self._path(name)
         trash = os.path.join(self._warehouse, f"{_DROPPED}{uuid.uuid4().hex}")
-        if self._is_table(name):
-            with suppress(FileNotFoundError):  # another process dropped it since
+        with persistence.ddl_lock(self._warehouse):
+            if is_there := self._is_table(name):
                 os.rename(path, trash)
                 sync_folder(self._warehouse)
-                self._empty_trash()
-                return
-        if not statement.if_exists:
+        if is_there:
+            self._empty_trash()
+        elif not statement.if_exists:
             raise self._not_found(name)
 
     def _empty_trash(self) -> None:

@@ -180,7 +180,7 @@ class RawEncoder:
             return pa.array([text.encode(self._charset) for text in column.to_pylist()], pa.binary())
         except UnicodeError as cause:
             raise SchemaError(
-                f"raw: column {self._name!r} must be {self._charset} text: {cause}; change the option 'charset'"
+                f"raw: column {self._name!r} must be {self._charset} text: {cause}; change option 'charset'"
             ) from cause
 
 

@@ -20,11 +20,12 @@ from upsert.store.failpoints import reach
 _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
 
 
-def put_if_absent(target: str, content: bytes) -> bool:
+def put_if_absent(target: str, content: bytes, mode: int = 0o666) -> bool:
     """Publish ``content`` as the file ``target``; False if the name is taken, then nothing changed.
 
     When it returns True, file and name survive a power failure. A crash leaves the whole file or
-    none of it under ``target``, and maybe a ``.tmp`` file beside it.
+    none of it under ``target``, and maybe a ``.tmp`` file beside it. ``mode`` are the file's
+    permissions, less the process's umask.
 
     Raises:
         ConfigurationError: the file system has no hard links.
@@ -33,7 +34,7 @@ def put_if_absent(target: str, content: bytes) -> bool:
     folder, name = os.path.split(target)
     temporary = os.path.join(folder, f".{name}-{uuid.uuid4().hex}{paths.TEMPORARY_SUFFIX}")
     try:
-        write_durably(temporary, content)
+        write_durably(temporary, content, mode)
         reach("publish.before-link")
         try:
             link(temporary, target)
@@ -60,9 +61,9 @@ def link(source: str, target: str) -> None:
         ) from cause
 
 
-def write_durably(path: str, content: bytes) -> None:
+def write_durably(path: str, content: bytes, mode: int = 0o666) -> None:
     """Write a new file and wait until its content is on the disk; its name is not yet durable."""
-    with open(path, "xb") as file:
+    with open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

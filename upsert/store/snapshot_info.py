@@ -109,7 +109,7 @@ def parse_versioned(content: bytes, where: str) -> dict[str, Any]:
     """
     try:
         value = json.loads(content)
-    except ValueError as cause:
+    except (ValueError, RecursionError) as cause:
         raise CorruptTableError(f"{where}: the file must hold JSON, got {cause}; restore it") from cause
     if not isinstance(value, dict) or "format" not in value:
         raise CorruptTableError(

@@ -67,6 +67,7 @@ def read(root: str) -> TableFile:
 
     Raises:
         TableNotFoundError: there is none.
+        ConfigurationError: the table has a connector; it lies elsewhere.
         CorruptTableError: its file is damaged, or of another format version.
     """
     path = os.path.join(root, paths.TABLE_FILE)
@@ -76,6 +77,11 @@ def read(root: str) -> TableFile:
     except (FileNotFoundError, NotADirectoryError) as cause:
         raise TableNotFoundError(f"no table lies at {root!r}; create it, or correct the path") from cause
     value = parse_versioned(content, path)
+    if "connector" in value:
+        raise ConfigurationError(
+            f"table {os.path.basename(root)!r} must be a managed table, got one of the connector "
+            f"{value['connector']!r}; use read_changes, read and write_changes of its catalog"
+        )
     try:
         schema = TableSchema.from_json(value["schema"])
         return TableFile(str(value["uuid"]), schema, TableOptions.parse(value["options"], schema, owner=path))

@@ -165,7 +165,7 @@ def test_missing_table_is_told_with_a_suggestion(catalog: Catalog) -> None:
     [
         ("'buckets' = '2'", "unknown option 'buckets'; did you mean 'bucket'"),
         ("'bucket' = '0'", "option 'bucket' must be a positive integer, got '0'"),
-        ("'connector' = 'kafka'", "table 'orders': option 'connector' is not supported yet"),
+        ("'connector' = 'kafk'", "table 'orders': unknown connector 'kafk'; did you mean 'kafka'"),
     ],
 )
 def test_option_that_is_not_possible_leaves_nothing(catalog: Catalog, options: str, message: str) -> None:
@@ -236,6 +236,24 @@ def test_optimize_that_was_handed_in_sees_what_is_written(
     writer.start().awaitTermination()
     assert seen == [changes]
     assert catalog.table("copy").snapshot().scan().to_pylist() == [{"id": 2, "product": "ink"}]
+
+
+@pytest.mark.spark
+def test_optimize_with_a_parameter_for_it_is_told_the_key_of_the_table(
+    spark: SparkSession, catalog: Catalog
+) -> None:
+    told: list[tuple[str, ...] | None] = []
+
+    def optimize(df: DataFrame, sink_key: tuple[str, ...] | None = None) -> DataFrame:
+        told.append(sink_key)
+        return df
+
+    catalog.sql(ORDERS)
+    catalog.sql("CREATE TABLE log (id BIGINT, product STRING)")
+    changes = catalog.read_changes(spark, "orders")
+    for name in ("orders", "log"):
+        Catalog(catalog.warehouse, optimize=optimize).write_changes(changes, name)
+    assert told == [("id",), None]
 
 
 @pytest.mark.spark

@@ -1,0 +1,300 @@
+"""Tables that lie elsewhere: their definitions, what the catalog does with them, and two DDLs at once."""
+
+import json
+import os
+import stat
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from upsert import types
+from upsert.catalog import persistence
+from upsert.catalog.catalog import Catalog
+from upsert.catalog.connectors import KafkaConnector, connect
+from upsert.catalog.persistence import Definition
+from upsert.errors import (
+    ConfigurationError,
+    CorruptTableError,
+    SchemaError,
+    TableExistsError,
+    TableNotFoundError,
+)
+from upsert.managed.datasource import UpsertTableSource
+from upsert.schema import Column, TableSchema
+from upsert.store import Table
+
+COLUMNS = "word STRING, n BIGINT, ts TIMESTAMP METADATA FROM 'timestamp' VIRTUAL"
+OPTIONS = {
+    "topic": "words",
+    "properties.bootstrap.servers": "localhost:9092",
+    "properties.sasl.password": "hunter2",
+    "key.format": "raw",
+    "value.format": "raw",
+    "value.fields-include": "EXCEPT_KEY",
+}
+
+
+def with_clause(**changes: str | None) -> str:
+    options = {"connector": "upsert-kafka", **OPTIONS, **changes}
+    return ", ".join(f"'{key}' = '{value}'" for key, value in options.items() if value is not None)
+
+
+def words(name: str = "words", **changes: str | None) -> str:
+    return f"CREATE TABLE {name} ({COLUMNS}, PRIMARY KEY (word) NOT ENFORCED) WITH ({with_clause(**changes)})"
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    return Catalog(tmp_path / "warehouse")
+
+
+def definition_file(catalog: Catalog, name: str = "words") -> Path:
+    return Path(catalog.warehouse) / name / "table.json"
+
+
+def connected(catalog: Catalog, name: str = "words") -> KafkaConnector:
+    folder = os.path.join(catalog.warehouse, name)
+    definition = persistence.load(folder)
+    assert definition is not None
+    found = connect(name, definition, folder)
+    assert isinstance(found, KafkaConnector)
+    return found
+
+
+def test_definition_keeps_what_the_statement_said(catalog: Catalog) -> None:
+    catalog.sql(words())
+    definition = persistence.load(os.path.join(catalog.warehouse, "words"))
+    assert definition == Definition(
+        "upsert-kafka",
+        TableSchema(
+            (
+                Column("word", pa.string(), nullable=False),
+                Column("n", pa.int64()),
+                Column("ts", types.TIMESTAMP, metadata="timestamp", virtual=True),
+            ),
+            ("word",),
+        ),
+        OPTIONS,
+        definition.uuid if definition else "",
+    )
+
+
+def test_passwords_are_for_the_owner_alone(catalog: Catalog) -> None:
+    catalog.sql(words())
+    assert stat.S_IMODE(definition_file(catalog).stat().st_mode) == 0o600
+    assert "hunter2" not in repr(persistence.load(str(definition_file(catalog).parent)))
+    assert "hunter2" not in repr(connected(catalog))
+
+
+def test_state_lies_beside_the_definition_unless_it_is_told_otherwise(catalog: Catalog) -> None:
+    catalog.sql(words())
+    catalog.sql(words("elsewhere", **{"State.Path": "/data/state"}))
+    assert connected(catalog).table.values["state.path"] == os.path.join(catalog.warehouse, "words", "state")
+    assert connected(catalog, "elsewhere").table.values["state.path"] == "/data/state"
+
+
+def test_warehouse_may_be_moved(catalog: Catalog, tmp_path: Path) -> None:
+    catalog.sql(words())
+    os.rename(catalog.warehouse, tmp_path / "moved")
+    moved = Catalog(tmp_path / "moved")
+    assert connected(moved).table.values["state.path"] == str(tmp_path / "moved" / "words" / "state")
+
+
+def test_both_kinds_of_tables_are_listed(catalog: Catalog) -> None:
+    catalog.sql(words())
+    catalog.sql("CREATE TABLE orders (id BIGINT)")
+    assert catalog.tables() == ("orders", "words")
+
+
+@pytest.mark.parametrize("connector", ["ktable", "UPSERT-KAFKA", "kafka"])
+def test_connector_has_the_names_that_users_know(catalog: Catalog, connector: str) -> None:
+    changes = {"key.fields": "word"} if connector == "kafka" else {}
+    catalog.sql(words(connector=connector, **changes))
+    assert connected(catalog).table.is_upsert == (connector != "kafka")
+    assert connected(catalog).sink_key == (() if connector == "kafka" else ("word",))
+
+
+def test_table_elsewhere_is_no_store(catalog: Catalog) -> None:
+    catalog.sql(words())
+    path = str(definition_file(catalog).parent)
+    source = UpsertTableSource({"path": path})
+    for act in (lambda: catalog.table("words"), lambda: Table.open(path), source.schema):
+        with pytest.raises(
+            ConfigurationError,
+            match=r"'words' must be a managed table, got one of the connector 'upsert-kafka'",
+        ):
+            act()
+
+
+def test_snapshot_of_a_topic_is_refused(catalog: Catalog) -> None:
+    catalog.sql(words())
+    with pytest.raises(ConfigurationError, match="a table with a connector has no snapshots, got 3"):
+        catalog.read(None, "words", snapshot=3)  # type: ignore[arg-type]
+
+
+def test_managed_table_has_no_writer_in_update_mode(catalog: Catalog) -> None:
+    catalog.sql("CREATE TABLE orders (id BIGINT)")
+    with pytest.raises(
+        ConfigurationError, match="write_upsert needs a table of the connector 'upsert-kafka'"
+    ):
+        catalog.write_upsert(None, "orders")  # type: ignore[arg-type]
+
+
+def test_drop_removes_definition_and_state(catalog: Catalog) -> None:
+    catalog.sql(words())
+    state = definition_file(catalog).parent / "state" / "query"
+    state.mkdir(parents=True)
+    (state / "images").write_bytes(b"1")
+    catalog.sql("DROP TABLE words")
+    assert os.listdir(catalog.warehouse) == []
+    assert catalog.tables() == ()
+    with pytest.raises(TableNotFoundError):
+        catalog.read_changes(None, "words")  # type: ignore[arg-type]
+
+
+def test_name_is_taken_by_a_table_of_either_kind(catalog: Catalog) -> None:
+    managed = "CREATE TABLE {} (id BIGINT)"
+    catalog.sql(words("a"))
+    catalog.sql(managed.format("b"))
+    before = [definition_file(catalog, name).read_bytes() for name in "ab"]
+    for statement in (words("a"), words("b"), managed.format("a"), managed.format("b")):
+        with pytest.raises(TableExistsError):
+            catalog.sql(statement)
+        catalog.sql(statement.replace("TABLE", "TABLE IF NOT EXISTS"))
+    assert [definition_file(catalog, name).read_bytes() for name in "ab"] == before
+
+
+def test_dropped_name_may_be_used_by_the_other_kind(catalog: Catalog) -> None:
+    catalog.sql(words("t"))
+    catalog.sql("DROP TABLE t")
+    catalog.sql("CREATE TABLE t (id BIGINT)")
+    assert catalog.table("t").snapshot().scan().num_rows == 0
+    catalog.sql("DROP TABLE t")
+    catalog.sql(words("t"))
+    assert connected(catalog, "t").table.only_topic == "words"
+
+
+def test_one_of_many_creators_wins_and_its_whole_statement_is_kept(catalog: Catalog) -> None:
+    """Rounds of eight: connector tables, managed tables and drops of one name at the same time."""
+    managed = "CREATE TABLE t (id BIGINT)"
+
+    def attempt(statement: str) -> bool:
+        try:
+            catalog.sql(statement)
+        except (TableExistsError, TableNotFoundError):
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as threads:
+        for number in range(20):
+            creators = [words("t", topic=f"topic-{number}-{i}") if i % 2 else managed for i in range(6)]
+            won = list(threads.map(attempt, [*creators, *["DROP TABLE IF EXISTS t"] * (2 * (number % 2))]))
+            if number % 2 == 0:
+                assert won.count(True) == 1
+                winner = creators[won.index(True)]
+                definition = persistence.load(os.path.join(catalog.warehouse, "t"))
+                assert (definition is None) == (winner == managed)
+                assert definition is None or f"'{definition.options['topic']}'" in winner
+            catalog.sql("DROP TABLE IF EXISTS t")
+    assert catalog.tables() == ()
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        (
+            words(connector="kinesis"),
+            "table 'words': unknown connector 'kinesis'; connectors are upsert-kafka, ",
+        ),
+        (words(connector="upsert_kafka"), "unknown connector 'upsert_kafka'; did you mean 'upsert-kafka'"),
+        (words(topic=None), "table 'words': one of the options 'topic' and 'topic-pattern' must be set"),
+        (words(topics="a"), "table 'words': unknown option 'topics'; did you mean 'topic'"),
+        (words(connector="kafka"), "options 'key.format' and 'key.fields' must be given together"),
+        (
+            words().replace("PRIMARY KEY (word) NOT ENFORCED", "INDEX (word)"),
+            "table 'words': the connector 'upsert-kafka' has no INDEX; leave it out, or ",
+        ),
+        (
+            words().replace(" WITH", " PARTITIONED BY (word) WITH"),
+            "the connector 'upsert-kafka' has no PARTITIONED BY",
+        ),
+        (
+            words().replace("'timestamp'", "'timestmp'"),
+            "column 'ts': unknown metadata key 'timestmp'; did you mean 'timestamp'",
+        ),
+        (words().replace("n BIGINT", "n BIGINT, m INT"), "raw: a value must be one column, got n, m"),
+        (words().replace("ts TIMESTAMP", "ts BOOLEAN"), "cannot be cast to BOOLEAN; declare it as TIMESTAMP"),
+    ],
+)
+def test_table_that_is_not_possible_leaves_nothing(catalog: Catalog, statement: str, message: str) -> None:
+    for text in (statement, statement.replace("TABLE", "TABLE IF NOT EXISTS")):
+        with pytest.raises((ConfigurationError, SchemaError)) as error:
+            catalog.sql(text)
+        assert message in str(error.value)
+        assert "hunter2" not in str(error.value)
+    assert not os.path.exists(catalog.warehouse)
+
+
+def no_object(value: dict[str, Any]) -> Any:
+    return [value]
+
+
+def other_version(value: dict[str, Any]) -> Any:
+    return value | {"format": 99}
+
+
+def lacking(key: str) -> Callable[[dict[str, Any]], Any]:
+    return lambda value: {name: value[name] for name in value if name != key}
+
+
+def with_value(key: str, found: Any) -> Callable[[dict[str, Any]], Any]:
+    return lambda value: value | {key: found}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        no_object,
+        other_version,
+        lacking("uuid"),
+        lacking("schema"),
+        lacking("options"),
+        with_value("connector", 5),
+        with_value("connector", None),
+        with_value("options", ["topic"]),
+        with_value("options", {"topic": 5}),
+        with_value("schema", {"columns": []}),
+        with_value("uuid", 7),
+    ],
+)
+def test_damaged_definition_is_told_and_can_be_dropped(
+    catalog: Catalog, damage: Callable[[dict[str, Any]], Any]
+) -> None:
+    catalog.sql(words())
+    file = definition_file(catalog)
+    file.write_text(json.dumps(damage(json.loads(file.read_bytes()))))
+    with pytest.raises(CorruptTableError) as error:
+        catalog.read(None, "words")  # type: ignore[arg-type]
+    assert str(file) in str(error.value)
+    assert "hunter2" not in str(error.value)
+    catalog.sql("DROP TABLE words")
+    assert catalog.tables() == ()
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"{", b"[" * 100_000, b"null"])
+def test_file_that_is_no_json_is_told(catalog: Catalog, content: bytes) -> None:
+    catalog.sql(words())
+    definition_file(catalog).write_bytes(content)
+    with pytest.raises(CorruptTableError, match=r"words/table\.json"):
+        catalog.read(None, "words")  # type: ignore[arg-type]
+
+
+def test_folder_that_cannot_be_written_is_told(catalog: Catalog) -> None:
+    os.makedirs(os.path.dirname(catalog.warehouse), exist_ok=True)
+    Path(catalog.warehouse).write_text("no folder")
+    with pytest.raises(ConfigurationError, match="must be a folder that can be written"):
+        catalog.sql(words())

@@ -1,0 +1,121 @@
+"""The definition file of a table that lies elsewhere: its connector, schema and options.
+
+It is the ``table.json`` that managed tables have too. One name for both, published put-if-absent, lets
+exactly one of two concurrent CREATE TABLEs win, of whatever kind they are.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import uuid4
+
+from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError, TableNotFoundError
+from upsert.schema import TableSchema
+from upsert.store.paths import TABLE_FILE, make_parent
+from upsert.store.publication import put_if_absent
+from upsert.store.snapshot_info import FORMAT_VERSION, parse_versioned
+
+_OWNER_ONLY: Final = 0o600
+"""Options may hold passwords."""
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What CREATE TABLE said about a table with a connector.
+
+    Attributes:
+        connector: name of the connector, as it was written.
+        schema: columns, METADATA columns at their places, and the primary key.
+        options: as they were written, without ``connector``; may hold secrets, so they are not in the repr.
+        uuid: tells the table from any other one of its name.
+    """
+
+    connector: str
+    schema: TableSchema
+    options: Mapping[str, str] = field(repr=False)
+    uuid: str = field(default_factory=lambda: uuid4().hex)
+
+
+@contextmanager
+def ddl_lock(warehouse: str) -> Iterator[None]:
+    """Let one statement at a time create or drop a table; a process that dies lets go of the lock.
+
+    Publishing ``table.json`` needs no lock, but the folders around it are made step by step, and a drop in
+    between would take them away. While there is no warehouse, there is nothing to drop, and no lock.
+    """
+    try:
+        descriptor = os.open(warehouse, os.O_RDONLY | os.O_DIRECTORY)
+    except (FileNotFoundError, NotADirectoryError):
+        yield
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def create(folder: str, definition: Definition) -> None:
+    """Make a folder that table. After a crash it is one, or it is not, never half of one.
+
+    Raises:
+        TableExistsError: there is a table of either kind already.
+        ConfigurationError: the folder cannot be made or written.
+    """
+    value = {
+        "format": FORMAT_VERSION,
+        "uuid": definition.uuid,
+        "connector": definition.connector,
+        "schema": definition.schema.to_json(),
+        "options": dict(definition.options),
+    }
+    path = os.path.join(folder, TABLE_FILE)
+    try:
+        make_parent(path)
+        is_new = put_if_absent(path, json.dumps(value, indent=1).encode(), mode=_OWNER_ONLY)
+    except (NotADirectoryError, FileExistsError, PermissionError) as cause:
+        raise ConfigurationError(
+            f"table path must be a folder that can be written, got {folder!r}: {cause.strerror}"
+        ) from cause
+    if not is_new:
+        raise TableExistsError(f"table {folder!r} exists already; choose another name, or IF NOT EXISTS")
+
+
+def load(folder: str) -> Definition | None:
+    """The definition in a folder, None for a managed table.
+
+    Raises:
+        TableNotFoundError: there is no table.
+        CorruptTableError: its file is damaged, or of another format version.
+    """
+    path = os.path.join(folder, TABLE_FILE)
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except (FileNotFoundError, NotADirectoryError) as cause:
+        raise TableNotFoundError(f"no table lies at {folder!r}; create it, or correct the name") from cause
+    value = parse_versioned(content, path)
+    if "connector" not in value:
+        return None
+    try:
+        return _parse(value)
+    except (KeyError, TypeError, CorruptTableError) as cause:
+        raise CorruptTableError(
+            f"{path}: the definition of the table cannot be read, {cause!r}; restore the file, or DROP TABLE "
+            "and create it again"
+        ) from cause
+
+
+def _parse(value: Mapping[str, Any]) -> Definition:
+    connector, uuid, options = value["connector"], value["uuid"], value["options"]
+    if not isinstance(connector, str) or not isinstance(uuid, str) or not isinstance(options, dict):
+        raise TypeError("'connector' and 'uuid' must be texts, 'options' an object")
+    if wrong := [key for key, text in options.items() if not isinstance(text, str)]:
+        raise TypeError(f"option {wrong[0]!r} must be a text")
+    return Definition(connector, TableSchema.from_json(value["schema"]), options, uuid)
