@@ -9,6 +9,11 @@
     ├── CommitConflictError   another writer changed the same files: run the command again
     ├── StaleWriterError      the writer stalled until its files were cleaned up: write the rows again
     ├── SnapshotExpiredError  the version asked for is gone: start from a retained one
+    ├── RecordsExpiredError   a topic no longer has the records asked for: start over, or accept the gap
+    ├── KafkaUnavailableError Kafka did not answer in time: start it or correct its address, then go on
+    ├── DeliveryError         Kafka did not take some records: write them again
+    ├── FencedError           another attempt writes in this one's place: stop
+    ├── MissingStateError     what a query remembers is gone or is another's: restore it, or begin anew
     ├── UntrackedChangesError a commit wrote rows that no change stream shows: reload what depends on it
     └── CorruptTableError     a file is missing, damaged or of another format: restore it
 
@@ -50,6 +55,29 @@ class StaleWriterError(UpsertError):
 
 class SnapshotExpiredError(UpsertError):
     """The snapshot asked for has expired; the message names the earliest one that is left."""
+
+
+class RecordsExpiredError(UpsertError):
+    """Kafka has deleted records of the range asked for, or the topic was made anew and ends before it."""
+
+
+class KafkaUnavailableError(UpsertError):
+    """Kafka did not answer for as long as its connection has patience; the message has its address."""
+
+
+class DeliveryError(UpsertError):
+    """Kafka refused records, or did not confirm them in time; whether it has them is not known.
+
+    A transaction that fails with this has been given up, so that no reader sees a part of it.
+    """
+
+
+class FencedError(UpsertError):
+    """A later attempt has opened a transaction under the same id; nothing of this one is visible."""
+
+
+class MissingStateError(UpsertError):
+    """The state of a streaming query does not belong to its checkpoint: it is gone, too old, or further on."""
 
 
 class UntrackedChangesError(UpsertError):

@@ -1,0 +1,158 @@
+"""How to reach a Kafka cluster: a value that can be sent to tasks, and never shows a secret.
+
+Clients are made where they are used, in the process that uses them. ``confluent_kafka`` is imported when the
+first one is made, so that everything else works without it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+from upsert.errors import ConfigurationError
+
+PATIENCE_SECONDS: Final = 120.0
+"""How long Kafka may be away before a read or write gives up."""
+
+LOGGER: Final = logging.getLogger("upsert.kafka")
+"""Where the client library's own messages go; silent until the application sets logging up."""
+LOGGER.addHandler(logging.NullHandler())
+# One set of properties serves all kinds of clients, so each is given some that are not for it.
+LOGGER.addFilter(lambda record: "CONFWARN" not in record.getMessage())
+
+MASK: Final = "***"
+SECRET: Final = re.compile(
+    r"password|passwd|secret|jaas|private|credential|token(?!\.endpoint)|ssl\.key(?!\.location)|\.pem$"
+    r"|keystore\.key$|basic\.auth|user\.info|oauthbearer\.(config|extensions)",
+    re.IGNORECASE,
+)
+"""Names of properties whose values are never shown."""
+
+
+@dataclass(frozen=True, repr=False)
+class Connection:
+    """The address of a Kafka cluster, and all that its client library shall be told.
+
+    Args:
+        properties: those of librdkafka (``bootstrap.servers``, ``security.protocol``, …), without a prefix.
+        patience_s: seconds without any answer after which a call fails with `KafkaUnavailableError`.
+
+    Raises:
+        ConfigurationError: ``bootstrap.servers`` is missing.
+
+    >>> Connection({"bootstrap.servers": "kafka:9092", "sasl.password": "hidden"})
+    Connection('kafka:9092', sasl.password=***)
+    """
+
+    properties: Mapping[str, str]
+    patience_s: float = field(default=PATIENCE_SECONDS)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "properties", dict(self.properties))
+        if not self.properties.get("bootstrap.servers", "").strip():
+            raise ConfigurationError(
+                "a connection to Kafka needs the property 'bootstrap.servers' — none was given — "
+                "set it to the brokers, as in 'host1:9092,host2:9092'"
+            )
+        if "transactional.id" in self.properties:
+            raise ConfigurationError(
+                "a connection to Kafka has no property 'transactional.id' of its own — found "
+                f"{self.properties['transactional.id']!r} — set 'sink.transactional-id-prefix'"
+            )
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The brokers to ask first, as ``host:port,…``."""
+        return self.properties["bootstrap.servers"]
+
+    @property
+    def isolation_level(self) -> str:
+        """``read_committed`` unless the properties say otherwise."""
+        return self.properties.get("isolation.level", "read_committed")
+
+    @cached_property
+    def _secrets(self) -> tuple[str, ...]:
+        """Values to hide, longest first: one may contain another."""
+        values = {value for name, value in self.properties.items() if is_secret(name) and value}
+        return tuple(sorted(values, key=len, reverse=True))
+
+    def masked(self, text: str) -> str:
+        """The text without the values of secret properties.
+
+        >>> Connection({"bootstrap.servers": "b:1", "sasl.password": "pa55"}).masked("wrong: pa55")
+        'wrong: ***'
+        """
+        for secret in self._secrets:
+            text = text.replace(secret, MASK)
+        return text
+
+    def __hash__(self) -> int:
+        return hash((tuple(sorted(self.properties.items())), self.patience_s))
+
+    def __repr__(self) -> str:
+        shown = [repr(self.bootstrap_servers)]
+        for name, value in sorted(self.properties.items()):
+            if name != "bootstrap.servers":
+                shown.append(f"{name}={MASK if is_secret(name) else repr(value)}")
+        return f"Connection({', '.join(shown)})"
+
+
+def is_secret(name: str) -> bool:
+    """Whether the value of a property must not be shown.
+
+    >>> is_secret("sasl.password"), is_secret("ssl.ca.location")
+    (True, False)
+    """
+    return SECRET.search(name) is not None
+
+
+def masked(text: str, connection: Connection) -> str:
+    """The text without the values of the connection's secret properties."""
+    return connection.masked(text)
+
+
+def library() -> Any:
+    """The module ``confluent_kafka``.
+
+    Raises:
+        ConfigurationError: it is not installed.
+    """
+    try:
+        import confluent_kafka
+    except ImportError as missing:
+        raise ConfigurationError(
+            f"Kafka is reached through confluent-kafka — it cannot be imported ({missing}) — "
+            "install it with: pip install 'deltajoin[kafka]'"
+        ) from missing
+    return confluent_kafka
+
+
+def admin_library() -> Any:
+    """The module ``confluent_kafka.admin``; errors as `library`."""
+    library()
+    import confluent_kafka.admin
+
+    return confluent_kafka.admin
+
+
+_DEFAULTS: Final = {
+    "client.id": "deltajoin",
+    # A broker that comes back is noticed soon.
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 1000,
+    "socket.keepalive.enable": True,
+    # A name that has just been created is known soon.
+    "topic.metadata.refresh.fast.interval.ms": 50,
+    "topic.metadata.propagation.max.ms": 10_000,
+}
+
+
+def client_properties(
+    connection: Connection, defaults: Mapping[str, Any] = {}, fixed: Mapping[str, Any] = {}
+) -> dict[str, Any]:
+    """What a client is made with: our defaults, then the user's properties, then what we rely on."""
+    return {**_DEFAULTS, **defaults, **connection.properties, **fixed}

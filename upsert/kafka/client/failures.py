@@ -1,0 +1,176 @@
+"""From the client library's errors to ours, and how long to try again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from upsert.errors import (
+    ConfigurationError,
+    DeliveryError,
+    FencedError,
+    KafkaUnavailableError,
+    RecordsExpiredError,
+    TableExistsError,
+    TableNotFoundError,
+    UpsertError,
+)
+from upsert.kafka.client.connection import Connection, library
+
+T = TypeVar("T")
+
+FIRST_PAUSE_SECONDS: Final = 0.05
+LONGEST_PAUSE_SECONDS: Final = 1.0
+
+_PASSING: Final = (
+    "_TRANSPORT",
+    "_ALL_BROKERS_DOWN",
+    "_TIMED_OUT",
+    "_TIMED_OUT_QUEUE",
+    "_MSG_TIMED_OUT",
+    "_RESOLVE",
+    "_WAIT_COORD",
+    "_WAIT_CACHE",
+    "_RETRY",
+    "REQUEST_TIMED_OUT",
+    "LEADER_NOT_AVAILABLE",
+    "NOT_LEADER_FOR_PARTITION",
+    "BROKER_NOT_AVAILABLE",
+    "REPLICA_NOT_AVAILABLE",
+    "NETWORK_EXCEPTION",
+    "COORDINATOR_LOAD_IN_PROGRESS",
+    "COORDINATOR_NOT_AVAILABLE",
+    "NOT_COORDINATOR",
+    "NOT_CONTROLLER",
+    "UNSTABLE_OFFSET_COMMIT",
+    "CONCURRENT_TRANSACTIONS",
+    "OFFSET_NOT_AVAILABLE",
+    "FENCED_LEADER_EPOCH",
+    "UNKNOWN_LEADER_EPOCH",
+    "KAFKA_STORAGE_ERROR",
+    "NOT_ENOUGH_REPLICAS",
+)
+"""Names of errors that may be gone when the call is made again."""
+
+_KINDS: Final[tuple[tuple[type[UpsertError], str, tuple[str, ...]], ...]] = (
+    (
+        TableNotFoundError,
+        "create the topic, or correct its name",
+        ("UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"),
+    ),
+    (TableExistsError, "choose another name", ("TOPIC_ALREADY_EXISTS",)),
+    (
+        RecordsExpiredError,
+        "records were deleted before they were read; start over, or accept the gap",
+        ("OFFSET_OUT_OF_RANGE", "_AUTO_OFFSET_RESET"),
+    ),
+    (
+        ConfigurationError,
+        "correct the user, the password or the rights in Kafka",
+        (
+            "_AUTHENTICATION",
+            "SASL_AUTHENTICATION_FAILED",
+            "UNSUPPORTED_SASL_MECHANISM",
+            "TOPIC_AUTHORIZATION_FAILED",
+            "GROUP_AUTHORIZATION_FAILED",
+            "CLUSTER_AUTHORIZATION_FAILED",
+            "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
+            "_SSL",
+        ),
+    ),
+    (
+        ConfigurationError,
+        "correct the option or property",
+        (
+            "_INVALID_ARG",
+            "INVALID_CONFIG",
+            "INVALID_REPLICATION_FACTOR",
+            "INVALID_PARTITIONS",
+            "INVALID_TRANSACTION_TIMEOUT",
+            "TOPIC_EXCEPTION",
+            "POLICY_VIOLATION",
+        ),
+    ),
+    (
+        FencedError,
+        "another attempt has taken over; nothing is to be done here",
+        ("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "FENCED_INSTANCE_ID"),
+    ),
+)
+
+
+def codes(*names: str) -> frozenset[int]:
+    """Numbers of the client library's errors; a name that this release does not have is passed over."""
+    errors = library().KafkaError
+    return frozenset(int(getattr(errors, name)) for name in names if hasattr(errors, name))
+
+
+def is_passing(error: Any) -> bool:
+    """Whether a ``KafkaError`` may be gone when the call is made again."""
+    return bool(error.retriable()) or error.code() in codes(*_PASSING)
+
+
+def translated(
+    connection: Connection, subject: str, error: Any, otherwise: type[UpsertError] = UpsertError
+) -> UpsertError:
+    """A ``KafkaError`` as an error of ours, with the subject first and secrets masked.
+
+    Args:
+        connection: whose secrets are to be masked.
+        subject: what was done to what, as in ``reading orders-3``.
+        error: the ``KafkaError``.
+        otherwise: the class when the error fits none of those that ask for a reaction of their own.
+    """
+    text = connection.masked(f"{error.str()} ({error.name()})")
+    for kind, advice, names in _KINDS:
+        if error.code() in codes(*names):
+            return kind(f"{subject}: Kafka at {connection.bootstrap_servers!r} said: {text}; {advice}")
+    if is_passing(error):
+        return unavailable(connection, subject, text)
+    return otherwise(f"{subject}: Kafka at {connection.bootstrap_servers!r} said: {text}")
+
+
+def unavailable(connection: Connection, subject: str, last: str | None) -> KafkaUnavailableError:
+    """The error for a cluster that has not answered for as long as the connection has patience."""
+    said = f"; last: {connection.masked(last)}" if last else ""
+    return KafkaUnavailableError(
+        f"{subject}: Kafka at {connection.bootstrap_servers!r} should answer within "
+        f"{connection.patience_s:g} s, and did not{said}; check that it runs and can be reached from here"
+    )
+
+
+def made(connection: Connection, subject: str, make: Callable[[], T]) -> T:
+    """A new client; what the library says against its properties becomes a `ConfigurationError`."""
+    try:
+        return make()
+    except (library().KafkaException, ValueError, TypeError) as refused:
+        cause = refused.args[0] if refused.args else refused
+        text = connection.masked(cause.str() if hasattr(cause, "str") else str(cause))
+    # Raised outside: the library's own error may quote a secret, and would be shown as the cause.
+    raise ConfigurationError(f"{subject}: the properties were refused: {text}; correct 'properties.*'")
+
+
+def retried(
+    connection: Connection,
+    subject: str,
+    call: Callable[[], T],
+    otherwise: type[UpsertError] = DeliveryError,
+) -> T:
+    """The result of a call, made again while Kafka is away and the connection has patience.
+
+    Raises:
+        KafkaUnavailableError: Kafka was away for longer than that.
+        UpsertError: Kafka answered with an error that another try would not change; see `translated`.
+    """
+    deadline = time.monotonic() + connection.patience_s
+    pause = FIRST_PAUSE_SECONDS
+    while True:
+        try:
+            return call()
+        except library().KafkaException as failure:
+            error = failure.args[0]
+        if not is_passing(error) or time.monotonic() + pause > deadline:
+            raise translated(connection, subject, error, otherwise)
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)

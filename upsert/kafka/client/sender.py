@@ -1,0 +1,175 @@
+"""One client that writes: rows of Arrow tables go in, in order, and the first failure comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from upsert.errors import ConfigurationError, DeliveryError
+from upsert.kafka.client.connection import LOGGER, Connection, client_properties, library
+from upsert.kafka.client.failures import made, translated, unavailable
+from upsert.kafka.records import HEADERS, PRODUCED, RECORD_SCHEMA
+
+FLUSH_GRACE_SECONDS: Final = 10.0
+"""How much longer than its patience a producer is waited for: it reports every record itself before."""
+
+_POLL_EVERY: Final = 10_000
+_ANY_PARTITION: Final = -1
+_NOW: Final = 0
+
+_DEFAULTS: Final = {
+    "partitioner": "murmur2_random",
+    "linger.ms": 10,
+    "batch.size": 1_000_000,
+    "batch.num.messages": 10_000,
+    "compression.type": "lz4",
+    "queue.buffering.max.messages": 500_000,
+    "queue.buffering.max.kbytes": 65_536,
+    "acks": "all",
+}
+_FIXED: Final = {"delivery.report.only.error": True}
+
+
+class Sender:
+    """A client that writes, and the first thing that went wrong with it.
+
+    Args:
+        connection: the cluster.
+        subject: what is done, for messages.
+        properties: of the client, over the user's own.
+    """
+
+    def __init__(self, connection: Connection, subject: str, properties: dict[str, Any]) -> None:
+        self._connection = connection
+        self._subject = subject
+        self._failure: tuple[Any, Any] | None = None
+        self._broker_failure: str | None = None
+        own = {"message.timeout.ms": int(connection.patience_s * 1000), **_DEFAULTS}
+        if "delivery.timeout.ms" in connection.properties:
+            del own["message.timeout.ms"]  # the same by its other name
+        callbacks = {"on_delivery": self._on_failure, "error_cb": self._on_broker_failure}
+        settings = client_properties(connection, own, {**_FIXED, **callbacks, **properties})
+        self.client: Any = made(connection, subject, lambda: library().Producer(settings, logger=LOGGER))
+
+    def send(self, topic: str, table: pa.Table) -> int:
+        """Hand the rows of a table to the client, in order, and give their number."""
+        if unknown := set(table.column_names) - PRODUCED:
+            raise ConfigurationError(
+                f"{self._subject}: records have the columns {', '.join(sorted(PRODUCED))}; found also "
+                f"{', '.join(map(repr, sorted(unknown)))}"
+            )
+        for batch in table.to_batches(max_chunksize=_POLL_EVERY):
+            with self._refusals():
+                if set(batch.schema.names) <= {"key", "value"}:
+                    self._send_plain(topic, batch)
+                else:
+                    self._send_full(topic, batch)
+            self.client.poll(0)
+            self.check()
+        return int(table.num_rows)
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        """What the client refuses at once: a record that is too large, a partition that is not there."""
+        try:
+            yield
+            return
+        except library().KafkaException as refused:
+            error = refused.args[0]
+        self.check()
+        raise translated(self._connection, self._subject, error, DeliveryError)
+
+    def _send_plain(self, topic: str, batch: pa.RecordBatch) -> None:
+        produce = self.client.produce
+        for key, value in zip(_column(batch, "key"), _column(batch, "value"), strict=True):
+            try:
+                produce(topic, value, key)
+            except BufferError:
+                self._when_room(topic, value, key)
+
+    def _send_full(self, topic: str, batch: pa.RecordBatch) -> None:
+        self._check_times(batch)
+        columns = {name: _column(batch, name) for name in ("topic", "value", "key", "partition")}
+        headers = ([(h["key"], h["value"]) for h in row or ()] for row in _column(batch, "headers"))
+        for own_topic, value, key, partition, timestamp, header_list in zip(
+            *columns.values(), _column(batch, "timestamp"), headers, strict=True
+        ):
+            place = _ANY_PARTITION if partition is None else partition
+            time_ms = _NOW if timestamp is None else timestamp
+            record = (own_topic or topic, value, key, place, None, time_ms, header_list)
+            try:
+                self.client.produce(*record)
+            except BufferError:
+                self._when_room(*record)
+
+    def _check_times(self, batch: pa.RecordBatch) -> None:
+        if "timestamp" not in batch.schema.names:
+            return
+        first = pc.min(batch.column("timestamp")).as_py()
+        if first is not None and first <= _NOW:
+            raise ConfigurationError(
+                f"{self._subject}: a record's timestamp should be after 1970-01-01, which Kafka's client "
+                f"library takes for 'now'; found {first} ms; leave it NULL where there is none"
+            )
+
+    def _when_room(self, *record: Any) -> None:
+        """Hand a record over when the client's queue has room; later rows wait, so the order stays."""
+        while True:
+            self.client.poll(0.05)
+            self.check()
+            try:
+                self.client.produce(*record)
+                return
+            except BufferError:
+                continue  # still full; records that wait too long end up in check()
+
+    def flush(self) -> None:
+        """Wait until Kafka has confirmed all records, or raise for the first that it has not."""
+        left = self.client.flush(self._connection.patience_s + FLUSH_GRACE_SECONDS)
+        self.check()
+        if left:
+            raise unavailable(self._connection, self._subject, self._broker_failure)
+
+    def check(self) -> None:
+        """Raise for the first record that Kafka did not take."""
+        if self._failure is None:
+            return
+        error, message = self._failure
+        place = f"{message.topic()}-{message.partition()}" if message.partition() >= 0 else message.topic()
+        if error.code() == library().KafkaError._MSG_TIMED_OUT:
+            raise unavailable(self._connection, f"writing to {place}", self._broker_failure)
+        raise translated(self._connection, f"writing to {place}", error, DeliveryError)
+
+    def discard(self) -> None:
+        """End the client without sending what it still has."""
+        self.client.purge()
+        self.client.close()
+
+    def close(self) -> None:
+        """End the client; gives records that nobody waited for a moment to be sent."""
+        self.client.flush(FLUSH_GRACE_SECONDS)
+        self.client.close()
+
+    def _on_failure(self, error: Any, message: Any) -> None:
+        """Called for records that were not delivered, from within poll and flush."""
+        if error is not None and self._failure is None:
+            self._failure = (error, message)
+
+    def _on_broker_failure(self, error: Any) -> None:
+        self._broker_failure = error.str()
+
+
+def _column(batch: pa.RecordBatch, name: str) -> list[Any]:
+    """A column as Python values; NULLs where the records do not have it."""
+    if name not in batch.schema.names:
+        return [None] * batch.num_rows
+    type_: pa.DataType = HEADERS if name == "headers" else RECORD_SCHEMA.field(name).type
+    try:
+        values: list[Any] = batch.column(name).cast(type_).to_pylist()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as misfit:
+        raise ConfigurationError(f"records to write: column {name!r} should be {type_}: {misfit}") from misfit
+    return values

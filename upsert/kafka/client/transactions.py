@@ -1,0 +1,190 @@
+"""One transaction per batch of a task, and the marker by which a repeated batch is known.
+
+Inside the transaction that writes the records of batch ``n``, the offset ``n + 1`` is committed for the
+consumer group named like the transactional id: the marker. Records and marker become visible together or
+not at all. A replayed batch finds its marker and writes nothing. Opening a producer with the same
+transactional id ends a transaction that a dead or stalled attempt has left open, and locks that attempt out.
+
+When the answer to a commit is lost, a new producer is opened, which makes Kafka settle the old transaction,
+and the marker tells how. A producer that has had any trouble is never used again.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from upsert.errors import ConfigurationError, DeliveryError, FencedError
+from upsert.kafka.client.admin import group_markers
+from upsert.kafka.client.connection import LOGGER, Connection, client_properties, library
+from upsert.kafka.client.failures import is_passing, made, translated
+from upsert.kafka.client.sender import Sender
+from upsert.kafka.records import TopicPartition
+
+TRANSACTION_SECONDS: Final = 600
+"""How long a transaction may stay open unless ``transaction.timeout.ms`` is set; brokers allow 15 minutes."""
+
+FINGERPRINT_LENGTH: Final = 1000
+"""Characters a fingerprint may have: Kafka keeps 4096 bytes beside an offset."""
+
+_ABORT_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True)
+class Marker:
+    """What a transaction leaves behind beside its records.
+
+    Attributes:
+        batch: number of the batch that was written.
+        rows: how many records it had.
+        fingerprint: the caller's word for what makes a replay the same batch.
+        writer: the producer that wrote it.
+    """
+
+    batch: int
+    rows: int
+    fingerprint: str
+    writer: str
+
+
+def fingerprint_text(fingerprint: str | Callable[[], str]) -> str:
+    """The fingerprint, now that all records were taken."""
+    text = fingerprint if isinstance(fingerprint, str) else fingerprint()
+    if len(text) > FINGERPRINT_LENGTH:
+        raise ConfigurationError(
+            f"a fingerprint should have at most {FINGERPRINT_LENGTH} characters, and has {len(text)}"
+        )
+    return text
+
+
+def read_marker(connection: Connection, topic: str, transactional_id: str) -> Marker | None:
+    """What the last committed transaction of this id has left behind; None before the first.
+
+    Raises:
+        ConfigurationError: the consumer group of this name holds something else.
+    """
+    place = TopicPartition(topic, 0)
+    found = group_markers(connection, transactional_id, [place]).get(place)
+    if found is None:
+        return None
+    offset, text = found
+    try:
+        fields = json.loads(text)
+        marker = Marker(
+            int(fields["batch"]), int(fields["rows"]), str(fields["fingerprint"]), str(fields["writer"])
+        )
+    except (ValueError, TypeError, KeyError) as foreign:
+        raise _foreign(transactional_id, offset, text) from foreign
+    if marker.batch + 1 != offset:
+        raise _foreign(transactional_id, offset, text)
+    return marker
+
+
+def _foreign(transactional_id: str, offset: int, text: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"transactional id {transactional_id!r}: the consumer group of that name should hold the marker of "
+        f"the last batch, and holds offset {offset} with {text!r}; choose another "
+        "'sink.transactional-id-prefix'"
+    )
+
+
+class TransactionalWriter:
+    """A producer that owns a transactional id from now on; all others with this id are locked out.
+
+    Args:
+        connection: the cluster.
+        topic: where rows go that name no topic themselves.
+        transactional_id: the id.
+
+    Raises:
+        KafkaUnavailableError: Kafka did not answer.
+    """
+
+    def __init__(self, connection: Connection, topic: str, transactional_id: str) -> None:
+        self.name = uuid.uuid4().hex
+        self.is_sound = True
+        self._connection = connection
+        self._topic = topic
+        self._id = transactional_id
+        self._subject = f"writing to {topic} as {transactional_id!r}"
+        timeout_ms = int(connection.properties.get("transaction.timeout.ms", TRANSACTION_SECONDS * 1000))
+        properties = {
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": timeout_ms,
+            "enable.idempotence": True,
+        }
+        self._sender = Sender(connection, self._subject, properties)
+        try:
+            self._call(lambda: self._client.init_transactions(connection.patience_s))
+            self._group = self._group_metadata()
+        except BaseException:
+            self.discard()
+            raise
+
+    @property
+    def _client(self) -> Any:
+        return self._sender.client
+
+    def write(self, records: Iterable[pa.Table], batch: int, fingerprint: str | Callable[[], str]) -> int:
+        """Write the records and the marker in one transaction and give the number of records.
+
+        After any error, and when `is_sound` is no longer true, the writer must be discarded.
+        """
+        self._call(self._client.begin_transaction)
+        rows = sum(self._sender.send(self._topic, table) for table in records)
+        self._sender.flush()
+        marker = Marker(batch, rows, fingerprint_text(fingerprint), self.name)
+        place = library().TopicPartition(
+            self._topic, 0, batch + 1, metadata=json.dumps(asdict(marker), sort_keys=True)
+        )
+        patience = self._connection.patience_s
+        self._call(lambda: self._client.send_offsets_to_transaction([place], self._group, patience))
+        try:
+            self._client.commit_transaction(patience)
+        except library().KafkaException as failure:
+            self._settle(failure.args[0], marker)
+        return rows
+
+    def _settle(self, error: Any, marker: Marker) -> None:
+        """Find out whether a commit whose answer is an error took place; return if so."""
+        self.is_sound = False
+        failure = translated(self._connection, self._subject, error, DeliveryError)
+        if not (error.retriable() or is_passing(error)):
+            raise failure
+        TransactionalWriter(self._connection, self._topic, self._id).discard()
+        if read_marker(self._connection, self._topic, self._id) != marker:
+            raise failure
+
+    def discard(self) -> None:
+        """End the producer and give up its open transaction, if there is one."""
+        with suppress(library().KafkaException):
+            # Without an answer the broker gives the transaction up itself, at the latest when it times out.
+            self._client.abort_transaction(_ABORT_SECONDS)
+        self._sender.discard()
+
+    def _call(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+            return
+        except library().KafkaException as failure:
+            error = translated(self._connection, self._subject, failure.args[0], DeliveryError)
+        if not isinstance(error, FencedError):
+            self._sender.check()  # a record that was refused is the cause of what follows
+        raise error
+
+    def _group_metadata(self) -> Any:
+        """The name of the marker's consumer group, in the form that a transaction wants it."""
+        properties = client_properties(self._connection, fixed={"group.id": self._id})
+        consumer = made(
+            self._connection, self._subject, lambda: library().Consumer(properties, logger=LOGGER)
+        )
+        try:
+            return consumer.consumer_group_metadata()
+        finally:
+            consumer.close()
