@@ -141,15 +141,21 @@ def _is_expired(images: Keyed, records: Keyed, rows: Ints, expiry: Expiry | None
     expired = np.zeros(len(rows), np.bool_)
     if expiry is None:
         return expired
-    columns = [one_array(part.rows.column(expiry.time)) for part in (images, records)]
-    ticks = np.concatenate([fixed_width(column) for column in columns])[rows]
-    is_known = ~np.concatenate([is_null(column) for column in columns])[rows]
-    ttl = np.int64(expiry.ttl_ms * (1 if pa.types.is_int64(columns[1].type) else 1000))
-    # not "time - time": the difference of two times may not fit
-    expired[1:] = is_known[1:] & is_known[:-1] & (ticks[:-1] < _minus(ticks[1:], ttl))
+    columns = [ticks_of(part.rows.column(expiry.time)) for part in (images, records)]
+    ticks = np.concatenate([found for found, _ in columns])[rows]
+    is_known = np.concatenate([known for _, known in columns])[rows]
+    ttl = expiry.ticks(records.rows.schema.field(expiry.time).type)
+    expired[1:] = is_known[1:] & is_known[:-1] & (ticks[:-1] < earlier(ticks[1:], ttl))
     return expired
 
 
-def _minus(ticks: Ints, ttl: np.int64) -> Ints:
+def ticks_of(times: pa.ChunkedArray) -> tuple[Ints, Flags]:
+    """Times as integers of the column's own unit, and whether each is known."""
+    column = one_array(times)
+    return fixed_width(column), ~is_null(column)
+
+
+def earlier(ticks: Ints | np.int64, by: int) -> Ints:
+    """``ticks - by``, without wrapping round at the lowest integer."""
     lowest = np.iinfo(np.int64).min
-    return np.where(ticks < lowest + ttl, lowest, ticks - ttl)
+    return np.where(ticks < lowest + by, lowest, ticks - by)

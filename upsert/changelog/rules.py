@@ -38,6 +38,10 @@ class Expiry:
         if self.ttl_ms < 1:
             raise ConfigurationError(f"normalize: ttl must be at least 1 ms, got {self.ttl_ms!r}")
 
+    def ticks(self, time: pa.DataType) -> int:
+        """``ttl_ms`` in the unit of a time column."""
+        return self.ttl_ms * (1000 if pa.types.is_timestamp(time) else 1)
+
 
 @dataclass(frozen=True)
 class Rules:
