@@ -2,9 +2,9 @@
 
 from upsert import errors
 from upsert.catalog.catalog import Catalog
-from upsert.managed.datasource import register
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import Column, Index, TableSchema
+from upsert.spark_formats import register
 from upsert.store import Snapshot, Table, Version
 
 __all__ = [

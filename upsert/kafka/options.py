@@ -74,6 +74,18 @@ def partition_numbers(value: str) -> tuple[int, ...]:
     return tuple(sorted({int(part) for part in parts}))
 
 
+def micro_batch(value: str) -> tuple[str, int]:
+    """A query's id and the number of a micro-batch, from ``id:number``.
+
+    >>> micro_batch("8f14e45f:7")
+    ('8f14e45f', 7)
+    """
+    query, _, number = value.rpartition(":")
+    if not query or not number.isascii() or not number.isdigit():
+        raise ValueError("the id of a query and the number of a micro-batch, as in 'id:7'")
+    return query, int(number)
+
+
 _SHARED: Final = (
     Option("topic", topic_names, "one or more topics, separated by ';'", None),
     Option("topic-pattern", pattern, "regular expression that the whole name of a topic must match", None),
@@ -146,6 +158,7 @@ _SOURCE: Final = (
         True,
         aliases=("failondataloss",),
     ),
+    Option("row-kind", options.boolean, "whether rows have the column _row_kind; a stream must", True),
     Option("state.path", options.text, "folder of the newest images, for the changes that need them", None),
     Option("state.ttl", options.duration_ms, "forget images after this time by record timestamps", None),
 )
@@ -169,6 +182,22 @@ _SINK: Final = (
         "pooling: transactional ids are used again by the next micro-batch",
         "pooling",
     ),
+    Option("sink.parallelism", options.positive_int, "tasks that write a micro-batch", None),
+    Option("topic.partitions", options.positive_int, "create a missing topic with so many partitions", None),
+    Option(
+        "topic.replication-factor",
+        options.positive_int,
+        "replicas of a topic that is created; as the brokers have it if left out",
+        None,
+    ),
+    Option(
+        "sink.micro-batch",
+        micro_batch,
+        "query and number of the micro-batch that a batch write belongs to (set by write_upsert)",
+        None,
+    ),
+)
+_UPSERT_ONLY: Final = (
     Option(
         "sink.buffer-flush.max-rows",
         options.integer(0),
@@ -176,7 +205,6 @@ _SINK: Final = (
         0,
     ),
     Option("sink.buffer-flush.interval", options.duration_ms, "longest time to gather rows; 0: off", 0),
-    Option("sink.parallelism", options.positive_int, "tasks that write a micro-batch", None),
     Option(
         "sink.row-order",
         options.one_of("arrival", "none"),
@@ -184,10 +212,6 @@ _SINK: Final = (
         "arrival",
     ),
     Option("sequence.field", options.text, "of several values for a key in a batch the highest wins", None),
-    Option("topic.partitions", options.positive_int, "create a missing topic with so many partitions", None),
-    Option("topic.replication-factor", options.positive_int, "replicas of a topic that is created", 1),
-)
-_UPSERT_ONLY: Final = (
     Option(
         "changelog",
         options.one_of("all", "upsert"),

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from upsert import types
-from upsert.metadata_columns import MetadataKey
+from upsert.metadata_columns import MetadataKey, cast
 
 HEADERS: Final = pa.map_(pa.string(), pa.binary())
 HEADER_LIST: Final = pa.list_(
@@ -37,3 +39,54 @@ def record_metadata(*, topic_is_writable: bool, partition_is_writable: bool) -> 
         MetadataKey("timestamp-type", pa.string()),
     )
     return {key.key: key for key in keys}
+
+
+_COLUMNS: Final[Mapping[str, str]] = {"header-list": "headers"}
+
+
+def record_column(key: str) -> str:
+    """The column of raw records (``upsert.kafka.records``) that a metadata key is read from."""
+    return _COLUMNS.get(key, key)
+
+
+def record_values(key: str, records: pa.Table) -> pa.Array:
+    """The values of a metadata key, one for each raw record, in the key's own type.
+
+    Raises:
+        SchemaError: a timestamp lies outside of what a TIMESTAMP holds.
+    """
+    column = records.column(record_column(key)).combine_chunks()
+    match key:
+        case "timestamp":
+            return cast(column, types.TIMESTAMP, "metadata 'timestamp'")
+        case "headers":
+            return header_maps(column)
+        case "header-list":
+            empty = pa.scalar([], column.type)
+            return (
+                pc.fill_null(column, empty).cast(HEADER_LIST)
+                if column.null_count
+                else column.cast(HEADER_LIST)
+            )
+    return column
+
+
+def header_maps(headers: pa.Array) -> pa.Array:
+    """Maps from lists of headers: of equal names the last one counts, no headers are an empty map.
+
+    >>> two = [{"key": "k", "value": b"1"}, {"key": "k", "value": b"2"}]
+    >>> header_maps(pa.array([two, None], HEADER_LIST)).to_pylist()
+    [[('k', b'2')], []]
+    """
+    entries = headers.flatten()
+    lengths = pc.fill_null(pc.list_value_length(headers), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    row_of = np.repeat(np.arange(len(headers)), lengths)
+    names = entries.field("key").dictionary_encode()
+    codes = row_of * max(1, len(names.dictionary)) + names.indices.to_numpy(zero_copy_only=False)
+    # np.unique keeps the first of equals: turned round, that is the last
+    _, from_end = np.unique(codes[::-1], return_index=True)
+    kept = np.sort(len(codes) - 1 - from_end)
+    ends = np.cumsum(np.bincount(row_of[kept], minlength=len(headers)))
+    offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
+    chosen = entries.take(pa.array(kept))
+    return pa.MapArray.from_arrays(offsets, chosen.field("key"), chosen.field("value"))

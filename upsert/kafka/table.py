@@ -103,7 +103,11 @@ class KafkaTable:
             SchemaError: the columns do not fit the connector or its formats.
         """
         connector = CONNECTOR_ALIASES.get(connector, connector)
-        of = connector if name is None else f"table {name!r}"
+        return cls.called(connector if name is None else f"table {name!r}", connector, schema, given)
+
+    @classmethod
+    def called(cls, of: str, connector: str, schema: TableSchema, given: Mapping[str, str]) -> Self:
+        """As ``of``, with all of the words by which messages speak of the table."""
         sorted_out = parse(connector, given, formats=frozenset(FORMATS), of=of)
         values = sorted_out.values
         table_checks.check_options(connector, schema, values, sorted_out.properties, of)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from weakref import WeakSet
-
-from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -53,19 +50,3 @@ class UpsertTableSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """A stream write."""
         return StreamWriter(WriteOptions.parse(self.options), schema, overwrite)
-
-
-_sessions: WeakSet[SparkSession] = WeakSet()
-
-
-def register(spark: SparkSession) -> None:
-    """Make the format ``upsert-table`` known to a session; doing it again changes nothing.
-
-    Example::
-
-        upsert.register(spark)
-        spark.readStream.format("upsert-table").load("warehouse/orders")
-    """
-    if spark not in _sessions:  # Spark warns of every further registration
-        spark.dataSource.register(UpsertTableSource)
-        _sessions.add(spark)

@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from upsert.errors import ConfigurationError
-from upsert.managed.datasource import register
 from upsert.managed.options import FORMAT, READ_OPTIONS
 from upsert.managed.spark_schema import check_fits
+from upsert.spark_formats import register
 from upsert.store.table import Table
 
 _KEYWORDS: Final = {

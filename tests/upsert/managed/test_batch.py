@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, lit
 
 from tests.helpers import multiset
-from upsert.managed.datasource import register
 from upsert.managed.frames import read
 from upsert.schema import TableSchema
+from upsert.spark_formats import register
 from upsert.store.table import Table
 
 pytestmark = pytest.mark.spark

@@ -1,0 +1,315 @@
+"""Raw records to the rows of a table, a chunk at a time (pure).
+
+A record gives as many rows as its key and its value hold, each with each. The value's columns win over the
+key's where both hold one. On an upsert topic a record without a value is a tombstone: a row of kind ``-D``
+that has the key's columns and metadata only. A record without a key gives no row where the table has key
+columns. A record that cannot be read gives no rows but a `BadRecord`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from upsert.changelog.equality import same_values
+from upsert.errors import SchemaError
+from upsert.formats.base import Decoded, Decoder, Side
+from upsert.kafka.record_metadata import record_column, record_values
+from upsert.kafka.table import KafkaTable, Part
+from upsert.metadata_columns import MetadataColumn
+from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.schema import Column
+from upsert.store.hashing import is_null, one_array
+
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+ALWAYS_WANTED: Final = frozenset({"key", "value", "offset"})
+"""Columns of raw records that are there without being asked for."""
+
+
+@dataclass(frozen=True)
+class BadRecord:
+    """A record that could not be read: its place in the chunk, and why."""
+
+    position: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class DecodedRecords:
+    """The rows of one chunk of records.
+
+    Attributes:
+        rows: the table's columns, hidden ones, and ``_row_kind`` where the rows are changes; in log order.
+        bad: records that could not be read, by ascending position.
+        without_key: how many records gave no row because they have no key.
+    """
+
+    rows: pa.Table
+    bad: tuple[BadRecord, ...]
+    without_key: int
+
+
+class RecordDecoder:
+    """Decodes the records of one topic for one task.
+
+    Args:
+        table: the table.
+        topic: the topic that the records are from.
+        hidden: metadata that is needed beside the table's columns.
+    """
+
+    def __init__(self, table: KafkaTable, topic: str, hidden: Sequence[MetadataColumn] = ()) -> None:
+        self._table = table
+        found = {column.column.name: column for column in table.metadata(writing=False)}
+        self._metadata = found | {column.column.name: column for column in hidden}
+        self._columns = (*table.schema.columns, *(column.column for column in hidden))
+        self._key = None if table.key is None else _Side(table.key, topic, self._metadata)
+        self._value = _Side(table.value, topic, self._metadata)
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """The columns of raw records that it needs."""
+        own = {column.key.key for column in self._metadata.values()} - {
+            key for side in (self._key, self._value) if side is not None for key in side.metadata
+        }
+        return ALWAYS_WANTED | {record_column(key) for key in own}
+
+    def decode(self, records: pa.Table) -> DecodedRecords:
+        """The rows of some records of the topic.
+
+        Args:
+            records: raw records (see ``upsert.kafka.records``), at least the columns ``wanted``.
+        """
+        values = self._value.decode(one_array(records.column("value")))
+        keys = None if self._key is None else self._key.decode(one_array(records.column("key")))
+        bad = _Bad()
+        for side, decoded in ((Side.KEY, keys), (Side.VALUE, values)):
+            if decoded is not None:
+                bad.add((b.position for b in decoded.bad), (f"{side}: {b.reason}" for b in decoded.bad))
+        parts = self._parts(records, keys, values, bad)
+        columns = [self._column(column, parts, bad) for column in self._columns]
+        self._check(parts, columns, bad)
+        names = [column.name for column in self._columns]
+        if self._table.is_changelog:
+            columns.append(self._kinds(parts))
+            names.append(ROW_KIND_COLUMN)
+        rows = pa.Table.from_arrays(columns, names=names)
+        if bad.of(parts.record):
+            rows = rows.filter(pa.array(~np.isin(parts.record, bad.positions)))
+        return DecodedRecords(rows, bad.sorted, self._without_key(records, bad))
+
+    def _parts(self, records: pa.Table, keys: Decoded | None, values: Decoded, bad: _Bad) -> _Parts:
+        """Which record, which row of its key and which of its value make each row."""
+        record = _positions(values)
+        value_row = np.arange(len(record))
+        if self._table.is_upsert:
+            record, value_row = _with_tombstones(record, value_row, one_array(records.column("value")))
+        if bad.positions:
+            is_good = ~np.isin(record, bad.positions)
+            record, value_row = record[is_good], value_row[is_good]
+        if keys is None:
+            return _Parts(records, None, values, record, None, value_row)
+        first, count = _rows_of(_positions(keys), record)
+        if (count != 1).any():
+            which = np.repeat(np.arange(len(record)), count)
+            within = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
+            record, value_row, first = record[which], value_row[which], first[which] + within
+        return _Parts(records, keys, values, record, first, value_row)
+
+    def _column(self, column: Column, parts: _Parts, bad: _Bad) -> pa.Array:
+        metadata = self._metadata.get(column.name)
+        in_key = None if self._key is None else self._key.place(column, metadata)
+        in_value = self._value.place(column, metadata)
+        if in_key is None and in_value is None and metadata is not None:
+            return parts.of_record(_readable(metadata, parts.records, bad))
+        if in_value is None:
+            assert in_key is not None, "every column is in the key, in the value, or metadata"
+            found = parts.of_key(in_key)
+        else:
+            found = parts.of_value(in_value)
+            if in_key is not None and parts.is_tombstone.any():
+                found = pc.if_else(pa.array(parts.is_tombstone), parts.of_key(in_key), found)
+        return found if metadata is None else metadata.read(found)
+
+    def _check(self, parts: _Parts, columns: Sequence[pa.Array], bad: _Bad) -> None:
+        """Find records whose rows break a promise of the schema, or of ``fields.verify-integrity``."""
+        key_columns = set(self._table.key.columns) if self._table.key is not None else set()
+        for column, values in zip(self._columns, columns, strict=True):
+            if not column.nullable and values.null_count:
+                broken = is_null(values)
+                if column.name not in key_columns:
+                    broken &= ~parts.is_tombstone
+                reason = f"column {column.name!r} is NOT NULL, and the record has no value for it"
+                bad.add(parts.record[broken].tolist(), [reason] * int(broken.sum()))
+        if self._table.values["fields.verify-integrity"] and self._key is not None:
+            for name in self._table.value.columns:
+                if name in key_columns:
+                    self._check_same(self._table.schema.column(name), parts, bad)
+
+    def _check_same(self, column: Column, parts: _Parts, bad: _Bad) -> None:
+        assert self._key is not None
+        in_key, in_value = self._key.place(column, None), self._value.place(column, None)
+        assert in_key is not None
+        assert in_value is not None
+        one, other = parts.of_key(in_key), parts.of_value(in_value)
+        for row in np.flatnonzero(~same_values(one, other) & ~parts.is_tombstone).tolist():
+            reason = (
+                f"column {column.name!r} must be the same in key and value, got {one[row].as_py()!r} and "
+                f"{other[row].as_py()!r}"
+            )
+            bad.add([int(parts.record[row])], [reason])
+
+    def _kinds(self, parts: _Parts) -> pa.Array:
+        if not self._table.is_upsert:
+            return parts.of_value(parts.values.kinds)
+        if not parts.is_tombstone.any():
+            return pa.repeat(RowKind.UPDATE_AFTER.value, len(parts.record))
+        return pc.if_else(pa.array(parts.is_tombstone), RowKind.DELETE.value, RowKind.UPDATE_AFTER.value)
+
+    def _without_key(self, records: pa.Table, bad: _Bad) -> int:
+        if self._key is None or not (keys := records.column("key")).null_count:
+            return 0
+        return int(keys.null_count) - sum(not keys[position].is_valid for position in bad.positions)
+
+
+class _Side:
+    """The decoder of a key or a value, and where it puts columns and metadata."""
+
+    def __init__(self, part: Part, topic: str, metadata: dict[str, MetadataColumn]) -> None:
+        prefix = f"{part.side}."
+        offered = {key.key for key in part.format.readable_metadata(part.side, part.options)}
+        asked = {column.key.key for column in metadata.values()}
+        self.metadata = {prefix + key for key in sorted(offered) if prefix + key in asked}
+        ordered = tuple(sorted(key.removeprefix(prefix) for key in self.metadata))
+        self._decoder: Decoder = part.format.decoder(part.context(topic, ordered))
+        self._places = {name: place for place, name in enumerate(part.columns)}
+        self._metadata_places = {prefix + key: len(part.columns) + place for place, key in enumerate(ordered)}
+
+    def decode(self, messages: pa.Array) -> Decoded:
+        """The rows of the messages."""
+        return self._decoder.decode(messages)
+
+    def place(self, column: Column, metadata: MetadataColumn | None) -> int | None:
+        """Where the decoded rows have this column; None where they do not."""
+        if metadata is not None:
+            return self._metadata_places.get(metadata.key.key)
+        return self._places.get(column.name)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What each row of a chunk is made of.
+
+    Attributes:
+        records: the raw records.
+        keys: rows of the keys; None where the table has no key columns.
+        values: rows of the values.
+        record: of each row the place of its record.
+        key_row: of each row the row of the key.
+        value_row: of each row the row of the value; -1 for a tombstone.
+    """
+
+    records: pa.Table
+    keys: Decoded | None
+    values: Decoded
+    record: Ints
+    key_row: Ints | None
+    value_row: Ints
+
+    @property
+    def is_tombstone(self) -> Flags:
+        """Whether a row comes from a record without a value."""
+        return self.value_row < 0
+
+    def of_record(self, values: pa.Array) -> pa.Array:
+        """Of each row the value of its record."""
+        return _take(values, self.record)
+
+    def of_key(self, place: int) -> pa.Array:
+        """A column of the key's rows."""
+        assert self.keys is not None
+        assert self.key_row is not None
+        return _take(one_array(self.keys.rows.column(place)), self.key_row)
+
+    def of_value(self, column: int | pa.Array | None) -> pa.Array:
+        """A column of the value's rows; NULL for tombstones."""
+        found = one_array(self.values.rows.column(column)) if isinstance(column, int) else column
+        if found is None:
+            return pa.repeat(RowKind.INSERT.value, len(self.record))
+        return _take(found, self.value_row)
+
+
+class _Bad:
+    """Records that cannot be read, the first reason of each."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[int, str] = {}
+
+    def add(self, positions: Iterator[int] | Sequence[int], reasons: Iterator[str] | Sequence[str]) -> None:
+        for position, reason in zip(positions, reasons, strict=True):
+            self._reasons.setdefault(position, reason)
+
+    def of(self, record: Ints) -> bool:
+        """Whether some row is of a bad record."""
+        return bool(self._reasons) and bool(np.isin(record, self.positions).any())
+
+    @property
+    def positions(self) -> list[int]:
+        return list(self._reasons)
+
+    @property
+    def sorted(self) -> tuple[BadRecord, ...]:
+        return tuple(BadRecord(position, reason) for position, reason in sorted(self._reasons.items()))
+
+
+def _positions(decoded: Decoded) -> Ints:
+    return np.arange(decoded.rows.num_rows) if decoded.positions is None else decoded.positions
+
+
+def _with_tombstones(record: Ints, value_row: Ints, values: pa.Array) -> tuple[Ints, Ints]:
+    """The rows of values, and one for each record without a value, in log order."""
+    if not values.null_count:
+        return record, value_row
+    tombstones = np.flatnonzero(is_null(values))
+    both = np.concatenate([record, tombstones])
+    order = np.argsort(both, kind="stable")
+    return both[order], np.concatenate([value_row, np.full(len(tombstones), -1)])[order]
+
+
+def _rows_of(positions: Ints, record: Ints) -> tuple[Ints, Ints]:
+    """Of each record its first row among the keys' rows, and how many it has."""
+    first = np.searchsorted(positions, record, side="left")
+    return first, np.searchsorted(positions, record, side="right") - first
+
+
+def _take(values: pa.Array, rows: Ints) -> pa.Array:
+    """The values of these rows, NULL for a negative one."""
+    if len(rows) == len(values) and (rows == np.arange(len(rows))).all():
+        return values
+    is_missing = rows < 0
+    return values.take(pa.array(rows, mask=is_missing if is_missing.any() else None))
+
+
+def _readable(metadata: MetadataColumn, records: pa.Table, bad: _Bad) -> pa.Array:
+    """A metadata column, one value a record; records whose value does not fit its type are bad."""
+    try:
+        return metadata.read(record_values(metadata.key.key, records))
+    except SchemaError:
+        found = [_readable_row(metadata, records.slice(row, 1), row, bad) for row in range(records.num_rows)]
+        return pa.concat_arrays(found)
+
+
+def _readable_row(metadata: MetadataColumn, record: pa.Table, row: int, bad: _Bad) -> pa.Array:
+    try:
+        return metadata.read(record_values(metadata.key.key, record))
+    except SchemaError as cause:
+        bad.add([row], [str(cause)])
+        return pa.nulls(1, metadata.column.type)

@@ -1,0 +1,164 @@
+"""What a step of a stream reads: asks the brokers what is there, and holds that against the offset so far."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from upsert.errors import ConfigurationError, RecordsExpiredError
+from upsert.kafka.client import admin
+from upsert.kafka.client.connection import Connection
+from upsert.kafka.offsets import Offset, share
+from upsert.kafka.positions import Positions
+from upsert.kafka.records import TopicPartition
+from upsert.kafka.table import KafkaTable
+
+LOG: Final = logging.getLogger("upsert.kafka")
+_GO_ON: Final = "set 'fail-on-data-loss' = 'false' to go on with what is left, or choose another checkpoint"
+
+
+class Planner:
+    """Plans the steps of one query, or one batch read; lives in one process, and keeps nothing that matters.
+
+    Args:
+        table: the table to read.
+        now: seconds on a clock that never goes back, for the discovery interval.
+    """
+
+    def __init__(self, table: KafkaTable, now: Callable[[], float] = time.monotonic) -> None:
+        self._table = table
+        self._connection = Connection(table.properties)
+        self._now = now
+        self._looked_s: float | None = None
+        self._latest: Offset | None = None
+
+    def next(
+        self, start: Offset, max_rows: int | None, until: Mapping[TopicPartition, int] | None = None
+    ) -> Offset:
+        """Where a step ends that begins at ``start``; ``start`` itself where nothing is new.
+
+        Args:
+            start: an earlier answer; the empty offset at first.
+            max_rows: about how many records the step may read; None: all.
+            until: read no further than this, and no partition that it lacks; None: no such limit.
+
+        Raises:
+            RecordsExpiredError: records not yet read are gone, and ``fail-on-data-loss`` is on.
+            ConfigurationError: a topic is missing, or partitions were added to an upsert topic.
+        """
+        known = self._with_discovered(start)
+        unfinished = [p for p, place in known.places.items() if not place.is_at_end]
+        latest = admin.latest_offsets(self._connection, unfinished) if unfinished else {}
+        self._check_not_shorter(known, latest)
+        ends = {partition: known.places[partition].capped(end) for partition, end in latest.items()}
+        self._latest = known.moved(ends)
+        if until is not None:
+            ends = {p: min(end, until.get(p, 0)) for p, end in ends.items()}
+        ahead = {p: end for p, end in ends.items() if end > known.places[p].at}
+        if not ahead:
+            return known
+        earliest = admin.earliest_offsets(self._connection, list(ahead))
+        self._check_not_expired(known, earliest)
+        available = {p: (min(end, max(known.places[p].at, earliest[p])), end) for p, end in ahead.items()}
+        return known.moved(share(available, max_rows))
+
+    def latest(self, start: Offset) -> Offset:
+        """Where the stream will be when it has read all that was there when the last step was planned."""
+        return start if self._latest is None else self._latest
+
+    def ends(self) -> dict[TopicPartition, int]:
+        """The ends of all partitions that there are now."""
+        partitions = [p for info in self._topics().values() for p in _partitions(info)]
+        return admin.latest_offsets(self._connection, partitions) if partitions else {}
+
+    def _topics(self) -> Mapping[str, admin.TopicInfo]:
+        values = self._table.values
+        return admin.topics(self._connection, names=self._table.topics, pattern=values["topic-pattern"])
+
+    def _with_discovered(self, start: Offset) -> Offset:
+        """The offset with the partitions that were found since; looks at the interval only."""
+        interval_s = self._table.values["scan.topic-partition-discovery.interval"] / 1000
+        now = self._now()
+        if self._looked_s is not None and (interval_s == 0 or now < self._looked_s + interval_s):
+            return start
+        infos = self._topics()
+        self._looked_s = now
+        self._check_all_there(infos)
+        kept = self._check_same_topics(start, infos)
+        positions = Positions(self._table, self._connection)
+        if start.ids and positions.are_bounded:
+            return kept  # the bounds were fixed when the query began, and nothing else belongs to it
+        found = [p for info in infos.values() for p in _partitions(info) if p not in kept.places]
+        self._check_no_new_partitions(kept, found)
+        places = positions.at_start(found) if not start.ids else positions.of_discovered(found)
+        return kept.entering(places, {name: info.id for name, info in infos.items()})
+
+    def _check_all_there(self, infos: Mapping[str, admin.TopicInfo]) -> None:
+        for name in self._table.topics or ():
+            if name not in infos:
+                raise ConfigurationError(
+                    f"{self._table.name}: topic {name!r} must exist, and the brokers do not know it; create "
+                    "it, or correct the option 'topic'"
+                )
+
+    def _check_same_topics(self, start: Offset, infos: Mapping[str, admin.TopicInfo]) -> Offset:
+        """The offset without topics that are gone, or that have been replaced by others of their name."""
+        lost = []
+        for name, id_ in start.ids.items():
+            info = infos.get(name)
+            numbers = [p.partition for p in start.places if p.topic == name]
+            if info is None:
+                self._lost(f"topic {name!r} is no longer there, or no longer among the topics of the query")
+                lost.append(name)
+            elif None not in (id_, info.id) and id_ != info.id:
+                self._lost(
+                    f"topic {name!r} was deleted and created again: the checkpoint belongs to the topic with "
+                    f"uuid {id_!r}, the brokers have {info.id!r}"
+                )
+                lost.append(name)
+            elif numbers and max(numbers) >= info.partitions:
+                self._lost(f"topic {name!r} has lost partitions: it has {info.partitions}")
+                lost.append(name)
+        return start.without(lost) if lost else start
+
+    def _check_no_new_partitions(self, known: Offset, found: Iterable[TopicPartition]) -> None:
+        if not self._table.is_upsert or self._table.values["allow-new-partitions"]:
+            return
+        added = next((partition for partition in found if partition.topic in known.ids), None)
+        if added is not None:
+            raise ConfigurationError(
+                f"{self._table.name}: topic {added.topic!r} must keep its partitions, and partition "
+                f"{added.partition} was added: keys move to other partitions then, and a key's older records "
+                "are no longer in order with its newer ones; copy the topic to a new one, or set "
+                "'allow-new-partitions' = 'true'"
+            )
+
+    def _check_not_expired(self, known: Offset, earliest: Mapping[TopicPartition, int]) -> None:
+        for partition, offset in earliest.items():
+            place = known.places[partition]
+            if place.at < offset:
+                self._lost(
+                    f"topic {partition.topic!r}, partition {partition.partition}: offsets {place.at} to "
+                    f"{offset - 1} were deleted before they were read"
+                )
+
+    def _check_not_shorter(self, known: Offset, latest: Mapping[TopicPartition, int]) -> None:
+        for partition, offset in latest.items():
+            place = known.places[partition]
+            if place.begin < place.at and offset < place.at:
+                self._lost(
+                    f"topic {partition.topic!r}, partition {partition.partition}: it ends at offset "
+                    f"{offset}, and has been read up to {place.at}; it was shortened (an unclean leader "
+                    f"election), and what is written below {place.at} will not be read"
+                )
+
+    def _lost(self, what: str) -> None:
+        if self._table.values["fail-on-data-loss"]:
+            raise RecordsExpiredError(f"{self._table.name}: {what}; {_GO_ON}")
+        LOG.warning("%s: %s; going on, as 'fail-on-data-loss' = 'false' says", self._table.name, what)
+
+
+def _partitions(info: admin.TopicInfo) -> list[TopicPartition]:
+    return [TopicPartition(info.name, number) for number in range(info.partitions)]

@@ -1,0 +1,193 @@
+"""What a task does: the records of a range become rows, folded or normalized where keys matter.
+
+Chunks are passed on one by one where nothing has to be folded, so a task needs memory for a few of them
+only. Folding remembers one row for each key of the range.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from enum import StrEnum
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from upsert.changelog.image_log import ImageLog
+from upsert.changelog.normalizer import Expiry, fold
+from upsert.errors import ConfigurationError, RecordsExpiredError
+from upsert.kafka.bad_records import LOG, BadRecords
+from upsert.kafka.client import admin
+from upsert.kafka.client.connection import Connection
+from upsert.kafka.client.consumer import read_range
+from upsert.kafka.decode import RecordDecoder
+from upsert.kafka.offsets import Range
+from upsert.kafka.record_metadata import record_metadata
+from upsert.kafka.table import KafkaTable
+from upsert.metadata_columns import MetadataColumn
+from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.schema import Column, TableSchema
+
+CHUNK_ROWS: Final = 65_536
+"""Records that are read and decoded at once: many enough for speed, few beside a task's memory."""
+
+_PLACE_OF_RECORD: Final = frozenset({"offset", "timestamp", "leader-epoch"})
+"""Metadata in which a record differs from its own repetition."""
+
+_TIME: Final = MetadataColumn(
+    Column("_record_time", pa.int64()),
+    record_metadata(topic_is_writable=False, partition_is_writable=False)["timestamp"],
+)
+"""The time of a record, where ``state.ttl`` needs it."""
+
+
+class Output(StrEnum):
+    """What a read gives of the records of a range."""
+
+    ROWS = "all rows as they come"
+    NEWEST = "the newest row of each key, +U or -D"
+    TABLE = "the newest row of each key that is not deleted"
+    CHANGES = "a full changelog, by the images that the query remembers"
+
+
+def output_of_stream(table: KafkaTable) -> Output:
+    """What a stream of the table gives.
+
+    Raises:
+        ConfigurationError: images must be remembered, and there is no place for them.
+    """
+    if table.is_upsert and table.values["changelog"] == "upsert":
+        return Output.NEWEST
+    if not table.is_upsert and not table.values["cdc-events-duplicate"]:
+        return Output.ROWS
+    if table.values["state.path"] is None:
+        what = "'changelog' = 'all'" if table.is_upsert else "'cdc-events-duplicate' = 'true'"
+        raise ConfigurationError(
+            f"{table.name}: {what} remembers the newest row of each key, and needs the option 'state.path', "
+            "a folder that the driver and all executors share; set it"
+            + (", or say 'changelog' = 'upsert' for a sink with the same key" if table.is_upsert else "")
+        )
+    return Output.CHANGES
+
+
+def rows_of(table: KafkaTable, part: Range, output: Output, query_id: str | None) -> Iterator[pa.Table]:
+    """The rows of a range, in log order: the table's columns, and ``_row_kind`` where they are changes.
+
+    Args:
+        table: the table.
+        part: the range.
+        output: what is made of the records.
+        query_id: whose images these are; needed for a changelog.
+
+    Raises:
+        SchemaError: a record cannot be read, and ``bad-records = fail``.
+        RecordsExpiredError: records of the range are gone, and ``fail-on-data-loss`` is on.
+        MissingStateError: the images that the range begins with are gone.
+    """
+    match output:
+        case Output.ROWS:
+            return _decoded(table, part)
+        case Output.NEWEST:
+            return _newest(table, part)
+        case Output.TABLE:
+            return _present(_newest(table, part))
+        case Output.CHANGES:
+            return _changes(table, part, query_id)
+
+
+def _decoded(table: KafkaTable, part: Range, hidden: Sequence[MetadataColumn] = ()) -> Iterator[pa.Table]:
+    connection = Connection(table.properties)
+    decoder = RecordDecoder(table, part.partition.topic, hidden)
+    bad_records = BadRecords(table, connection, part.partition)
+    for records in _records(table, connection, part, decoder.wanted | bad_records.wanted):
+        decoded = decoder.decode(records)
+        bad_records.handle(records, decoded)
+        yield decoded.rows
+    bad_records.report()
+
+
+def _records(
+    table: KafkaTable, connection: Connection, part: Range, wanted: frozenset[str]
+) -> Iterator[pa.Table]:
+    """The raw records of a range; past a gap where ``fail-on-data-loss`` is off."""
+    start = part.start
+    while start < part.end:
+        try:
+            for records in read_range(
+                connection, part.partition, start, part.end, wanted, max_rows=CHUNK_ROWS
+            ):
+                yield records
+                if records.num_rows:
+                    start = records.column("offset")[-1].as_py() + 1
+            return
+        except RecordsExpiredError:
+            if table.values["fail-on-data-loss"]:
+                raise
+        earliest = admin.earliest_offsets(connection, [part.partition])[part.partition]
+        if earliest <= start:
+            return  # the log ends before the range does: it was shortened, and nothing more will come
+        LOG.warning(
+            "%s: %s: offsets %d to %d were deleted before they were read; going on, as 'fail-on-data-loss' = "
+            "'false' says",
+            table.name,
+            part.partition,
+            start,
+            earliest - 1,
+        )
+        start = earliest
+
+
+def _newest(table: KafkaTable, part: Range) -> Iterator[pa.Table]:
+    """One row for each key; what is kept at any time is at most twice that, and a chunk."""
+    kept: list[pa.Table] = []
+    folded = 0
+    for rows in _decoded(table, part):
+        kept.append(rows)
+        if sum(map(len, kept)) > 2 * folded + 8 * CHUNK_ROWS:
+            kept = [fold(pa.concat_tables(kept), table.primary_key)]
+            folded = len(kept[0])
+    if kept:
+        yield fold(pa.concat_tables(kept), table.primary_key)
+
+
+def _present(rows: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    for newest in rows:
+        values = newest.filter(pc.equal(newest.column(ROW_KIND_COLUMN), RowKind.UPDATE_AFTER.value))
+        place = values.column_names.index(ROW_KIND_COLUMN)
+        yield values.set_column(place, ROW_KIND_COLUMN, pa.repeat(RowKind.INSERT.value, values.num_rows))
+
+
+def _changes(table: KafkaTable, part: Range, query_id: str | None) -> Iterator[pa.Table]:
+    if query_id is None:
+        raise ConfigurationError(f"{table.name}: a full changelog is read by a streaming query only")
+    ttl_ms = table.values["state.ttl"]
+    hidden = () if ttl_ms is None else (_TIME,)
+    log = ImageLog.open(
+        _state_folder(table, part, query_id),
+        _plain(table.schema, hidden),
+        str(part.partition),
+        beginning=part.begin,
+    )
+    expiry = None if ttl_ms is None else Expiry(_TIME.column.name, ttl_ms)
+    records = _decoded(table, part, hidden)
+    for rows in log.advance(part.start, part.end, records, compare=_compared(table), expiry=expiry):
+        yield rows.drop_columns([column.column.name for column in hidden]) if hidden else rows
+
+
+def _state_folder(table: KafkaTable, part: Range, query_id: str) -> str:
+    """A folder for one partition of one topic; a topic that is created again has another one."""
+    name = f"{part.partition}" if part.topic_id is None else f"{part.partition}-{part.topic_id}"
+    return os.path.join(table.values["state.path"], query_id, name)
+
+
+def _plain(schema: TableSchema, hidden: Sequence[MetadataColumn]) -> TableSchema:
+    """The columns of images: metadata is data here."""
+    own = (*schema.columns, *(column.column for column in hidden))
+    return TableSchema(tuple(replace(c, metadata=None, virtual=False) for c in own), schema.primary_key)
+
+
+def _compared(table: KafkaTable) -> list[str]:
+    places = {c.column.name for c in table.metadata(writing=False) if c.key.key in _PLACE_OF_RECORD}
+    return [name for name in table.schema.names if name not in places]

@@ -1,0 +1,158 @@
+"""Spark partitions from a Kafka table: offsets, and ranges of them, for a stream and for a batch.
+
+A reader is made, pickled and dropped by Spark as it likes; what a task needs is in its partition. One process
+on the driver plans all micro-batches of a query; it keeps the planner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from upsert.errors import ConfigurationError
+from upsert.kafka.declaration import check_asked
+from upsert.kafka.offsets import Offset, Range, ranges, split
+from upsert.kafka.planning import Planner
+from upsert.kafka.reading import Output, output_of_stream, rows_of
+from upsert.kafka.records import TopicPartition
+from upsert.kafka.table import KafkaTable
+from upsert.managed.spark_schema import arrow_schema
+from upsert.rowkind import ROW_KIND_COLUMN
+
+BATCH_ROWS: Final = 65_536
+"""Rows of an Arrow batch that goes to the JVM: large enough for speed, small beside a task's memory."""
+_QUERY_ID: Final = "sql.streaming.queryId"
+
+
+@dataclass(frozen=True)
+class RangePartition(InputPartition):
+    """A range of offsets of one partition, for one task."""
+
+    part: Range
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads topics step by step; where it stands is in Spark's checkpoint alone."""
+
+    def __init__(self, table: KafkaTable, asked: StructType) -> None:
+        """Check what is asked of the table.
+
+        Raises:
+            SchemaError: ``asked`` does not fit the table.
+            ConfigurationError: ``_row_kind`` or ``state.path`` is missing.
+        """
+        check_asked(asked, table)
+        if table.is_changelog and ROW_KIND_COLUMN not in asked.names:
+            raise ConfigurationError(
+                f"{table.name}: a stream of changes must have the column {ROW_KIND_COLUMN!r}, or deletions "
+                "would look like rows; leave out 'row-kind' = 'false', or name the column in .schema(…)"
+            )
+        self._table = table
+        self._asked = asked
+        self._output = output_of_stream(table)
+        self._planner: Planner | None = None
+        self._until: dict[TopicPartition, int] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the planner: its clients belong to the process that made them."""
+        return self.__dict__ | {"_planner": None}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """No partition yet: which there are, and where they begin, the first `latestOffset` finds out.
+
+        Spark asks for this again when it replays the first micro-batch, so it may not depend on the clock.
+        """
+        return Offset().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """``max-rows-per-trigger``."""
+        return ReadMaxRows(self._table.values["max-rows-per-trigger"])
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Read no further than what is there now."""
+        self._until = self._planning().ends()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """The end of the next step; ``start`` itself when nothing is new.
+
+        Raises:
+            RecordsExpiredError: records not yet read are gone, and ``fail-on-data-loss`` is on.
+            ConfigurationError: the checkpoint is not of this format, a topic is missing, or partitions were
+                added to an upsert topic.
+        """
+        max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        begun = Offset.from_json(start, self._table.name)
+        return self._planning().next(begun, max_rows, self._until).to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where the stream will be when it has read all: for the progress that Spark shows."""
+        return self._planning().latest(Offset()).to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[RangePartition]:
+        """One range for each partition that the step reaches, or more where ``scan.parallelism`` says so."""
+        first, last = (Offset.from_json(offset, self._table.name) for offset in (start, end))
+        return _partitions(self._table, ranges(first, last))
+
+    def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        """The rows of a range."""
+        context = TaskContext.get()
+        query_id = None if context is None else context.getLocalProperty(_QUERY_ID)
+        return _batches(rows_of(self._table, partition.part, self._output, query_id), self._asked)
+
+    def _planning(self) -> Planner:
+        if self._planner is None:
+            self._planner = Planner(self._table)
+        return self._planner
+
+
+class BatchReader(DataSourceReader):
+    """Reads what is in topics when the query is planned: of an upsert topic the rows that are not deleted."""
+
+    def __init__(self, table: KafkaTable, asked: StructType) -> None:
+        """Check what is asked of the table.
+
+        Raises:
+            SchemaError: ``asked`` does not fit the table.
+            ConfigurationError: rows that are changes are asked for without ``_row_kind``.
+        """
+        check_asked(asked, table)
+        if table.is_changelog and not table.is_upsert and ROW_KIND_COLUMN not in asked.names:
+            raise ConfigurationError(
+                f"{table.name}: the format {table.value.format_name!r} holds changes, and without the column "
+                f"{ROW_KIND_COLUMN!r} deletions would look like rows; leave out 'row-kind' = 'false'"
+            )
+        self._table = table
+        self._asked = asked
+
+    def partitions(self) -> list[RangePartition]:
+        """One range for each partition: from where a stream would begin to its bound, or to its end now."""
+        planner = Planner(self._table)
+        end = planner.next(Offset(), None)
+        return _partitions(self._table, ranges(Offset(), end))
+
+    def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        """The rows of a range; those of an upsert topic are of kind ``+I``."""
+        output = Output.TABLE if self._table.is_upsert else Output.ROWS
+        return _batches(rows_of(self._table, partition.part, output, None), self._asked)
+
+
+def _partitions(table: KafkaTable, found: list[Range]) -> list[RangePartition]:
+    """Only rows that are merely added may be split: the changes of a key have to stay in order."""
+    tasks = table.values["scan.parallelism"]
+    parts = found if tasks is None or table.is_changelog else split(found, tasks)
+    return [RangePartition(part) for part in parts]
+
+
+def _batches(tables: Iterable[pa.Table], asked: StructType) -> Iterator[pa.RecordBatch]:
+    """The rows as Spark demands them: the columns asked for, exact Arrow types and nullability."""
+    schema = arrow_schema(asked)
+    for rows in tables:
+        chosen = pa.Table.from_arrays([rows.column(name) for name in schema.names], schema=schema)
+        yield from chosen.to_batches(max_chunksize=BATCH_ROWS)
