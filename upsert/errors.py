@@ -14,6 +14,7 @@
     ├── DeliveryError         Kafka did not take some records: write them again
     ├── FencedError           another attempt writes in this one's place: stop
     ├── MissingStateError     what a query remembers is gone or is another's: restore it, or begin anew
+    ├── BrokenPayloadError    rows were damaged between two tasks: run the batch again
     ├── UntrackedChangesError a commit wrote rows that no change stream shows: reload what depends on it
     └── CorruptTableError     a file is missing, damaged or of another format: restore it
 
@@ -78,6 +79,10 @@ class FencedError(UpsertError):
 
 class MissingStateError(UpsertError):
     """The state of a streaming query does not belong to its checkpoint: it is gone, too old, or further on."""
+
+
+class BrokenPayloadError(UpsertError):
+    """Rows that reached a task are not what another task sent; the micro-batch emitted nothing."""
 
 
 class UntrackedChangesError(UpsertError):

@@ -1,0 +1,63 @@
+"""Rows as binary values on their way through Spark: one Arrow IPC stream a blob, with a label (pure).
+
+Spark then moves a few binary values instead of rows, and neither the JVM nor pandas converts any of them.
+What comes out of a shuffle or a state store is parsed and checked like any other input, never unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+from upsert.errors import BrokenPayloadError
+
+BLOB_BYTES: Final = 4 << 20
+"""Bytes of a blob about: the JVM allocates each one whole, so a few large ones exhaust its direct memory."""
+
+_ABOUT: Final = b"upsert"
+
+
+def to_blobs(rows: pa.Table, about: Mapping[str, Any], *, blob_bytes: int = BLOB_BYTES) -> Iterator[bytes]:
+    """The rows as blobs of about ``blob_bytes`` at most, in order; a single row may exceed it.
+
+    Args:
+        rows: any rows; none give no blob.
+        about: JSON values that every blob carries.
+        blob_bytes: where to cut.
+
+    >>> (blob,) = to_blobs(pa.table({"k": [1, 2]}), {"side": 1})
+    >>> rows, about = from_blob(blob)
+    >>> rows.to_pydict(), about
+    ({'k': [1, 2]}, {'side': 1})
+    """
+    schema = rows.schema.with_metadata({_ABOUT: json.dumps(about).encode()})
+    count = max(1, rows.num_rows * blob_bytes // max(rows.nbytes, 1))
+    for batch in rows.combine_chunks().to_batches(max_chunksize=count):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, schema) as writer:
+            writer.write_batch(batch)
+        yield sink.getvalue().to_pybytes()
+
+
+def from_blob(blob: bytes | pa.Buffer) -> tuple[pa.Table, dict[str, Any]]:
+    """The rows of a blob, and what it carries with them.
+
+    Raises:
+        BrokenPayloadError: the bytes are none.
+    """
+    try:
+        with pa.ipc.open_stream(blob) as reader:
+            rows = reader.read_all()
+        rows.validate(full=True)
+        about = json.loads((rows.schema.metadata or {})[_ABOUT])
+        if not isinstance(about, dict):
+            raise ValueError(f"it carries {about!r}")
+    except (pa.ArrowException, OSError, ValueError, KeyError) as cause:
+        raise BrokenPayloadError(
+            f"rows on their way must come as Arrow streams from the task that sent them, got {len(blob)} "
+            f"bytes that are none ({cause}); run the micro-batch again"
+        ) from cause
+    return rows.replace_schema_metadata(None), about
