@@ -48,16 +48,19 @@ class Offset:
         places: by partition.
         ids: the uuid of each topic, by which one that was deleted and created again is told; None from
             brokers that have none.
+        stream: a name of its own for every stream, given with its first step: what it remembers is kept under
+            it, for one query may read a topic twice. None before that.
 
-    >>> one = Offset({TopicPartition("words", 0): Place(0, 42)}, {"words": "x7"})
-    >>> one.to_json()
-    {'topics': {'words': {'begin': {'0': 0}, 'id': 'x7', 'partitions': {'0': 42}, 'until': {}}}}
+    >>> one = Offset({TopicPartition("words", 0): Place(0, 42)}, {"words": "x7"}, "s1")
+    >>> one.to_json()["topics"]
+    {'words': {'begin': {'0': 0}, 'id': 'x7', 'partitions': {'0': 42}, 'until': {}}}
     >>> Offset.from_json(one.to_json(), "upsert-kafka") == one
     True
     """
 
     places: Mapping[TopicPartition, Place] = field(default_factory=dict)
     ids: Mapping[str, str | None] = field(default_factory=dict)
+    stream: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The form that Spark keeps; equal offsets give equal text."""
@@ -71,7 +74,7 @@ class Offset:
             entry["partitions"][str(partition)] = place.at
             if place.until is not None:
                 entry["until"][str(partition)] = place.until
-        return {"topics": topics}
+        return {"stream": self.stream, "topics": topics}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], of: str) -> Self:
@@ -94,7 +97,8 @@ class Offset:
                 for name, entry in value["topics"].items()
                 for number, at in entry["partitions"].items()
             }
-            return cls(places, {name: _id(entry["id"]) for name, entry in value["topics"].items()})
+            ids = {name: _name(entry["id"]) for name, entry in value["topics"].items()}
+            return cls(places, ids, _name(value["stream"]))
         except (KeyError, TypeError, ValueError, AttributeError):
             raise ConfigurationError(
                 f"{of}: the checkpoint must hold offsets of Kafka topics, got {value!r}; choose another one"
@@ -125,7 +129,7 @@ def _whole(value: object) -> int:
     return value
 
 
-def _id(value: object) -> str | None:
+def _name(value: object) -> str | None:
     if value is not None and not isinstance(value, str):
         raise ValueError(value)
     return value
@@ -138,6 +142,7 @@ class Range:
     Attributes:
         partition: topic and number.
         topic_id: the topic's uuid.
+        stream: the stream that reads it.
         begin: where the query began in this partition.
         start: first offset.
         end: offset after the last one.
@@ -145,6 +150,7 @@ class Range:
 
     partition: TopicPartition
     topic_id: str | None
+    stream: str | None
     begin: int
     start: int
     end: int
@@ -158,14 +164,15 @@ def ranges(start: Offset, end: Offset) -> list[Range]:
         is_same = known is not None and start.ids[partition.topic] == end.ids[partition.topic]
         first = known.at if known is not None and is_same else place.begin
         if first < place.at:
-            found.append(Range(partition, end.ids[partition.topic], place.begin, first, place.at))
+            topic_id = end.ids[partition.topic]
+            found.append(Range(partition, topic_id, end.stream, place.begin, first, place.at))
     return found
 
 
 def split(found: Iterable[Range], tasks: int) -> list[Range]:
     """The same offsets in at least ``tasks`` ranges of about equal size, where there are enough of them.
 
-    >>> whole = Range(TopicPartition("words", 0), None, 0, 10, 20)
+    >>> whole = Range(TopicPartition("words", 0), None, None, 0, 10, 20)
     >>> [(part.start, part.end) for part in split([whole], 2)]
     [(10, 15), (15, 20)]
     """

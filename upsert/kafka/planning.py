@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from upsert.errors import ConfigurationError, RecordsExpiredError
+from upsert.kafka.cleanup import cleanup_warning
 from upsert.kafka.client import admin
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.offsets import Offset, share
@@ -25,12 +28,19 @@ class Planner:
     Args:
         table: the table to read.
         now: seconds on a clock that never goes back, for the discovery interval.
+        new_name: makes the name of a stream that begins.
     """
 
-    def __init__(self, table: KafkaTable, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        table: KafkaTable,
+        now: Callable[[], float] = time.monotonic,
+        new_name: Callable[[], str] = lambda: uuid.uuid4().hex,
+    ) -> None:
         self._table = table
         self._connection = Connection(table.properties)
         self._now = now
+        self._new_name = new_name
         self._looked_s: float | None = None
         self._latest: Offset | None = None
 
@@ -84,6 +94,8 @@ class Planner:
         if self._looked_s is not None and (interval_s == 0 or now < self._looked_s + interval_s):
             return start
         infos = self._topics()
+        if self._looked_s is None:
+            self._look_first()
         self._looked_s = now
         self._check_all_there(infos)
         kept = self._check_same_topics(start, infos)
@@ -93,7 +105,19 @@ class Planner:
         found = [p for info in infos.values() for p in _partitions(info) if p not in kept.places]
         self._check_no_new_partitions(kept, found)
         places = positions.at_start(found) if not start.ids else positions.of_discovered(found)
-        return kept.entering(places, {name: info.id for name, info in infos.items()})
+        entered = kept.entering(places, {name: info.id for name, info in infos.items()})
+        return replace(entered, stream=start.stream or self._new_name()) if entered.ids else entered
+
+    def _look_first(self) -> None:
+        """Once, before anything is read: what can be seen of the topics and would be noticed late."""
+        if warning := cleanup_warning(self._table):
+            LOG.warning(warning)
+        copies = self._table.values["bad-records.topic"]
+        if copies is not None and not admin.topics(self._connection, names=copies):
+            raise ConfigurationError(
+                f"{self._table.name}: option 'bad-records.topic' must name an existing topic, and the "
+                f"brokers do not know {copies[0]!r}; create it"
+            )
 
     def _check_all_there(self, infos: Mapping[str, admin.TopicInfo]) -> None:
         for name in self._table.topics or ():

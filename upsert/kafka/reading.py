@@ -177,9 +177,9 @@ def _changes(table: KafkaTable, part: Range, query_id: str | None) -> Iterator[p
 
 
 def _state_folder(table: KafkaTable, part: Range, query_id: str) -> str:
-    """A folder for one partition of one topic; a topic that is created again has another one."""
-    name = f"{part.partition}" if part.topic_id is None else f"{part.partition}-{part.topic_id}"
-    return os.path.join(table.values["state.path"], query_id, name)
+    """A folder for one partition of one stream; a topic that is created again has another one."""
+    name = str(part.partition) if part.topic_id is None else f"{part.partition}-{part.topic_id}"
+    return os.path.join(table.values["state.path"], query_id, part.stream or "", name)
 
 
 def _plain(schema: TableSchema, hidden: Sequence[MetadataColumn]) -> TableSchema:

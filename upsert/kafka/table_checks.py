@@ -11,6 +11,7 @@ from typing import Any
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.kafka.options import UPSERT
 from upsert.schema import TableSchema
+from upsert.types import is_scalar
 
 _NEEDED_BY_MODE = {
     "scan.bounded.mode": {
@@ -48,6 +49,12 @@ def check_options(
         raise ConfigurationError(
             f"{of}: options 'bad-records' = 'dead-letter' and 'bad-records.topic' must be given together"
         )
+    copies = values["bad-records.topic"]
+    if copies is not None and (len(copies) != 1 or copies[0] in (values["topic"] or ())):
+        raise ConfigurationError(
+            f"{of}: option 'bad-records.topic' must be one topic that the table does not read itself, got "
+            f"{';'.join(copies)!r}"
+        )
     if values.get("cdc-events-duplicate") and not schema.primary_key:
         raise ConfigurationError(
             f"{of}: option 'cdc-events-duplicate' needs a PRIMARY KEY, by which repeated changes are known"
@@ -71,6 +78,18 @@ def _check_upsert(schema: TableSchema, values: Mapping[str, Any], of: str) -> No
         )
     if values["key.format"] is None:
         raise ConfigurationError(f"{of}: option 'key.format' is required: the format of the primary key")
+    if values["changelog"] == "upsert":
+        _check_nullable(schema, of)
+
+
+def _check_nullable(schema: TableSchema, of: str) -> None:
+    for column in schema.columns:
+        is_of_value = column.metadata is None or ("." in column.metadata and column.metadata[:4] != "key.")
+        if is_of_value and not column.nullable and column.name not in schema.primary_key:
+            raise SchemaError(
+                f"{of}: column {column.name!r} must not be NOT NULL with 'changelog' = 'upsert', whose "
+                "deletions have only the columns of the key; leave out NOT NULL, or say 'changelog' = 'all'"
+            )
 
 
 def _check_modes(values: Mapping[str, Any], of: str) -> None:
@@ -104,7 +123,7 @@ def _check_group(values: Mapping[str, Any], properties: Mapping[str, str], of: s
 
 
 def _check_sink(values: Mapping[str, Any], of: str) -> None:
-    rows, interval = values["sink.buffer-flush.max-rows"], values["sink.buffer-flush.interval"]
+    rows, interval = values.get("sink.buffer-flush.max-rows", 0), values.get("sink.buffer-flush.interval", 0)
     if (rows > 0) != (interval > 0):
         raise ConfigurationError(
             f"{of}: options 'sink.buffer-flush.max-rows' and 'sink.buffer-flush.interval' must be set to be "
@@ -116,11 +135,19 @@ def _check_sink(values: Mapping[str, Any], of: str) -> None:
             f"{of}: option 'sink.transactional-id-prefix' must be specified for 'exactly-once'; no other "
             "query that writes to these brokers may have it"
         )
+    if guarantee == "exactly-once" and values["topic"] is None:
+        raise ConfigurationError(
+            f"{of}: 'exactly-once' needs the option 'topic', for the first topic keeps the number of the "
+            f"last micro-batch; got 'topic-pattern' = {values['topic-pattern']!r}"
+        )
 
 
 def _check_columns_named(schema: TableSchema, values: Mapping[str, Any], of: str) -> None:
-    if values["sequence.field"] is not None:
-        schema.type_of(values["sequence.field"], f"{of}: option 'sequence.field'")
+    sequence = values.get("sequence.field")
+    if sequence is not None and not is_scalar(schema.type_of(sequence, f"{of}: option 'sequence.field'")):
+        raise SchemaError(
+            f"{of}: option 'sequence.field' must name a column of a scalar type, got {sequence!r}"
+        )
 
 
 def check_key_columns(

@@ -1,0 +1,227 @@
+"""Records to rows: against a loop over records, and the corners one by one."""
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from upsert import types
+from upsert.kafka.decode import DecodedRecords, RecordDecoder
+from upsert.kafka.options import PLAIN, UPSERT
+from upsert.kafka.records import RECORD_SCHEMA
+from upsert.kafka.table import KafkaTable
+from upsert.schema import Column, TableSchema
+
+WHERE = {"properties.bootstrap.servers": "localhost:9092", "topic": "t"}
+JSON = {**WHERE, "key.format": "json", "value.format": "json"}
+WORDS = TableSchema.of({"word": pa.string(), "n": pa.int64()}, primary_key=["word"])
+
+
+def record(key: object = None, value: object = None, offset: int = 0, **other: Any) -> dict[str, Any]:
+    """A raw record; a key or value that is neither bytes nor None becomes JSON."""
+    key, value = (
+        part if part is None or isinstance(part, bytes) else json.dumps(part).encode()
+        for part in (key, value)
+    )
+    defaults = {
+        "topic": "t",
+        "partition": 0,
+        "timestamp": 1_000,
+        "timestamp-type": "CreateTime",
+        "leader-epoch": 0,
+        "headers": [],
+    }
+    return defaults | {"key": key, "value": value, "offset": offset} | other
+
+
+def raw(*records: dict[str, Any]) -> pa.Table:
+    return pa.Table.from_pylist(list(records), RECORD_SCHEMA)
+
+
+def decode(table: KafkaTable, *records: dict[str, Any]) -> DecodedRecords:
+    return RecordDecoder(table, "t").decode(raw(*records))
+
+
+def rows(table: KafkaTable, *records: dict[str, Any]) -> list[tuple[Any, ...]]:
+    found = decode(table, *records)
+    assert found.bad == ()
+    return [tuple(row.values()) for row in found.rows.to_pylist()]
+
+
+def words(connector: str = UPSERT, schema: TableSchema = WORDS, **options: str) -> KafkaTable:
+    given = {name.replace("__", "-").replace("_", "."): value for name, value in options.items()}
+    return KafkaTable.of(connector, schema, JSON | given)
+
+
+def test_a_value_is_an_update_and_no_value_a_deletion() -> None:
+    assert rows(words(), record({"word": "a"}, {"word": "a", "n": 1}), record({"word": "a"})) == [
+        ("a", 1, "+U"),
+        ("a", None, "-D"),
+    ]
+
+
+def test_a_record_without_a_key_gives_no_row_and_is_counted() -> None:
+    found = decode(words(), record(None, {"word": "a", "n": 1}), record(None, None), record({"word": "b"}))
+    assert found.rows.to_pylist() == [{"word": "b", "n": None, "_row_kind": "-D"}]
+    assert (found.without_key, found.bad) == (2, ())
+
+
+def test_value_fields_win_over_key_fields() -> None:
+    assert rows(words(), record({"word": "key"}, {"word": "value", "n": 1})) == [("value", 1, "+U")]
+
+
+def test_columns_of_the_key_come_from_it_where_the_value_leaves_them_out() -> None:
+    table = words(value_fields__include="EXCEPT_KEY")
+    assert rows(table, record({"word": "key"}, {"word": "value", "n": 1})) == [("key", 1, "+U")]
+
+
+def test_several_rows_in_key_and_value_are_paired_each_with_each() -> None:
+    table = words(PLAIN, value_fields__include="EXCEPT_KEY", key_fields="word")
+    found = rows(
+        table,
+        record([{"word": "a"}, {"word": "b"}], [{"n": 1}, {"n": 2}]),
+        record({"word": "c"}, {"n": 3}),
+        record([], {"n": 4}),
+    )
+    assert found == [("a", 1), ("b", 1), ("a", 2), ("b", 2), ("c", 3)]
+
+
+def test_insert_only_topics_have_no_kinds_and_no_deletions() -> None:
+    assert rows(
+        words(PLAIN, key_fields="word"), record({"word": "a"}, {"word": "a", "n": 1}), record({"word": "a"})
+    ) == [("a", 1)]
+
+
+def test_a_record_that_cannot_be_read_is_named_and_gives_nothing() -> None:
+    found = decode(
+        words(),
+        record({"word": "a"}, {"word": "a", "n": 1}),
+        record({"word": "b"}, b"{"),
+        record(b"[", {"word": "c", "n": 1}),
+        record({"word": "d"}, {"word": "d", "n": "many"}),
+        record({"word": "e"}),
+    )
+    assert [row["word"] for row in found.rows.to_pylist()] == ["a", "e"]
+    assert [bad.position for bad in found.bad] == [1, 2, 3]
+    assert [bad.reason.split(":")[0] for bad in found.bad] == ["value", "key", "value"]
+
+
+def test_not_null_columns_are_checked_but_in_deletions() -> None:
+    schema = TableSchema((Column("word", pa.string()), Column("n", pa.int64(), nullable=False)), ("word",))
+    found = decode(
+        words(schema=schema), record({"word": "a"}, {"word": "a", "n": None}), record({"word": "b"})
+    )
+    assert [row["word"] for row in found.rows.to_pylist()] == ["b"]
+    assert "NOT NULL" in found.bad[0].reason
+
+
+def test_a_column_that_differs_between_key_and_value_is_found_where_asked_for() -> None:
+    table = words(fields_verify__integrity="true")
+    found = decode(
+        table,
+        record({"word": "a"}, {"word": "a", "n": 1}),
+        record({"word": "b"}, {"word": "x", "n": 1}),
+        record({"word": "c"}),
+    )
+    assert [row["word"] for row in found.rows.to_pylist()] == ["a", "c"]
+    (bad,) = found.bad
+    assert bad.reason == "column 'word' must be the same in key and value, got 'b' and 'x'"
+
+
+METADATA = {
+    "topic": (pa.string(), "topic", "t"),
+    "partition": (pa.int32(), "partition", 0),
+    "as a number of 64 bits": (pa.int64(), "partition", 0),
+    "leader": (pa.int32(), "leader-epoch", 0),
+    "offset": (pa.int64(), "offset", 3),
+    "time": (types.TIMESTAMP, "timestamp", 1_583_673_131_123_000),
+    "time in ms": (pa.int64(), "timestamp", 1_583_673_131_123),
+    "local time": (types.TIMESTAMP_NTZ, "timestamp", 1_583_673_131_123_000),
+    "kind of time": (pa.string(), "timestamp-type", "CreateTime"),
+    "headers": (pa.map_(pa.string(), pa.binary()), "headers", [("k", None), ("j", b"2")]),
+    "all headers": (
+        pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+        "header-list",
+        [{"key": "k", "value": b"1"}, {"key": "j", "value": b"2"}, {"key": "k", "value": None}],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", METADATA)
+def test_metadata_of_a_record(name: str) -> None:
+    type_, key, expected = METADATA[name]
+    options = {k: v for k, v in JSON.items() if k != "key.format"}
+    schema = TableSchema((Column("n", pa.int64()), Column("m", type_, metadata=key, virtual=True)))
+    table = KafkaTable.of(PLAIN, schema, options)
+    headers = [{"key": "k", "value": b"1"}, {"key": "j", "value": b"2"}, {"key": "k", "value": None}]
+    decoder = RecordDecoder(table, "t")
+    assert decoder.wanted == {"key", "value", "offset"} | {"headers" if "header" in key else key}
+    records = raw(record(None, {"n": 1}, 3, timestamp=1_583_673_131_123, headers=headers))
+    found = decoder.decode(records).rows.column("m")
+    assert found.type == table.schema.type_of("m")
+    values = found.cast(pa.int64()) if pa.types.is_timestamp(type_) else found
+    got = values[0].as_py()
+    assert (sorted(got) if key == "headers" else got) == (sorted(expected) if key == "headers" else expected)
+
+
+def test_no_headers_are_an_empty_map() -> None:
+    options = {k: v for k, v in JSON.items() if k != "key.format"}
+    column = Column("h", pa.map_(pa.string(), pa.binary()), metadata="headers")
+    table = KafkaTable.of(PLAIN, TableSchema((Column("n", pa.int64()), column)), options)
+    assert rows(
+        table, record(None, {"n": 1}), record(None, {"n": 2}, headers=[{"key": "a", "value": b""}])
+    ) == [
+        (1, []),
+        (2, [("a", b"")]),
+    ]
+
+
+def test_metadata_that_does_not_fit_its_column_makes_a_record_bad() -> None:
+    """A producer may write any number as the time; a TIMESTAMP ends in the year 294247."""
+    options = {k: v for k, v in JSON.items() if k != "key.format"}
+    column = Column("ts", types.TIMESTAMP, metadata="timestamp", virtual=True)
+    table = KafkaTable.of(PLAIN, TableSchema((Column("n", pa.int64()), column)), options)
+    found = decode(table, record(None, {"n": 1}, timestamp=2**62), record(None, {"n": 2}))
+    assert [row["n"] for row in found.rows.to_pylist()] == [2]
+    assert found.bad[0].position == 0
+    assert "metadata 'timestamp'" in found.bad[0].reason
+
+
+def test_tombstones_have_the_metadata_of_their_record() -> None:
+    column = Column("at", pa.int64(), metadata="offset", virtual=True)
+    schema = TableSchema((*WORDS.columns, column), ("word",))
+    assert rows(words(schema=schema), record({"word": "a"}, None, 7)) == [("a", None, 7, "-D")]
+
+
+NAMES = st.sampled_from(["a", "b", "c"])
+KEYS = st.none() | st.just(b"{") | st.lists(NAMES, max_size=3) | NAMES
+VALUES = st.none() | st.just(b"nonsense") | st.tuples(NAMES, st.none() | st.integers(0, 9))
+
+
+@given(st.lists(st.tuples(KEYS, VALUES), max_size=12), st.booleans(), st.booleans())
+def test_any_records_against_a_loop(drawn: list[tuple[Any, Any]], is_upsert: bool, all_fields: bool) -> None:
+    """What Flink's deserializer does record by record, with bad ones named."""
+    options = {} if all_fields else {"value_fields__include": "EXCEPT_KEY"}
+    table = words(UPSERT, **options) if is_upsert else words(PLAIN, key_fields="word", **options)
+    records, expected, bad, without_key = [], [], [], 0
+    for position, (key, value) in enumerate(drawn):
+        keys = [key] if isinstance(key, str) else key
+        message = value if value is None or isinstance(value, bytes) else {"word": value[0], "n": value[1]}
+        encoded = keys if keys is None or isinstance(keys, bytes) else [{"word": name} for name in keys]
+        records.append(record(encoded, message, position))
+        if key == b"{" or isinstance(value, bytes):
+            bad.append(position)
+        elif key is None:
+            without_key += 1
+        elif value is not None:
+            kinds = ["+U"] if is_upsert else []
+            expected += [(value[0] if all_fields else name, value[1], *kinds) for name in keys]
+        elif is_upsert:
+            expected += [(name, None, "-D") for name in keys]
+    found = decode(table, *records)
+    assert [tuple(row.values()) for row in found.rows.to_pylist()] == expected
+    assert [record.position for record in found.bad] == bad
+    assert found.without_key == without_key
