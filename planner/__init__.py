@@ -1,9 +1,10 @@
-"""Delta joins found in ordinary queries: `optimize` rewrites a DataFrame, `explain` says why it did."""
+"""Ordinary queries over changelogs made right and cheap: `optimize` rewrites them, `explain` says why."""
 
 from planner.api import check_sink, explain, optimize
 from planner.errors import PlanBuildError, PlanError
 from planner.explain import Explanation, JoinReport, Lookups
 from planner.optimizer import RULES
+from planner.topic_reports import TopicReport
 
 __all__ = [
     "RULES",
@@ -12,6 +13,7 @@ __all__ = [
     "Lookups",
     "PlanBuildError",
     "PlanError",
+    "TopicReport",
     "check_sink",
     "explain",
     "optimize",

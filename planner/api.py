@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -11,30 +12,37 @@ from planner.conditions import Refused
 from planner.errors import PlanError
 from planner.explain import Explanation, explanation_of
 from planner.jvm import Catalyst
-from planner.optimizer import Trace, optimize_plan
+from planner.optimizer import CHEAPER, Trace, optimize_plan
 from planner.plan import reads_changes
 from planner.read import read_plan
 from planner.settings import Settings
 
 
-def optimize(df: DataFrame, **options: Any) -> DataFrame:
+def optimize(df: DataFrame, *, sink_key: Sequence[str] | None = None, **options: Any) -> DataFrame:
     """The DataFrame with each join of two changelogs of managed tables as a delta join (FLIP-486).
 
+    A topic is read without its normalizer where the sink needs no UPDATE_BEFORE (FLIP-149), and only as far
+    as filters on its METADATA columns for partition, offset and timestamp (FLIP-107) want it.
     Never runs the query, and changes nothing in the session but that it registers a data source.
 
     Args:
         df: a streaming DataFrame over `catalog.read_changes`, from the DataFrame API or `spark.sql`.
+        sink_key: primary key of the table that the result is written into, () where it has none; None if
+            that is not known. The sink must replace and delete rows by this key, as managed tables and
+            `upsert-kafka` tables do. `Catalog(optimize=…)` says it by itself.
         **options: `strategy`: "auto" (default), "force": each join of the query must become a delta join,
             or "none": no delta join; `shards`: tasks that share the join of a micro-batch; `physical`,
             `consistency`. They may also be set in the session, as `spark.deltajoin.strategy`.
 
     Returns:
         The user's columns in the user's order, and `_row_kind` last, also where the query leaves it out.
-        A plan that reads no changelog, or that was optimized before, comes back as the same object.
+        A plan that there is nothing to do about, because it reads no changelog or was optimized before, comes
+        back as the same object.
 
     Raises:
         PlanError: Spark would take changes for rows, and no rewrite is right: an aggregate over a changelog,
-            an outer join, a join without an index. The message says why, and what to do about it.
+            an outer join, a join without an index; or upserts without UPDATE_BEFORE would leave replaced rows
+            behind. The message says why, and what to do about it.
         ConfigurationError: an option is unknown or has a wrong value.
 
     >>> import tempfile, upsert
@@ -45,17 +53,18 @@ def optimize(df: DataFrame, **options: Any) -> DataFrame:
     >>> optimize(orders.join(products, "sku").select("id", "price"))
     DataFrame[id: int, price: double, _row_kind: string]
     """
-    settings, catalyst, trace = _optimized(df, options)
+    settings, catalyst, trace = _optimized(df, options, sink_key)
     if trace.refusals:
         raise PlanError(trace.refusals)
     return build_plan(catalyst, trace.after, settings) if trace.is_changed else df
 
 
-def explain(df: DataFrame, **options: Any) -> Explanation:
+def explain(df: DataFrame, *, sink_key: Sequence[str] | None = None, **options: Any) -> Explanation:
     """What `optimize` does with the DataFrame, or why it refuses it; `str()` gives a text.
 
     Args:
         df: the DataFrame.
+        sink_key: as for `optimize`.
         **options: as for `optimize`.
 
     Raises:
@@ -69,19 +78,25 @@ def explain(df: DataFrame, **options: Any) -> Explanation:
     >>> join.form, join.remedy
     ('refused', 'add INDEX (page) to clicks')
     """
-    return explanation_of(_optimized(df, options)[2])
+    settings, _, trace = _optimized(df, options, sink_key)
+    return explanation_of(trace, settings.sink_key)
 
 
-def check_sink(df: DataFrame) -> None:
-    """Make sure that what a table is to be written from is whole: rows, or changes with their kind.
+def check_sink(df: DataFrame, sink_key: Sequence[str] = ()) -> None:
+    """Make sure that what a table is to be written from is right as it is: rows, or changes with their kind.
+
+    Args:
+        df: the DataFrame.
+        sink_key: primary key of the table; () for one without.
 
     Raises:
-        PlanError: the plan reads a changelog and has lost its kinds, or needs `optimize` to be right.
+        PlanError: the plan reads a changelog and has lost its kinds, needs `optimize` to be right, or gives
+            upserts by another key than the table's.
     """
-    trace = _optimized(df, {})[2]
+    _, _, trace = _optimized(df, {}, sink_key)
     if trace.refusals:
         raise PlanError(trace.refusals)
-    if trace.is_changed and reads_changes(trace.before):
+    if _needs_rewriting(trace):
         raise PlanError(
             [
                 Refused(
@@ -92,7 +107,15 @@ def check_sink(df: DataFrame) -> None:
         )
 
 
-def _optimized(df: DataFrame, options: dict[str, Any]) -> tuple[Settings, Catalyst, Trace]:
-    settings = Settings.of(options, df.sparkSession.conf.getAll)
+def _needs_rewriting(trace: Trace) -> bool:
+    """Whether the plan is wrong as it is; some rules only make it cheaper."""
+    fired = {step.rule for step in trace.steps}
+    return reads_changes(trace.before) and not fired <= CHEAPER
+
+
+def _optimized(
+    df: DataFrame, options: dict[str, Any], sink_key: Sequence[str] | None
+) -> tuple[Settings, Catalyst, Trace]:
+    settings = Settings.of(options, df.sparkSession.conf.getAll, sink_key)
     catalyst = Catalyst(df)
     return settings, catalyst, optimize_plan(read_plan(catalyst, df), settings)

@@ -1,10 +1,13 @@
 """A plan of plan.py as a DataFrame: what was read is used again, what the rules made is constructed.
 
 The columns of a delta join get the expression ids of the raw columns that they stand for, so every
-expression of the user's query above them stays as Spark resolved it. See docs/decisions/0005.
+expression of the user's query above them stays as Spark resolved it. See docs/decisions/0005. The same
+is done for a topic that is read with other options than the user's.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql import DataFrame
 
@@ -13,8 +16,9 @@ from deltajoin import DeltaJoinSpec, Side
 from planner.errors import PlanBuildError
 from planner.expressions import Call, Column, Expr
 from planner.jvm import Catalyst, JavaObject
-from planner.plan import DeltaJoin, Filter, JoinSide, Output, Plan, Project, children
+from planner.plan import Changelog, DeltaJoin, Filter, JoinSide, Output, Plan, Project, Relation, children
 from planner.settings import Settings
+from planner.sources import KafkaTopic
 
 
 def build_plan(catalyst: Catalyst, plan: Plan, settings: Settings) -> DataFrame:
@@ -49,13 +53,20 @@ class _Builder:
         if plan.ref is not None:
             node = self.catalyst.kept(plan.ref)
             return self.catalyst.with_children(node, inputs) if inputs else node
-        attributes = self.catalyst.attributes(inputs[0])
+        match plan:
+            case Changelog(origin=KafkaTopic() as topic) | Relation(topic=KafkaTopic() as topic):
+                return self.topic(topic, plan.columns)
+        return self.over(plan, inputs[0])
+
+    def over(self, plan: Plan, child: JavaObject) -> JavaObject:
+        """A node that a rule made, over its input."""
+        attributes = self.catalyst.attributes(child)
         match plan:
             case Project():
                 named = [self.named(output, attributes) for output in plan.outputs]
-                return self.catalyst.project(named, inputs[0])
+                return self.catalyst.project(named, child)
             case Filter():
-                return self.catalyst.filter(self.expr(plan.condition, attributes), inputs[0])
+                return self.catalyst.filter(self.expr(plan.condition, attributes), child)
         raise PlanBuildError(f"no Spark node can be made of {plan}; this is a bug, please report it")
 
     def named(self, output: Output, attributes: dict[int, JavaObject]) -> JavaObject:
@@ -81,16 +92,26 @@ class _Builder:
         shards = self.settings.shards or session.sparkContext.defaultParallelism
         spec = spec_of(join, shards)
         source = self.catalyst.analyzed(deltajoin.read_join(session, spec))
-        columns = [*join.left.columns, *join.right.columns, join.row_kind]
-        attributes = self.catalyst.output(source)
         names = (*spec.columns, join.row_kind.name)
-        by_name = {self.catalyst.attribute(found)[1]: found for found in attributes}
+        return self.renamed(source, dict(zip(names, join.columns, strict=True)), f"the delta join {spec}")
+
+    def topic(self, topic: KafkaTopic, columns: Sequence[Column]) -> JavaObject:
+        """The topic read anew with its options, under the ids of the columns that it had before."""
+        attributes = [self.catalyst.kept(column.ref) for column in columns if column.ref is not None]
+        schema = self.catalyst.struct(attributes)
+        reader = self.catalyst.session.readStream.format(topic.source).options(**topic.options)
+        source = self.catalyst.analyzed(reader.schema(schema).load())
+        return self.renamed(source, {column.name: column for column in columns}, str(topic))
+
+    def renamed(self, source: JavaObject, columns: Mapping[str, Column], what: str) -> JavaObject:
+        """A Project that gives each column of the source the name and id of a column of the user's plan."""
+        by_name = {self.catalyst.attribute(found)[1]: found for found in self.catalyst.output(source)}
         renamed = []
-        for name, column in zip(names, columns, strict=True):
+        for name, column in columns.items():
             found = by_name.get(name)
             if found is None or self.catalyst.type_name(found) != column.type:
                 raise PlanBuildError(
-                    f"the delta join {spec} must give column {name!r} of type {column.type!r}, "
+                    f"{what} must give column {name!r} of type {column.type!r}, "
                     f"it gives {source}; this is a bug, please report it"
                 )
             renamed.append(self.catalyst.alias(found, column.name, column.id))

@@ -10,8 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from planner.expressions import Call, Cast, Column, Expr, Literal
-from planner.plan import Changelog, DeltaJoin, Filter, Output, Plan, Project, Unary, Watermark, Wrapper
+from planner.expressions import Call, Cast, Column, Expr, Literal, walk_expression
+from planner.plan import (
+    Changelog,
+    DeltaJoin,
+    Filter,
+    Output,
+    Plan,
+    Project,
+    Relation,
+    Unary,
+    Watermark,
+    Wrapper,
+)
 
 INTEGER_WIDTHS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 """Bits of Spark's integer types, by name."""
@@ -49,10 +60,21 @@ def trace(expr: Expr, plan: Plan) -> Column | None:
             return None if found is None else trace(found, child)
         case Filter() | Watermark() | Wrapper():
             return trace(expr, plan.child)
-        case Changelog() | DeltaJoin():
+        case Changelog() | DeltaJoin() | Relation():
             return next((column for column in plan.columns if column == expr), None)
         case _:
             return None
+
+
+def origins(expr: Expr, plan: Plan) -> frozenset[Column]:
+    """The columns of the leaf below `plan`, a chain, that the expression is computed from."""
+    found = frozenset(part for part in walk_expression(expr) if isinstance(part, Column))
+    for node in reversed(chain_of(plan).nodes):
+        if isinstance(node, Project):
+            values = {output.column: output.value for output in node.outputs}
+            parts = (part for column in found for part in walk_expression(values[column]))
+            found = frozenset(part for part in parts if isinstance(part, Column))
+    return found
 
 
 def without_widening(expr: Expr) -> Expr:
@@ -61,14 +83,16 @@ def without_widening(expr: Expr) -> Expr:
     >>> str(without_widening(Cast(Column(1, "a", "int"), "bigint")))
     'a#1'
     """
-    while isinstance(expr, Cast) and not isinstance(expr.value, Call):
-        if not _is_widening(expr.value.type, expr.type):
-            break
+    while isinstance(expr, Cast) and is_widening(expr.value, expr.type):
         expr = expr.value
     return expr
 
 
-def _is_widening(narrow: str, wide: str) -> bool:
+def is_widening(value: Expr, wide: str) -> bool:
+    """Whether a cast of the value to a type changes nothing but the width of an integer, at most."""
+    if isinstance(value, Call):
+        return False
+    narrow = value.type
     both_integers = narrow in INTEGER_WIDTHS and wide in INTEGER_WIDTHS
     return narrow == wide or (both_integers and INTEGER_WIDTHS[narrow] <= INTEGER_WIDTHS[wide])
 

@@ -22,7 +22,6 @@ from planner.plan import (
     Project,
     Watermark,
     expressions,
-    reads_changes,
     walk,
 )
 from upsert.rowkind import ROW_KIND_COLUMN
@@ -196,10 +195,3 @@ def sources(node: Plan) -> str:
             case DeltaJoin():
                 names |= {repr(leaf.left.table.name): None, repr(leaf.right.table.name): None}
     return " and ".join(names)
-
-
-def first_refusal(node: Plan) -> Refused | None:
-    """The first condition on nodes over a changelog that this one fails; None where it reads no changes."""
-    if not reads_changes(node):
-        return None
-    return next((refused for condition in CHANGE_CONDITIONS if (refused := condition(node))), None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from planner.chain import chain_of
@@ -13,7 +13,6 @@ from planner.plan import (
     DeltaJoin,
     Join,
     JoinSide,
-    ManagedTable,
     Opaque,
     Plan,
     Relation,
@@ -23,6 +22,8 @@ from planner.plan import (
     walk,
 )
 from planner.rules.replace_join import replace_join
+from planner.sources import ManagedTable
+from planner.topic_reports import TopicReport, topic_reports
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ class Explanation:
         before: the plan as the query has it.
         after: the plan as `optimize` gives it back.
         steps: every rule that fired.
+        topics: one report for each topic of Kafka, in the order of the plan.
     """
 
     joins: tuple[JoinReport, ...]
@@ -98,6 +100,7 @@ class Explanation:
     before: Plan
     after: Plan
     steps: tuple[Step, ...]
+    topics: tuple[TopicReport, ...] = ()
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
@@ -106,6 +109,7 @@ class Explanation:
         if not self.joins:
             yield "the query has no join"
         yield from map(str, self.joins)
+        yield from map(str, self.topics)
         of_joins = {report.reason for report in self.joins}
         for refused in self.refusals:
             if refused.reason not in of_joins:
@@ -119,8 +123,8 @@ class Explanation:
         yield tree(self.after)
 
 
-def explanation_of(trace: Trace) -> Explanation:
-    """What a trace says about the query and each of its joins."""
+def explanation_of(trace: Trace, sink_key: Sequence[str] | None = None) -> Explanation:
+    """What a trace says about the query, each of its joins and each of its topics."""
     final = {node.row_kind: node for node in walk(trace.after) if isinstance(node, DeltaJoin)}
     reports: list[JoinReport] = []
     for step in trace.steps:
@@ -133,7 +137,8 @@ def explanation_of(trace: Trace) -> Explanation:
     handled = {report.join for report in reports}
     untouched = [node for node in walk(trace.after) if isinstance(node, Join) and not reads_changes(node)]
     reports += [_left_to_spark(node) for node in untouched if _in_words(node) not in handled]
-    return Explanation(tuple(reports), trace.refusals, trace.before, trace.after, trace.steps)
+    topics = tuple(topic_reports(trace.before, trace.after, sink_key))
+    return Explanation(tuple(reports), trace.refusals, trace.before, trace.after, trace.steps, topics)
 
 
 def _rewritten(join: Join, made: DeltaJoin) -> JoinReport:

@@ -16,13 +16,15 @@ from planner.plan import (
     Changelog,
     DeltaJoin,
     Join,
-    ManagedTable,
+    Normalized,
     Opaque,
+    Plan,
     Relation,
     Wrapper,
     reads_changes,
     walk,
 )
+from planner.sources import KafkaTopic, ManagedTable
 
 JoinCondition = Callable[[Join], Refused | None]
 
@@ -37,6 +39,23 @@ def join_is_inner(join: Join) -> Refused | None:
     )
 
 
+def inputs_can_be_looked_up(join: Join) -> Refused | None:
+    """The rows of the other side are found in a table; a topic is a log, and knows no row by its key."""
+    for side, plan in (("left", join.left), ("right", join.right)):
+        match chain_of(plan).leaf:
+            case Changelog(name, origin=KafkaTopic()):
+                what = f"reads the topic {name!r}"
+            case Changelog(origin=Normalized()):
+                what = "is made by upsert.normalize"
+            case _:
+                continue
+        return Refused(
+            f"the {side} input of the join {what}, and a delta join must look its rows up in a table",
+            "write it into a managed table with catalog.write_changes and join the changes of that table",
+        )
+    return None
+
+
 def inputs_are_changelogs(join: Join) -> Refused | None:
     """Both inputs must read the changes of one managed table each, through projections and filters alone."""
     for side, plan in (("left", join.left), ("right", join.right)):
@@ -45,7 +64,7 @@ def inputs_are_changelogs(join: Join) -> Refused | None:
             is_stream = any(isinstance(node, Relation) and node.is_streaming for node in walk(plan))
             return Refused(
                 f"the {side} input reads no changelog; it is "
-                + ("a stream of rows" if is_stream else "a static DataFrame"),
+                + (_rows_in_words(plan) if is_stream else "a static DataFrame"),
                 "keep its rows in a managed table and join the changes of that, catalog.read_changes",
             )
         if any(isinstance(node, Wrapper) and node.name == OBSERVATION for node in chain_of(plan).nodes):
@@ -54,7 +73,7 @@ def inputs_are_changelogs(join: Join) -> Refused | None:
                 "call observe on the joined DataFrame",
             )
         match leaf:
-            case Changelog(table=ManagedTable()):
+            case Changelog(origin=ManagedTable()):
                 continue
             case Changelog() | Join() | DeltaJoin():
                 return Refused(
@@ -127,6 +146,7 @@ def indexes_lie_within_join_columns(join: Join) -> Refused | None:
 
 
 JOIN_CONDITIONS: Final[tuple[JoinCondition, ...]] = (
+    inputs_can_be_looked_up,
     join_is_inner,
     inputs_are_changelogs,
     inputs_are_read_in_full,
@@ -135,9 +155,14 @@ JOIN_CONDITIONS: Final[tuple[JoinCondition, ...]] = (
 )
 
 
+def _rows_in_words(plan: Plan) -> str:
+    topics = [node.topic.name for node in walk(plan) if isinstance(node, Relation) and node.topic is not None]
+    return f"a stream of the rows of {', '.join(map(repr, topics))}" if topics else "a stream of rows"
+
+
 def tables_of(join: Join) -> tuple[ManagedTable, ManagedTable]:
     """The tables of a join that fulfils `inputs_are_changelogs`."""
     match chain_of(join.left).leaf, chain_of(join.right).leaf:
-        case Changelog(table=ManagedTable() as left), Changelog(table=ManagedTable() as right):
+        case Changelog(origin=ManagedTable() as left), Changelog(origin=ManagedTable() as right):
             return left, right
     raise AssertionError("the inputs of the join were not checked to be changelogs of managed tables")

@@ -6,6 +6,7 @@ object means is the business of read.py and build.py. Written for PySpark 4.3 in
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -15,6 +16,7 @@ from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from upsert.errors import ConfigurationError
 
@@ -105,6 +107,19 @@ class Catalyst:
     def source(self, node: JavaObject) -> tuple[str, dict[str, str]]:
         """Format and options of a streaming relation."""
         return str(node.sourceName()), {str(k): str(v) for k, v in dict(node.extraOptions()).items()}
+
+    def struct(self, attributes: Iterable[JavaObject]) -> StructType:
+        """Attributes as a schema, with the comments in which METADATA columns may have been declared."""
+        fields = [
+            {
+                "name": str(attribute.name()),
+                "type": json.loads(str(attribute.dataType().json())),
+                "nullable": bool(attribute.nullable()),
+                "metadata": json.loads(str(attribute.metadata().json())),
+            }
+            for attribute in attributes
+        ]
+        return StructType.fromJson({"type": "struct", "fields": fields})
 
     def projected(self, node: JavaObject) -> list[JavaObject]:
         """The named expressions of a Project."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from planner.chain import are_joinable, trace
 from planner.expressions import Call, Column, Expr, columns_of, conjuncts
-from planner.plan import Join, ManagedTable
+from planner.plan import Join
+from planner.sources import ManagedTable
 from upsert.schema import TableSchema
 
 

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from planner.conditions import Refused
-from planner.plan import Plan, transform_down, transform_up
+from planner.plan import Plan, at_top, transform_down, transform_up
 from planner.rules.carry_row_kind import carry_row_kind
+from planner.rules.leave_out_normalizer import leave_out_normalizer
 from planner.rules.merge_filter_into_join import merge_filter_into_join
+from planner.rules.narrow_kafka_range import narrow_kafka_range
 from planner.rules.prune_columns import prune_columns
 from planner.rules.push_filters import push_filters
+from planner.rules.refuse_unkeyed_sink import refuse_unkeyed_sink
 from planner.rules.refuse_unsupported import refuse_unsupported
 from planner.rules.replace_join import replace_join
 from planner.settings import Settings
@@ -29,13 +32,19 @@ Walk = Callable[[Plan, Callable[[Plan], Plan]], Plan]
 
 RULES: Final[tuple[tuple[Walk, Rule], ...]] = (
     (transform_up, refuse_unsupported),  # first: the others may rely on what it has ruled out
+    (at_top, refuse_unkeyed_sink),
     (transform_up, merge_filter_into_join),  # before replace_join, which needs the equalities in the join
     (transform_up, replace_join),
     (transform_up, carry_row_kind),  # upwards: a Project passes on the kind that its input has by now
     (transform_down, prune_columns),  # downwards: what a Project does not ask for, none below need pass on
     (transform_up, push_filters),
+    (at_top, leave_out_normalizer),  # the sink is above the whole query
+    (transform_up, narrow_kafka_range),
 )
 """Each rule with the direction in which it walks the plan."""
+
+CHEAPER: Final = frozenset({leave_out_normalizer.__name__, narrow_kafka_range.__name__})
+"""Rules without which a plan is as right, only dearer."""
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ rule that changes the node itself drops it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from planner.expressions import Column, Expr, ref_field
-from upsert.schema import TableSchema
+from planner.sources import KafkaTopic, ManagedTable
 
 
 @dataclass(frozen=True)
@@ -38,50 +38,53 @@ class Output:
 
 
 @dataclass(frozen=True)
-class ManagedTable:
-    """What the planner knows about a managed table and about the way a query reads its changes.
+class Normalized:
+    """Changes that `upsert.normalize` makes whole: the key by which it knows rows, and its input."""
 
-    `changed_rows` is the size of the latest commit, unless a compaction came after it.
-    """
-
-    name: str
-    path: str
-    schema: TableSchema
-    buckets: int = 1
-    bucket_key: tuple[str, ...] = ()
-    scan_mode: str = "full"
-    max_rows: int = 1_000_000
-    changed_rows: int | None = field(default=None, compare=False)
+    key: tuple[str, ...]
+    input: Plan
 
 
 @dataclass(frozen=True)
 class Changelog:
     """Leaf: a stream of changes, with `_row_kind` among its columns unless the reader left it out.
 
-    `table` is None where the changes are already the result of a delta join.
+    `origin` says where they come from; None where they are already the result of a delta join.
     """
 
     name: str
     columns: tuple[Column, ...]
-    table: ManagedTable | None
+    origin: ManagedTable | KafkaTopic | Normalized | None
     ref: int | None = ref_field()
 
     def __str__(self) -> str:
-        mode = "full" if self.table is None else self.table.scan_mode
-        return f"Changelog{'' if mode == 'full' else f' {mode}'} {self.name} {_typed(self.columns)}"
+        return f"Changelog {self._described()} {_typed(self.columns)}"
+
+    def _described(self) -> str:
+        match self.origin:
+            case KafkaTopic():
+                return str(self.origin)
+            case Normalized(key):
+                return f"{self.name} by ({', '.join(key)})"
+            case ManagedTable(scan_mode=mode) if mode != "full":
+                return f"{mode} {self.name}"
+            case _:
+                return self.name
 
 
 @dataclass(frozen=True)
 class Relation:
-    """Leaf: rows that are no changes, streaming or not."""
+    """Leaf: rows that are no changes, streaming or not; `topic` where they are the records of one."""
 
     name: str
     columns: tuple[Column, ...]
     is_streaming: bool = False
+    topic: KafkaTopic | None = None
     ref: int | None = ref_field()
 
     def __str__(self) -> str:
-        return f"{'Stream' if self.is_streaming else 'Relation'} {self.name} {_typed(self.columns)}"
+        what = self.name if self.topic is None else str(self.topic)
+        return f"{'Stream' if self.is_streaming else 'Relation'} {what} {_typed(self.columns)}"
 
 
 Predicate = tuple[str, str, Any]
@@ -302,6 +305,11 @@ def reads_changes(plan: Plan) -> bool:
     return any(isinstance(node, Changelog | DeltaJoin) for node in walk(plan))
 
 
+def at_top(plan: Plan, change: Callable[[Plan], Plan]) -> Plan:
+    """The plan with `change` applied to its top node alone: for rules about the whole query."""
+    return change(plan)
+
+
 def row_kind_of(plan: Plan) -> Column | None:
     """The column that holds the kind of the plan's rows, if it still has one."""
     return next((column for column in reversed(plan.columns) if column.is_row_kind), None)
@@ -315,8 +323,11 @@ def tree(plan: Plan, depth: int = 0) -> str:
       Relation t [a#1: int]
     """
     below = [tree(child, depth + 1) for child in children(plan)]
-    if isinstance(plan, DeltaJoin):
-        below = [f"{'  ' * (depth + 1)}{name} {side}" for name, side in plan.sides]
+    match plan:
+        case DeltaJoin():
+            below = [f"{'  ' * (depth + 1)}{name} {side}" for name, side in plan.sides]
+        case Changelog(origin=Normalized(input=given)):
+            below = [tree(given, depth + 1)]
     return "\n".join([f"{'  ' * depth}{plan}", *below])
 
 

@@ -1,10 +1,12 @@
 """A Spark plan as plan.py sees it. What is unknown becomes Opaque or a Call, never an error.
 
-Managed tables are opened here for their keys and indexes; nothing else of them is read.
+Managed tables are opened here for their keys and indexes; nothing else of them is read. What is known of
+a topic of Kafka is what the query declares; no broker is asked.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from pyspark.sql import DataFrame
@@ -16,7 +18,6 @@ from planner.plan import (
     Changelog,
     Filter,
     Join,
-    ManagedTable,
     Opaque,
     Output,
     Plan,
@@ -27,10 +28,14 @@ from planner.plan import (
     row_kind_of,
     walk,
 )
+from planner.sources import KafkaTopic, ManagedTable, Mode, RecordRange
+from upsert.kafka.declaration import declared
+from upsert.kafka.table import SPARK_FORMATS, KafkaTable
 from upsert.managed.options import FORMAT, ReadOptions
 from upsert.store.table import Table
 
 JOIN_FORMAT: Final = "delta-join"
+_CONNECTORS: Final = {name: connector for connector, name in SPARK_FORMATS.items()}
 _WRAPPERS: Final = {
     OBSERVATION,
     "RebalancePartitions",
@@ -98,10 +103,20 @@ class _Reader:
     def stream(self, node: JavaObject, ref: int) -> Plan:
         name, options = self.catalyst.source(node)
         columns = self.output(node)
-        if name.lower() != FORMAT:
+        if name.lower() == FORMAT:
+            table = self.table(ReadOptions.parse(options))
+            return Changelog(table.name, columns, table, ref=ref)
+        connector = _CONNECTORS.get(name.lower())
+        if connector is None:
             return Relation(name, columns, is_streaming=True, ref=ref)
-        table = self.table(ReadOptions.parse(options))
-        return Changelog(table.name, columns, table, ref=ref)
+        topic = topic_of(
+            declared(connector, options, self.catalyst.struct(self.catalyst.output(node))),
+            name.lower(),
+            options,
+        )
+        if topic.mode is Mode.ROWS:
+            return Relation(name, columns, is_streaming=True, topic=topic, ref=ref)
+        return Changelog(topic.name, columns, topic, ref=ref)
 
     def table(self, options: ReadOptions) -> ManagedTable:
         path = options.path
@@ -172,6 +187,21 @@ class _Reader:
             ):  # Spark may say so when the query runs; for the planner it is just an expression
                 pass
         return Cast(value, type_name, ref=ref)
+
+
+def topic_of(table: KafkaTable, source: str, options: Mapping[str, str]) -> KafkaTopic:
+    """What the planner needs of a topic that a query reads in the Spark format `source`."""
+    name = ";".join(table.topics) if table.topics is not None else table.values["topic-pattern"]
+    mode = _mode(table)
+    return KafkaTopic(name, table.schema, mode, RecordRange.of(table.values), source, options)
+
+
+def _mode(table: KafkaTable) -> Mode:
+    if table.is_upsert:
+        return Mode(table.values["changelog"])
+    if not table.is_changelog:
+        return Mode.ROWS
+    return Mode.CDC_NORMALIZED if table.values["cdc-events-duplicate"] else Mode.CDC
 
 
 def _is_unstable(expr: Expr) -> bool:

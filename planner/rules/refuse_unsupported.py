@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from planner.conditions import Refused, first_refusal
-from planner.plan import Plan
+from planner.conditions import CHANGE_CONDITIONS, Refused
+from planner.normalized_conditions import NORMALIZED_CONDITIONS
+from planner.plan import Changelog, Normalized, Plan, reads_changes, walk
 from planner.settings import Settings
+from planner.upsert_conditions import UPSERT_CONDITIONS
 
 
-def refuse_unsupported(node: Plan, settings: Settings) -> Refused | None:  # noqa: ARG001
-    """Refuse a node over a changelog that fails a condition of `planner.conditions.CHANGE_CONDITIONS`.
+def refuse_unsupported(node: Plan, settings: Settings) -> Refused | None:
+    """Refuse a node over a changelog that fails a condition; those below `upsert.normalize` as well.
 
-    Spark runs such a query without complaint and gives a wrong answer: it takes each change for a row.
-    Joins have conditions of their own, see `replace_join`.
+    The conditions are `CHANGE_CONDITIONS`, `UPSERT_CONDITIONS` and `NORMALIZED_CONDITIONS`, each in a module
+    of its own. Spark runs such a query without complaint and gives a wrong answer: it takes each change for a
+    row. Joins have conditions of their own, see `replace_join`.
     """
-    return first_refusal(node)
+    if not reads_changes(node):
+        return None
+    for condition in (*CHANGE_CONDITIONS, *UPSERT_CONDITIONS, *NORMALIZED_CONDITIONS):
+        if refused := condition(node):
+            return refused
+    if isinstance(node, Changelog) and isinstance(node.origin, Normalized):
+        below = (refuse_unsupported(part, settings) for part in walk(node.origin.input))
+        return next((refused for refused in below if refused), None)
+    return None

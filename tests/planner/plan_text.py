@@ -13,7 +13,7 @@ from planner.plan import (
     Filter,
     Join,
     JoinSide,
-    ManagedTable,
+    Normalized,
     Opaque,
     Output,
     Plan,
@@ -24,6 +24,9 @@ from planner.plan import (
     Wrapper,
     tree,
 )
+from planner.sources import KafkaTopic, ManagedTable, Mode, RecordRange
+from upsert import types
+from upsert.schema import Column as Declared
 from upsert.schema import TableSchema
 
 _LONG, _TEXT = pa.int64(), pa.string()
@@ -38,7 +41,39 @@ _SCHEMAS = {
 TABLES = {name: ManagedTable(name, f"/warehouse/{name}", schema) for name, schema in _SCHEMAS.items()}
 """Tables that the plans of these tests may read; only `orders` has a secondary index."""
 
+_METADATA = {
+    "part": (pa.int32(), "partition"),
+    "place": (_LONG, "offset"),
+    "at": (types.TIMESTAMP, "timestamp"),
+    "millis": (_LONG, "timestamp"),
+    "local": (types.TIMESTAMP_NTZ, "timestamp"),
+    "text_place": (_TEXT, "offset"),
+    "schema": (_TEXT, "value.schema"),
+}
+
+
+def _topic(key: Sequence[str], *columns: Declared) -> TableSchema:
+    metadata = tuple(Declared(name, type_, True, None, of, True) for name, (type_, of) in _METADATA.items())
+    return TableSchema((*columns, *metadata), tuple(key))
+
+
+TOPICS = {
+    "words": _topic(["word"], Declared("word", _TEXT), Declared("n", _LONG), Declared("d", _TEXT)),
+    "strict": _topic(["word"], Declared("word", _TEXT), Declared("n", _LONG, nullable=False)),
+    "seats": _topic(["row", "seat"], *(Declared(name, _LONG) for name in ("row", "seat", "guest"))),
+    "clicks": _topic([], Declared("user", _LONG), Declared("url", _TEXT)),
+}
+"""Topics that the plans of these tests may read, all with the same METADATA columns; a leaf may lack some."""
+
 LEAVES = {
+    "<words>": "Changelog topic words all [word#41: string, n#42: bigint, d#43: string, "
+    "_row_kind#44: string]",
+    "<words as upserts>": "Changelog topic words upsert [word#41: string, n#42: bigint, d#43: string, "
+    "_row_kind#44: string]",
+    "<seats>": "Changelog topic seats all [row#51: bigint, seat#52: bigint, guest#53: bigint, "
+    "_row_kind#54: string]",
+    "<seats as upserts>": "Changelog topic seats upsert [row#51: bigint, seat#52: bigint, guest#53: bigint, "
+    "_row_kind#54: string]",
     "<orders>": "Changelog orders [order_id#1: bigint, product_id#2: bigint, amount#3: double, "
     "note#4: string, _row_kind#5: string]",
     "<products>": "Changelog products [id#6: int, name#7: string, price#8: double, _row_kind#9: string]",
@@ -98,12 +133,10 @@ def _make(line: str, inputs: Sequence[Plan], types: dict[int, str]) -> Plan:
     word, _, rest = line.partition(" ")
     match word:
         case "Changelog":
-            *mode, name = rest.split(" [")[0].split()
-            table = TABLES.get(name)
-            if table is not None:
-                table = replace(table, scan_mode=mode[0] if mode else "full")
-            return Changelog(name, _columns(rest, types), table)
+            return _changelog(rest, inputs, types)
         case "Relation" | "Stream":
+            if rest.startswith("topic "):
+                return Relation("kafka-changelog", _columns(rest, types), True, _topic_read(rest))
             return Relation(rest.split(" ")[0], _columns(rest, types), word == "Stream")
         case "Project":
             return Project(inputs[0], _Parser(rest[1:-1], types).outputs())
@@ -119,6 +152,34 @@ def _make(line: str, inputs: Sequence[Plan], types: dict[int, str]) -> Plan:
             return Opaque(rest.split(" ")[0], tuple(inputs), _columns(rest, types))
         case _:
             return Wrapper(inputs[0], line)
+
+
+def _changelog(rest: str, inputs: Sequence[Plan], types: dict[int, str]) -> Plan:
+    columns = _columns(rest, types)
+    if rest.startswith("topic "):
+        topic = _topic_read(rest)
+        return Changelog(topic.name, columns, topic)
+    if found := re.match(r"(normalize) by \((.*?)\)", rest):
+        return Changelog(found[1], columns, Normalized(tuple(found[2].split(", ")), inputs[0]))
+    *mode, name = rest.split(" [")[0].split()
+    table = TABLES.get(name)
+    return Changelog(name, columns, table and replace(table, scan_mode=mode[0] if mode else "full"))
+
+
+def _topic_read(rest: str) -> KafkaTopic:
+    _, name, mode, *_ = rest.split()
+    range_ = RecordRange()
+    for part in rest.split(" [")[0].partition(" where ")[2].split(" and "):
+        match part.split(" ", 2):
+            case "partition", "in", numbers:
+                range_ &= RecordRange(partitions=tuple(map(int, numbers.strip("()").split(", "))))
+            case "offset", ">=", number:
+                range_ &= RecordRange(offset_from=int(number))
+            case "offset", "<", number:
+                range_ &= RecordRange(offset_until=int(number))
+            case "timestamp", ">=", number:
+                range_ &= RecordRange(timestamp_from=int(number))
+    return KafkaTopic(name, TOPICS[name], Mode(mode), range_)
 
 
 def _side(line: str, types: dict[int, str]) -> JoinSide:

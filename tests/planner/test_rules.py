@@ -1,13 +1,15 @@
 """Each rule alone, over the titled cases of `plans/<rule>.txt`: a plan, then what comes of it.
 
-A case's expectation is the plan after the rule, "unchanged", or the refusals. To write the expectations
-anew after a rule has changed, and read the difference: REWRITE_PLANS=1 pytest tests/planner/test_rules.py
+Below its title a case may have settings, like `# sink_key: id`. Its expectation is the plan after the rule,
+"unchanged", or the refusals. To write the expectations anew after a rule has changed, and read the
+difference: REWRITE_PLANS=1 pytest tests/planner/test_rules.py
 """
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,9 +34,11 @@ def cases(path: Path) -> Iterator[Case]:
     for block in path.read_text().split("# title: ")[1:]:
         title, _, body = block.partition("\n")
         settings = Settings()
-        if body.startswith("# strategy: "):
+        while body.startswith("# "):
             first, _, body = body.partition("\n")
-            settings = Settings(strategy=first.removeprefix("# strategy: "))
+            name, _, value = first.removeprefix("# ").partition(":")
+            known: Any = tuple(value.split()) if name == "sink_key" else value.strip()
+            settings = replace(settings, **{name: known})
         before, _, expected = body.partition(f"{SEPARATOR}\n")
         yield Case(title, settings, before.strip("\n"), expected.strip("\n"))
 
@@ -60,7 +64,9 @@ def test_rule(walk: Walk, rule: Rule) -> None:
 
 def written(case: Case, result: str) -> str:
     strategy = "" if case.settings.strategy == "auto" else f"# strategy: {case.settings.strategy}\n"
-    return f"# title: {case.title}\n{strategy}{case.before}\n{SEPARATOR}\n{result}\n"
+    key = case.settings.sink_key
+    sink = "" if key is None else f"# sink_key:{''.join(f' {name}' for name in key)}\n"
+    return f"# title: {case.title}\n{strategy}{sink}{case.before}\n{SEPARATOR}\n{result}\n"
 
 
 def test_every_rule_has_its_cases_and_no_others() -> None:
