@@ -1,0 +1,147 @@
+"""The format ``json``: a row is a JSON object, its columns are the members (pure).
+
+It follows Flink's format of this name; where it is stricter, ``json_values`` says so. With
+``ignore-parse-errors`` a bad value is NULL and a message that is no JSON, or whose NULL goes into a
+NOT NULL column, is passed over without a trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from upsert import options
+from upsert.errors import ConfigurationError
+from upsert.formats.base import Decoded, Decoder, Encoder, FormatContext, Side
+from upsert.formats.json_reader import JsonReader
+from upsert.formats.json_text import row_texts
+from upsert.formats.json_values import JsonDialect, check_types
+from upsert.formats.timestamps import TimestampStandard
+from upsert.metadata_columns import MetadataKey
+from upsert.options import Option
+
+ROWS_AT_ONCE: Final = 16_384
+"""How many rows are written at once: few enough that their texts stay in the processor's cache."""
+
+FAIL_ON_MISSING_FIELD: Final = Option(
+    "fail-on-missing-field", options.boolean, "whether a message without one of the fields is bad", False
+)
+IGNORE_PARSE_ERRORS: Final = Option(
+    "ignore-parse-errors",
+    options.boolean,
+    "whether bad values become NULL and unreadable messages are passed over",
+    False,
+)
+TIMESTAMP_STANDARD: Final = Option(
+    "timestamp-format.standard",
+    options.one_of(*TimestampStandard),
+    "how times are written: SQL, ISO-8601 or ISO-8601-WITH-OFFSET",
+    TimestampStandard.SQL.value,
+)
+# A NULL key is no part of an Arrow or Spark map. The two options are known so that a table definition that
+# Flink takes is taken here; no value that they speak of ever arrives.
+MAP_NULL_KEY_MODE: Final = Option(
+    "map-null-key.mode",
+    options.one_of("fail", "drop", "literal"),
+    "what is written for a map's NULL key: FAIL, DROP or LITERAL",
+    "fail",
+)
+MAP_NULL_KEY_LITERAL: Final = Option(
+    "map-null-key.literal", options.text, "the name written for a NULL key in mode LITERAL", "null"
+)
+DECIMAL_AS_PLAIN_NUMBER: Final = Option(
+    "encode.decimal-as-plain-number", options.boolean, "whether 0.00000001 is never written as 1E-8", False
+)
+IGNORE_NULL_FIELDS: Final = Option(
+    "encode.ignore-null-fields", options.boolean, "whether NULLs are left out of what is written", False
+)
+
+
+OPTIONS: Final = (
+    FAIL_ON_MISSING_FIELD,
+    IGNORE_PARSE_ERRORS,
+    TIMESTAMP_STANDARD,
+    MAP_NULL_KEY_MODE,
+    MAP_NULL_KEY_LITERAL,
+    DECIMAL_AS_PLAIN_NUMBER,
+    IGNORE_NULL_FIELDS,
+)
+
+
+class _Decoder:
+    """One object, or one element of a top-level array, is one row."""
+
+    def __init__(self, context: FormatContext) -> None:
+        self._reader = JsonReader(context.fields, JsonDialect.of(context.options))
+
+    def decode(self, messages: pa.Array) -> Decoded:
+        """The rows of all messages."""
+        return self._reader.read(messages)
+
+
+class _Encoder:
+    """One row is one object."""
+
+    def __init__(self, context: FormatContext) -> None:
+        self._fields = list(context.fields)
+        self._dialect = JsonDialect.of(context.options)
+
+    def encode(self, rows: pa.Table, kinds: pa.Array | None = None) -> pa.Array:
+        """The messages of all rows, whatever their kinds."""
+        del kinds
+        return encoded(rows.select([field.name for field in self._fields]), self._texts)
+
+    def _texts(self, batch: pa.RecordBatch) -> pa.Array:
+        return row_texts(batch.columns, self._fields, self._dialect, batch.num_rows)
+
+
+def encoded(rows: pa.Table, texts: Callable[[pa.RecordBatch], pa.Array]) -> pa.Array:
+    """The messages of all rows, made from some thousands at a time."""
+    batches = rows.to_batches(max_chunksize=ROWS_AT_ONCE)
+    return pa.concat_arrays([pa.array([], pa.binary()), *(texts(b).cast(pa.binary()) for b in batches)])
+
+
+@dataclass(frozen=True)
+class JsonFormat:
+    """One JSON object for each row.
+
+    >>> context = FormatContext(pa.schema([("word", pa.string()), ("n", pa.int64())]))
+    >>> message = FORMAT.encoder(context).encode(pa.table({"word": ["a"], "n": [1]}))
+    >>> message.to_pylist()
+    [b'{"word":"a","n":1}']
+    >>> FORMAT.decoder(context).decode(message).rows.to_pylist()
+    [{'word': 'a', 'n': 1}]
+    """
+
+    name: str = "json"
+    options: Sequence[Option] = OPTIONS
+    is_insert_only: bool = True
+
+    def check(self, context: FormatContext) -> None:
+        """Refuse MAPs whose key is no STRING, and options that exclude each other."""
+        check_types(context.fields)
+        dialect = JsonDialect.of(context.options)
+        if dialect.fail_on_missing_field and dialect.ignore_parse_errors:
+            raise ConfigurationError(
+                "json: options 'fail-on-missing-field' and 'ignore-parse-errors' must not both be true; "
+                "a missing field cannot fail where errors are ignored"
+            )
+
+    def readable_metadata(self, side: Side, options: Mapping[str, Any]) -> Sequence[MetadataKey]:
+        """Nothing: an object has no data besides its members."""
+        del side, options
+        return ()
+
+    def decoder(self, context: FormatContext) -> Decoder:
+        """A decoder for one task."""
+        return _Decoder(context)
+
+    def encoder(self, context: FormatContext) -> Encoder:
+        """An encoder for one task."""
+        return _Encoder(context)
+
+
+FORMAT: Final = JsonFormat()

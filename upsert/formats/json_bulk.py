@@ -1,0 +1,262 @@
+"""Many JSON messages to columns in one go, where that gives what reading them one by one gives (pure).
+
+``pyarrow.json`` reads 2 million messages a second, and is another reader than the reference: it takes a
+message with two values for two rows, an unclosed one together with the next, NaN for a number; a
+top-level ``null`` and some decimals make it crash. So
+
+* a regular expression lets only messages pass that begin with ``{``, end with ``}`` and have nothing but
+  ``,``, ``}`` and ``]`` after any other ``}``. A line break is no part of a string for this reader, hence
+  between two messages it stands outside of all values, and each message is exactly one row;
+* only numbers in columns of numbers are read by it; all texts become values through ``text_values``;
+* a value that it cannot read fails the whole call. Then pieces of it are tried, and the messages of the
+  pieces that fail again are left to the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from decimal import Decimal
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from upsert.formats.json_values import MAX_DEPTH, JsonDialect, Number, parse
+from upsert.formats.text_values import BadValueError, read_column
+
+Places = npt.NDArray[np.int64]
+Path = tuple[str, ...]
+
+_PIECE: Final = 512
+_SAMPLE: Final = 16
+_SPACE: Final = r"[ \t\r\n]"
+_ODD: Final = "|".join(
+    (
+        rf"^{_SPACE}*(?:[^{{ \t\r\n]|$)",
+        rf"[^}} \t\r\n]{_SPACE}*$",
+        rf"\}}{_SPACE}*[^,\]}} \t\r\n]",
+        r"\x00",
+        "NaN",
+        "Inf",
+    )
+)
+_ODD_DECIMAL: Final = rf'[:,\["]{_SPACE}*[-+]?[0-9]*\.?[0-9]*[eE][-+]?[0-9]{{3}}'
+
+
+class BulkReader:
+    """Reads messages that are one JSON object each into columns of the given fields.
+
+    Numbers that come as strings are noticed once and expected from then on: that is all it remembers.
+    """
+
+    def __init__(self, fields: pa.Schema, dialect: JsonDialect) -> None:
+        self._fields = fields
+        self._dialect = dialect
+        self._quoted: frozenset[Path] = frozenset()
+        self._is_able = len(fields) > 0 and not any(_has_map(field.type) for field in fields)
+        has_decimal = any(_has_decimal(field.type) for field in fields)
+        self._odd = f"{_ODD}|{_ODD_DECIMAL}" if has_decimal else _ODD
+
+    def read(self, messages: pa.Array) -> Iterator[tuple[Places, list[pa.Array]]]:
+        """Places of messages, ascending, and the columns of their rows, one row each.
+
+        Messages that are in none of the results are left to the reference, NULL among them.
+        """
+        if not self._is_able:
+            return
+        places = self._candidates(messages)
+        if not len(places):
+            return
+        columns = self._columns(_taken(messages, places))
+        if columns is None and self._learn(messages, places):
+            columns = self._columns(_taken(messages, places))
+        if columns is not None:
+            yield _good(places, *columns)
+            return
+        for start in range(0, len(places), _PIECE):
+            piece = places[start : start + _PIECE]
+            columns = self._columns(_taken(messages, piece)) if len(piece) < len(places) else None
+            if columns is not None:
+                yield _good(piece, *columns)
+
+    def _candidates(self, messages: pa.Array) -> Places:
+        try:
+            messages.cast(pa.string())
+        except pa.ArrowInvalid:
+            is_text = np.array([_is_utf8(message) for message in messages.to_pylist()], dtype=np.bool_)
+        else:
+            is_text = messages.is_valid().to_numpy(zero_copy_only=False)
+        odd = pc.match_substring_regex(messages, pattern=self._odd).fill_null(True)
+        fits = is_text & ~odd.to_numpy(zero_copy_only=False)
+        opened = pc.add(pc.count_substring(messages, "{"), pc.count_substring(messages, "["))
+        fits &= pc.less_equal(opened, MAX_DEPTH).fill_null(False).to_numpy(zero_copy_only=False)
+        return np.flatnonzero(fits)
+
+    def _columns(self, messages: pa.Array) -> tuple[list[pa.Array], npt.NDArray[np.bool_]] | None:
+        """The columns of these messages, and which rows are not to be trusted."""
+        lines = pc.binary_join(pa.ListArray.from_arrays([0, len(messages)], messages), b"\n")[0].as_buffer()
+        # The line break at the end makes the reader take all lines as its one block.
+        text = pa.py_buffer(lines.to_pybytes() + b"\n")
+        schema = pa.schema(
+            [(field.name, _wire_type(field.type, (field.name,), self._quoted)) for field in self._fields]
+        )
+        try:
+            table = pj.read_json(
+                pa.BufferReader(text),
+                read_options=pj.ReadOptions(use_threads=False, block_size=len(text) + 1),
+                parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+            )
+        except pa.ArrowInvalid:
+            return None
+        if table.num_rows != len(messages):
+            return None
+        doubtful = np.zeros(len(messages), dtype=np.bool_)
+        columns = [
+            self._values(column.combine_chunks(), field, None, doubtful, is_member=True)
+            for column, field in zip(table.columns, self._fields, strict=True)
+        ]
+        return columns, doubtful
+
+    def _values(
+        self,
+        found: pa.Array,
+        field: pa.Field,
+        rows: Places | None,
+        doubtful: npt.NDArray[np.bool_],
+        *,
+        is_member: bool,
+    ) -> pa.Array:
+        """What was read as values of a field.
+
+        Args:
+            found: the values of the wire type.
+            field: the field that they are to become.
+            rows: the row of each value; None: its place.
+            doubtful: set for rows whose message the reference must read.
+            is_member: whether a NULL may be a missing field.
+        """
+        type_ = field.type
+        if found.null_count and (not field.nullable or (is_member and self._dialect.fail_on_missing_field)):
+            _mark(doubtful, found.is_null().to_numpy(zero_copy_only=False), rows)
+        if pa.types.is_struct(type_):
+            children = [
+                self._values(found.field(index), child, rows, doubtful, is_member=True)
+                for index, child in enumerate(type_)
+            ]
+            return pa.Array.from_buffers(type_, len(found), found.buffers()[:1], children=children)
+        if pa.types.is_list(type_):
+            lengths = found.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+            inner = np.repeat(np.arange(len(found)) if rows is None else rows, lengths)
+            values = self._values(found.values, type_.value_field, inner, doubtful, is_member=False)
+            return pa.Array.from_buffers(type_, len(found), found.buffers()[:2], children=[values])
+        if found.type == pa.string() and type_ != pa.string():
+            found, bad = read_column(found, type_, self._dialect.timestamps)
+            if bad is not None:
+                _mark(doubtful, bad, rows)
+        elif pa.types.is_floating(type_):
+            # This reader takes a number that is too large for infinite.
+            _mark(doubtful, ~np.isfinite(found.fill_null(0).to_numpy(zero_copy_only=False)), rows)
+        elif pa.types.is_decimal(type_):
+            _mark(doubtful, _is_too_large(found).to_numpy(zero_copy_only=False), rows)
+        return found
+
+    def _learn(self, messages: pa.Array, places: Places) -> bool:
+        """Look which numbers and booleans come as strings; whether that is news."""
+        values = []
+        for message in messages.take(pa.array(places[:_SAMPLE])).to_pylist():
+            try:
+                values.append(parse(message))
+            except BadValueError:
+                continue
+        struct = pa.struct(list(self._fields))
+        quoted = frozenset(_quoted_paths(struct, values, ()))
+        is_news = quoted != self._quoted
+        self._quoted = quoted
+        return is_news
+
+
+def _good(
+    places: Places, columns: list[pa.Array], doubtful: npt.NDArray[np.bool_]
+) -> tuple[Places, list[pa.Array]]:
+    if not doubtful.any():
+        return places, columns
+    good = pa.array(~doubtful)
+    return places[~doubtful], [column.filter(good) for column in columns]
+
+
+def _taken(messages: pa.Array, places: Places) -> pa.Array:
+    if len(places) == len(messages):
+        return messages
+    return messages.take(pa.array(places))
+
+
+def _is_utf8(message: bytes | None) -> bool:
+    try:
+        return message is not None and message.decode() is not None
+    except UnicodeDecodeError:
+        return False
+
+
+def _mark(doubtful: npt.NDArray[np.bool_], mask: npt.NDArray[np.bool_], rows: Places | None) -> None:
+    if rows is None:
+        doubtful |= mask
+    else:
+        doubtful[rows[mask]] = True
+
+
+def _is_too_large(decimals: pa.Array) -> pa.Array:
+    """Which have more digits before the point than their type: this reader takes 10 for a DECIMAL(3,2)."""
+    digits = f"{'9' * decimals.type.precision}E-{decimals.type.scale}"
+    largest, smallest = (pa.scalar(Decimal(sign + digits), decimals.type) for sign in "+-")
+    outside = pc.or_(pc.greater(decimals, largest), pc.less(decimals, smallest))
+    return outside.fill_null(False)
+
+
+def _has_map(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_map(type_)) or any(_has_map(child) for child in _children(type_))
+
+
+def _has_decimal(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_decimal(type_)) or any(_has_decimal(child) for child in _children(type_))
+
+
+def _children(type_: pa.DataType) -> Iterable[pa.DataType]:
+    if not pa.types.is_nested(type_):
+        return ()
+    return [type_.field(index).type for index in range(type_.num_fields)]
+
+
+def _wire_type(type_: pa.DataType, path: Path, quoted: frozenset[Path]) -> pa.DataType:
+    """The type in which the values of a type are read: strings but for numbers and booleans."""
+    if pa.types.is_struct(type_):
+        return pa.struct(
+            [(field.name, _wire_type(field.type, (*path, field.name), quoted)) for field in type_]
+        )
+    if pa.types.is_list(type_):
+        return pa.list_(_wire_type(type_.value_type, (*path, ""), quoted))
+    if _comes_unquoted(type_):
+        return pa.string() if path in quoted else type_
+    return type_ if pa.types.is_decimal(type_) else pa.string()
+
+
+def _comes_unquoted(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_) or type_ == pa.bool_())
+
+
+def _quoted_paths(type_: pa.DataType, values: list[Any], path: Path) -> Iterator[Path]:
+    """Paths of numbers and booleans that came as strings and only so."""
+    if pa.types.is_struct(type_):
+        objects = [value for value in values if isinstance(value, dict)]
+        for field in type_:
+            inner = [value.get(field.name) for value in objects]
+            yield from _quoted_paths(field.type, inner, (*path, field.name))
+    elif pa.types.is_list(type_):
+        items = [item for value in values if isinstance(value, list) for item in value]
+        yield from _quoted_paths(type_.value_type, items, (*path, ""))
+    elif _comes_unquoted(type_):
+        given = [value for value in values if value is not None]
+        if given and all(isinstance(value, str) and not isinstance(value, Number) for value in given):
+            yield path

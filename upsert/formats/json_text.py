@@ -1,0 +1,175 @@
+"""Columns to JSON text, a column at a time: the encoding side of the JSON formats (pure).
+
+The text of a row is joined from the texts of its columns, that of an array from the texts of all elements
+of its column, so no value is touched in Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from json.encoder import encode_basestring
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from upsert.errors import SchemaError
+from upsert.formats import base64_columns
+from upsert.formats.json_values import JsonDialect
+from upsert.formats.timestamps import format_column
+
+_NEEDS_ESCAPE: Final = np.zeros(256, dtype=np.bool_)
+_NEEDS_ESCAPE[:32] = True
+_NEEDS_ESCAPE[list(b'"\\')] = True
+
+Part = Any
+"""An Arrow string array, or a text that is the same for all rows."""
+
+
+def row_texts(
+    columns: Sequence[pa.Array], fields: Sequence[pa.Field], dialect: JsonDialect, num_rows: int
+) -> pa.Array:
+    """The JSON object of each row, as a string array without NULLs.
+
+    Args:
+        columns: the columns, in the order of the fields.
+        fields: names and types.
+        dialect: with ``ignore_null_fields`` a NULL is left out instead of written.
+        num_rows: how many rows there are, also without any column.
+
+    Raises:
+        SchemaError: a value has no form in JSON.
+
+    >>> row_texts([pa.array([1, None])], [pa.field("n", pa.int64())], JsonDialect(), 2).to_pylist()
+    ['{"n":1}', '{"n":null}']
+    """
+    if not fields:
+        return pa.repeat("{}", num_rows)
+    if dialect.ignore_null_fields:
+        return _without_nulls(columns, fields, dialect)
+    parts: list[Part] = []
+    for column, field in zip(columns, fields, strict=True):
+        parts.append(f"{',' if parts else '{'}{encode_basestring(field.name)}:")
+        parts += _parts(column, field, dialect)
+    return _joined([*parts, "}"])
+
+
+def _without_nulls(columns: Sequence[pa.Array], fields: Sequence[pa.Field], dialect: JsonDialect) -> pa.Array:
+    members = []
+    for column, field in zip(columns, fields, strict=True):
+        member = _joined([f",{encode_basestring(field.name)}:", *_parts(column, field, dialect)])
+        members.append(pc.if_else(column.is_valid(), member, "") if column.null_count else member)
+    # The first comma, where there is one, gives way to the brace.
+    return _joined([pc.binary_replace_slice(_joined(members), 0, 1, "{"), "}"])
+
+
+def _joined(parts: Sequence[Part]) -> pa.Array:
+    """The parts one after the other; texts that stand together become one."""
+    merged: list[Part] = []
+    for part in parts:
+        if isinstance(part, str) and merged and isinstance(merged[-1], str):
+            merged[-1] += part
+        else:
+            merged.append(part)
+    return pc.binary_join_element_wise(*merged, "")
+
+
+def _parts(column: pa.Array, field: pa.Field, dialect: JsonDialect) -> list[Part]:
+    """What makes up the JSON of each value when joined; ``null`` for NULL."""
+    try:
+        before, texts, after = _texts(column, field.type, dialect)
+    except SchemaError as cause:
+        raise SchemaError(f"column {field.name!r}: {cause}") from None
+    if not column.null_count:
+        return [before, texts, after]
+    whole = _joined([before, texts.fill_null(""), after]) if before or after else texts
+    return [pc.if_else(column.is_valid(), whole, "null")]
+
+
+def _texts(column: pa.Array, type_: pa.DataType, dialect: JsonDialect) -> tuple[str, pa.Array, str]:
+    """Texts of the values, and what stands before and after each of them; anything for NULL."""
+    if pa.types.is_struct(type_):
+        return "", row_texts(column.flatten(), list(type_), dialect, len(column)), ""
+    if pa.types.is_list(type_):
+        elements = _joined(_parts(column.flatten(), type_.value_field, dialect))
+        return "[", _lists(column, elements), "]"
+    if pa.types.is_map(type_):
+        return "{", _map_texts(column, type_, dialect), "}"
+    if type_ == pa.string():
+        return '"', escaped(column), '"'
+    if type_ == pa.binary():
+        return '"', base64_columns.encode(column), '"'
+    if pa.types.is_temporal(type_):
+        return '"', format_column(column, dialect.timestamps), '"'
+    if pa.types.is_floating(type_):
+        return "", _float_texts(column), ""
+    if pa.types.is_decimal(type_):
+        return "", decimal_texts(column, is_plain=dialect.decimal_as_plain_number), ""
+    return "", column.cast(pa.string()), ""
+
+
+def _lists(column: pa.Array, elements: pa.Array) -> pa.Array:
+    """The texts of a list's elements, with commas between; empty for NULL."""
+    lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    return pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets), elements), ",")
+
+
+def _map_texts(column: pa.Array, type_: pa.DataType, dialect: JsonDialect) -> pa.Array:
+    """The members of each map's object, with commas between. Arrow's maps have no NULL keys."""
+    offsets = column.offsets.to_numpy()
+    first, last = int(offsets[0]), int(offsets[-1])
+    names, items = column.keys, column.items
+    if len(names) != last - first:
+        names, items = names.slice(first, last - first), items.slice(first, last - first)
+    members = _joined(['"', escaped(names), '":', *_parts(items, type_.item_field, dialect)])
+    return pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets - first), members), ",")
+
+
+def escaped(texts: pa.Array) -> pa.Array:
+    r"""Texts as they stand between the quotes of a JSON string; NULL for NULL.
+
+    >>> escaped(pa.array(['say "hi"', "a\tb", None])).to_pylist()
+    ['say \\"hi\\"', 'a\\tb', None]
+    """
+    present = _present_bytes(texts)
+    if not (present & _NEEDS_ESCAPE).any():
+        return texts
+    # The backslash comes first: those that the others bring must stay.
+    for code in (ord("\\"), ord('"'), *range(32)):
+        if present[code]:
+            texts = pc.replace_substring(texts, chr(code), encode_basestring(chr(code))[1:-1])
+    return texts
+
+
+def _present_bytes(texts: pa.Array) -> np.ndarray:
+    """For each byte whether some text has it."""
+    present = np.zeros(256, dtype=np.bool_)
+    if len(texts) and texts.buffers()[2] is not None:
+        ends = np.frombuffer(texts.buffers()[1], dtype=np.int32)[texts.offset :][: len(texts) + 1]
+        present[np.frombuffer(texts.buffers()[2], dtype=np.uint8)[ends[0] : ends[-1]]] = True
+    return present
+
+
+def _float_texts(column: pa.Array) -> pa.Array:
+    texts = column.cast(pa.string())
+    if pc.all(pc.is_finite(column)).as_py() is not False:
+        return texts
+    texts = pc.if_else(pc.is_nan(column), '"NaN"', texts)
+    texts = pc.if_else(pc.equal(column, float("inf")), '"Infinity"', texts)
+    return pc.if_else(pc.equal(column, float("-inf")), '"-Infinity"', texts)
+
+
+def decimal_texts(column: pa.Array, *, is_plain: bool) -> pa.Array:
+    """Decimals as numbers: small ones like ``1E-8``, or plain ones only; zero is ``0`` either way."""
+    texts = column.cast(pa.string())
+    is_scientific = pc.match_substring(texts, "E")
+    if not pc.any(is_scientific).as_py():
+        return texts
+    texts = pc.if_else(pc.and_(is_scientific, pc.equal(column, pa.scalar(0, column.type))), "0", texts)
+    if not is_plain:
+        return texts
+    is_scientific = pc.match_substring(texts, "E").fill_null(False)
+    small = [f"{value:f}" for value in column.filter(is_scientific).to_pylist()]
+    return pc.replace_with_mask(texts, is_scientific, pa.array(small, pa.string()))

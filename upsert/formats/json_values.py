@@ -1,0 +1,309 @@
+"""Values of one parsed JSON text, as Flink's json format understands it: the reference (pure).
+
+The bulk reader (``json_bulk``) has to give what these functions give, message by message. Numbers keep
+their text until a type asks for them, so nothing passes through a double that need not.
+
+* An INT is a whole number, or a string with one; ``1.0`` is 1, ``1.5`` is bad (Flink cuts it silently).
+* A FLOAT or DOUBLE is a number, a string with one, or ``"NaN"``, ``"Infinity"``, ``"-Infinity"``. One that
+  is too large is bad (Flink reads it as infinite).
+* A DECIMAL is a number or a string with one, rounded half up to the scale; too large is bad (Flink: NULL).
+* A STRING is a string, or the JSON text of anything else.
+* A BOOLEAN is one, or ``"true"`` or ``"false"`` in any case (Flink takes any other text as false).
+* BINARY is base64. DATE and times are texts in the standard chosen (``timestamps``).
+* Of names that are given twice the last one counts. NULL stands for a field that is missing.
+* A NULL in a column, element or field declared NOT NULL is bad.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from json.encoder import encode_basestring
+from typing import Any, Final, Self
+
+import numpy as np
+import pyarrow as pa
+
+from upsert import types
+from upsert.errors import SchemaError
+from upsert.formats.text_values import BadValueError, integer_range, scalar_reader, shown
+from upsert.formats.timestamps import TimestampStandard
+
+MAX_DEPTH: Final = 200
+"""How deep arrays and objects may lie in each other; a message that goes deeper is bad."""
+
+SPACES: Final = " \t\r\n"
+"""What JSON takes as space between tokens."""
+
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_STEPS: Final = np.zeros(256, dtype=np.int8)
+_STEPS[list(b"[{")] = 1
+_STEPS[list(b"]}")] = -1
+
+Converter = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class JsonDialect:
+    """How JSON is read and written: the values of the options that the JSON formats share."""
+
+    timestamps: TimestampStandard = TimestampStandard.SQL
+    fail_on_missing_field: bool = False
+    ignore_parse_errors: bool = False
+    decimal_as_plain_number: bool = False
+    ignore_null_fields: bool = False
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """The dialect that the options of a format ask for; a format without some option has its default."""
+        keys = {
+            "timestamp-format.standard": "timestamps",
+            "fail-on-missing-field": "fail_on_missing_field",
+            "ignore-parse-errors": "ignore_parse_errors",
+            "encode.decimal-as-plain-number": "decimal_as_plain_number",
+            "encode.ignore-null-fields": "ignore_null_fields",
+        }
+        found = {name: options[key] for key, name in keys.items() if key in options}
+        if "timestamps" in found:
+            found["timestamps"] = TimestampStandard(found["timestamps"])
+        return cls(**found)
+
+
+class Number(str):
+    """A JSON number by its text."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _refuse_constant(name: str) -> Any:
+    raise BadValueError(f"not valid JSON: {name} is no number")
+
+
+_DECODER: Final = json.JSONDecoder(
+    strict=False, parse_int=Number, parse_float=Number, parse_constant=_refuse_constant
+)
+
+
+def parse(message: bytes) -> Any:
+    """The JSON value of a message; None when it is empty or ``null``.
+
+    Control characters may stand in strings as they are, as in Flink. A second value after the first is
+    refused (Flink drops it).
+
+    Raises:
+        BadValueError: the message is not one JSON value in UTF-8, or is nested too deep.
+
+    >>> parse(b'{"a": 1, "a": 2}')
+    {'a': 2}
+    """
+    try:
+        text = message.removeprefix(_BYTE_ORDER_MARK).decode()
+    except UnicodeDecodeError as cause:
+        raise BadValueError(f"not valid UTF-8 at byte {cause.start}") from None
+    if not text.strip(SPACES):
+        return None
+    if message.count(b"[") + message.count(b"{") > MAX_DEPTH and _depth(message) > MAX_DEPTH:
+        raise BadValueError(f"nested deeper than {MAX_DEPTH} levels")
+    try:
+        return _DECODER.decode(text)
+    except json.JSONDecodeError as cause:
+        raise BadValueError(f"not valid JSON: {cause.msg} at character {cause.pos}") from None
+
+
+def _depth(message: bytes) -> int:
+    outside = np.frombuffer(_STRING.sub(b"", message), dtype=np.uint8)
+    return int(np.cumsum(_STEPS[outside], dtype=np.int64).max(initial=0))
+
+
+def to_text(value: Any) -> str:
+    """A parsed JSON value as compact JSON text."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case Number():
+            return str(value)
+        case str():
+            return encode_basestring(value)
+        case list():
+            return f"[{','.join(map(to_text, value))}]"
+    return "{" + ",".join(f"{encode_basestring(name)}:{to_text(item)}" for name, item in value.items()) + "}"
+
+
+def check_types(fields: pa.Schema) -> None:
+    """Refuse fields whose types JSON has no form for.
+
+    Raises:
+        SchemaError: a MAP has a key that is not STRING, or Spark has no such type.
+
+    >>> check_types(pa.schema([("m", pa.map_(pa.int64(), pa.string()))]))
+    Traceback (most recent call last):
+    ...
+    upsert.errors.SchemaError: column 'm': a MAP in JSON must have a key of type STRING, got BIGINT; ...
+    """
+    for field in fields:
+        _check_type(field.type, f"column {field.name!r}")
+
+
+def _check_type(type_: pa.DataType, of: str) -> None:
+    if pa.types.is_map(type_):
+        if type_.key_type != pa.string():
+            raise SchemaError(
+                f"{of}: a MAP in JSON must have a key of type STRING, got {types.sql_name(type_.key_type)}; "
+                "a JSON object has only names"
+            )
+        _check_type(type_.item_type, of)
+    elif pa.types.is_list(type_):
+        _check_type(type_.value_type, of)
+    elif pa.types.is_struct(type_):
+        for field in type_:
+            _check_type(field.type, of)
+    elif not types.is_scalar(type_):
+        raise SchemaError(f"{of}: JSON has no form for the type {type_}")
+
+
+def converter(field: pa.Field, dialect: JsonDialect) -> Converter:
+    """What turns a parsed JSON value into a value of a field; it raises ``BadValueError``.
+
+    Values are what ``pa.array`` takes for the type: tuples for structs, lists of pairs for maps. With
+    ``ignore_parse_errors`` a bad value is NULL.
+    """
+    convert = _converter(field.type, dialect)
+
+    def checked(value: Any) -> Any:
+        found = None
+        if value is not None:
+            try:
+                found = convert(value)
+            except BadValueError:
+                if not dialect.ignore_parse_errors:
+                    raise
+        if found is None and not field.nullable:
+            raise BadValueError("is NULL, but declared NOT NULL")
+        return found
+
+    return checked
+
+
+def _converter(type_: pa.DataType, dialect: JsonDialect) -> Converter:
+    if pa.types.is_struct(type_):
+        return struct_converter(list(type_), dialect)
+    if pa.types.is_list(type_):
+        return _list_converter(type_.value_field, dialect)
+    if pa.types.is_map(type_):
+        return _map_converter(type_.item_field, dialect)
+    read = scalar_reader(type_, dialect.timestamps)
+    if type_ == pa.string():
+        return lambda value: read(str(value) if isinstance(value, str) else to_text(value))
+    if type_ == pa.bool_():
+        return lambda value: value if isinstance(value, bool) else _read_text(value, type_, read)
+    if pa.types.is_integer(type_):
+        return _integer_converter(type_, read)
+    if pa.types.is_floating(type_) or pa.types.is_decimal(type_):
+        return lambda value: read(value) if isinstance(value, str) else _refuse(value, type_)
+    return lambda value: _read_text(value, type_, read)
+
+
+def _read_text(value: Any, type_: pa.DataType, read: Callable[[str], Any]) -> Any:
+    if isinstance(value, Number) or not isinstance(value, str):
+        _refuse(value, type_)
+    return read(value)
+
+
+def _refuse(value: Any, type_: pa.DataType) -> Any:
+    raise BadValueError(f"{_kind(value)} is no {types.sql_name(type_)}")
+
+
+def _kind(value: Any) -> str:
+    match value:
+        case list():
+            return "an array"
+        case dict():
+            return "an object"
+        case bool():
+            return to_text(value)
+    return shown(value)
+
+
+def _integer_converter(type_: pa.DataType, read: Callable[[str], Any]) -> Converter:
+    low, high = integer_range(type_)
+
+    def convert(value: Any) -> int:
+        if not isinstance(value, str):
+            _refuse(value, type_)
+        if isinstance(value, Number) and not value.lstrip("-").isdigit():
+            number = Decimal(value)
+            # The size comes first: 1e999999999 must not be written out.
+            if number.adjusted() < 40 and number == number.to_integral_value() and low <= number <= high:
+                return int(number)
+            _refuse(value, type_)
+        found: int = read(value)
+        return found
+
+    return convert
+
+
+def _list_converter(element: pa.Field, dialect: JsonDialect) -> Converter:
+    convert = converter(element, dialect)
+
+    def convert_list(value: Any) -> list[Any]:
+        if not isinstance(value, list):
+            raise BadValueError(f"{_kind(value)} is no ARRAY")
+        found = []
+        for place, item in enumerate(value):
+            try:
+                found.append(convert(item))
+            except BadValueError as bad:
+                bad.path.insert(0, str(place))
+                raise
+        return found
+
+    return convert_list
+
+
+def _map_converter(item_field: pa.Field, dialect: JsonDialect) -> Converter:
+    convert = converter(item_field, dialect)
+    read_name = scalar_reader(pa.string(), dialect.timestamps)
+
+    def convert_map(value: Any) -> list[tuple[str, Any]]:
+        if not isinstance(value, dict):
+            raise BadValueError(f"{_kind(value)} is no MAP")
+        found = []
+        for name, item in value.items():
+            try:
+                found.append((read_name(name), convert(item)))
+            except BadValueError as bad:
+                bad.path.insert(0, name)
+                raise
+        return found
+
+    return convert_map
+
+
+def struct_converter(fields: list[pa.Field], dialect: JsonDialect) -> Converter:
+    """What turns a parsed JSON object into the tuple of some fields' values; it raises ``BadValueError``."""
+    converters = [(field.name, converter(field, dialect)) for field in fields]
+
+    def convert_struct(value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, dict):
+            raise BadValueError(f"{_kind(value)} is no object")
+        found = []
+        for name, convert in converters:
+            try:
+                if dialect.fail_on_missing_field and name not in value:
+                    raise BadValueError("is missing")
+                found.append(convert(value.get(name)))
+            except BadValueError as bad:
+                bad.path.insert(0, name)
+                raise
+        return tuple(found)
+
+    return convert_struct
