@@ -14,7 +14,7 @@ export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
 # Prefix of every command that starts Spark: finds or installs Java 17+, or stops and says how to get it.
 WITH_JAVA = JAVA_HOME="$$(sh scripts/java.sh)" && export JAVA_HOME &&
 
-.PHONY: help install demo test test-long bench lint clean
+.PHONY: help install demo demo-kafka test test-long bench lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ $(STAMP): pyproject.toml requirements.lock scripts/venv.sh
 
 demo: $(STAMP)  ## join flights and weather of 2013 while both change (ROWS=20000 for a short run)
 	@$(WITH_JAVA) $(PY) -m deltajoin.demo $(if $(ROWS),--rows $(ROWS))
+
+demo-kafka: $(STAMP)  ## carry them through Kafka: Debezium records to upsert topics, exactly once (ROWS=20000)
+	@$(WITH_JAVA) $(PY) -m deltajoin.demo.kafka $(if $(ROWS),--rows $(ROWS))
 
 test: $(STAMP)  ## all tests that a change must pass (PYTEST_ARGS=… is passed on)
 	@$(WITH_JAVA) $(PY) -m pytest $(PYTEST_ARGS)

@@ -47,7 +47,12 @@ class Checkpoint:
     @property
     def size(self) -> int:
         """Bytes in all files of the folder."""
-        return sum(_sizes(self.path))
+        return folder_size(self.path)
+
+
+def folder_size(folder: Path) -> int:
+    """Bytes in all files of a folder; 0 if there is none."""
+    return sum(_sizes(folder))
 
 
 def _newest(folder: Path) -> int | None:

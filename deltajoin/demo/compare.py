@@ -15,6 +15,9 @@ import pyarrow as pa
 
 from deltajoin.demo import tables
 
+WITH_WEATHER: Final = "JOIN weather w ON f.origin = w.origin AND f.time_hour = w.time_hour"
+"""Joins the flights `f` of `expected_rows` with the weather."""
+
 _FROM_FILES: Final = {
     "day": "make_date(f.year, f.month, f.day)",
     "origin": "f.origin",
@@ -57,20 +60,37 @@ def expected_join(files: tuple[Path, Path], first: int | None = None) -> pa.Tabl
         files: the CSV files of flights and weather.
         first: take only so many flights, in the file's order.
     """
+    return expected_rows(files, tables.JOINED_SCHEMA, f"{WITH_WEATHER} WHERE dep_time IS NOT NULL", first)
+
+
+def expected_rows(
+    files: tuple[Path, Path], schema: pa.Schema, query: str, first: int | None = None
+) -> pa.Table:
+    """Rows that DuckDB makes of the files `source.extract_files` gave.
+
+    Args:
+        files: the CSV files of flights and weather.
+        schema: the columns; those that the files lack are computed.
+        query: what follows ``FROM flights AS f``.
+        first: take only so many flights, in the file's order.
+    """
+    columns = ", ".join(
+        f"CAST({_FROM_FILES.get(field.name, field.name)} AS {sql_type(field.type)}) AS {field.name}"
+        for field in schema
+    )
     with connect() as connection:
-        register_files(connection, files)
-        columns = ", ".join(
-            f"CAST({_FROM_FILES.get(field.name, field.name)} AS {_SQL_TYPES[field.type]}) AS {field.name}"
-            for field in tables.JOINED_SCHEMA
-        )
+        _register(connection, files)
         return connection.sql(
-            f"SELECT {columns} FROM (FROM flights LIMIT {first or 'ALL'}) f"
-            " JOIN weather w ON f.origin = w.origin AND f.time_hour = w.time_hour WHERE dep_time IS NOT NULL"
+            f"SELECT {columns} FROM (FROM flights LIMIT {first or 'ALL'}) f {query}"
         ).to_arrow_table()
 
 
-def register_files(connection: duckdb.DuckDBPyConnection, files: tuple[Path, Path]) -> None:
-    """Make the CSV files of flights and weather the tables `flights` and `weather` of a DuckDB."""
+def sql_type(type_: pa.DataType) -> str:
+    """DuckDB's name of a column type."""
+    return _SQL_TYPES[type_]
+
+
+def _register(connection: duckdb.DuckDBPyConnection, files: tuple[Path, Path]) -> None:
     for name, path in zip(("flights", "weather"), files, strict=True):
         rows = connection.read_csv(str(path), na_values=["NA", ""], sample_size=-1)
         connection.register(name, rows)

@@ -122,16 +122,21 @@ class Replay:
 
     def step(self, number: int) -> Step:
         """One step by its number, from 0."""
-        at, event, row = self._slice(number)
+        _, event, row = self._slice(number)
         is_weather = event >= Event.MEASURED
         return Step(
             number,
-            datetime.fromtimestamp(at[-1] / 1e6, UTC),
+            self.until(number),
             _with_kinds(
                 _flight_images(self.flights, row[~is_weather], event[~is_weather]), event[~is_weather]
             ),
             _with_kinds(_weather_images(self.weather, row[is_weather], event[is_weather]), event[is_weather]),
         )
+
+    def until(self, number: int) -> datetime:
+        """When the last change of a step happened."""
+        at, _, _ = self._slice(number)
+        return datetime.fromtimestamp(at[-1] / 1e6, UTC)
 
     def recorded(self, number: int) -> tuple[Recorded, Recorded]:
         """The same step of flights and weather, with the images that the changes replace."""

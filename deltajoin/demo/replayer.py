@@ -41,7 +41,7 @@ def write_steps(catalog: Catalog, sender: Sender, year: Replay, seconds: float) 
     """Commit step after step; each is one transaction a table, so that none could ever be written twice."""
     flights, weather = catalog.table(tables.FLIGHTS), catalog.table(tables.WEATHER)
     flights_written, weather_written = 0, 0
-    for step, _ in zip(year, _permissions(seconds, len(year)), strict=False):
+    for step, _ in zip(year, permissions(seconds, len(year)), strict=False):
         flights_now = flights.write(step.flights, writer_id="replay", transaction=step.number)
         weather_now = weather.write(step.weather, writer_id="replay", transaction=step.number)
         flights_written += step.flights.num_rows
@@ -58,8 +58,11 @@ def write_steps(catalog: Catalog, sender: Sender, year: Replay, seconds: float) 
         )
 
 
-def _permissions(seconds: float, steps: int) -> Iterator[None]:
-    """Yields once a step when it is due; ends early if stdin does."""
+def permissions(seconds: float, steps: int) -> Iterator[None]:
+    """Yields once a step when it is due: the first at once, the others after a line on stdin, evenly spread.
+
+    Ends early if stdin does.
+    """
     yield
     if not sys.stdin.readline():
         return
