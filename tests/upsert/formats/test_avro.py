@@ -1,0 +1,540 @@
+"""Avro messages of one schema: what Flink and fastavro write is read, and nothing else is taken for a row."""
+
+import io
+import json
+import pickle
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.upsert.formats import random_columns
+from upsert import types
+from upsert.errors import ConfigurationError, SchemaError
+from upsert.formats.avro import FORMAT
+from upsert.formats.avro_codec import fastavro as installed_fastavro
+from upsert.formats.avro_schema import derived, parse
+from upsert.formats.base import BadMessage, Decoded, FormatContext, Side, format_named
+from upsert.options import parse as parse_options
+
+USERS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
+
+
+def context(fields: pa.Schema, metadata: tuple[str, ...] = (), **options: str) -> FormatContext:
+    found = FormatContext(fields, parse_options("avro", FORMAT.options, options), metadata=metadata)
+    FORMAT.check(found)
+    return found
+
+
+def encoded(rows: pa.Table, **options: str) -> pa.Array:
+    return FORMAT.encoder(context(rows.schema, **options)).encode(rows)
+
+
+def decoded(fields: pa.Schema, messages: list[bytes | None] | pa.Array, **options: str) -> Decoded:
+    return FORMAT.decoder(context(fields, **options)).decode(pa.array(messages, pa.binary()))
+
+
+def one(type_: pa.DataType, nullable: bool = False) -> pa.Schema:
+    return pa.schema([pa.field("v", type_, nullable=nullable)])
+
+
+def record(*fields: tuple[str, Any], name: str = "r") -> str:
+    return json.dumps({"type": "record", "name": name, "fields": [{"name": n, "type": t} for n, t in fields]})
+
+
+def datum(schema: str, value: Any) -> bytes:
+    """What fastavro writes, which is another implementation than the one under test."""
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(json.loads(schema)), value)
+    return stream.getvalue()
+
+
+# schema
+
+
+def test_schema_of_a_table_is_the_one_that_flink_derives() -> None:
+    address = pa.struct([("city", pa.string()), pa.field("zip", pa.int32(), nullable=False)])
+    fields = pa.schema(
+        [
+            pa.field("id", pa.int64(), nullable=False),
+            ("small", pa.int8()),
+            ("price", pa.decimal128(10, 2)),
+            ("day", pa.date32()),
+            ("at", types.TIMESTAMP),
+            ("wall", types.TIMESTAMP_NTZ),
+            ("address", address),
+            ("tags", pa.map_(pa.string(), pa.field("value", pa.float64(), nullable=False))),
+        ]
+    )
+    expected = (
+        '{"type":"record","name":"record","namespace":"org.apache.flink.avro.generated","fields":['
+        '{"name":"id","type":"long"},'
+        '{"name":"small","type":["null","int"],"default":null},'
+        '{"name":"price","type":["null",{"type":"bytes","logicalType":"decimal","precision":10,"scale":2}],'
+        '"default":null},'
+        '{"name":"day","type":["null",{"type":"int","logicalType":"date"}],"default":null},'
+        '{"name":"at","type":["null",{"type":"long","logicalType":"timestamp-micros"}],"default":null},'
+        '{"name":"wall","type":["null",{"type":"long","logicalType":"local-timestamp-micros"}],"default":null},'
+        '{"name":"address","type":["null",{"type":"record","name":"record_address","fields":['
+        '{"name":"city","type":["null","string"],"default":null},{"name":"zip","type":"int"}]}],"default":null},'
+        '{"name":"tags","type":["null",{"type":"map","values":"double"}],"default":null}]}'
+    )
+    assert derived(fields) == expected
+    assert '"timestamp-millis"' in derived(fields, legacy_times=True)
+    assert "micros" not in derived(fields, legacy_times=True)
+
+
+def test_bytes_are_those_of_the_specification() -> None:
+    rows = pa.table([pa.array([3, -1]), pa.array(["foo", None])], schema=USERS)
+    assert encoded(rows).to_pylist() == [b"\x06\x02\x06foo", b"\x01\x00"]
+
+
+def test_schema_is_offered_as_metadata() -> None:
+    (key,) = FORMAT.readable_metadata(Side.VALUE, {})
+    assert (key.key, key.type, key.is_writable) == ("schema", pa.string(), False)
+    found = FORMAT.decoder(context(USERS, metadata=("schema",))).decode(pa.array([b"\x06\x00", None]))
+    assert found.rows.to_pylist() == [{"id": 3, "name": None, "schema": derived(USERS)}]
+
+
+# round trips
+
+AVRO_NAMES = st.sampled_from(["id", "word", "ts", "data", "_x", "Amount"])
+
+
+def schemas() -> st.SearchStrategy[pa.Schema]:
+    types_ = random_columns.nested(random_columns.SCALARS)
+    field = st.builds(pa.field, AVRO_NAMES, types_, nullable=st.booleans())
+    return st.lists(field, min_size=1, max_size=4, unique_by=lambda f: f.name).map(pa.schema)
+
+
+@given(random_columns.tables(schemas()))
+def test_what_is_written_is_read_back(rows: pa.Table) -> None:
+    found = decoded(rows.schema, encoded(rows))
+    assert (found.bad, found.positions, found.kinds) == ((), None, None)
+    assert found.rows.schema.equals(rows.schema)
+    assert random_columns.plain(found.rows) == random_columns.plain(rows)
+
+
+@given(random_columns.tables(schemas()), st.integers(0, 3), st.integers(0, 3))
+def test_slice_of_rows_is_written_as_the_rows_alone(rows: pa.Table, start: int, length: int) -> None:
+    part = rows.slice(start, length)
+    assert encoded(part).to_pylist() == encoded(rows).to_pylist()[start : start + length]
+
+
+@given(random_columns.tables(schemas()))
+def test_fastavro_reads_what_is_written(rows: pa.Table) -> None:
+    """The whole schema with its logical types, against the codec that sees none of them."""
+    schema = fastavro.parse_schema(json.loads(derived(rows.schema)))
+    found = [fastavro.schemaless_reader(io.BytesIO(message), schema) for message in encoded(rows).to_pylist()]
+    expected = rows.to_pylist(maps_as_pydicts="strict")
+    assert [_plain(list(row.values())) for row in found] == [_plain(list(row.values())) for row in expected]
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case float():
+            return repr(value)
+        case Decimal():
+            return str(value)
+        case list() | tuple():
+            return [_plain(item) for item in value]
+        case dict():
+            return {name: _plain(item) for name, item in value.items()}
+    return value
+
+
+# schemas that are given
+
+
+@pytest.mark.parametrize(
+    ("avro", "value", "type_", "expected"),
+    [
+        ("int", 5, pa.int64(), 5),
+        ("long", 5, pa.int8(), 5),
+        ("int", 5, pa.float64(), 5.0),
+        ("float", 0.5, pa.float64(), 0.5),
+        ("string", "é", pa.binary(), "é".encode()),
+        ("bytes", b"abc", pa.string(), "abc"),
+        ({"type": "string", "logicalType": "uuid"}, "a", pa.string(), "a"),
+        ({"type": "enum", "name": "e", "symbols": ["A", "B"]}, "B", pa.string(), "B"),
+        ({"type": "fixed", "name": "f", "size": 2}, b"ab", pa.binary(), b"ab"),
+        ({"type": "int", "logicalType": "date"}, date(2020, 3, 8), pa.date32(), date(2020, 3, 8)),
+        ("int", 1, pa.date32(), date(1970, 1, 2)),
+        ({"type": "long", "logicalType": "timestamp-millis"}, 1500, types.TIMESTAMP_NTZ, "1.5"),
+        ({"type": "long", "logicalType": "timestamp-millis"}, -1, types.TIMESTAMP, "-0.001"),
+        ({"type": "long", "logicalType": "local-timestamp-millis"}, 1500, types.TIMESTAMP, "1.5"),
+        ({"type": "long", "logicalType": "timestamp-micros"}, -1, types.TIMESTAMP_NTZ, "-0.000001"),
+        ({"type": "long", "logicalType": "timestamp-nanos"}, -1, types.TIMESTAMP, "-0.000001"),
+        ({"type": "long", "logicalType": "timestamp-millis"}, 1500, pa.int64(), 1500),
+        ({"type": "long", "logicalType": "unheard-of"}, 1500, pa.int64(), 1500),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 1},
+            Decimal("12.5"),
+            pa.decimal128(10, 2),
+            Decimal("12.50"),
+        ),
+        (
+            {"type": "fixed", "name": "f", "size": 9, "logicalType": "decimal", "precision": 4, "scale": 2},
+            Decimal("-1.50"),
+            pa.decimal128(3, 1),
+            Decimal("-1.5"),
+        ),
+        ([{"type": "array", "items": "int"}, "null"], [1, 2], pa.list_(pa.int16()), [1, 2]),
+        (
+            {"type": "map", "values": ["null", "int"]},
+            {"a": None},
+            pa.map_(pa.string(), pa.int32()),
+            [("a", None)],
+        ),
+    ],
+)
+def test_value_of_another_writer_becomes_one_of_the_column(
+    avro: Any, value: Any, type_: pa.DataType, expected: Any
+) -> None:
+    schema = record(("other", "int"), ("v", avro))
+    if isinstance(expected, str) and pa.types.is_timestamp(type_):
+        seconds = timedelta(seconds=float(expected))
+        expected = datetime(1970, 1, 1, tzinfo=UTC if type_.tz else None) + seconds
+        bare = record(("other", "int"), ("v", "long"))
+        messages = [datum(bare, {"other": 1, "v": value})]
+    else:
+        messages = [datum(schema, {"other": 1, "v": value})]
+    found = decoded(one(type_), messages, schema=schema)
+    assert (found.bad, found.rows["v"].to_pylist()) == ((), [expected])
+
+
+def test_record_is_read_by_the_names_of_its_fields() -> None:
+    inner = {
+        "type": "record",
+        "name": "i",
+        "fields": [{"name": "x", "type": "int"}, {"name": "y", "type": "int"}],
+    }
+    schema = record(("p", ["null", inner]), ("q", "i"))
+    type_ = pa.struct([("y", pa.int32()), ("z", pa.string())])
+    fields = pa.schema([("q", type_), ("missing", pa.string()), ("p", type_)])
+    message = datum(schema, {"p": None, "q": {"x": 1, "y": 2}})
+    found = decoded(fields, [message], schema=schema)
+    assert found.rows.to_pylist() == [{"q": {"y": 2, "z": None}, "missing": None, "p": None}]
+
+
+def test_one_column_may_be_a_value_without_a_record() -> None:
+    fields = one(pa.string())
+    assert decoded(fields, [b"\x06foo"], schema='"string"').rows["v"].to_pylist() == ["foo"]
+    assert encoded(pa.table([["foo"]], schema=fields), schema='"string"').to_pylist() == [b"\x06foo"]
+    with pytest.raises(SchemaError, match=r"the schema is of one string, not of a record"):
+        context(USERS, schema='"string"')
+
+
+def test_times_of_flink_are_read_in_its_legacy_mapping() -> None:
+    fields = one(types.TIMESTAMP_NTZ)
+    at = datetime(2020, 3, 8, 13, 12, 11, 123_000)
+    rows = pa.table([[at]], schema=fields)
+    (message,) = encoded(rows, **{"timestamp_mapping.legacy": "true"}).to_pylist()
+    assert message == datum(record(("v", "long")), {"v": 1583673131123})
+    assert decoded(fields, [message], **{"timestamp_mapping.legacy": "true"}).rows.equals(rows)
+
+
+def test_given_schema_is_written_with() -> None:
+    schema = record(
+        ("extra", ["string", "null"]),
+        ("at", {"type": "long", "logicalType": "timestamp-millis"}),
+        (
+            "price",
+            {"type": "fixed", "name": "f", "size": 4, "logicalType": "decimal", "precision": 8, "scale": 3},
+        ),
+        ("color", {"type": "enum", "name": "e", "symbols": ["RED", "BLUE"]}),
+    )
+    fields = pa.schema(
+        [
+            pa.field("color", pa.string(), nullable=False),
+            pa.field("at", types.TIMESTAMP, nullable=False),
+            pa.field("price", pa.decimal128(6, 2), nullable=False),
+        ]
+    )
+    at = datetime(1969, 12, 31, 23, 59, 59, 999_500, tzinfo=UTC)
+    rows = pa.table([["BLUE"], [at], [Decimal("-1.25")]], schema=fields)
+    (message,) = encoded(rows, schema=schema).to_pylist()
+    read = fastavro.schemaless_reader(io.BytesIO(message), fastavro.parse_schema(json.loads(schema)))
+    assert read == {
+        "extra": None,
+        "at": datetime(1969, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC),
+        "price": Decimal("-1.250"),
+        "color": "BLUE",
+    }
+    with pytest.raises(SchemaError, match="avro: a row does not fit the schema"):
+        encoded(pa.table([["GREEN"], [at], [Decimal(1)]], schema=fields), schema=schema)
+
+
+# refusals
+
+
+@pytest.mark.parametrize(
+    ("schema", "fields", "message"),
+    [
+        (record(("v", "string")), one(pa.int32()), "'v' is INT, the schema says string"),
+        (record(("v", "double")), one(pa.float32()), "'v' is FLOAT, the schema says double"),
+        (record(("v", "long")), one(types.TIMESTAMP), "'v' is TIMESTAMP, the schema says long"),
+        (record(("w", "long")), one(pa.int64()), "the schema has no field 'v'"),
+        (
+            record(("v", {"type": "array", "items": "string"})),
+            one(pa.list_(pa.field("element", pa.int32()))),
+            "'element' is INT, the schema says string",
+        ),
+        (
+            record(("v", {"type": "map", "values": "int"})),
+            one(pa.map_(pa.int32(), pa.int32())),
+            "'v' is MAP<INT,INT>, the schema says map",
+        ),
+    ],
+)
+def test_schema_that_does_not_fit_the_columns_is_refused(
+    schema: str, fields: pa.Schema, message: str
+) -> None:
+    with pytest.raises(SchemaError) as error:
+        context(fields, schema=schema)
+    assert str(error.value) == f"avro: option 'schema' must fit the columns: {message}"
+
+
+@pytest.mark.parametrize(
+    ("schema", "fields", "message"),
+    [
+        (record(("v", "int")), one(pa.int64()), "'v' is BIGINT, the schema says int"),
+        (
+            record(("v", "int")),
+            one(pa.int32(), nullable=True),
+            "'v' may be NULL, the schema says int without null",
+        ),
+        (record(("v", "int"), ("w", "int")), one(pa.int32()), "field 'w' has no column and must not be null"),
+        (record(("w", ["null", "int"])), one(pa.int32(), nullable=True), "the schema has no field 'v'"),
+        (record(("v", "bytes")), one(pa.string()), "'v' is STRING, the schema says bytes"),
+    ],
+)
+def test_schema_that_cannot_hold_every_row_is_refused_by_the_sink(
+    schema: str, fields: pa.Schema, message: str
+) -> None:
+    with pytest.raises(SchemaError) as error:
+        FORMAT.encoder(context(fields, schema=schema))
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (pa.schema([("a b", pa.int32())]), "letters, digits and _, the first no digit, got 'a b'"),
+        (pa.schema([("1st", pa.int32())]), "the first no digit, got '1st'; rename the column"),
+        (one(pa.struct([("é", pa.int32())])), "got 'é'"),
+        (one(pa.map_(pa.int32(), pa.int32())), "got MAP<INT,INT>; keys of maps must be STRING"),
+    ],
+)
+def test_columns_that_avro_does_not_have_are_refused(fields: pa.Schema, message: str) -> None:
+    with pytest.raises(SchemaError) as error:
+        context(fields)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("schema", "{", "must be an Avro schema as JSON (avro schema cannot be read: "),
+        ("schema", '"lang"', "'lang' is no type"),
+        ("schema", '{"type": "record", "name": "r"}', "'fields' is missing"),
+        ("schema", '{"type": "record", "name": "r", "fields": 5}', "avro schema cannot be read"),
+        ("codec", "snappy", "must be left out: it compresses files, and records have no codec of their own"),
+        ("encoding", "json", "must be one of binary"),
+        ("timestamp_mapping.legacy", "maybe", "must be true or false"),
+    ],
+)
+def test_wrong_option_is_refused(key: str, value: str, message: str) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        context(USERS, **{key: value})
+    assert message in str(error.value)
+
+
+def test_given_schema_has_no_legacy_times() -> None:
+    with pytest.raises(ConfigurationError, match="is for a derived schema, got 'schema' too; give one"):
+        context(USERS, schema=derived(USERS), **{"timestamp_mapping.legacy": "true"})
+
+
+# bad messages
+
+
+def test_bytes_that_are_no_datum_are_bad_and_the_others_are_read() -> None:
+    messages = [
+        b"\x06\x00",
+        b"",
+        b"\x06",
+        None,
+        b"\x06\x00\x00",
+        b"\x06\x04",
+        b"\x06\x02\x02\xff",
+        b"\x08\x00",
+    ]
+    found = decoded(USERS, messages)
+    assert found.rows["id"].to_pylist() == [3, 4]
+    assert found.positions is not None
+    assert found.positions.tolist() == [0, 7]
+    assert found.bad == (
+        BadMessage(1, "no datum of the schema: EOFError"),
+        BadMessage(2, "no datum of the schema: EOFError"),
+        BadMessage(4, "1 bytes follow the datum"),
+        BadMessage(5, "no datum of the schema: IndexError"),
+        BadMessage(6, "no datum of the schema: UnicodeDecodeError"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("avro", "value", "fields", "reason"),
+    [
+        ("long", 2**31, one(pa.int32()), "field 'v' does not fit INT: "),
+        (["null", "int"], None, one(pa.int32()), "field 'v' must not be null"),
+        ("bytes", b"\xff", one(pa.string()), "field 'v' does not fit STRING: "),
+        ("int", 2**31 - 1, one(pa.int16()), "field 'v' does not fit SMALLINT: "),
+        (
+            {"type": "array", "items": ["null", "int"]},
+            [1, None],
+            one(pa.list_(pa.field("element", pa.int32(), nullable=False))),
+            "field 'element' must not be null",
+        ),
+    ],
+)
+def test_value_that_does_not_fit_makes_its_message_bad(
+    avro: Any, value: Any, fields: pa.Schema, reason: str
+) -> None:
+    schema = record(("v", avro))
+    good = {"int": 1, "long": 1, "bytes": b"a"}.get(str(avro), [1] if isinstance(avro, dict) else 1)
+    messages = [datum(schema, {"v": v}) for v in (good, good, value, good, value)]
+    found = decoded(fields, messages, schema=schema)
+    assert len(found.rows) == 3
+    assert found.positions is not None
+    assert found.positions.tolist() == [0, 1, 3]
+    assert [bad.position for bad in found.bad] == [2, 4]
+    assert found.bad[0].reason.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("value", "type_", "reason"),
+    [
+        (Decimal("123.45"), pa.decimal128(10, 1), "more digits after the point than its column"),
+        (Decimal("123.45"), pa.decimal128(4, 2), "more digits than DECIMAL(4,2)"),
+    ],
+)
+def test_decimal_is_never_rounded(value: Decimal, type_: pa.DataType, reason: str) -> None:
+    schema = record(("v", {"type": "bytes", "logicalType": "decimal", "precision": 8, "scale": 2}))
+    (bad,) = decoded(one(type_), [datum(schema, {"v": value})], schema=schema).bad
+    assert reason in bad.reason
+
+
+def test_time_out_of_range_is_bad() -> None:
+    schema = record(("v", {"type": "long", "logicalType": "timestamp-millis"}))
+    message = datum(record(("v", "long")), {"v": 2**62})
+    (bad,) = decoded(one(types.TIMESTAMP), [message], schema=schema).bad
+    assert bad.reason.startswith("field 'v' does not fit TIMESTAMP")
+
+
+def test_lengths_that_lie_cost_nothing() -> None:
+    huge = b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"  # 2**63 - 1
+    fields = {
+        "bytes": pa.binary(),
+        "string": pa.string(),
+        "array": pa.list_(pa.int32()),
+        "map": pa.map_(pa.string(), pa.int32()),
+    }
+    for type_ in fields.values():
+        for message in (huge, huge + b"aa", b"\x01" + huge, b"\x01\x01aa"):
+            found = decoded(one(type_), [message])
+            assert (len(found.rows), len(found.bad)) == (0, 1)
+
+
+EMPTY_RECORD = {"type": "record", "name": "e", "fields": []}
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        (record(("v", "null")), "null alone takes no bytes"),
+        (record(("v", {"type": "array", "items": "null"})), "null alone takes no bytes"),
+        (record(("v", {"type": "array", "items": EMPTY_RECORD})), "record 'e' must have fields"),
+        (record(("v", {"type": "fixed", "name": "f", "size": 0})), "size of a fixed must be at least 1"),
+        (record(("v", ["null", "r"])), "type 'r' is recursive"),
+        (record(("v", {"type": "array", "items": "r"})), "type 'r' is recursive"),
+        (record(("v", ["null", "int", "string"])), "a union must be of one type and null"),
+        (record(("v", ["int"])), "a union of one type is of no use"),
+        (record(("v", "int"), ("v", "int")), "must have fields, each once"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"type":' * 5_000 + '"int"' + "}" * 5_000, "nested too deeply"),
+    ],
+)
+def test_schema_that_could_exhaust_a_reader_is_refused(schema: str, reason: str) -> None:
+    with pytest.raises(SchemaError) as error:
+        parse(schema)
+    assert reason in str(error.value)
+
+
+def test_types_may_be_nested_only_so_deep() -> None:
+    """Each type refers to the one before it, so that the JSON text itself is flat."""
+    fields: list[tuple[str, Any]] = [("f0", {"type": "array", "items": "int"})]
+    for number in range(1, 5_000):
+        before = "int" if number == 1 else f"t{number - 1}"
+        inner = {"type": "record", "name": f"t{number}", "fields": [{"name": "x", "type": before}]}
+        fields.append((f"f{number}", inner))
+    with pytest.raises(SchemaError, match="types must be nested at most 64 deep"):
+        parse(record(*fields))
+
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.sampled_from(["int", "record", "array", "null", "a", ""]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["type", "name", "fields", "items", "size", "logicalType"]), inner)
+    ),
+)
+
+
+@given(ANY_JSON)
+def test_any_other_json_is_refused_by_our_own_error(value: Any) -> None:
+    try:
+        parse(json.dumps(value))
+    except SchemaError:
+        return
+    fastavro.parse_schema(value)
+
+
+@given(st.data())
+def test_any_bytes_give_rows_or_bad_messages(data: st.DataObject) -> None:
+    fields = data.draw(schemas())
+    messages = data.draw(st.lists(st.binary(max_size=12) | st.none(), max_size=8))
+    found = decoded(fields, messages)
+    given = [place for place, message in enumerate(messages) if message is not None]
+    rows = list(range(len(messages))) if found.positions is None else found.positions.tolist()
+    assert sorted([*rows, *(bad.position for bad in found.bad)]) == given
+    assert found.rows.schema.equals(fields)
+    found.rows.validate(full=True)
+
+
+# the rest
+
+
+def test_no_messages_give_no_rows() -> None:
+    for messages in ([], [None, None]):
+        found = decoded(USERS, messages)
+        assert (found.rows.num_rows, found.bad) == (0, ())
+        assert found.rows.schema.equals(USERS)
+    assert encoded(USERS.empty_table()).to_pylist() == []
+
+
+def test_missing_package_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "fastavro", None)
+    with pytest.raises(ConfigurationError, match=r"missing; pip install 'deltajoin\[kafka\]'"):
+        installed_fastavro()
+
+
+def test_format_is_found_by_its_name_and_its_context_can_be_sent() -> None:
+    assert format_named("avro", "t") is FORMAT
+    assert FORMAT.is_insert_only
+    sent = pickle.loads(pickle.dumps(context(USERS)))
+    assert FORMAT.decoder(sent).decode(pa.array([b"\x06\x00"])).rows.num_rows == 1

@@ -1,0 +1,288 @@
+"""Avro schemas: read from JSON text, derived from a table's columns, and as the codec needs them (pure).
+
+A writer's schema may come from a registry and is not trusted. Refused are recursive types, which no column
+can hold, types that take no bytes, of which a short message could hold billions, and unions other than of
+one type and null. What is left needs no more memory than its messages, times a constant.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from upsert import types
+from upsert.errors import SchemaError
+
+_PRIMITIVES: Final = ("boolean", "int", "long", "float", "double", "bytes", "string")
+_MAX_DEPTH: Final = 64
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_RECORD: Final = "record"
+_NAMESPACE: Final = "org.apache.flink.avro.generated"
+"""Name and namespace that Flink gives the record of a table; a registry compares them."""
+
+
+@dataclass(frozen=True)
+class AvroType:
+    """One type of a schema.
+
+    Attributes:
+        kind: ``boolean`` … ``string``, ``enum``, ``fixed``, ``array``, ``map`` or ``record``.
+        logical: its logical type, if any.
+        name: full name of a record, enum or fixed.
+        nullable: whether it is in a union with null.
+        null_is_first: whether null is the first of the two.
+        inner: type of the items of an array, or of the values of a map.
+        fields: names and types of a record's fields.
+        symbols: of an enum.
+        size: of a fixed, in bytes.
+        precision: of a decimal.
+        scale: of a decimal.
+        depth: how deep the types in it are nested.
+    """
+
+    kind: str
+    logical: str | None = None
+    name: str = ""
+    nullable: bool = False
+    null_is_first: bool = True
+    inner: AvroType | None = None
+    fields: tuple[tuple[str, AvroType], ...] = ()
+    symbols: tuple[str, ...] = ()
+    size: int = 0
+    precision: int = 0
+    scale: int = 0
+    depth: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.kind} ({self.logical})" if self.logical else self.kind
+
+
+def parse(text: str) -> AvroType:
+    """The type that a schema's JSON text describes.
+
+    Raises:
+        SchemaError: it is no schema, or one that no table can have.
+
+    >>> parse('{"type": "record", "name": "r", "fields": [{"name": "a", "type": ["null", "long"]}]}').fields
+    (('a', AvroType(kind='long', ..., nullable=True, ...)),)
+    """
+    try:
+        return _Parser().read(json.loads(text), "")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as cause:
+        raise SchemaError(f"avro schema cannot be read: {_reason(cause)}") from cause
+
+
+def _reason(cause: Exception) -> str:
+    if isinstance(cause, KeyError):
+        return f"{cause} is missing"
+    return "it is nested too deeply" if isinstance(cause, RecursionError) else str(cause)
+
+
+class _Parser:
+    """Reads one schema; remembers the types that have a name."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, AvroType | None] = {}
+
+    def read(self, value: Any, namespace: str) -> AvroType:
+        match value:
+            case str():
+                return AvroType(value) if value in _PRIMITIVES else self._reference(value, namespace)
+            case list():
+                return self._union(value, namespace)
+            case {"type": "record" | "enum" | "fixed"}:
+                return self._define(value, namespace)
+            case {"type": "array" | "map" as kind}:
+                inner = self.read(value["items" if kind == "array" else "values"], namespace)
+                return AvroType(kind, inner=inner, depth=_deeper(inner.depth))
+            case {"type": str() as kind} if kind in _PRIMITIVES:
+                return _with_logical(AvroType(kind), value)
+            case {"type": inner}:
+                return self.read(inner, namespace)
+        raise ValueError(f"{_short(value)} is no type")
+
+    def _reference(self, name: str, namespace: str) -> AvroType:
+        for full in (name if "." in name else f"{namespace}.{name}", name):
+            if full in self._named:
+                found = self._named[full]
+                if found is None:
+                    raise ValueError(f"type {name!r} is recursive")
+                return found
+        if name == "null":
+            raise ValueError("null alone takes no bytes")
+        raise ValueError(f"{_short(name)} is no type")
+
+    def _union(self, branches: list[Any], namespace: str) -> AvroType:
+        others = [branch for branch in branches if branch != "null"]
+        if len(others) != 1 or len(branches) > 2:
+            raise ValueError(f"a union must be of one type and null, got {_short(branches)}")
+        found = self.read(others[0], namespace)
+        if len(branches) == 1:
+            raise ValueError(f"a union of one type is of no use, got {_short(branches)}")
+        if found.nullable:
+            raise ValueError("a union must not be in a union")
+        return replace(found, nullable=True, null_is_first=branches[0] == "null")
+
+    def _define(self, value: Mapping[str, Any], namespace: str) -> AvroType:
+        name = _text(value["name"])
+        if "." not in name:
+            own = _text(value.get("namespace") or namespace)
+            name = f"{own}.{name}" if own else name
+        if name in self._named:
+            raise ValueError(f"type {name!r} is defined twice")
+        self._named[name] = None
+        self._named[name] = found = self._body(value, name)
+        return found
+
+    def _body(self, value: Mapping[str, Any], name: str) -> AvroType:
+        if value["type"] == "enum":
+            symbols = tuple(_text(symbol) for symbol in value["symbols"])
+            return AvroType("enum", name=name, symbols=symbols)
+        if value["type"] == "fixed":
+            size = value["size"]
+            if not isinstance(size, int) or size < 1:
+                raise ValueError(f"the size of a fixed must be at least 1, got {_short(size)}")
+            return _with_logical(AvroType("fixed", name=name, size=size), value)
+        inside = name.rpartition(".")[0]
+        fields = tuple((_text(field["name"]), self.read(field["type"], inside)) for field in value["fields"])
+        if not fields or len({field for field, _ in fields}) != len(fields):
+            raise ValueError(f"record {name!r} must have fields, each once")
+        return AvroType("record", name=name, fields=fields, depth=_deeper(*(t.depth for _, t in fields)))
+
+
+def _with_logical(found: AvroType, value: Mapping[str, Any]) -> AvroType:
+    logical = value.get("logicalType")
+    if not isinstance(logical, str):
+        return found
+    if logical != "decimal":
+        return replace(found, logical=logical)
+    precision, scale = value.get("precision"), value.get("scale", 0)
+    if not isinstance(precision, int) or not isinstance(scale, int) or not 0 <= scale <= precision:
+        raise ValueError(f"decimal({_short(precision)},{_short(scale)}) is no type")
+    return replace(found, logical=logical, precision=precision, scale=scale)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected a name, got {_short(value)}")
+    return value
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}…"
+
+
+def _deeper(*depths: int) -> int:
+    depth = 1 + max(depths)
+    if depth > _MAX_DEPTH:
+        raise ValueError(f"types must be nested at most {_MAX_DEPTH} deep")
+    return depth
+
+
+def codec_schema(root: AvroType) -> Any:
+    """The schema for the codec: no logical types, so that values stay numbers and bytes, and no user's names.
+
+    Field ``i`` of a record is called ``f<i>``.
+    """
+    names: dict[str, str] = {}
+
+    def bare(found: AvroType) -> Any:
+        plain = named(found) if found.name else unnamed(found)
+        if not found.nullable:
+            return plain
+        return ["null", plain] if found.null_is_first else [plain, "null"]
+
+    def unnamed(found: AvroType) -> Any:
+        if found.inner is None:
+            return found.kind
+        return {"type": found.kind, "items" if found.kind == "array" else "values": bare(found.inner)}
+
+    def named(found: AvroType) -> Any:
+        if found.name in names:
+            return names[found.name]
+        name = names[found.name] = f"n{len(names)}"
+        if found.kind == "enum":
+            return {"type": "enum", "name": name, "symbols": list(found.symbols)}
+        if found.kind == "fixed":
+            return {"type": "fixed", "name": name, "size": found.size}
+        fields = [{"name": f"f{i}", "type": bare(inner)} for i, (_, inner) in enumerate(found.fields)]
+        return {"type": "record", "name": name, "fields": fields}
+
+    return bare(root)
+
+
+def derived(fields: pa.Schema, *, legacy_times: bool = False) -> str:
+    """The schema that Flink derives from a table's columns, as JSON text.
+
+    Args:
+        fields: the columns; a nullable one is a union with null.
+        legacy_times: whether times are ``timestamp-millis``, see the option ``timestamp_mapping.legacy``.
+
+    Raises:
+        SchemaError: a name or a type has no form in Avro.
+
+    >>> derived(pa.schema([pa.field("n", pa.int64(), nullable=False)]))
+    '{"type":"record","name":"record",...,"fields":[{"name":"n","type":"long"}]}'
+    """
+    own = [_field(field, _RECORD, legacy_times) for field in fields]
+    value = {"type": "record", "name": _RECORD, "namespace": _NAMESPACE, "fields": own}
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _field(field: pa.Field, parent: str, legacy_times: bool) -> dict[str, Any]:
+    if not _NAME.fullmatch(field.name):
+        raise SchemaError(
+            f"avro: the name of a column must be letters, digits and _, the first no digit, got "
+            f"{field.name!r}; rename the column"
+        )
+    value = {"name": field.name, "type": _type(field, f"{parent}_{field.name}", legacy_times)}
+    return value | {"default": None} if field.nullable else value
+
+
+def _type(field: pa.Field, name: str, legacy_times: bool) -> Any:
+    plain = _plain_type(field, name, legacy_times)
+    return ["null", plain] if field.nullable else plain
+
+
+_OF_ARROW: Final[Mapping[pa.DataType, Any]] = {
+    pa.bool_(): "boolean",
+    pa.int8(): "int",
+    pa.int16(): "int",
+    pa.int32(): "int",
+    pa.int64(): "long",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.binary(): "bytes",
+    pa.date32(): {"type": "int", "logicalType": "date"},
+    types.TIMESTAMP: {"type": "long", "logicalType": "timestamp-micros"},
+    types.TIMESTAMP_NTZ: {"type": "long", "logicalType": "local-timestamp-micros"},
+}
+_LEGACY_TIME: Final = {"type": "long", "logicalType": "timestamp-millis"}
+
+
+def _plain_type(field: pa.Field, name: str, legacy_times: bool) -> Any:
+    type_ = field.type
+    if legacy_times and type_ in (types.TIMESTAMP, types.TIMESTAMP_NTZ):
+        return _LEGACY_TIME
+    if type_ in _OF_ARROW:
+        return _OF_ARROW[type_]
+    if pa.types.is_decimal128(type_):
+        return {"type": "bytes", "logicalType": "decimal", "precision": type_.precision, "scale": type_.scale}
+    if pa.types.is_list(type_):
+        return {"type": "array", "items": _type(type_.value_field, name, legacy_times)}
+    if pa.types.is_struct(type_):
+        fields = [_field(inner, name, legacy_times) for inner in type_]
+        return {"type": "record", "name": name, "fields": fields}
+    if pa.types.is_map(type_) and type_.key_type == pa.string():
+        return {"type": "map", "values": _type(type_.item_field, name, legacy_times)}
+    raise SchemaError(
+        f"avro: column {field.name!r} must be of a type that Avro has, got {types.sql_name(type_)}; keys of "
+        "maps must be STRING"
+    )
