@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from upsert.kafka.declaration import declared, struct_of
 from upsert.kafka.options import PLAIN, UPSERT
+from upsert.kafka.sink import BatchWriter, StreamWriter, declared_for_write
 from upsert.kafka.source import BatchReader, StreamReader
 from upsert.kafka.table import SPARK_FORMATS, KafkaTable
 
@@ -16,7 +23,8 @@ from upsert.kafka.table import SPARK_FORMATS, KafkaTable
 class _KafkaSource(DataSource):
     """What both formats share; see ``upsert.kafka.options`` for the options.
 
-    The columns are declared with ``columns`` and ``primary-key``, or with ``.schema(…)``.
+    The columns are declared with ``columns`` and ``primary-key``, or with ``.schema(…)``; for a write they
+    may be those of the query.
     """
 
     connector: ClassVar[str]
@@ -38,6 +46,14 @@ class _KafkaSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """A stream read."""
         return StreamReader(self._table(schema), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A batch write."""
+        return BatchWriter(declared_for_write(self.connector, self.options, schema), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """A stream write."""
+        return StreamWriter(declared_for_write(self.connector, self.options, schema), schema, overwrite)
 
     def _table(self, asked: StructType | None = None) -> KafkaTable:
         return declared(self.connector, self.options, asked)

@@ -6,12 +6,18 @@ import warnings
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from upsert.errors import ConfigurationError
 from upsert.kafka.cleanup import cleanup_warning
 from upsert.kafka.declaration import given_options
 from upsert.kafka.options import OPTIONS
+from upsert.kafka.sink_distribution import distribution_of
 from upsert.kafka.table import SPARK_FORMATS, KafkaTable
+from upsert.kafka.write_upsert import write_upsert
 from upsert.spark_formats import register
+
+__all__ = ["read", "read_changes", "write_changes", "write_upsert"]
 
 _KEYS: Final = {
     name: option.key
@@ -52,6 +58,27 @@ def read(spark: SparkSession, table: KafkaTable) -> DataFrame:
     register(spark)
     reader = spark.read.format(SPARK_FORMATS[table.connector]).options(**given_options(table))
     return reader.option("row-kind", str(not table.is_upsert).lower()).load()
+
+
+def write_changes(df: DataFrame, table: KafkaTable) -> DataStreamWriter:
+    """A writer of a streaming DataFrame's rows, changes or not, into a table.
+
+    Rows of an upsert table are distributed by their key and folded to one a key and micro-batch. A table of
+    the connector ``kafka`` gets all rows as they come. The caller adds at least
+    ``option("checkpointLocation", …)`` and starts it.
+
+    Raises:
+        ConfigurationError: the DataFrame is no stream, or a topic is missing.
+        SchemaError: its columns do not fit the table.
+        KafkaUnavailableError: the brokers do not answer.
+    """
+    if not df.isStreaming:
+        raise ConfigurationError(
+            f"{table.name}: write_changes needs a streaming DataFrame, got a batch one; use "
+            f"df.write.format({SPARK_FORMATS[table.connector]!r})"
+        )
+    distribution = distribution_of(table, df)
+    return distribution.of(df).writeStream.format(distribution.format).options(**distribution.options)
 
 
 def _changed(table: KafkaTable, options: dict[str, object]) -> KafkaTable:

@@ -1,0 +1,198 @@
+"""Spark rows into Kafka: each task writes its records, the driver checks that all have.
+
+Kafka has no transaction over several producers, so a micro-batch becomes visible task by task. With
+``exactly-once`` each task writes in a transaction of its own, which also keeps the micro-batch's number; a
+replay finds the number and writes nothing. That is right as long as a replay gives each task the same rows:
+either the keys are distributed by their hash (``write_changes``, ``write_upsert``), which every task checks
+of each key, or the rows of a task are compared by a checksum.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StringType, StructField, StructType
+
+from upsert.errors import ConfigurationError
+from upsert.kafka.cleanup import cleanup_warning
+from upsert.kafka.client.connection import Connection
+from upsert.kafka.client.producer import produce
+from upsert.kafka.declaration import declared
+from upsert.kafka.sink_columns import written_schema
+from upsert.kafka.sink_once import write_once
+from upsert.kafka.sink_records import RecordMaker
+from upsert.kafka.sink_topics import partitions_of
+from upsert.kafka.table import KafkaTable
+from upsert.managed.spark_schema import check_fits
+from upsert.rowkind import ROW_KIND_COLUMN
+
+LOG: Final = logging.getLogger("upsert.kafka")
+
+QUERY_ID: Final = "sql.streaming.queryId"
+"""Name of the local property of a stream's jobs that holds its id."""
+_BATCH_ID: Final = "streaming.sql.batchId"
+
+
+@dataclass(frozen=True)
+class TaskResult(WriterCommitMessage):
+    """What one task did.
+
+    Attributes:
+        records: how many records of the task are in Kafka.
+        skipped: whether an earlier attempt had written them.
+    """
+
+    records: int
+    skipped: bool = False
+
+
+class _Writer:
+    """What batch and stream have in common."""
+
+    def __init__(self, table: KafkaTable, given: StructType, overwrite: bool) -> None:
+        """Check the query's columns and the topics before any task runs.
+
+        Raises:
+            SchemaError: the query's columns do not fit the table.
+            ConfigurationError: the options do not fit a write, or a topic is missing.
+        """
+        if overwrite:
+            raise ConfigurationError(
+                f"{table.name}: a topic cannot be overwritten, got mode 'overwrite' or output mode "
+                "'complete'; append, or write aggregates that change with upsert.write_upsert"
+            )
+        self._maker = record_maker(table, given)
+        _check_distribution(table)
+        partitions_of(table)
+        _warn_once(table)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
+        """Write one task's records; what is visible of them when it fails depends on the guarantee."""
+        table = self._maker.table
+        context = TaskContext.get()
+        task = context.partitionId() if context else 0
+        guarantee = table.values["sink.delivery-guarantee"]
+        if guarantee == "exactly-once":
+            query, batch = self._micro_batch(context)
+            outcome = write_once(self._maker, iterator, query=query, batch=batch, task=task)
+            return TaskResult(outcome.rows, outcome.skipped)
+        records = self._maker.records(iterator, task)
+        topic = (table.topics or ("",))[0]  # where there are several, each record names its own
+        return TaskResult(produce(Connection(table.properties), topic, records, guarantee))
+
+    def _micro_batch(self, context: TaskContext | None) -> tuple[str, int]:
+        """The id of the query and the number of the micro-batch that the task belongs to."""
+        given = self._maker.table.values["sink.micro-batch"]
+        if given is not None:
+            query, batch = given
+            return str(query), int(batch)
+        found = [context.getLocalProperty(name) if context else None for name in (QUERY_ID, _BATCH_ID)]
+        if found[0] is None or found[1] is None:
+            _refuse_without_batch(self._maker.table)
+        return found[0], int(found[1])
+
+    def _check(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Refuse a micro-batch whose tasks are not all there; nothing can be taken back any more."""
+        tasks = self._maker.tasks
+        if any(not isinstance(message, TaskResult) for message in messages):
+            raise ConfigurationError(
+                f"{self._maker.table.name}: every task must say what it wrote, got {messages!r}; report this "
+                "as a bug"
+            )
+        if tasks is not None and len(messages) != tasks:
+            raise ConfigurationError(
+                f"{self._maker.table.name}: 'sink.parallelism' says {tasks} tasks, got {len(messages)}; let "
+                "write_changes or write_upsert distribute the rows"
+            )
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    """``df.write``: what a failed write has written stays."""
+
+    def __init__(self, table: KafkaTable, given: StructType, overwrite: bool) -> None:
+        """See `_Writer`; also refuses ``exactly-once`` outside of ``write_upsert``."""
+        is_once = table.values["sink.delivery-guarantee"] == "exactly-once"
+        if is_once and table.values["sink.micro-batch"] is None:
+            _refuse_without_batch(table)
+        super().__init__(table, given, overwrite)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Check that all tasks have written."""
+        self._check(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Do nothing: what the tasks have written is read already."""
+
+
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """``df.writeStream``: micro-batches, which may come again."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
+        """Check that all tasks have written."""
+        self._check(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Do nothing: the micro-batch comes again, and what it has written is replaced or skipped."""
+
+
+def declared_for_write(connector: str, given: Mapping[str, str], columns: StructType) -> KafkaTable:
+    """The table that the options of a write declare; without ``columns`` it has those of the query.
+
+    Raises:
+        ConfigurationError: an option is unknown, missing or wrong.
+        SchemaError: the columns are none that the connector and its formats can serve.
+    """
+    own = [field for field in columns.fields if field.name != ROW_KIND_COLUMN]
+    return declared(connector, given, StructType([*own, StructField(ROW_KIND_COLUMN, StringType())]))
+
+
+def record_maker(table: KafkaTable, given: StructType) -> RecordMaker:
+    """How a query with these columns is written into the table.
+
+    Raises:
+        SchemaError: the columns do not fit the table.
+        ConfigurationError: ``sequence.field`` is not among them.
+    """
+    schema = written_schema(table, given.names)
+    check_fits(given, schema, of=table.name)
+    sequence = table.values.get("sequence.field")
+    if sequence is not None and sequence not in schema.names:
+        raise ConfigurationError(
+            f"{table.name}: option 'sequence.field' must name a column that the query writes, got "
+            f"{sequence!r}"
+        )
+    return RecordMaker(table, schema)
+
+
+_warned: Final[set[tuple[Connection, str]]] = set()
+
+
+def _warn_once(table: KafkaTable) -> None:
+    """Log what is to be said of the clean-up of topics; once: each micro-batch has a writer of its own."""
+    place = (Connection(table.properties), str(table.topics or table.values["topic-pattern"]))
+    if place not in _warned:
+        _warned.add(place)
+        if warning := cleanup_warning(table):
+            LOG.warning(warning)
+
+
+def _check_distribution(table: KafkaTable) -> None:
+    tasks, order = table.values["sink.parallelism"], table.values.get("sink.row-order", "arrival")
+    if (order == "none") != (tasks is not None):
+        raise ConfigurationError(
+            f"{table.name}: options 'sink.parallelism' and 'sink.row-order' = 'none' are for rows that are "
+            "distributed by their key; leave them out, or write with write_changes or write_upsert"
+        )
+
+
+def _refuse_without_batch(table: KafkaTable) -> NoReturn:
+    raise ConfigurationError(
+        f"{table.name}: 'exactly-once' is for streams, whose micro-batches have numbers, got a batch write; "
+        "choose 'at-least-once', or write a stream with upsert.write_upsert"
+    )

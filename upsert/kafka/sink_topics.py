@@ -1,0 +1,49 @@
+"""The topics that a query writes to: they are there, or are created when asked, before any record is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+from upsert.errors import ConfigurationError, TableExistsError
+from upsert.kafka.client import admin
+from upsert.kafka.client.connection import Connection
+from upsert.kafka.table import KafkaTable
+
+
+def partitions_of(table: KafkaTable) -> Mapping[str, int]:
+    """The topics of the table and how many partitions each has, asked of the brokers.
+
+    A missing topic is created where ``topic.partitions`` is given: compacted for ``upsert-kafka``. Several
+    queries may do so at once.
+
+    Raises:
+        ConfigurationError: a topic is missing, or no topic matches the pattern.
+        KafkaUnavailableError: the brokers did not answer.
+    """
+    connection = Connection(table.properties)
+    pattern = table.values["topic-pattern"]
+    found = {name: info.partitions for name, info in admin.topics(connection, table.topics, pattern).items()}
+    for name in table.topics or ():
+        if name not in found:
+            found[name] = _create(connection, table, name)
+    if not found:
+        raise ConfigurationError(
+            f"{table.name}: option 'topic-pattern' must match a topic to write to, got {pattern!r}; create "
+            "one, or correct the pattern"
+        )
+    return found
+
+
+def _create(connection: Connection, table: KafkaTable, name: str) -> int:
+    partitions = table.values["topic.partitions"]
+    if partitions is None:
+        raise ConfigurationError(
+            f"{table.name}: topic {name!r} must exist to be written to, and the brokers do not know it; "
+            "create it, or let the query do so with option 'topic.partitions'"
+        )
+    config = {"cleanup.policy": "compact"} if table.is_upsert else {}
+    replicas = table.values["topic.replication-factor"]
+    with suppress(TableExistsError):  # another query was faster
+        admin.create_topic(connection, name, partitions, config, -1 if replicas is None else replicas)
+    return admin.existing_topic(connection, name).partitions

@@ -1,0 +1,71 @@
+"""Streams in update mode into an upsert topic: what a Python sink cannot do, through ``foreachBatch``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from upsert.errors import ConfigurationError
+from upsert.kafka.options import UPSERT
+from upsert.kafka.sink import QUERY_ID, declared_for_write
+from upsert.kafka.sink_distribution import Distribution, distribution_of
+from upsert.kafka.table import KafkaTable
+
+
+def write_upsert(df: DataFrame, table: KafkaTable | Mapping[str, str]) -> DataStreamWriter:
+    """A writer of a stream's rows as upserts, in output mode ``update``.
+
+    For aggregates whose rows change, which Spark hands to no Python sink. Each row replaces the one of
+    its key; with a column ``_row_kind`` a row may also delete its key. A micro-batch may have several rows of
+    a key only if they cancel, are equal, or ``sequence.field`` orders them. The caller adds at least
+    ``option("checkpointLocation", …)`` and starts it.
+
+    The rows are distributed by their key, so that ``sink.delivery-guarantee`` = ``exactly-once`` holds
+    whatever process dies: a micro-batch that comes again is written only by the tasks that had not done so.
+
+    Args:
+        df: a streaming DataFrame.
+        table: options of the format ``upsert-kafka``, or a table. Without the option ``columns`` the columns
+            are those of ``df``.
+
+    Raises:
+        ConfigurationError: the DataFrame is no stream, an option is wrong, or a topic is missing.
+        SchemaError: its columns do not fit the table.
+
+    Example:
+        >>> counts = spark.readStream.format("rate").load().groupBy("value").count()
+        >>> writer = write_upsert(counts, {
+        ...     "primary-key": "value", "topic": "counts", "topic.partitions": "2",
+        ...     "key.format": "json", "value.format": "json",
+        ...     "properties.bootstrap.servers": kafka.bootstrap_servers,
+        ... })
+        >>> type(writer).__name__
+        'DataStreamWriter'
+    """
+    if not isinstance(table, KafkaTable):
+        table = declared_for_write(UPSERT, table, df.schema)
+    if not df.isStreaming or not table.is_upsert:
+        raise ConfigurationError(
+            f"{table.name}: write_upsert is for streams into 'upsert-kafka', got a "
+            f"{'stream' if df.isStreaming else 'batch'} into {table.connector!r}; use df.write or "
+            "write_changes"
+        )
+    write = _WriteBatch(distribution_of(table, df))
+    return df.writeStream.outputMode("update").foreachBatch(write)
+
+
+@dataclass(frozen=True)
+class _WriteBatch:
+    """Writes one micro-batch; Spark calls it in the driver, for the same one again after a failure."""
+
+    distribution: Distribution
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        """Write the rows of a micro-batch."""
+        query = rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        options = self.distribution.options | {"sink.micro-batch": f"{query}:{batch}"}
+        writer = self.distribution.of(rows).write.format(self.distribution.format)
+        writer.options(**options).mode("append").save()
