@@ -2,6 +2,7 @@
 
 from upsert import errors
 from upsert.catalog.catalog import Catalog
+from upsert.kafka.write_upsert import write_upsert
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import Column, Index, TableSchema
 from upsert.spark_formats import register
@@ -19,4 +20,5 @@ __all__ = [
     "Version",
     "errors",
     "register",
+    "write_upsert",
 ]
