@@ -6,6 +6,7 @@ The records are read committed, byte for byte; DuckDB makes rows of them, nothin
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import duckdb
 import pyarrow as pa
@@ -15,6 +16,10 @@ from upsert.kafka.client.admin import existing_topic, latest_offsets
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.consumer import read_range
 from upsert.kafka.records import TopicPartition
+
+RECORDS: Final = pa.schema(
+    [("partition", pa.int32()), ("offset", pa.int64()), ("key", pa.binary()), ("value", pa.binary())]
+)
 
 
 @dataclass(frozen=True)
@@ -39,22 +44,15 @@ class Consumed:
 
 
 def consume(connection: Connection, topic: str) -> pa.Table:
-    """All committed records of a topic, as the columns partition, offset, key and value."""
+    """All committed records of a topic, as `RECORDS`."""
     places = [TopicPartition(topic, n) for n in range(existing_topic(connection, topic).partitions)]
     ends = latest_offsets(connection, places)
-    schema = pa.schema(
-        [("partition", pa.int32()), ("offset", pa.int64()), ("key", pa.binary()), ("value", pa.binary())]
+    chunks = (
+        chunk.select(RECORDS.names).cast(RECORDS)
+        for place in places
+        for chunk in read_range(connection, place, 0, ends[place], wanted={"partition"})
     )
-    return pa.concat_tables(
-        [
-            schema.empty_table(),
-            *(
-                chunk.select(schema.names)
-                for place in places
-                for chunk in read_range(connection, place, 0, ends[place], wanted={"partition"})
-            ),
-        ]
-    ).cast(schema)
+    return pa.concat_tables([RECORDS.empty_table(), *chunks])
 
 
 def look_at(records: pa.Table, schema: pa.Schema) -> Consumed:

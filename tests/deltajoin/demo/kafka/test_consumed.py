@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 import pytest
 
 from deltajoin.demo import source
-from deltajoin.demo.kafka.consumed import look_at
+from deltajoin.demo.kafka.consumed import RECORDS, look_at
 from deltajoin.demo.kafka.expected import expected_board, expected_join
 from deltajoin.demo.kafka.tables import BOARD_SCHEMA, JOINED_SCHEMA
 
@@ -22,9 +22,7 @@ def topic(*records: tuple[int, str, float | None]) -> pa.Table:
         rows.append((partition, offset, key.encode(), None if temp is None else value))
     return pa.table(
         [list(column) for column in zip(*rows, strict=True)],
-        schema=pa.schema(
-            [("partition", pa.int32()), ("offset", pa.int64()), ("key", pa.binary()), ("value", pa.binary())]
-        ),
+        schema=RECORDS,
     )
 
 
