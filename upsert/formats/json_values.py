@@ -20,9 +20,9 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from json.encoder import encode_basestring
-from typing import Any, Final, Self
+from typing import Any, Final, NoReturn, Self
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +38,7 @@ MAX_DEPTH: Final = 200
 SPACES: Final = " \t\r\n"
 """What JSON takes as space between tokens."""
 
+_MAX_DIGITS: Final = 40
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 _STEPS: Final = np.zeros(256, dtype=np.int8)
@@ -218,7 +219,7 @@ def _read_text(value: Any, type_: pa.DataType, read: Callable[[str], Any]) -> An
     return read(value)
 
 
-def _refuse(value: Any, type_: pa.DataType) -> Any:
+def _refuse(value: Any, type_: pa.DataType) -> NoReturn:
     raise BadValueError(f"{_kind(value)} is no {types.sql_name(type_)}")
 
 
@@ -240,15 +241,23 @@ def _integer_converter(type_: pa.DataType, read: Callable[[str], Any]) -> Conver
         if not isinstance(value, str):
             _refuse(value, type_)
         if isinstance(value, Number) and not value.lstrip("-").isdigit():
-            number = Decimal(value)
-            # The size comes first: 1e999999999 must not be written out.
-            if number.adjusted() < 40 and number == number.to_integral_value() and low <= number <= high:
-                return int(number)
-            _refuse(value, type_)
+            return _whole(value, low, high, type_)
         found: int = read(value)
         return found
 
     return convert
+
+
+def _whole(text: Number, low: int, high: int, type_: pa.DataType) -> int:
+    """The whole number that a number with a point or an exponent is."""
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        _refuse(text, type_)
+    # The size comes first: 1e999999999 must not be written out.
+    if number.adjusted() < _MAX_DIGITS and low <= number <= high and number == number.to_integral_value():
+        return int(number)
+    _refuse(text, type_)
 
 
 def _list_converter(element: pa.Field, dialect: JsonDialect) -> Converter:
