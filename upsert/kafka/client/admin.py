@@ -63,7 +63,7 @@ def topics(
     if names:
         subject = f"describing topics {', '.join(map(repr, sorted(names)))}"
         asked = library().TopicCollection(sorted(names))
-        futures = lambda admin: admin.describe_topics(asked, request_timeout=REQUEST_SECONDS)  # noqa: E731
+        futures = lambda admin: admin.describe_topics(asked, request_timeout=_seconds(connection))  # noqa: E731
         for name, found in _all(connection, subject, futures, missing=None).items():
             if found is not None:
                 described[name] = TopicInfo(name, _id(found.topic_id), len(found.partitions))
@@ -72,7 +72,7 @@ def topics(
 
 def _listed(connection: Connection, pattern: re.Pattern[str]) -> list[str]:
     subject = f"listing topics that match {pattern.pattern!r}"
-    with_admin = lambda admin: admin.list_topics(timeout=REQUEST_SECONDS).topics  # noqa: E731
+    with_admin = lambda admin: admin.list_topics(timeout=_seconds(connection)).topics  # noqa: E731
     found = _with_admin(connection, subject, with_admin)
     return [name for name in found if pattern.fullmatch(name) and not name.startswith("__")]
 
@@ -126,13 +126,33 @@ def _offsets(
     if not asked:
         return {}
     isolation = getattr(library().IsolationLevel, connection.isolation_level.upper())
-    subject = f"offsets of {_named(TopicPartition(key.topic, key.partition) for key in asked)}"
-    found = _all(
-        connection,
-        subject,
-        lambda admin: admin.list_offsets(asked, isolation_level=isolation, request_timeout=REQUEST_SECONDS),
-    )
+    places = [TopicPartition(key.topic, key.partition) for key in asked]
+
+    def ask(admin: Any) -> Mapping[Any, Any]:
+        try:
+            futures: Mapping[Any, Any] = admin.list_offsets(
+                asked, isolation_level=isolation, request_timeout=_seconds(connection)
+            )
+            for future in futures.values():
+                future.result()
+        except library().KafkaException as failure:
+            if failure.args[0].code() in codes("_NOENT"):  # no leader, either for now or for ever
+                _check_existence(connection, places)
+            raise
+        return futures
+
+    found = _all(connection, f"offsets of {_named(places)}", ask)
     return {TopicPartition(key.topic, key.partition): result.offset for key, result in found.items()}
+
+
+def _check_existence(connection: Connection, partitions: Iterable[TopicPartition]) -> None:
+    for place in partitions:
+        count = existing_topic(connection, place.topic).partitions
+        if place.partition >= count:
+            raise TableNotFoundError(
+                f"partition {place} should exist at {connection.bootstrap_servers!r}, and {place.topic!r} "
+                f"has only {count}; correct the partition"
+            )
 
 
 def group_offsets(
@@ -157,7 +177,7 @@ def group_markers(
 
     def read(admin: Any) -> dict[TopicPartition, tuple[int, str]]:
         future = admin.list_consumer_group_offsets(
-            request, require_stable=True, request_timeout=REQUEST_SECONDS
+            request, require_stable=True, request_timeout=_seconds(connection)
         )[group]
         found = {}
         for place in future.result().topic_partitions:
@@ -183,7 +203,7 @@ def cleanup_policies(connection: Connection, names: Collection[str]) -> dict[str
     found = _all(
         connection,
         f"settings of topics {', '.join(map(repr, sorted(names)))}",
-        lambda admin: admin.describe_configs(asked, request_timeout=REQUEST_SECONDS),
+        lambda admin: admin.describe_configs(asked, request_timeout=_seconds(connection)),
     )
     return {
         resource.name: frozenset(entries["cleanup.policy"].value.split(","))
@@ -213,7 +233,7 @@ def create_topic(
     """
     new = admin_library().NewTopic(name, partitions, replication_factor, config=dict(config))
     subject = f"creating topic {name!r}"
-    _all(connection, subject, lambda admin: admin.create_topics([new], request_timeout=REQUEST_SECONDS))
+    _all(connection, subject, lambda admin: admin.create_topics([new], request_timeout=_seconds(connection)))
     _wait(connection, subject, lambda: topics(connection, [name]).get(name, _NONE).partitions == partitions)
 
 
@@ -227,7 +247,7 @@ def delete_topic(connection: Connection, name: str) -> None:
         TableNotFoundError: it does not exist.
     """
     subject = f"deleting topic {name!r}"
-    _all(connection, subject, lambda admin: admin.delete_topics([name], request_timeout=REQUEST_SECONDS))
+    _all(connection, subject, lambda admin: admin.delete_topics([name], request_timeout=_seconds(connection)))
     _wait(connection, subject, lambda: name not in topics(connection, [name]))
 
 
@@ -238,6 +258,10 @@ def _wait(connection: Connection, subject: str, is_done: Callable[[], bool]) -> 
         if time.monotonic() > deadline:
             raise unavailable(connection, subject, None)
         time.sleep(0.02)
+
+
+def _seconds(connection: Connection) -> float:
+    return min(REQUEST_SECONDS, connection.patience_s)
 
 
 _FAIL: Final = object()

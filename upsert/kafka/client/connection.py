@@ -142,7 +142,7 @@ def admin_library() -> Any:
 _DEFAULTS: Final = {
     "client.id": "deltajoin",
     # A broker that comes back is noticed soon.
-    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.ms": 200,
     "reconnect.backoff.max.ms": 1000,
     "socket.keepalive.enable": True,
     # A name that has just been created is known soon.

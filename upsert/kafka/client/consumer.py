@@ -16,7 +16,7 @@ import pyarrow as pa
 from upsert.errors import RecordsExpiredError, UpsertError
 from upsert.kafka.client.client_cache import ClientCache
 from upsert.kafka.client.connection import LOGGER, Connection, client_properties, library
-from upsert.kafka.client.failures import is_passing, made, translated, unavailable
+from upsert.kafka.client.failures import is_lasting, is_passing, made, translated, unavailable
 from upsert.kafka.records import HEADERS, RECORD_SCHEMA, TIMESTAMP_TYPES, TopicPartition, record_schema
 
 MAX_ROWS: Final = 100_000
@@ -111,7 +111,7 @@ class PartitionReader:
         self._connection = connection
         self._partition = partition
         self._subject = f"reading {partition}"
-        self._last_failure: str | None = None
+        self._last_failure: Any = None
         properties = client_properties(connection, _DEFAULTS, {**_FIXED, "error_cb": self._note})
         self._client = made(connection, self._subject, lambda: library().Consumer(properties, logger=LOGGER))
         self._kafka = library()
@@ -196,13 +196,15 @@ class PartitionReader:
 
     def _note(self, error: Any) -> None:
         """What the library reports while it goes on trying."""
-        self._last_failure = error.str()
+        self._last_failure = error
 
     def _check_patience(self, last_progress: float, end: int) -> None:
+        if self._last_failure is not None and is_lasting(self._last_failure):
+            raise self._failed(self._last_failure)
         if time.monotonic() - last_progress < self._connection.patience_s:
             return
         if self._last_failure is not None:
-            raise unavailable(self._connection, self._subject, self._last_failure)
+            raise unavailable(self._connection, self._subject, self._last_failure.str())
         raise RecordsExpiredError(
             f"{self._subject} from offset {self._given}: the partition should reach {end}, and no record "
             f"came for {self._connection.patience_s:g} s; it may have been deleted and made anew: start "

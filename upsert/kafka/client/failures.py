@@ -30,9 +30,11 @@ _PASSING: Final = (
     "_TIMED_OUT_QUEUE",
     "_MSG_TIMED_OUT",
     "_RESOLVE",
+    "_SSL",
     "_WAIT_COORD",
     "_WAIT_CACHE",
     "_RETRY",
+    "_NOENT",
     "REQUEST_TIMED_OUT",
     "LEADER_NOT_AVAILABLE",
     "NOT_LEADER_FOR_PARTITION",
@@ -76,7 +78,6 @@ _KINDS: Final[tuple[tuple[type[UpsertError], str, tuple[str, ...]], ...]] = (
             "GROUP_AUTHORIZATION_FAILED",
             "CLUSTER_AUTHORIZATION_FAILED",
             "TRANSACTIONAL_ID_AUTHORIZATION_FAILED",
-            "_SSL",
         ),
     ),
     (
@@ -94,7 +95,7 @@ _KINDS: Final[tuple[tuple[type[UpsertError], str, tuple[str, ...]], ...]] = (
     ),
     (
         FencedError,
-        "another attempt has taken over; nothing is to be done here",
+        "another attempt has taken over, or the transaction was open for longer than transaction.timeout.ms",
         ("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "FENCED_INSTANCE_ID"),
     ),
 )
@@ -108,7 +109,12 @@ def codes(*names: str) -> frozenset[int]:
 
 def is_passing(error: Any) -> bool:
     """Whether a ``KafkaError`` may be gone when the call is made again."""
-    return bool(error.retriable()) or error.code() in codes(*_PASSING)
+    return not is_lasting(error) and (bool(error.retriable()) or error.code() in codes(*_PASSING))
+
+
+def is_lasting(error: Any) -> bool:
+    """Whether a ``KafkaError`` has a cause that somebody has to remove."""
+    return error.code() in codes(*(name for _, _, names in _KINDS for name in names))
 
 
 def translated(

@@ -100,11 +100,17 @@ class Sender:
         ):
             place = _ANY_PARTITION if partition is None else partition
             time_ms = _NOW if timestamp is None else timestamp
-            record = (own_topic or topic, value, key, place, None, time_ms, header_list)
+            record = {
+                "value": value,
+                "key": key,
+                "partition": place,
+                "timestamp": time_ms,
+                "headers": header_list,
+            }
             try:
-                self.client.produce(*record)
+                self.client.produce(own_topic or topic, **record)
             except BufferError:
-                self._when_room(*record)
+                self._when_room(own_topic or topic, **record)
 
     def _check_times(self, batch: pa.RecordBatch) -> None:
         if "timestamp" not in batch.schema.names:
@@ -116,13 +122,13 @@ class Sender:
                 f"library takes for 'now'; found {first} ms; leave it NULL where there is none"
             )
 
-    def _when_room(self, *record: Any) -> None:
+    def _when_room(self, *place: Any, **record: Any) -> None:
         """Hand a record over when the client's queue has room; later rows wait, so the order stays."""
         while True:
             self.client.poll(0.05)
             self.check()
             try:
-                self.client.produce(*record)
+                self.client.produce(*place, **record)
                 return
             except BufferError:
                 continue  # still full; records that wait too long end up in check()

@@ -113,7 +113,7 @@ class TransactionalWriter:
         self._topic = topic
         self._id = transactional_id
         self._subject = f"writing to {topic} as {transactional_id!r}"
-        timeout_ms = int(connection.properties.get("transaction.timeout.ms", TRANSACTION_SECONDS * 1000))
+        timeout_ms = connection.properties.get("transaction.timeout.ms", TRANSACTION_SECONDS * 1000)
         properties = {
             "transactional.id": transactional_id,
             "transaction.timeout.ms": timeout_ms,
