@@ -104,11 +104,13 @@ def _fields(rows: pa.Table, part: Part) -> pa.Table:
 def _header_list(maps: pa.MapArray) -> pa.ListArray:
     """Maps of headers as lists of them; NULL as no headers."""
     entries = pa.StructArray.from_arrays([maps.keys, maps.items], names=["key", "value"])
-    return pa.ListArray.from_arrays(maps.offsets, entries, HEADER_LIST, mask=_mask(maps))
+    return _lists(maps.offsets.to_numpy(), entries, maps)
 
 
-def _mask(nested: pa.Array) -> pa.Array | None:
-    return pc.is_null(nested) if nested.null_count else None
+def _lists(offsets: npt.NDArray[np.int32], entries: pa.StructArray, like: pa.Array) -> pa.ListArray:
+    """Lists of headers, NULL where the rows of ``like`` are."""
+    mask = pc.is_null(like) if like.null_count else None
+    return pa.ListArray.from_arrays(pa.array(offsets), entries, HEADER_LIST, mask=mask)
 
 
 def _without_nulls(lists: pa.ListArray) -> pa.ListArray:
@@ -119,8 +121,7 @@ def _without_nulls(lists: pa.ListArray) -> pa.ListArray:
     if is_named.all():
         return lists
     before = np.concatenate([[0], np.cumsum(is_named)]).astype(np.int32)
-    offsets = pa.array(before[lists.offsets.to_numpy()])
-    return pa.ListArray.from_arrays(offsets, entries.filter(pa.array(is_named)), HEADER_LIST, _mask(lists))
+    return _lists(before[lists.offsets.to_numpy()], entries.filter(pa.array(is_named)), lists)
 
 
 def _check_topics(table: KafkaTable, topics: pa.Array) -> None:
