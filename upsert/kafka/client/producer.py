@@ -165,7 +165,8 @@ def _skip(
     if marker.fingerprint != given:
         raise ConfigurationError(
             f"{subject}: a repeated batch should be the same, and was written as {marker.fingerprint!r} "
-            f"before and is {given!r} now; keep the number of tasks, and which rows each of them gets"
+            f"before and is {given!r} now; keep the number of tasks, and which rows each of them gets, as "
+            "write_changes does"
         )
     return Outcome(marker.rows, skipped=True)
 
