@@ -288,15 +288,23 @@ def _all(
 
 
 def _with_admin(connection: Connection, subject: str, call: Callable[[Any], T]) -> T:
-    """The result of a call with the process's client for this cluster."""
-    admin = _admins.take(connection)
-    if admin is None:
-        properties = client_properties(connection)
-        admin = made(connection, subject, lambda: admin_library().AdminClient(properties, logger=LOGGER))
-    admin.poll(0)  # hands the library's log on
-    result = retried(connection, subject, lambda: call(admin), UpsertError)
-    _admins.give_back(connection, admin)
-    return result
+    """The result of a call with the process's client for this cluster.
+
+    Another try is made with a new client: after a change of leaders an old one goes on asking with what it
+    knew of them.
+    """
+
+    def attempt() -> T:
+        admin = _admins.take(connection)
+        if admin is None:
+            properties = client_properties(connection)
+            admin = made(connection, subject, lambda: admin_library().AdminClient(properties, logger=LOGGER))
+        admin.poll(0)  # hands the library's log on
+        result = call(admin)
+        _admins.give_back(connection, admin)
+        return result
+
+    return retried(connection, subject, attempt, UpsertError)
 
 
 def _named(partitions: Iterable[TopicPartition]) -> str:

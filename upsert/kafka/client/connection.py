@@ -21,8 +21,9 @@ PATIENCE_SECONDS: Final = 120.0
 LOGGER: Final = logging.getLogger("upsert.kafka")
 """Where the client library's own messages go; silent until the application sets logging up."""
 LOGGER.addHandler(logging.NullHandler())
-# One set of properties serves all kinds of clients, so each is given some that are not for it.
-LOGGER.addFilter(lambda record: "CONFWARN" not in record.getMessage())
+# Left out: properties that are for another kind of client, as one set serves all kinds; and each of some
+# thirty tries a second to reach a broker that is away, as our own error tells of the last one.
+LOGGER.addFilter(lambda record: not record.getMessage().startswith(("CONFWARN", "FAIL")))
 
 MASK: Final = "***"
 SECRET: Final = re.compile(

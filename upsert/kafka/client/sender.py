@@ -145,7 +145,8 @@ class Sender:
         if self._failure is None:
             return
         error, message = self._failure
-        place = f"{message.topic()}-{message.partition()}" if message.partition() >= 0 else message.topic()
+        topic, partition = message.topic(), message.partition()
+        place = topic if partition is None or partition < 0 else f"{topic}-{partition}"
         if error.code() == library().KafkaError._MSG_TIMED_OUT:
             raise unavailable(self._connection, f"writing to {place}", self._broker_failure)
         raise translated(self._connection, f"writing to {place}", error, DeliveryError)
