@@ -25,8 +25,8 @@ Places = npt.NDArray[np.int64]
 class JsonReader:
     """Reads messages into rows of the given fields.
 
-    An object is one row, a top-level array one row for each element. No message, an empty one, ``null``
-    and a ``null`` element give no row.
+    An object is one row, a top-level array one row for each element if arrays are taken, else bad. No
+    message, an empty one, ``null`` and a ``null`` element give no row.
 
     >>> reader = JsonReader(pa.schema([("n", pa.int64())]), JsonDialect())
     >>> found = reader.read(pa.array([b'[{"n": 1}, {"n": 2}]', b"", b'{"n": "x"}']))
@@ -34,9 +34,10 @@ class JsonReader:
     ([{'n': 1}, {'n': 2}], [0, 0], (BadMessage(position=2, reason="field 'n': 'x' is no BIGINT"),))
     """
 
-    def __init__(self, fields: pa.Schema, dialect: JsonDialect) -> None:
+    def __init__(self, fields: pa.Schema, dialect: JsonDialect, *, takes_arrays: bool = True) -> None:
         self._fields = fields
         self._dialect = dialect
+        self._takes_arrays = takes_arrays
         self._bulk = BulkReader(fields, dialect)
         self._convert = struct_converter(list(fields), dialect)
 
@@ -110,7 +111,7 @@ class JsonReader:
             BadValueError: the message is bad.
         """
         value = parse(message)
-        items = value if isinstance(value, list) else [value]
+        items = value if isinstance(value, list) and self._takes_arrays else [value]
         found = []
         for item in items:
             try:

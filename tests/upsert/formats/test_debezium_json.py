@@ -1,0 +1,280 @@
+"""Which changes a Debezium message holds, and how a change is written."""
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.upsert.formats.random_columns import SCALARS, nested, plain, schemas, tables
+from upsert import types
+from upsert.errors import ConfigurationError, SchemaError
+from upsert.formats.base import Decoded, FormatContext, Side
+from upsert.formats.debezium_json import FORMAT
+from upsert.options import parse
+
+PRODUCTS = pa.schema([("id", pa.int32()), ("name", pa.string()), ("weight", pa.float64())])
+N = pa.schema([("n", pa.int64())])
+SCOOTER = {"id": 111, "name": "scooter", "weight": 5.18}
+LIGHTER = {**SCOOTER, "weight": 5.15}
+HAMMER = {"id": 112, "name": "hammer", "weight": 1}
+
+
+def decode(
+    fields: pa.Schema, messages: Sequence[object], metadata: tuple[str, ...] = (), **given: str
+) -> Decoded:
+    options = {name.replace("__", ".").replace("_", "-"): text for name, text in given.items()}
+    context = FormatContext(fields, parse("debezium-json", FORMAT.options, options), metadata=metadata)
+    FORMAT.check(context)
+    wire = [m if m is None or isinstance(m, bytes) else json.dumps(m).encode() for m in messages]
+    return FORMAT.decoder(context).decode(pa.array(wire, pa.binary()))
+
+
+def changes(found: Decoded) -> list[list[Any]]:
+    assert found.kinds is not None
+    rows = [list(row.values()) for row in found.rows.to_pylist()]
+    return [[kind, *row] for kind, row in zip(found.kinds.to_pylist(), rows, strict=True)]
+
+
+def reason(fields: pa.Schema, message: object, **given: str) -> str:
+    found = decode(fields, [message], **given)
+    assert found.rows.num_rows == 0
+    (bad,) = found.bad
+    return bad.reason
+
+
+def test_create_read_update_and_delete() -> None:
+    found = decode(
+        PRODUCTS,
+        [
+            {"before": None, "after": SCOOTER, "op": "c", "ts_ms": 1},
+            {"before": None, "after": HAMMER, "op": "r", "ts_ms": 2},
+            {"before": SCOOTER, "after": LIGHTER, "op": "u", "ts_ms": 3},
+            {"before": LIGHTER, "after": None, "op": "d", "ts_ms": 4},
+        ],
+    )
+    assert changes(found) == [
+        ["+I", 111, "scooter", 5.18],
+        ["+I", 112, "hammer", 1.0],
+        ["-U", 111, "scooter", 5.18],
+        ["+U", 111, "scooter", 5.15],
+        ["-D", 111, "scooter", 5.15],
+    ]
+    assert found.positions is not None
+    assert found.positions.tolist() == [0, 1, 2, 2, 3]
+
+
+def test_one_change_for_each_message_leaves_positions_out() -> None:
+    found = decode(N, [{"after": {"n": 1}, "op": "c"}, {"before": {"n": 1}, "op": "d"}])
+    assert found.positions is None
+    assert changes(found) == [["+I", 1], ["-D", 1]]
+
+
+def test_empty_messages_and_tombstones_give_nothing() -> None:
+    found = decode(N, [None, b"", b"null", {"after": {"n": 1}, "op": "c"}, None])
+    assert changes(found) == [["+I", 1]]
+    assert found.positions is not None
+    assert found.positions.tolist() == [3]
+    assert found.bad == ()
+
+
+@pytest.mark.parametrize("op", ["u", "d"])
+def test_update_or_delete_without_image_before_names_the_remedy(op: str) -> None:
+    why = reason(N, {"before": None, "after": {"n": 1}, "op": op})
+    assert why.startswith("field 'before' is NULL in an update or delete")
+    assert "REPLICA IDENTITY FULL" in why
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ({"after": None, "op": "c"}, "field 'after' is NULL in an insert or update"),
+        ({"before": {"n": 1}, "after": None, "op": "u"}, "field 'after' is NULL in an insert or update"),
+        ({"after": {"n": 1}, "op": "t"}, "field 'op': 't' is none of c, r, u, d"),
+        ({"payload": {}}, "field 'op' is missing; where messages carry their schema, set schema-include"),
+        ({"after": {"n": "x"}, "op": "c"}, "field 'after.n': 'x' is no BIGINT"),
+        ([{"after": {"n": 1}, "op": "c"}], "an array is no object"),
+        (b"{", "not valid JSON: Expecting property name enclosed in double quotes at character 1"),
+    ],
+)
+def test_messages_that_are_no_change_are_bad(message: object, expected: str) -> None:
+    assert reason(N, message) == expected
+
+
+def test_bad_messages_are_in_order_whoever_found_them() -> None:
+    good = {"after": {"n": 1}, "op": "c"}
+    found = decode(N, [{"op": "x"}, b"{", good, {"op": "d"}, b"5"])
+    assert [bad.position for bad in found.bad] == [0, 1, 3, 4]
+    assert changes(found) == [["+I", 1]]
+
+
+def test_null_in_a_column_declared_not_null_is_bad_only_in_an_image_that_is_there() -> None:
+    fields = pa.schema([pa.field("n", pa.int64(), nullable=False)])
+    found = decode(fields, [{"before": None, "after": {"n": 1}, "op": "c"}])
+    assert changes(found) == [["+I", 1]]
+    assert found.rows.schema == fields
+    assert reason(fields, {"after": {}, "op": "c"}) == "field 'after.n': is NULL, but declared NOT NULL"
+
+
+def test_schema_around_the_payload() -> None:
+    payload = {"before": None, "after": {"n": 1}, "op": "c"}
+    messages = [{"schema": {"type": "struct", "optional": False}, "payload": payload}, {"schema": {}}]
+    found = decode(N, messages, ("schema",), schema_include="true")
+    assert changes(found) == [["+I", 1, '{"type":"struct","optional":false}']]
+    assert [bad.reason for bad in found.bad] == ["field 'payload' is missing; schema-include is set"]
+
+
+SOURCE = {"ts_ms": 1_500, "db": "shop", "schema": "public", "table": "products", "snapshot": False, "pos": 4}
+
+
+@pytest.mark.parametrize("properties", [(), ("source.properties",)])
+def test_metadata_is_that_of_the_message(properties: tuple[str, ...]) -> None:
+    keys = ("source.table", "ingestion-timestamp", "source.timestamp", "source.database", "source.schema")
+    message = {"before": {"n": 1}, "after": {"n": 2}, "op": "u", "ts_ms": -1, "source": SOURCE}
+    found = decode(N, [message, {"after": {"n": 1}, "op": "c"}], (*keys, *properties))
+    at = datetime(1970, 1, 1, 0, 0, 1, 500_000, UTC)
+    before = datetime(1969, 12, 31, 23, 59, 59, 999_000, UTC)
+    source = [(name, str(value).lower()) for name, value in SOURCE.items()]
+    of_update = ["products", before, at, "shop", "public", *([source] if properties else [])]
+    assert changes(found) == [
+        ["-U", 1, *of_update],
+        ["+U", 2, *of_update],
+        ["+I", 1, *[None] * len(of_update)],
+    ]
+    assert found.rows.schema.names == ["n", *keys, *properties]
+    assert [field.type for field in found.rows.schema][1:4] == [pa.string(), types.TIMESTAMP, types.TIMESTAMP]
+
+
+def test_collection_stands_in_for_the_table() -> None:
+    message = {"after": {"n": 1}, "op": "c", "source": {"collection": "orders"}}
+    assert changes(decode(N, [message], ("source.table",))) == [["+I", 1, "orders"]]
+
+
+def test_time_out_of_range_is_a_bad_message() -> None:
+    message = {"after": {"n": 1}, "op": "c", "ts_ms": 2**62}
+    found = decode(N, [message], ("ingestion-timestamp",))
+    assert [bad.reason for bad in found.bad] == ["field 'ts_ms' is out of range for milliseconds"]
+    assert decode(N, [message]).bad == ()
+
+
+def test_metadata_is_offered_for_values_only() -> None:
+    assert [key.key for key in FORMAT.readable_metadata(Side.VALUE, {})] == [
+        "schema",
+        "ingestion-timestamp",
+        "source.timestamp",
+        "source.database",
+        "source.schema",
+        "source.table",
+        "source.properties",
+    ]
+    assert FORMAT.readable_metadata(Side.KEY, {}) == ()
+    assert not any(key.is_writable for key in FORMAT.readable_metadata(Side.VALUE, {}))
+
+
+def test_ignored_errors_leave_no_trace() -> None:
+    messages = [b"{", {"op": "x"}, {"op": "d"}, {"after": {"n": "x"}, "op": "c"}, {"after": 5, "op": "c"}]
+    found = decode(N, messages, ignore_parse_errors="true")
+    assert changes(found) == [["+I", None]]
+    assert found.bad == ()
+
+
+def test_times_are_read_in_the_standard_chosen() -> None:
+    fields = pa.schema([("t", types.TIMESTAMP)])
+    message = {"after": {"t": "2020-01-01T00:00:00Z"}, "op": "c"}
+    assert decode(fields, [message], timestamp_format__standard="ISO-8601").bad == ()
+    assert "is no TIMESTAMP" in reason(fields, message)
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("schema-include", "maybe"),
+        ("ignore-parse-errors", "no"),
+        ("timestamp-format.standard", "ISO"),
+        ("map-null-key.mode", "IGNORE"),
+        ("map-null-key.literal", ""),
+        ("encode.decimal-as-plain-number", "1"),
+        ("fail-on-missing-field", "true"),
+    ],
+)
+def test_bad_options_are_refused(key: str, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=key):
+        parse("debezium-json", FORMAT.options, {key: text})
+
+
+def test_check_refuses_keys_and_maps_without_names() -> None:
+    with pytest.raises(ConfigurationError, match="a key is no change"):
+        FORMAT.check(FormatContext(N, side=Side.KEY))
+    with pytest.raises(SchemaError, match="key of type STRING"):
+        FORMAT.check(FormatContext(pa.schema([("m", pa.map_(pa.int32(), pa.string()))])))
+
+
+def test_positive_kinds_are_written_as_inserts_and_negative_ones_as_deletes() -> None:
+    rows = pa.table({"n": [1, 2, 3, 4]})
+    messages = FORMAT.encoder(FormatContext(rows.schema)).encode(rows, pa.array(["+I", "-U", "+U", "-D"]))
+    assert messages.to_pylist() == [
+        b'{"before":null,"after":{"n":1},"op":"c"}',
+        b'{"before":{"n":2},"after":null,"op":"d"}',
+        b'{"before":null,"after":{"n":3},"op":"c"}',
+        b'{"before":{"n":4},"after":null,"op":"d"}',
+    ]
+    (message,) = FORMAT.encoder(FormatContext(rows.schema)).encode(rows.slice(0, 1)).to_pylist()
+    assert json.loads(message)["op"] == "c"
+
+
+def test_messages_are_not_written_with_a_schema() -> None:
+    with pytest.raises(ConfigurationError, match="'schema-include' must be false to write, got true"):
+        FORMAT.encoder(FormatContext(N, {"schema-include": True}))
+
+
+@given(tables(schemas(nested(SCALARS))), st.data())
+def test_what_is_written_is_read_back_as_inserts_and_deletes(rows: pa.Table, data: st.DataObject) -> None:
+    kind = st.sampled_from(["+I", "-U", "+U", "-D"])
+    kinds = data.draw(st.lists(kind, min_size=rows.num_rows, max_size=rows.num_rows))
+    context = FormatContext(rows.schema)
+    messages = FORMAT.encoder(context).encode(rows, pa.array(kinds, pa.string()))
+    found = FORMAT.decoder(context).decode(messages)
+    assert found.bad == ()
+    assert plain(found.rows) == plain(rows)
+    assert found.rows.schema == rows.schema
+    assert found.kinds is not None
+    assert found.kinds.to_pylist() == ["+I" if kind[0] == "+" else "-D" for kind in kinds]
+
+
+IMAGES = st.none() | st.fixed_dictionaries({}, optional={"n": st.none() | st.integers(-9, 9) | st.just("x")})
+ENVELOPES = st.fixed_dictionaries(
+    {},
+    optional={"before": IMAGES, "after": IMAGES, "op": st.sampled_from(["c", "r", "u", "d", "d", "u", "x"])},
+)
+
+
+def expected_changes(message: dict[str, Any]) -> list[list[Any]] | None:
+    """The changes of one envelope by hand; None when it is bad."""
+    before, after, op = message.get("before"), message.get("after"), message.get("op")
+    if any(image is not None and image.get("n") == "x" for image in (before, after)):
+        return None
+    needed = {
+        "c": [("+I", after)],
+        "r": [("+I", after)],
+        "u": [("-U", before), ("+U", after)],
+        "d": [("-D", before)],
+    }
+    images = needed.get(op or "")
+    if images is None or any(image is None for _, image in images):
+        return None
+    return [[kind, (image or {}).get("n")] for kind, image in images]
+
+
+@given(st.lists(ENVELOPES, max_size=12))
+def test_random_envelopes_give_what_each_of_them_says(messages: list[dict[str, Any]]) -> None:
+    found = decode(N, messages)
+    expected = [(i, row) for i, m in enumerate(messages) for row in expected_changes(m) or []]
+    positions = range(len(messages)) if found.positions is None else found.positions.tolist()
+    assert list(zip(positions, changes(found), strict=True)) == expected
+    assert [bad.position for bad in found.bad] == [
+        i for i, message in enumerate(messages) if expected_changes(message) is None
+    ]
