@@ -2,6 +2,7 @@
 
 from upsert import errors
 from upsert.catalog.catalog import Catalog
+from upsert.changelog.operator import normalize
 from upsert.kafka.write_upsert import write_upsert
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import Column, Index, TableSchema
@@ -19,6 +20,7 @@ __all__ = [
     "TableSchema",
     "Version",
     "errors",
+    "normalize",
     "register",
     "write_upsert",
 ]

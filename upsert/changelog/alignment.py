@@ -18,12 +18,16 @@ from upsert.changelog.rules import Expiry, Rules
 from upsert.errors import MissingStateError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.store.row_keys import order_by
+from upsert.store.snapshot import Snapshot
 
 
-def alignment(own: NewestImages, committed: pa.Table, rules: Rules, schema: pa.Schema) -> pa.Table:
+def alignment(
+    base: Snapshot, own: NewestImages, committed: pa.Table, rules: Rules, schema: pa.Schema
+) -> pa.Table:
     """Changes that lead from a replay's images to the committed ones.
 
     Args:
+        base: the images at the start of the batch.
         own: the images that the replay ends with.
         committed: net changes of the images by the attempt that has committed, with ``_row_kind``.
         rules: how rows are told apart.
@@ -48,7 +52,7 @@ def alignment(own: NewestImages, committed: pa.Table, rules: Rules, schema: pa.S
         is_touched = np.isin(groups.of[:count], groups.of[count:])
         kept = is_there | is_touched | ~_is_expired(rows, rules.expiry, is_there)
         rows, is_there = rows.filter(pa.array(kept)), is_there[kept]
-    goals = [_deletes_told(Keyed(rows, is_there, np.arange(rows.num_rows))), *_as_before(own, undone, rules)]
+    goals = [_deletes_told(Keyed(rows, is_there, np.arange(rows.num_rows))), *_as_before(base, undone, rules)]
     names = schema.names
     aims = pa.concat_tables([_columns(goal.rows, names) for goal in goals])
     images, numbers = own.meet(aims)
@@ -70,9 +74,9 @@ def _deletes_told(images: Keyed) -> Keyed:
     return images._replace(is_value=images.is_value & images_of(images.rows, images.groups).is_value)
 
 
-def _as_before(own: NewestImages, undone: pa.Table, rules: Rules) -> list[Keyed]:
+def _as_before(base: Snapshot, undone: pa.Table, rules: Rules) -> list[Keyed]:
     """What keys were at the start, of which the replay knows changes that were not committed."""
-    before, numbers = NewestImages(own.base, rules.key).meet(undone)
+    before, numbers = NewestImages.above(base, rules.key).meet(undone)
     is_gone = ~np.isin(numbers, before.groups)
     gone = undone.filter(pa.array(is_gone))
     return [_deletes_told(before), Keyed(gone, np.zeros(gone.num_rows, np.bool_), numbers[is_gone])]

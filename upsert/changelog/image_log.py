@@ -34,6 +34,7 @@ from upsert.errors import ConfigurationError
 from upsert.schema import TableSchema
 from upsert.store.layout import Layout
 from upsert.store.rows import conform
+from upsert.store.snapshot import Snapshot
 from upsert.store.table import Table
 
 KEEP: Final = 100
@@ -155,17 +156,17 @@ class ImageLog:
             )
         rules = Rules(self._layout.key, tuple(compare), self._order_by, expiry)
         rules.check(self._layout.schema.arrow)
-        newest = NewestImages(self._positions.at(start), self._layout.key)
-        return self._advance(start, end, newest, records, rules)
+        return self._advance(start, end, self._positions.at(start), records, rules)
 
     def _advance(
         self,
         start: int,
         end: int,
-        newest: NewestImages,
+        base: Snapshot,
         records: pa.Table | Iterable[pa.Table],
         rules: Rules,
     ) -> Iterator[pa.Table]:
+        newest = NewestImages.above(base, rules.key)
         held: list[pa.Table] = []
         room = _HELD_BYTES
         for segment in segments(records):
@@ -177,9 +178,11 @@ class ImageLog:
                 held = []
         if rules.expiry is not None and start // self._drop_every != end // self._drop_every:
             newest.drop_expired(rules.expiry)
-        held += self._commit(start, end, newest, rules)
+        if not self._commit(start, end, newest):
+            committed = self._positions.changes(base, end)
+            held.append(alignment(base, newest, committed, rules, self._layout.stored))
         self._positions.expire()
-        yield from held
+        yield from (changes for changes in held if changes.num_rows)
 
     def _normalize(self, segment: pa.Table, newest: NewestImages, rules: Rules) -> pa.Table:
         rows, weights = conform(self._layout, segment, f"log {self._positions.log!r}")
@@ -189,13 +192,14 @@ class ImageLog:
         newest.put(changed)
         return changes
 
-    def _commit(self, start: int, end: int, newest: NewestImages, rules: Rules) -> list[pa.Table]:
-        """Commit the batch's images; if that was done before, what leads from these images to those."""
-        if not self._positions.is_recorded(end) and self._positions.record(start, end, newest.changed):
-            return []
-        committed = self._positions.changes(newest.base, end)
-        changes = alignment(newest, committed, rules, self._layout.stored)
-        return [changes] if changes.num_rows else []
+    def _commit(self, start: int, end: int, newest: NewestImages) -> bool:
+        """Commit the batch's images; False if that was done before."""
+        return not self._positions.is_recorded(end) and self._positions.record(start, end, newest.changed)
+
+    def take_over(self, images: pa.Table, end: int) -> None:
+        """Make images from elsewhere the state at ``end``, as the first batch; again, nothing happens."""
+        if not self._positions.is_recorded(end):
+            self._positions.record(self._positions.beginning, end, images)
 
 
 def segments(records: pa.Table | Iterable[pa.Table]) -> Iterator[pa.Table]:

@@ -180,7 +180,7 @@ def _changes(line: Line, met: Encounters, rows: pa.Table, *, in_line: bool) -> p
         at = starts[emits] + number
         kinds[at] = codes
         taken[at] = np.where(_IS_POSITIVE[codes], arriving[emits], before[emits])
-    return _with_kinds(gather(rows, taken), kinds)
+    return _with_codes(gather(rows, taken), kinds)
 
 
 def _images(line: Line, met: Encounters, rows: pa.Table) -> pa.Table:
@@ -190,7 +190,7 @@ def _images(line: Line, met: Encounters, rows: pa.Table) -> pa.Table:
     had_image = ~line.is_record[np.flatnonzero(line.is_first)]
     is_value = line.is_value[heads]
     kept = line.is_record[heads] & (is_value | had_image)
-    return _with_kinds(gather(rows, line.rows[heads[kept]]), _image_kinds(is_value[kept]))
+    return with_kinds(gather(rows, line.rows[heads[kept]]), is_value[kept])
 
 
 def _ordered_images(line: Line, met: Encounters, rows: pa.Table, records: pa.Table, rules: Rules) -> pa.Table:
@@ -207,7 +207,7 @@ def _ordered_images(line: Line, met: Encounters, rows: pa.Table, records: pa.Tab
     orders = gather(records.select(rules.order_by), newest - (len(rows) - len(records)))
     columns = [*found.columns, *orders.columns, pa.array(~is_value)]
     images = pa.Table.from_arrays(columns, schema=rules.image_schema(rows.schema))
-    return _with_kinds(images, _image_kinds(np.ones(len(lasts), np.bool_)))
+    return with_kinds(images, np.ones(len(lasts), np.bool_))
 
 
 def fold(records: pa.Table, key: Sequence[str]) -> pa.Table:
@@ -229,12 +229,14 @@ def fold(records: pa.Table, key: Sequence[str]) -> pa.Table:
     rows, is_value = split_kinds(records)
     check_not_null(rows, key, "key")
     newest = np.sort(order_by([rows.column(name) for name in key]).lasts)
-    return _with_kinds(gather(rows, newest), _image_kinds(is_value[newest]))
+    return with_kinds(gather(rows, newest), is_value[newest])
 
 
-def _image_kinds(is_value: Flags) -> Kinds:
-    return np.where(is_value, _CODES[RowKind.UPDATE_AFTER], _CODES[RowKind.DELETE]).astype(np.int8)
+def with_kinds(rows: pa.Table, is_value: Flags) -> pa.Table:
+    """The rows as upserts and deletes: ``_row_kind`` is ``+U`` for a value, else ``-D``."""
+    codes = np.where(is_value, _CODES[RowKind.UPDATE_AFTER], _CODES[RowKind.DELETE])
+    return _with_codes(rows, codes.astype(np.int8))
 
 
-def _with_kinds(rows: pa.Table, codes: Kinds) -> pa.Table:
+def _with_codes(rows: pa.Table, codes: Kinds) -> pa.Table:
     return rows.append_column(_KIND_FIELD, _KINDS.take(pa.array(codes)))

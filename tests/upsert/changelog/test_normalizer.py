@@ -73,6 +73,11 @@ def test_any_log_with_expiry_gives_what_a_dict_gives(log: Log, ttl_ms: int) -> N
     check(log, Rules(log.keys, log.values, expiry=Expiry("at", ttl_ms)))
 
 
+@given(logs(), st.integers(1, 10))
+def test_ordered_rows_with_expiry_give_what_a_dict_gives(log: Log, ttl_ms: int) -> None:
+    check(log, Rules(log.keys, log.values, order_by=("at",), expiry=Expiry("at", ttl_ms)))
+
+
 @given(logs())
 def test_ordered_rows_in_any_order_give_what_a_dict_gives(log: Log) -> None:
     check(log, Rules(log.keys, log.values, order_by=("at",)))

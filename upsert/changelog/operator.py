@@ -1,0 +1,283 @@
+"""The normalizer as an operator over any stream of rows with a key and an order.
+
+Rows go through three steps. A task of the input packs them: bucket by bucket, as Arrow bytes, so that neither
+the JVM nor pandas converts a value. ``applyInPandasWithState`` brings the blobs of a bucket together with
+its images: few groups, for one call of Python a key costs a hundred times as much. A last step unpacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+from upsert import types
+from upsert.blobs import BLOB_BYTES, from_blob, to_blobs
+from upsert.changelog.bucket_ids import bucket_ids
+from upsert.changelog.bucket_state import Remembered, step
+from upsert.changelog.normalizer import check_not_null, with_kinds
+from upsert.changelog.rules import Expiry, Rules
+from upsert.changelog.spec import MAX_STATE_BYTES, NormalizeSpec
+from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
+from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.schema import Column, TableSchema
+from upsert.store import paths
+from upsert.store.hashing import bucket_of, hash_columns
+from upsert.store.layout import Layout
+from upsert.store.rows import conform
+
+NORMALIZE_MARK: Final = "upsert.normalize"
+"""Metadata of the column that the stateful step puts out: names of the key columns."""
+_BLOB: Final = "blob"
+_PACKED: Final = f"bucket INT, {_BLOB} BINARY"
+_STATE: Final = "label STRING, images BINARY, position BIGINT"
+_QUERY_ID: Final = "sql.streaming.queryId"
+_PACK_BYTES: Final = 32 << 20
+_ROWS_PER_BATCH: Final = 100_000
+
+
+def normalize(
+    df: DataFrame,
+    key: str | Sequence[str],
+    order_by: str | Sequence[str],
+    *,
+    compare: Sequence[str] | None = None,
+    ttl: timedelta | None = None,
+    time: str | None = None,
+    state_path: str | None = None,
+    buckets: int | None = None,
+    max_state_bytes: int = MAX_STATE_BYTES,
+) -> DataFrame:
+    """A stream of "the newest row of each key" as a full changelog with ``-U`` (FLIP-149's normalizer).
+
+    The first row of a key is ``+I``, a later one ``-U`` with the row before and ``+U``, a delete ``-D`` with
+    all columns of the row before. A delete of an unknown key gives nothing, nor does a row that equals the
+    one before, nor a *late* row, whose order is lower than that of the key's newest row. Of rows of equal
+    order the one that came later wins. So late and duplicate records of an at-least-once producer do no harm.
+
+    For output mode append; stateless operators and Spark's own aggregates may follow. Spark refuses a second
+    ``applyInPandasWithState`` in one query, so there is one ``normalize`` a query. (The format
+    ``upsert-kafka`` normalizes by itself, without Spark's state.)
+
+    What is remembered: of every key the newest row and its order, of a deleted key the order, so that no
+    late row brings it back; for ever, or with ``ttl`` at least as long. Where: in Spark's state store up to
+    ``max_state_bytes`` a bucket (a batch rewrites the rows of each bucket that it touches); with
+    ``state_path`` in managed tables, written by their changes. A query that has reached the limit goes on
+    when it is started again with ``state_path``.
+
+    After a crash a batch is run again from the same state. If its source has lost records in between, as by
+    Kafka's compaction, intermediate rows may be missing then, and nothing else.
+
+    Set ``spark.sql.execution.arrow.maxRecordsPerBatch`` to 100000: rows in larger pieces are faster.
+
+    Example::
+
+        changes = upsert.normalize(events, key=["id"], order_by="updated_at")
+        catalog.write_changes(changes, "current").option("checkpointLocation", "checkpoint").start()
+
+    Args:
+        df: a stream with columns of types that a table can have. With a column ``_row_kind``, ``-U`` and
+            ``-D`` delete their key whatever the other columns, without it every row is a value.
+        key: columns that identify a row, not NULL.
+        order_by: columns that say which row of a key is newer, not NULL, in deletes too.
+        compare: columns that make two rows different; None for all. Without, say, the offset among them, a
+            record that was sent twice gives nothing.
+        ttl: how long a row is remembered, by ``time``. A row that is younger by more than this than the one
+            before is ``+I`` again, and nothing is taken back; equal rows give ``-U`` and ``+U``, as in Flink.
+        time: for ``ttl``, a column of TIMESTAMP or of BIGINT milliseconds; None: the first TIMESTAMP in
+            ``order_by``.
+        state_path: a folder on a disk that driver and executors share; below it each query has its own.
+        buckets: groups of keys, fixed for a checkpoint's life; None: ``spark.sql.shuffle.partitions``, which
+            is the number of Spark's state stores.
+        max_state_bytes: limit for the rows of one bucket in the state store.
+
+    Returns:
+        The same columns, ``_row_kind`` last.
+
+    Raises:
+        ConfigurationError: the DataFrame is no stream, or an argument is out of range.
+        SchemaError: a column is unknown or has a type that cannot serve.
+    """
+    if not df.isStreaming:
+        raise ConfigurationError(
+            "normalize needs a streaming DataFrame, got a batch one; in batch, Table.write keeps the last row"
+        )
+    if buckets is None:
+        buckets = int(str(df.sparkSession.conf.get("spark.sql.shuffle.partitions")))
+    identity, order = _names(key), _names(order_by)
+    if not order:
+        raise ConfigurationError("normalize: order_by must name at least one column, got none")
+    schema = table_schema(df.schema, identity)
+    columns = [name for name in schema.names if name not in identity]
+    expiry = None if ttl is None else _expiry(ttl, time, order, schema)
+    rules = Rules(identity, tuple(columns if compare is None else compare), order, expiry)
+    folder = None if state_path is None else paths.table_folder(state_path)
+    spec = NormalizeSpec(schema, rules, buckets, folder, max_state_bytes)
+    return (
+        df.mapInArrow(Pack(spec), _PACKED)
+        .groupBy("bucket")
+        .applyInPandasWithState(
+            NormalizeBucket(spec), _marked(identity), _STATE, "append", GroupStateTimeout.NoTimeout
+        )
+        .mapInArrow(Unpack(), _output_type(df.schema))
+    )
+
+
+def _names(given: str | Sequence[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
+def table_schema(given: StructType, key: Sequence[str]) -> TableSchema:
+    """The columns of a DataFrame, without ``_row_kind``, as those of a table.
+
+    Raises:
+        SchemaError: no table can have a column of such a type, or there is no such key.
+    """
+    columns = []
+    for field in given.fields:
+        if field.name == ROW_KIND_COLUMN:
+            continue
+        try:
+            type_ = types.from_json(field.dataType.jsonValue())
+        except CorruptTableError as cause:
+            raise SchemaError(
+                f"normalize: column {field.name!r} must have a type that a table can have, got "
+                f"{field.dataType.simpleString().upper()}; cast it"
+            ) from cause
+        columns.append(Column(field.name, type_, field.nullable))
+    return TableSchema(tuple(columns), primary_key=tuple(key))
+
+
+def _expiry(ttl: timedelta, time: str | None, order_by: Sequence[str], schema: TableSchema) -> Expiry:
+    if time is None:
+        time = next((name for name in order_by if schema.type_of(name) == types.TIMESTAMP), None)
+    if time is None:
+        raise ConfigurationError(
+            "normalize: ttl needs a TIMESTAMP in order_by, or the argument time='column', got order_by="
+            f"{list(order_by)!r}"
+        )
+    return Expiry(time, ttl // timedelta(milliseconds=1))
+
+
+def _marked(key: Sequence[str]) -> StructType:
+    """The blobs of changes, with the mark by which a reader of Spark's plan knows the operator."""
+    return StructType([StructField(_BLOB, BinaryType(), nullable=True, metadata={NORMALIZE_MARK: list(key)})])
+
+
+def _output_type(given: StructType) -> StructType:
+    fields = [field for field in given.fields if field.name != ROW_KIND_COLUMN]
+    return StructType([*fields, StructField(ROW_KIND_COLUMN, StringType(), nullable=False)])
+
+
+@dataclass(frozen=True)
+class Pack:
+    """A task of the input: its rows as blobs, each of one bucket, numbered in the order of their arrival."""
+
+    spec: NormalizeSpec
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Blobs with the number of their bucket.
+
+        Raises:
+            SchemaError: a key or an order is NULL.
+            ChangelogError: a kind is none of the four.
+        """
+        ids, layout = bucket_ids(self.spec.buckets), Layout.of(self.spec.schema)
+        number = 0
+        for rows in _gathered(batches):
+            for bucket, own in self._by_bucket(layout, rows):
+                for blob in to_blobs(own, {"task": _task(), "number": number}):
+                    number += 1
+                    yield pa.record_batch({"bucket": ids[[bucket]], _BLOB: pa.array([blob], pa.binary())})
+
+    def _by_bucket(self, layout: Layout, batches: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+        rows, weights = conform(layout, batches, "normalize")
+        check_not_null(rows, self.spec.rules.order_by, "order_by")
+        if weights is not None:
+            rows = with_kinds(rows, weights > 0)
+        key = [rows.column(name) for name in self.spec.rules.key]
+        bucket = bucket_of(hash_columns(key), self.spec.buckets)
+        sorted_rows = rows.combine_chunks().take(pa.array(np.argsort(bucket, kind="stable")))
+        start = 0
+        for one, count in enumerate(np.bincount(bucket, minlength=self.spec.buckets).tolist()):
+            if count:
+                yield one, sorted_rows.slice(start, count)
+            start += count
+
+
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Batches put together: the more rows, the fewer blobs."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        waiting.append(batch)
+        size += batch.nbytes
+        if size >= _PACK_BYTES:
+            yield pa.Table.from_batches(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def _task() -> int:
+    context = TaskContext.get()
+    return context.partitionId() if context is not None else 0
+
+
+@dataclass(frozen=True)
+class NormalizeBucket:
+    """What Spark calls for each bucket that has rows in a batch."""
+
+    spec: NormalizeSpec
+
+    def __call__(self, key: tuple[Any, ...], frames: Iterable[Any], state: GroupState) -> Iterator[Any]:
+        """Blobs of changes.
+
+        Raises:
+            BrokenPayloadError: a blob is damaged.
+            ConfigurationError: images have become too large, or the query goes on with other arguments.
+            MissingStateError: images in tables are not as the checkpoint says.
+        """
+        import pandas as pd  # a worker of another step has no need of it
+
+        parts = [from_blob(blob) for frame in frames for blob in frame[_BLOB]]
+        # a shuffle keeps no order: that of rows of equal order must be the same when a batch is run again
+        parts.sort(key=lambda part: (part[1]["task"], part[1]["number"]))
+        records = pa.concat_tables([rows for rows, _ in parts])
+        remembered = Remembered(*state.get) if state.exists else None
+        changes, known = step(self.spec, int(key[0]), _query_id(), remembered, records)
+        blobs = [blob for table in changes for blob in to_blobs(table, {}, blob_bytes=BLOB_BYTES)]
+        state.update(tuple(known))
+        for blob in blobs:
+            yield pd.DataFrame({_BLOB: [blob]})
+
+
+def _query_id() -> str:
+    context = TaskContext.get()
+    found = None if context is None else context.getLocalProperty(_QUERY_ID)
+    if not found:
+        raise ConfigurationError("normalize must run in a streaming query, got a task without a query's id")
+    return found
+
+
+@dataclass(frozen=True)
+class Unpack:
+    """The rows of blobs."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Rows, in the order in which they are in the blobs.
+
+        Raises:
+            BrokenPayloadError: a blob is damaged.
+        """
+        for batch in batches:
+            for blob in batch.column(_BLOB):
+                yield from from_blob(blob.as_buffer())[0].to_batches(max_chunksize=_ROWS_PER_BATCH)
