@@ -115,7 +115,7 @@ class Catalyst:
                 "name": str(attribute.name()),
                 "type": json.loads(str(attribute.dataType().json())),
                 "nullable": bool(attribute.nullable()),
-                "metadata": json.loads(str(attribute.metadata().json())),
+                "metadata": self.metadata(attribute),
             }
             for attribute in attributes
         ]
@@ -151,6 +151,11 @@ class Catalyst:
     def type_name(self, expr: JavaObject) -> str:
         """Type of an expression, as Spark SQL spells it."""
         return str(expr.dataType().simpleString())
+
+    def metadata(self, attribute: JavaObject) -> dict[str, Any]:
+        """What is attached to an attribute, as JSON has it."""
+        found = json.loads(str(attribute.metadata().json()))
+        return found if isinstance(found, dict) else {}
 
     def text(self, expr: JavaObject) -> str:
         """The expression in SQL."""

@@ -18,6 +18,7 @@ from planner.plan import (
     Changelog,
     Filter,
     Join,
+    Normalized,
     Opaque,
     Output,
     Plan,
@@ -25,16 +26,19 @@ from planner.plan import (
     Relation,
     Watermark,
     Wrapper,
+    children,
     row_kind_of,
     walk,
 )
 from planner.sources import KafkaTopic, ManagedTable, Mode, RecordRange
+from upsert.changelog.operator import NORMALIZE_MARK
 from upsert.kafka.declaration import declared
 from upsert.kafka.table import SPARK_FORMATS, KafkaTable
 from upsert.managed.options import FORMAT, ReadOptions
 from upsert.store.table import Table
 
 JOIN_FORMAT: Final = "delta-join"
+NORMALIZE: Final = "normalize"
 _CONNECTORS: Final = {name: connector for connector, name in SPARK_FORMATS.items()}
 _WRAPPERS: Final = {
     OBSERVATION,
@@ -90,15 +94,30 @@ class _Reader:
                 )
             case _, (child,) if name in _WRAPPERS:
                 return Wrapper(child, name, ref=ref)
-        return self.unknown(Opaque(name, inputs, self.output(node), ref=ref))
+        return self.unknown(Opaque(name, inputs, self.output(node), ref=ref), node)
 
-    def unknown(self, node: Opaque) -> Plan:
-        """The node; a leaf if it is the operator of a delta join: the first above its source with kinds."""
-        if row_kind_of(node) is not None and all(row_kind_of(child) is None for child in node.inputs):
-            sources = [leaf for leaf in walk(node) if isinstance(leaf, Relation)]
-            if sources and all(leaf.name == JOIN_FORMAT for leaf in sources):
-                return Changelog(JOIN_FORMAT, node.columns, None, ref=node.ref)
+    def unknown(self, node: Opaque, java: JavaObject) -> Plan:
+        """The node; a leaf if it ends an operator of this project, which is where kinds come from.
+
+        That of a delta join is the first above its source with kinds. That of `upsert.normalize` follows on
+        Spark's stateful one with our mark.
+        """
+        if row_kind_of(node) is None or any(row_kind_of(child) is not None for child in node.inputs):
+            return node
+        sources = [leaf for leaf in walk(node) if isinstance(leaf, Relation)]
+        if sources and all(leaf.name == JOIN_FORMAT for leaf in sources):
+            return Changelog(JOIN_FORMAT, node.columns, None, ref=node.ref)
+        key = self.key_of_normalize(java)
+        if key is not None:
+            origin = Normalized(key, _input_of_normalize(node))
+            return Changelog(NORMALIZE, node.columns, origin, ref=node.ref)
         return node
+
+    def key_of_normalize(self, node: JavaObject) -> tuple[str, ...] | None:
+        """The key by which `upsert.normalize` knows rows, if this is its last step."""
+        attributes = [one for child in self.catalyst.children(node) for one in self.catalyst.output(child)]
+        marks = [self.catalyst.metadata(attribute).get(NORMALIZE_MARK) for attribute in attributes]
+        return tuple(marks[0]) if len(marks) == 1 and marks[0] is not None else None
 
     def stream(self, node: JavaObject, ref: int) -> Plan:
         name, options = self.catalyst.source(node)
@@ -189,6 +208,14 @@ class _Reader:
         return Cast(value, type_name, ref=ref)
 
 
+def _input_of_normalize(node: Opaque) -> Plan:
+    """What the operator was given, from its last step down: below its first step, which packs rows."""
+    (below,) = node.inputs
+    while not (isinstance(below, Opaque) and below.name == node.name):
+        (below,) = children(below)
+    return below.inputs[0]
+
+
 def topic_of(table: KafkaTable, source: str, options: Mapping[str, str]) -> KafkaTopic:
     """What the planner needs of a topic that a query reads in the Spark format `source`."""
     name = ";".join(table.topics) if table.topics is not None else table.values["topic-pattern"]
@@ -199,9 +226,9 @@ def topic_of(table: KafkaTable, source: str, options: Mapping[str, str]) -> Kafk
 def _mode(table: KafkaTable) -> Mode:
     if table.is_upsert:
         return Mode(table.values["changelog"])
-    if not table.is_changelog:
-        return Mode.ROWS
-    return Mode.CDC_NORMALIZED if table.values["cdc-events-duplicate"] else Mode.CDC
+    if table.values["cdc-events-duplicate"]:
+        return Mode.CDC_NORMALIZED
+    return Mode.CDC if table.is_changelog else Mode.ROWS
 
 
 def _is_unstable(expr: Expr) -> bool:

@@ -150,12 +150,17 @@ class KafkaTopic:
 
         A tombstone has no value, so neither the columns nor the metadata of the value's format are known.
         """
-        own = {c.name for c in self.schema.metadata if not (c.metadata or "").startswith("value.")}
+        own = {c.name for c in self.schema.metadata if not _is_of_value(c.metadata or "")}
         return frozenset(own.union(self.schema.primary_key))
 
     def __str__(self) -> str:
         where = str(self.range)
         return f"topic {self.name} {self.mode}" + (f" where {where}" if where else "")
+
+
+def _is_of_value(metadata: str) -> bool:
+    """Whether the value's format gives this metadata: only formats have keys with a dot."""
+    return "." in metadata and not metadata.startswith("key.")
 
 
 def _largest(one: int | None, other: int | None) -> int | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyspark.sql.functions as F
@@ -156,7 +157,7 @@ def test_flink_name_of_the_strategy_is_known(
         ({"shards": 0}, "option 'shards' must be a positive integer, got '0'"),
     ],
 )
-def test_wrong_options_are_named(spark: SparkSession, options: dict[str, object], message: str) -> None:
+def test_wrong_options_are_named(spark: SparkSession, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError) as wrong:
         planner.optimize(spark.range(3), **options)
     assert message in str(wrong.value)

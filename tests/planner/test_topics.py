@@ -1,16 +1,17 @@
 """Queries over topics of Kafka, as users write them: what is decided before they start, without a broker."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+import pyarrow as pa
 import pyspark.sql.functions as F
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 import planner
 import upsert
 from planner import PlanError
 from planner.plan import tree
+from upsert.changelog.operator import normalize
 from upsert.errors import ConfigurationError
 
 pytestmark = pytest.mark.spark
@@ -48,6 +49,10 @@ def clicks(spark: SparkSession) -> Reader:
         return spark.readStream.format("kafka-changelog").options(**given).load()
 
     return read
+
+
+def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
 
 
 def first_line_of_leaf(df: DataFrame, sink_key: tuple[str, ...] | None = None) -> str:
@@ -139,7 +144,7 @@ def test_range_comes_in_addition_to_the_users_options(clicks: Reader) -> None:
 def test_columns_declared_by_a_schema_are_kept(spark: SparkSession) -> None:
     """Comments are where a schema of Spark has room for METADATA."""
     upsert.register(spark)
-    schema = StructType.fromDDL("user BIGINT, place BIGINT COMMENT 'METADATA FROM \\'offset\\' VIRTUAL'")
+    schema = "user BIGINT, place BIGINT COMMENT 'METADATA FROM \\'offset\\' VIRTUAL'"
     reader = spark.readStream.format("kafka-changelog").schema(schema)
     df = reader.options(topic="clicks", format="json", **BROKERS).load().filter("place > 5")
     optimized = planner.optimize(df)
@@ -150,3 +155,30 @@ def test_columns_declared_by_a_schema_are_kept(spark: SparkSession) -> None:
 def test_key_of_the_sink_is_names(spark: SparkSession) -> None:
     with pytest.raises(ConfigurationError, match="sink_key must be a sequence of column names, got 'word'"):
         planner.optimize(spark.range(3), sink_key="word")
+
+
+def test_normalize_is_known_by_its_mark_and_its_input_is_looked_at(words: Reader, clicks: Reader) -> None:
+    whole = normalize(words(changelog="upsert"), "word", order_by="place")
+    found = planner.explain(whole.filter("n > 3").select("word"), sink_key=["n"])
+    assert not found.refusals
+    assert found.after.columns[-1].is_row_kind
+    assert "Changelog normalize by (word) [" in str(found)
+    assert planner.optimize(whole) is whole
+    of_rows = normalize(clicks(), ["user"], order_by=["part", "place"])
+    assert planner.optimize(of_rows.select("url")).columns == ["url", "_row_kind"]
+    for wrong, reason in (
+        (normalize(words(changelog="upsert"), "n", order_by="place"), "the topic's key is (word)"),
+        (normalize(words(changelog="upsert").filter("n > 3"), "word", order_by="place"), "a filter on n"),
+        (normalize(words().drop("_row_kind"), "word", order_by="place"), "has lost its '_row_kind'"),
+        (whole.groupBy("n").count(), "an aggregate over the changes of 'normalize'"),
+    ):
+        with pytest.raises(PlanError) as refused:
+            planner.optimize(wrong)
+        assert reason in str(refused.value)
+
+
+def test_function_of_the_users_over_whole_changes_is_not_taken_for_normalize(words: Reader) -> None:
+    """Though it copies the schema, with all that is attached to it."""
+    whole = normalize(words(changelog="upsert"), "word", order_by="place")
+    with pytest.raises(PlanError, match="the operator 'MapInArrow' over the changes of 'normalize'"):
+        planner.optimize(whole.mapInArrow(_same, whole.schema))

@@ -1,0 +1,164 @@
+"""Queries over topics through a real broker, with the planner's rules and without: the rows are equal."""
+
+import json
+import random
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import planner
+import upsert
+from upsert import Catalog
+from upsert.kafka.client.admin import create_topic
+from upsert.kafka.client.connection import Connection
+from upsert.kafka.client.producer import produce
+from upsert.kafka.testing import LocalKafka
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+Row = dict[str, Any]
+
+
+@dataclass
+class Topic:
+    """A topic of JSON records, and what the newest records of its keys say."""
+
+    brokers: str
+    name: str
+    rows: dict[str, Row] = field(default_factory=dict)
+
+    @classmethod
+    def new(cls, kafka: LocalKafka, partitions: int, **config: str) -> "Topic":
+        topic = cls(kafka.bootstrap_servers, f"planner-{uuid.uuid4().hex[:12]}")
+        create_topic(topic.connection, topic.name, partitions, config)
+        return topic
+
+    @property
+    def connection(self) -> Connection:
+        return Connection({"bootstrap.servers": self.brokers})
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {"topic": self.name, "properties.bootstrap.servers": self.brokers}
+
+    def send(self, records: Sequence[tuple[str, Row | None]]) -> None:
+        keys = [json.dumps({"word": word}).encode() for word, _ in records]
+        values = [None if row is None else json.dumps(row).encode() for _, row in records]
+        columns = {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())}
+        produce(self.connection, self.name, [pa.table(columns)])
+        for word, row in records:
+            self.rows.pop(word, None)
+            if row is not None:
+                self.rows[word] = row
+
+
+def changes_of_words(draw: random.Random, count: int) -> list[tuple[str, Row | None]]:
+    """New values, tombstones also of words that are not there, and records sent twice."""
+    found: list[tuple[str, Row | None]] = []
+    for _ in range(count):
+        word = f"w{draw.randrange(12)}"
+        row = {"word": word, "n": draw.choice([None, 1, 2]), "d": draw.choice([None, "a", "b"])}
+        found += [(word, None if draw.random() < 0.25 else row)] * draw.choice([1, 1, 2])
+    return found
+
+
+def rows_of(catalog: Catalog, table: str) -> list[Row]:
+    found: list[Row] = catalog.table(table).snapshot().scan().sort_by("word").to_pylist()
+    return found
+
+
+def expected(words: Mapping[str, Row]) -> list[Row]:
+    return [
+        {"word": word, "twice": row["n"] and row["n"] * 2, "label": row["d"] or "none"}
+        for word, row in sorted(words.items())
+        if word > "w1"
+    ]
+
+
+def test_sink_has_the_same_rows_with_a_normalizer_and_without(
+    spark: SparkSession, kafka: LocalKafka, tmp_path: Path
+) -> None:
+    topic, draw = Topic.new(kafka, partitions=2, **{"cleanup.policy": "compact"}), random.Random(7)
+    catalogs = {
+        "without": Catalog(tmp_path / "tables", optimize=planner.optimize),
+        "with": Catalog(tmp_path / "tables", optimize=lambda df: planner.optimize(df)),
+    }
+    options = topic.options | {"key.format": "json", "value.format": "json", "max-rows-per-trigger": "50"}
+    listed = ", ".join(f"'{key}' = '{value}'" for key, value in options.items())
+    catalog = catalogs["with"]
+    catalog.sql(
+        "CREATE TABLE words (word STRING, n BIGINT, d STRING, PRIMARY KEY (word) NOT ENFORCED) "
+        f"WITH ('connector' = 'upsert-kafka', {listed})"
+    )
+    for table in catalogs:
+        columns = "word STRING, twice BIGINT, label STRING, PRIMARY KEY (word) NOT ENFORCED"
+        catalog.sql(f"CREATE TABLE `{table}` ({columns})")
+    for _ in range(2):
+        topic.send(changes_of_words(draw, 60))
+        for table, writing in catalogs.items():
+            words = writing.read_changes(spark, "words").filter("word > 'w1'")
+            result = words.selectExpr("n * 2 AS twice", "coalesce(d, 'none') AS label", "word")
+            writer = writing.write_changes(result, table).option("checkpointLocation", str(tmp_path / table))
+            writer.trigger(availableNow=True).start().awaitTermination()
+            assert rows_of(writing, table) == expected(topic.rows), table
+    (state,) = (tmp_path / "tables" / "words" / "state").iterdir()
+    assert state.name == query_id(tmp_path / "with"), "the query without a normalizer remembers nothing"
+
+
+def query_id(checkpoint: Path) -> str:
+    return str(json.loads((checkpoint / "metadata").read_text())["id"])
+
+
+def read_once(df: DataFrame, checkpoint: Path) -> tuple[list[tuple[Any, ...]], int]:
+    """All rows of a stream of what is there, and how many records it took to find them."""
+    found: list[tuple[Any, ...]] = []
+    writer = df.writeStream.foreachBatch(lambda batch, _: found.extend(map(tuple, batch.collect())))
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    query.awaitTermination()
+    return sorted(found), sum(progress.numInputRows for progress in query.recentProgress)
+
+
+def test_narrowed_read_gives_the_rows_that_the_filter_keeps(
+    spark: SparkSession, kafka: LocalKafka, tmp_path: Path
+) -> None:
+    """Times that do not grow: the first record of the time asked for comes late, an older one after it."""
+    topic = Topic.new(kafka, partitions=3, **{"retention.ms": "-1"})
+    count = 90
+    times = [1_000 + (i * 37) % 50 if i < 40 else 2_000 + (i * 53) % 1_500 for i in range(count)]
+    values = [json.dumps({"user": i}).encode() for i in range(count)]
+    records = pa.table(
+        {
+            "key": pa.array([None] * count, pa.binary()),
+            "value": pa.array(values, pa.binary()),
+            "partition": pa.array([i % 3 for i in range(count)], pa.int32()),
+            "timestamp": pa.array(times, pa.int64()),
+        }
+    )
+    produce(topic.connection, topic.name, [records])
+    upsert.register(spark)
+    metadata = (
+        "part SMALLINT METADATA FROM 'partition' VIRTUAL, place BIGINT METADATA FROM 'offset' VIRTUAL, "
+        "at TIMESTAMP METADATA FROM 'timestamp' VIRTUAL"
+    )
+    reader = spark.readStream.format("kafka-changelog").options(**topic.options, format="json")
+    df = (
+        reader.option("columns", f"user BIGINT, {metadata}")
+        .load()
+        .selectExpr("user", "part AS p", "place", "at")
+        .filter("p IN (0, 2) AND place BETWEEN 3 AND 24 AND at >= '1970-01-01 00:00:02.5' AND user % 2 = 0")
+    )
+    narrowed = planner.optimize(df)
+    assert narrowed is not df
+    rows, all_records = read_once(df, tmp_path / "as it is")
+    same_rows, fewer_records = read_once(narrowed, tmp_path / "narrowed")
+    assert same_rows == rows
+    assert [row[0] for row in rows] == [
+        i for i in range(0, count, 2) if i % 3 != 1 and 3 <= i // 3 <= 24 and times[i] >= 2_500
+    ]
+    assert (all_records, len(rows) > 3) == (count, True)
+    assert fewer_records <= 2 * 22
