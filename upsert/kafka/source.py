@@ -139,6 +139,8 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The rows of a range; those of an upsert topic are of kind ``+I``."""
+        if not isinstance(partition, RangePartition):
+            return iter(())  # Spark's own partition, which it reads where there is none
         output = Output.TABLE if self._table.is_upsert else Output.ROWS
         return _batches(rows_of(self._table, partition.part, output, None), self._asked)
 
