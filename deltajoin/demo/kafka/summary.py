@@ -27,9 +27,9 @@ def show_figures(
     console.print()
     console.print(f"{changes:,} changes in {progress.records:,} Debezium records, {progress.elapsed:.0f} s")
     console.print()
-    grid = Table(box=None, padding=(0, 2), header_style="dim")
+    grid = Table(box=None, padding=(0, 1), header_style="dim")
     grid.add_column("query", style="bold")
-    for heading in ("micro-batches", "median", "changes out", "Spark's state", "checkpoint"):
+    for heading in ("batches", "median", "changes out", "Spark's state", "checkpoint"):
         grid.add_column(heading, justify="right")
     for query in progress.queries.values():
         last = query.last_batch
@@ -52,9 +52,10 @@ def show_figures(
 def show_outcome(console: Console, outcome: Outcome) -> None:
     """What a consumer finds in both topics, beside DuckDB's answer."""
     console.print()
-    grid = Table(box=None, padding=(0, 2), header_style="dim", title="what a consumer finds, read committed")
+    console.print("What a consumer of each upsert topic finds, read committed:")
+    grid = Table(box=None, padding=(0, 1), header_style="dim")
     grid.add_column("topic", style="bold")
-    for heading in ("records", "tombstones", "keys", "with a value", "DuckDB's answer", "repeated"):
+    for heading in ("records", "tombstones", "keys", "rows", "of DuckDB", "repeats"):
         grid.add_column(heading, justify="right")
     for name, *cells in _topics(outcome):
         grid.add_row(name, *(f"{cell:,}" for cell in cells))
