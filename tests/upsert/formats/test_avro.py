@@ -47,6 +47,9 @@ def record(*fields: tuple[str, Any], name: str = "r") -> str:
     return json.dumps({"type": "record", "name": name, "fields": [{"name": n, "type": t} for n, t in fields]})
 
 
+INT_RECORD = record(("v", "int"))
+
+
 def datum(schema: str, value: Any) -> bytes:
     """What fastavro writes, which is another implementation than the one under test."""
     stream = io.BytesIO()

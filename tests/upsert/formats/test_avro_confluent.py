@@ -1,0 +1,251 @@
+"""Avro messages that name their schema in a registry."""
+
+import json
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.upsert.formats.registry_double import Double, registry_double
+from tests.upsert.formats.test_avro import INT_RECORD, USERS, datum, one, record
+from upsert.errors import ConfigurationError, KafkaUnavailableError, SchemaError
+from upsert.formats.avro_confluent import FORMAT, AvroConfluentDecoder, AvroConfluentEncoder
+from upsert.formats.avro_schema import derived
+from upsert.formats.base import BadMessage, FormatContext, Side, format_named
+from upsert.formats.schema_registry import RegistryConfig, SchemaRegistry, Secret
+from upsert.options import parse as parse_options
+
+URL = "http://registry.invalid:8081"
+
+
+@pytest.fixture
+def double() -> Iterator[Double]:
+    with registry_double() as server:
+        yield server
+
+
+def context(
+    fields: pa.Schema,
+    url: str = URL,
+    metadata: tuple[str, ...] = (),
+    side: Side = Side.VALUE,
+    topic: str | None = "users",
+    **options: str,
+) -> FormatContext:
+    parsed = parse_options("avro-confluent", FORMAT.options, {"url": url, **options})
+    found = FormatContext(fields, parsed, side, topic, metadata)
+    FORMAT.check(found)
+    return found
+
+
+def message(id: int, schema: str, value: Any) -> bytes:
+    return b"\x00" + id.to_bytes(4, "big") + datum(schema, value)
+
+
+def test_rows_are_written_with_a_registered_schema_and_read_back(double: Double) -> None:
+    rows = pa.table([pa.array([3, -1]), pa.array(["foo", None])], schema=USERS)
+    own = context(USERS, double.url)
+    messages = FORMAT.encoder(own).encode(rows)
+    assert messages.to_pylist() == [b"\x00\x00\x00\x00\x01\x06\x02\x06foo", b"\x00\x00\x00\x00\x01\x01\x00"]
+    assert (double.schemas, double.subjects) == ([derived(USERS)], {"users-value": [1]})
+    found = FORMAT.decoder(own).decode(messages)
+    assert (found.rows.equals(rows), found.positions, found.bad) == (True, None, ())
+
+
+@pytest.mark.parametrize(
+    ("side", "topic", "options", "subject"),
+    [
+        (Side.KEY, "users", {}, "users-key"),
+        (Side.VALUE, "users", {}, "users-value"),
+        (Side.VALUE, "users", {"subject": "mine"}, "mine"),
+        (Side.VALUE, None, {"schema-registry.subject": "mine"}, "mine"),
+    ],
+)
+def test_subject_is_that_of_the_topic_unless_it_is_given(
+    double: Double, side: Side, topic: str | None, options: dict[str, str], subject: str
+) -> None:
+    own = context(USERS, double.url, side=side, topic=topic, **options)
+    FORMAT.encoder(own).encode(pa.table([[1], ["a"]], schema=USERS))
+    assert list(double.subjects) == [subject]
+
+
+def test_registry_is_not_asked_before_there_is_a_row(double: Double) -> None:
+    own = context(USERS, double.url)
+    assert FORMAT.encoder(own).encode(USERS.empty_table()).to_pylist() == []
+    assert FORMAT.decoder(own).decode(pa.array([None], pa.binary())).rows.num_rows == 0
+    assert double.requests == []
+
+
+def test_messages_are_read_with_the_schemas_they_were_written_with(double: Double) -> None:
+    """The producer changed its schema in between: a field became nullable and wider, another one came."""
+    old = record(("id", "int"))
+    new = record(("name", ["null", "string"]), ("extra", "double"), ("id", "long"), name="other")
+    ids = double.add("users-value", old), double.add("users-value", new)
+    messages = [
+        message(ids[0], old, {"id": 1}),
+        message(ids[1], new, {"name": "bob", "extra": 0.5, "id": 2**40}),
+        None,
+        message(ids[0], old, {"id": 3}),
+    ]
+    own = context(USERS, double.url, metadata=("schema-version", "schema-id", "schema"))
+    found = FORMAT.decoder(own).decode(pa.array(messages))
+    assert found.rows.to_pylist() == [
+        {"id": 1, "name": None, "schema-version": 1, "schema-id": 1, "schema": old},
+        {"id": 2**40, "name": "bob", "schema-version": 2, "schema-id": 2, "schema": new},
+        {"id": 3, "name": None, "schema-version": 1, "schema-id": 1, "schema": old},
+    ]
+    assert found.rows.schema.types[2:] == [pa.int32(), pa.int32(), pa.string()]
+    assert found.positions is not None
+    assert found.positions.tolist() == [0, 1, 3]
+
+
+def test_version_is_asked_for_only_where_it_is_wanted(double: Double) -> None:
+    id = double.add("elsewhere", INT_RECORD)
+    fields = one(pa.int32())
+    messages = pa.array([message(id, INT_RECORD, {"v": 1})])
+    FORMAT.decoder(context(fields, double.url)).decode(messages)
+    assert [path for _, path in double.requests] == ["/schemas/ids/1"]
+    with_version = context(fields, double.url, metadata=("schema-version",))
+    assert FORMAT.decoder(with_version).decode(messages).rows["schema-version"].to_pylist() == [None]
+
+
+def test_key_may_be_a_value_without_a_record(double: Double) -> None:
+    id = double.add("users-key", '"string"')
+    own = context(one(pa.string()), double.url, side=Side.KEY)
+    assert FORMAT.decoder(own).decode(pa.array([message(id, '"string"', "ann")])).rows["v"].to_pylist() == [
+        "ann"
+    ]
+
+
+def test_message_that_names_no_schema_is_bad_and_the_others_are_read(double: Double) -> None:
+    good = double.add("users-value", derived(USERS))
+    unfit = double.add("users-value", record(("id", "string")))
+    broken = double.add("users-value", '{"type": "record"}')
+    whole = message(good, derived(USERS), {"id": 1, "name": None})
+    messages = [
+        whole,
+        b"",
+        b"\x00\x00",
+        b"\x01" + whole[1:],
+        b"\x00\x00\x00\x00\x63\x02",
+        b"\x00" + unfit.to_bytes(4, "big") + b"\x02a",
+        b"\x00" + broken.to_bytes(4, "big"),
+        whole + b"\x00",
+        whole[:-1],
+        whole,
+    ]
+    found = FORMAT.decoder(context(USERS, double.url)).decode(pa.array(messages))
+    assert found.rows["id"].to_pylist() == [1, 1]
+    assert found.positions is not None
+    assert found.positions.tolist() == [0, 9]
+    begin = "a message must begin with a zero byte and a schema's id, got "
+    assert found.bad == (
+        BadMessage(1, begin + "b''"),
+        BadMessage(2, begin + "b'\\x00\\x00'"),
+        BadMessage(3, begin + "b'\\x01\\x00\\x00\\x00\\x01'"),
+        BadMessage(4, "schema 99 is not in the registry"),
+        BadMessage(5, "schema 2 does not fit the columns: 'id' is BIGINT, the schema says string"),
+        BadMessage(6, "avro schema cannot be read: 'name' is missing"),
+        BadMessage(7, "1 bytes follow the datum"),
+        BadMessage(8, "no datum of the schema: EOFError"),
+    )
+
+
+@given(
+    st.lists(st.binary(max_size=8) | st.builds(lambda b: b"\x00\x00\x00\x00\x01" + b, st.binary(max_size=6)))
+)
+def test_any_bytes_give_rows_or_bad_messages(messages: list[bytes]) -> None:
+    registry = SchemaRegistry(RegistryConfig((Secret(URL),)))
+    registry._schemas = {1: derived(USERS)}
+    registry._call = lambda *_: None  # type: ignore[method-assign]
+    found = AvroConfluentDecoder(context(USERS), registry).decode(pa.array(messages, pa.binary()))
+    rows = range(len(messages)) if found.positions is None else found.positions.tolist()
+    assert sorted([*rows, *(bad.position for bad in found.bad)]) == list(range(len(messages)))
+    assert found.rows.num_rows == len(rows)
+
+
+def test_registry_that_is_down_is_no_fault_of_the_messages() -> None:
+    registry = SchemaRegistry(RegistryConfig((Secret("http://127.0.0.1:9"),)), 0.0, lambda _: None)
+    whole = pa.array([message(1, INT_RECORD, {"v": 1})])
+    with pytest.raises(KafkaUnavailableError, match="the schema registry at"):
+        AvroConfluentDecoder(context(one(pa.int32())), registry).decode(whole)
+    with pytest.raises(KafkaUnavailableError, match="the schema registry at"):
+        AvroConfluentEncoder(context(one(pa.int32())), registry).encode(
+            pa.table([[1]], schema=one(pa.int32()))
+        )
+
+
+def test_given_schema_is_registered_and_written_with(double: Double) -> None:
+    schema = record(("extra", ["null", "int"]), ("v", "long"), name="mine")
+    own = context(one(pa.int32()), double.url, schema=schema)
+    (found,) = FORMAT.encoder(own).encode(pa.table([[5]], schema=one(pa.int32()))).to_pylist()
+    assert found == message(1, schema, {"extra": None, "v": 5})
+    assert double.schemas == [schema]
+
+
+def test_several_topics_need_a_subject_to_be_written() -> None:
+    own = context(USERS, topic=None)
+    with pytest.raises(ConfigurationError, match="option 'subject' is required to write into several topics"):
+        FORMAT.encoder(own)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"url": "registry:8081"}, "option 'url' must be http: or https: addresses .* address 1 is none"),
+        ({"url": "http://a, file:///etc/passwd"}, "address 2 is none"),
+        ({"url": "http://ann:hunter2@"}, "address 1 is none"),
+        ({"url": "http://a:99999"}, "address 1 is none"),
+        ({"url": "http://ann:hunter2@a"}, "a user in the option 'url' and .* must be given together"),
+        (
+            {"basic-auth.credentials-source": "URL"},
+            "a user in the option 'url' and .* must be given together",
+        ),
+        ({"basic-auth.credentials-source": "USER_INFO"}, "'basic-auth.user-info' must be given together"),
+        ({"basic-auth.credentials-source": "SASL_INHERIT"}, "must be one of user_info, url"),
+        ({"bearer-auth.credentials-source": "STATIC_TOKEN"}, "needs 'bearer-auth.token'"),
+        (
+            {"basic-auth.user-info": "ann:hunter2", "bearer-auth.token": "hunter2"},
+            "basic and bearer authentication exclude each other",
+        ),
+        ({"ssl.truststore.password": "hunter2"}, "must be a PEM file, which has no password"),
+        ({"uri": "http://a"}, "unknown option 'uri'; did you mean 'url'"),
+        ({"codec": "snappy"}, "unknown option 'codec'"),
+    ],
+)
+def test_wrong_option_is_refused_without_its_password(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as error:
+        context(USERS, **options)
+    assert "hunter2" not in str(error.value)
+
+
+def test_url_is_required() -> None:
+    with pytest.raises(ConfigurationError, match="option 'url' is required"):
+        parse_options("avro-confluent", FORMAT.options, {})
+
+
+def test_columns_that_avro_does_not_have_are_refused() -> None:
+    with pytest.raises(SchemaError, match="got 'a b'; rename the column"):
+        context(pa.schema([("a b", pa.int32())]))
+
+
+def test_context_can_be_sent_and_shows_no_secret() -> None:
+    own = context(USERS, **{"schema-registry.basic-auth.user-info": "ann:hunter2"})
+    assert pickle.loads(pickle.dumps(own)) == own
+    assert "hunter2" not in repr(own)
+
+
+def test_format_is_found_by_its_name_and_offers_metadata() -> None:
+    assert format_named("avro-confluent", "t") is FORMAT
+    assert FORMAT.is_insert_only
+    keys = {key.key: key.type for key in FORMAT.readable_metadata(Side.VALUE, {})}
+    assert keys == {"schema": pa.string(), "schema-id": pa.int32(), "schema-version": pa.int32()}
+
+
+def test_schema_is_sent_as_text_within_json(double: Double) -> None:
+    FORMAT.encoder(context(USERS, double.url)).encode(pa.table([[1], ["a"]], schema=USERS))
+    assert json.loads(double.schemas[0])["name"] == "record"

@@ -1,0 +1,254 @@
+"""Format ``avro-confluent``: Avro messages that name their schema by its id in a schema registry.
+
+A message is a zero byte, the id in four bytes, and the datum, as Confluent's serializers write it. Messages
+are read with the schemas that they were written with, whatever mixture a topic holds; rows are written with
+the schema of the columns (or the one given), which is registered in the subject, as Flink does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from upsert import options
+from upsert.errors import ConfigurationError, SchemaError
+from upsert.formats import avro
+from upsert.formats.avro_codec import AvroCodec, shared_codec
+from upsert.formats.base import BadMessage, Decoded, Decoder, Encoder, Format, FormatContext, Side
+from upsert.formats.schema_registry import RegistryConfig, SchemaRegistry, Secret, shared_registry
+from upsert.metadata_columns import MetadataKey
+from upsert.options import Option
+
+_MAGIC: Final = b"\x00"
+_HEADER_BYTES: Final = 5
+_SCHEMA, _ID, _VERSION = avro.SCHEMA_KEY, "schema-id", "schema-version"
+
+
+def registry_urls(value: str) -> tuple[Secret, ...]:
+    """Addresses of one registry, separated by commas; ``check`` looks at them, for they may hold passwords.
+
+    >>> [str(url) for url in registry_urls("http://one:8081, https://two")]
+    ['http://one:8081', 'https://two']
+    """
+    return tuple(Secret(part.strip()) for part in value.split(","))
+
+
+def secret(value: str) -> Secret:
+    """The text, which does not show itself."""
+    return Secret(options.text(value))
+
+
+def _option(key: str, convert: Any, doc: str, default: Any = None) -> Option:
+    """An option that also has the name that Flink gave it first."""
+    return Option(key, convert, doc, default, aliases=(f"schema-registry.{key}",))
+
+
+OPTIONS: Final = (
+    Option(
+        "url",
+        registry_urls,
+        "addresses of the schema registry, tried in turn",
+        aliases=("schema-registry.url",),
+    ),
+    _option("subject", options.text, "subject of the schema; default: <topic>-key or <topic>-value"),
+    _option(
+        "basic-auth.credentials-source",
+        options.one_of("user_info", "url"),
+        "user_info: the option basic-auth.user-info has them; url: the url has, as https://user:password@host",
+    ),
+    _option("basic-auth.user-info", secret, "user:password"),
+    _option("bearer-auth.credentials-source", options.one_of("static_token"), "the option bearer-auth.token"),
+    _option("bearer-auth.token", secret, "token of bearer authentication"),
+    _option("ssl.truststore.location", options.text, "PEM file of trusted certificates"),
+    _option("ssl.truststore.password", secret, "refused: a PEM file of certificates has no password"),
+    _option("ssl.keystore.location", options.text, "PEM file of the client's certificate and key"),
+    _option("ssl.keystore.password", secret, "password of the key"),
+    *avro.SHARED_OPTIONS,
+)
+
+
+class AvroConfluentFormat:
+    """The format ``avro-confluent``."""
+
+    name = "avro-confluent"
+    options: Sequence[Option] = OPTIONS
+    is_insert_only = True
+
+    def check(self, context: FormatContext) -> None:
+        """Refuse fields and options that the format cannot serve; the registry is not asked.
+
+        Raises:
+            ConfigurationError: fastavro is missing, or options contradict each other.
+            SchemaError: a column has no form in Avro, or does not fit the given schema.
+        """
+        avro.check(context)
+        _check_urls(context.options["url"])
+        _check_credentials(context.options)
+
+    def readable_metadata(self, side: Side, options: Mapping[str, Any]) -> Sequence[MetadataKey]:  # noqa: ARG002
+        """The schema that a message was written with: its JSON text, its id, its version in the subject."""
+        return (
+            MetadataKey(_SCHEMA, pa.string()),
+            MetadataKey(_ID, pa.int32()),
+            MetadataKey(_VERSION, pa.int32()),
+        )
+
+    def decoder(self, context: FormatContext) -> Decoder:
+        """A decoder that fetches schemas as messages name them."""
+        return AvroConfluentDecoder(context, shared_registry(RegistryConfig.of(context.options)))
+
+    def encoder(self, context: FormatContext) -> Encoder:
+        """An encoder that looks the schema up, or registers it, with the first row."""
+        return AvroConfluentEncoder(context, shared_registry(RegistryConfig.of(context.options)))
+
+
+def _check_urls(urls: Sequence[Secret]) -> None:
+    for place, url in enumerate(urls, start=1):
+        try:
+            parts = urlsplit(url)
+            is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            is_good = False
+        if not is_good or parts.query or parts.fragment:
+            raise ConfigurationError(
+                "avro-confluent: option 'url' must be http: or https: addresses separated by commas, like "
+                f"http://registry:8081; address {place} is none"
+            )
+
+
+def _check_credentials(given: Mapping[str, Any]) -> None:
+    basic, user_info = given["basic-auth.credentials-source"], given["basic-auth.user-info"]
+    bearer, token = given["bearer-auth.credentials-source"], given["bearer-auth.token"]
+    if (basic == "user_info" and user_info is None) or (basic == "url" and user_info is not None):
+        raise ConfigurationError(
+            "avro-confluent: 'basic-auth.credentials-source' = 'USER_INFO' and 'basic-auth.user-info' must "
+            "be given together"
+        )
+    if bearer is not None and token is None:
+        raise ConfigurationError(
+            "avro-confluent: 'bearer-auth.credentials-source' = 'STATIC_TOKEN' needs 'bearer-auth.token'"
+        )
+    has_user = any(urlsplit(url).username is not None for url in given["url"])
+    if has_user != (basic == "url"):
+        raise ConfigurationError(
+            "avro-confluent: a user in the option 'url' and 'basic-auth.credentials-source' = 'URL' must be "
+            "given together"
+        )
+    if token is not None and (user_info is not None or has_user):
+        raise ConfigurationError(
+            "avro-confluent: basic and bearer authentication exclude each other; give one"
+        )
+    if given["ssl.truststore.password"] is not None:
+        raise ConfigurationError(
+            "avro-confluent: 'ssl.truststore.location' must be a PEM file, which has no password; leave out "
+            "'ssl.truststore.password'"
+        )
+
+
+def _subject(context: FormatContext) -> str | None:
+    """The subject of the schema; None if several topics are read and none is given."""
+    given: str | None = context.options["subject"]
+    if given is not None or context.topic is None:
+        return given
+    return f"{context.topic}-{context.side}"
+
+
+class AvroConfluentDecoder:
+    """Messages of any schemas of a registry to rows."""
+
+    def __init__(self, context: FormatContext, registry: SchemaRegistry) -> None:
+        self._fields = context.fields
+        self._registry = registry
+        self._subject = _subject(context)
+        keys = {_SCHEMA: pa.string(), _ID: pa.int32(), _VERSION: pa.int32()}
+        self._metadata = {key: keys[key] for key in context.metadata}
+        self._empty = pa.schema([*self._fields, *self._metadata.items()]).empty_table()
+
+    def decode(self, messages: pa.Array) -> Decoded:
+        """One row a message. Bad is what names no schema of the registry, or is no datum of it.
+
+        Raises:
+            KafkaUnavailableError: the registry did not answer.
+            ConfigurationError: it refused the credentials, or is no schema registry.
+        """
+        headers = pc.binary_slice(messages, 0, _HEADER_BYTES).dictionary_encode()
+        numbers = headers.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        by_header = np.argsort(numbers, kind="stable")
+        starts = np.searchsorted(numbers[by_header], np.arange(len(headers.dictionary) + 1))
+        tables, places, bad = [self._empty], [np.zeros(0, np.int64)], []
+        for number, header in enumerate(headers.dictionary.to_pylist()):
+            own = by_header[starts[number] : starts[number + 1]]
+            rows, kept, reasons = self._of_schema(header, messages.take(pa.array(own)))
+            tables.append(rows)
+            places.append(own[np.array(kept, np.int64)])
+            bad += [BadMessage(int(own[message.position]), message.reason) for message in reasons]
+        found, positions = pa.concat_tables(tables), np.concatenate(places)
+        if len(headers.dictionary) > 1:
+            order = np.argsort(positions)
+            found, positions = found.take(pa.array(order)), positions[order]
+        bad.sort(key=lambda message: message.position)
+        is_whole = len(positions) == len(messages)
+        return Decoded(found.combine_chunks(), None if is_whole else positions, None, tuple(bad))
+
+    def _of_schema(self, header: bytes, messages: pa.Array) -> tuple[pa.Table, list[int], list[BadMessage]]:
+        """The rows of messages that name one schema."""
+        id = int.from_bytes(header[1:], "big")
+        try:
+            text, codec = self._codec(header, id)
+        except SchemaError as cause:
+            return self._empty, [], [BadMessage(place, str(cause)) for place in range(len(messages))]
+        rows, places, bad = codec.decode(messages.to_pylist(), start=_HEADER_BYTES)
+        for key, type_ in self._metadata.items():
+            value = text if key == _SCHEMA else id if key == _ID else self._version(id)
+            rows = rows.append_column(key, pa.repeat(pa.scalar(value, type_), rows.num_rows))
+        return rows, places, bad
+
+    def _codec(self, header: bytes, id: int) -> tuple[str, AvroCodec]:
+        if len(header) < _HEADER_BYTES or not header.startswith(_MAGIC):
+            raise SchemaError(f"a message must begin with a zero byte and a schema's id, got {header!r}")
+        text = self._registry.schema(id)
+        if text is None:
+            raise SchemaError(f"schema {id} is not in the registry")
+        codec = shared_codec(text, self._fields)
+        if reason := codec.misfit(writing=False):
+            raise SchemaError(f"schema {id} does not fit the columns: {reason}")
+        return text, codec
+
+    def _version(self, id: int) -> int | None:
+        return None if self._subject is None else self._registry.version(id, self._subject)
+
+
+class AvroConfluentEncoder:
+    """Rows to messages of one schema, which has an id in a registry."""
+
+    def __init__(self, context: FormatContext, registry: SchemaRegistry) -> None:
+        subject = _subject(context)
+        if subject is None:
+            raise ConfigurationError(
+                "avro-confluent: option 'subject' is required to write into several topics"
+            )
+        self._subject = subject
+        self._schema = avro.schema_of(context)
+        self._codec = avro.writing_codec(context)
+        self._registry = registry
+
+    def encode(self, rows: pa.Table, kinds: pa.Array | None = None) -> pa.Array:  # noqa: ARG002
+        """One message a row.
+
+        Raises:
+            SchemaError: a value does not fit the schema, or the registry refuses the schema.
+            KafkaUnavailableError: the registry did not answer.
+            ConfigurationError: it refused the credentials, or is no schema registry.
+        """
+        if not rows.num_rows:
+            return pa.array([], pa.binary())
+        id = self._registry.id_of(self._subject, self._schema)
+        return self._codec.encode(rows, _MAGIC + id.to_bytes(4, "big"))
+
+
+FORMAT: Final[Format] = AvroConfluentFormat()

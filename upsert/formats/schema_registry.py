@@ -1,0 +1,281 @@
+"""A schema registry that speaks Confluent's REST calls: schemas by id, and ids of schemas.
+
+Four calls over plain ``urllib``: the client of confluent-kafka would bring httpx and authlib to every
+executor for them. No connection is kept, so that a process may fork at any time. Replies are not trusted:
+they are limited in size and checked; redirects are not followed, they would take the credentials elsewhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from http.client import HTTPException
+from typing import Any, Final, Self
+from urllib.error import HTTPError
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, Request, build_opener
+
+from upsert.errors import ConfigurationError, KafkaUnavailableError, SchemaError
+
+_MAX_REPLY_BYTES: Final = 10_000_000
+_TIMEOUT_SECONDS: Final = 10.0
+_PATIENCE_SECONDS: Final = 30.0
+_PAUSE_SECONDS: Final = 0.1
+_CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
+_BUSY: Final = (408, 425, 429)
+_MAX_ID: Final = 2**31 - 1
+
+
+class Secret(str):
+    """A text that does not show itself.
+
+    >>> Secret("user:password")
+    '***'
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'***'"
+
+
+@dataclass(frozen=True)
+class RegistryConfig:
+    """How a registry is reached; can be sent to tasks.
+
+    Attributes:
+        urls: where it answers, in the order in which they are tried.
+        user_info: ``user:password`` for basic authentication.
+        token: for bearer authentication.
+        truststore: file of the trusted certificates, PEM; the system's where None.
+        keystore: file of the client's own certificate and key, PEM.
+        keystore_password: of the key in it.
+    """
+
+    urls: tuple[Secret, ...]
+    user_info: Secret | None = None
+    token: Secret | None = None
+    truststore: str | None = None
+    keystore: str | None = None
+    keystore_password: Secret | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """The registry that the options of ``avro-confluent`` name."""
+        return cls(
+            options["url"],
+            options["basic-auth.user-info"],
+            options["bearer-auth.token"],
+            options["ssl.truststore.location"],
+            options["ssl.keystore.location"],
+            options["ssl.keystore.password"],
+        )
+
+
+class SchemaRegistry:
+    """A registry, and what it has said before: neither schemas nor ids ever change.
+
+    Args:
+        config: how it is reached.
+        patience_s: seconds without an answer after which a call gives up.
+        sleep: how to wait before another try.
+
+    Raises:
+        ConfigurationError: a file of certificates cannot be read.
+    """
+
+    def __init__(
+        self,
+        config: RegistryConfig,
+        patience_s: float = _PATIENCE_SECONDS,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._config = config
+        self._patience_s = patience_s
+        self._sleep = sleep
+        self._opener = _opener(config)
+        self._schemas: dict[int, str] = {}
+        self._versions: dict[tuple[int, str], int] = {}
+        self._ids: dict[tuple[str, str], int] = {}
+
+    def schema(self, id: int) -> str | None:
+        """The JSON text of the Avro schema with this id; None if there is none.
+
+        Raises:
+            SchemaError: the schema is none of Avro, or is spread over several subjects.
+            KafkaUnavailableError: the registry did not answer.
+            ConfigurationError: it refused the credentials, or is no schema registry.
+        """
+        if id not in self._schemas:
+            reply = self._call(f"schemas/ids/{id}")
+            if reply is None:
+                return None
+            self._schemas[id] = self._text_of(reply, id)
+        return self._schemas[id]
+
+    def version(self, id: int, subject: str) -> int | None:
+        """The version that the schema with this id has in a subject; None if it is in another one only.
+
+        Raises:
+            KafkaUnavailableError, ConfigurationError: as ``schema`` does.
+        """
+        if (id, subject) not in self._versions:
+            reply = self._call(f"schemas/ids/{id}/versions")
+            for entry in reply if isinstance(reply, list) else ():
+                if isinstance(entry, dict) and entry.get("subject") == subject:
+                    self._versions[id, subject] = self._number(entry.get("version"), "a version")
+        return self._versions.get((id, subject))
+
+    def id_of(self, subject: str, schema: str) -> int:
+        """The id of a schema in a subject, in which it is registered unless it is there already.
+
+        Raises:
+            SchemaError: the registry refuses the schema, for example as incompatible with earlier ones.
+            KafkaUnavailableError, ConfigurationError: as ``schema`` does.
+        """
+        if (subject, schema) not in self._ids:
+            path = f"subjects/{quote(subject, safe='')}"
+            reply = self._call(path, schema) or self._call(f"{path}/versions", schema)
+            found = reply.get("id") if isinstance(reply, dict) else None
+            self._ids[subject, schema] = self._number(found, "an id")
+        return self._ids[subject, schema]
+
+    def _text_of(self, reply: Any, id: int) -> str:
+        text = reply.get("schema") if isinstance(reply, dict) else None
+        if not isinstance(text, str):
+            raise self._no_registry("a schema", reply)
+        if (kind := reply.get("schemaType", "AVRO")) != "AVRO":
+            raise SchemaError(f"schema {id} must be an Avro schema, got {kind!r}")
+        if reply.get("references"):
+            raise SchemaError(f"schema {id} refers to schemas of other subjects, which is not supported")
+        return text
+
+    def _number(self, value: Any, what: str) -> int:
+        if not isinstance(value, int) or not 0 <= value <= _MAX_ID:
+            raise self._no_registry(what, value)
+        return value
+
+    def _call(self, path: str, schema: str | None = None) -> Any:
+        """The reply of the first URL that gives one, None for "not found"; tried again while none does."""
+        body = None if schema is None else json.dumps({"schema": schema}).encode()
+        deadline = time.monotonic() + self._patience_s
+        pause = _PAUSE_SECONDS
+        while True:
+            for url in self._config.urls:
+                try:
+                    return self._reply(f"{_without_user(url)}/{path}", self._authorization(url), body)
+                except (OSError, HTTPException) as failure:
+                    last = f"{type(failure).__name__}: {failure}"
+            if time.monotonic() + pause > deadline:
+                break
+            self._sleep(pause)
+            pause *= 2
+        raise KafkaUnavailableError(
+            f"the schema registry at {self._shown!r} should answer within {self._patience_s:g} s, and did "
+            f"not; last: {last}; check that it runs and can be reached from here"
+        )
+
+    def _reply(self, url: str, authorization: str | None, body: bytes | None) -> Any:
+        request = Request(url, data=body, headers={"Accept": f"{_CONTENT_TYPE}, application/json"})
+        if body is not None:
+            request.add_header("Content-Type", _CONTENT_TYPE)
+        if authorization is not None:
+            request.add_unredirected_header("Authorization", authorization)
+        try:
+            with self._opener.open(request, timeout=_TIMEOUT_SECONDS) as response:
+                return self._json(response.read(_MAX_REPLY_BYTES + 1))
+        except HTTPError as refusal:
+            with refusal:
+                if refusal.code >= 500 or refusal.code in _BUSY:
+                    raise
+                return self._refused(refusal)
+
+    def _refused(self, refusal: HTTPError) -> None:
+        """Return for a thing that is not there; raise for everything else."""
+        if refusal.code in (401, 403):
+            raise ConfigurationError(
+                f"the schema registry at {self._shown!r} refused the credentials ({refusal.code}); correct "
+                "'basic-auth.user-info' or 'bearer-auth.token'"
+            )
+        if 300 <= refusal.code < 400:
+            raise ConfigurationError(
+                f"the schema registry at {self._shown!r} redirects to {refusal.headers.get('Location')!r}, "
+                "which is not followed; correct 'url'"
+            )
+        reply = self._json(refusal.read(_MAX_REPLY_BYTES + 1))
+        if not isinstance(reply, dict) or "error_code" not in reply:
+            raise self._no_registry("an error", reply)
+        if refusal.code != 404:
+            raise SchemaError(
+                f"the schema registry at {self._shown!r} refused: {_short(reply.get('message'))}"
+            )
+
+    def _json(self, content: bytes) -> Any:
+        if len(content) > _MAX_REPLY_BYTES:
+            raise self._no_registry("a reply", f"more than {_MAX_REPLY_BYTES} bytes")
+        try:
+            return json.loads(content)
+        except (ValueError, RecursionError):
+            raise self._no_registry("JSON", content[:100]) from None
+
+    def _authorization(self, url: str) -> str | None:
+        config, parts = self._config, urlsplit(url)
+        if config.token is not None:
+            return f"Bearer {config.token}"
+        user_info: str | None = config.user_info
+        if user_info is None and parts.username is not None:
+            user_info = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        return None if user_info is None else f"Basic {base64.b64encode(user_info.encode()).decode()}"
+
+    def _no_registry(self, expected: str, got: Any) -> ConfigurationError:
+        return ConfigurationError(
+            f"the schema registry at {self._shown!r} must answer with {expected}, got {_short(got)}; "
+            "correct 'url'"
+        )
+
+    @property
+    def _shown(self) -> str:
+        return ",".join(map(_without_user, self._config.urls))
+
+
+@lru_cache(maxsize=16)
+def shared_registry(config: RegistryConfig) -> SchemaRegistry:
+    """The registry of this config; one for all tasks of a process."""
+    return SchemaRegistry(config)
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """Lets every redirect fail."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """None: do not follow."""
+
+
+def _opener(config: RegistryConfig) -> OpenerDirector:
+    if not any(urlsplit(url).scheme == "https" for url in config.urls):
+        return build_opener(_NoRedirect)
+    try:
+        context = ssl.create_default_context(cafile=config.truststore)
+        if config.keystore is not None:
+            context.load_cert_chain(config.keystore, password=config.keystore_password or "")
+    except OSError as cause:  # also ssl.SSLError
+        raise ConfigurationError(
+            f"options 'ssl.truststore.location' and 'ssl.keystore.location' must be PEM files, got "
+            f"{config.truststore!r} and {config.keystore!r}: {cause}"
+        ) from None
+    return build_opener(HTTPSHandler(context=context), _NoRedirect)
+
+
+def _without_user(url: str) -> str:
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])).rstrip("/")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 300 else f"{text[:300]}…"
