@@ -14,6 +14,7 @@ top-level ``null`` and some decimals make it crash. So
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from typing import Any, Final
@@ -33,16 +34,9 @@ Path = tuple[str, ...]
 _PIECE: Final = 512
 _SAMPLE: Final = 16
 _SPACE: Final = r"[ \t\r\n]"
-_ODD: Final = "|".join(
-    (
-        rf"^{_SPACE}*(?:[^{{ \t\r\n]|$)",
-        rf"[^}} \t\r\n]{_SPACE}*$",
-        rf"\}}{_SPACE}*[^,\]}} \t\r\n]",
-        r"\x00",
-        "NaN",
-        "Inf",
-    )
-)
+_NOT_AN_OBJECT: Final = rf"^{_SPACE}*(?:[^{{ \t\r\n]|$)|[^}} \t\r\n]{_SPACE}*$"
+_MORE_AFTER_A_BRACE: Final = rf"\}}{_SPACE}*[^,\]}} \t\r\n]"
+_NO_JSON: Final = (b"\x00", b"NaN", b"Inf")
 _ODD_DECIMAL: Final = rf'[:,\["]{_SPACE}*[-+]?[0-9]*\.?[0-9]*[eE][-+]?[0-9]{{3}}'
 
 
@@ -57,8 +51,7 @@ class BulkReader:
         self._dialect = dialect
         self._quoted: frozenset[Path] = frozenset()
         self._is_able = len(fields) > 0 and not any(_has_map(field.type) for field in fields)
-        has_decimal = any(_has_decimal(field.type) for field in fields)
-        self._odd = f"{_ODD}|{_ODD_DECIMAL}" if has_decimal else _ODD
+        self._has_decimal = any(_has_decimal(field.type) for field in fields)
 
     def read(self, messages: pa.Array) -> Iterator[tuple[Places, list[pa.Array]]]:
         """Places of messages, ascending, and the columns of their rows, one row each.
@@ -83,23 +76,27 @@ class BulkReader:
                 yield _good(piece, *columns)
 
     def _candidates(self, messages: pa.Array) -> Places:
-        try:
-            messages.cast(pa.string())
-        except pa.ArrowInvalid:
-            is_text = np.array([_is_utf8(message) for message in messages.to_pylist()], dtype=np.bool_)
-        else:
-            is_text = messages.is_valid().to_numpy(zero_copy_only=False)
-        odd = pc.match_substring_regex(messages, pattern=self._odd).fill_null(True)
-        fits = is_text & ~odd.to_numpy(zero_copy_only=False)
-        opened = pc.add(pc.count_substring(messages, "{"), pc.count_substring(messages, "["))
-        fits &= pc.less_equal(opened, MAX_DEPTH).fill_null(False).to_numpy(zero_copy_only=False)
-        return np.flatnonzero(fits)
+        """The messages whose rows this reader surely finds, if it can read them at all."""
+        is_candidate = _is_text(messages) & _is_object(messages)
+        if self._has_decimal:
+            is_candidate &= ~_matches(messages, _ODD_DECIMAL)
+        is_candidate &= ~_matches(messages, _MORE_AFTER_A_BRACE)
+        text = _data(messages)
+        for word in _NO_JSON:
+            if word in text:
+                is_candidate &= ~_matches(messages, re.escape(word.decode()))
+        # Each level takes a bracket that opens and one that closes.
+        long = np.flatnonzero(_mask(pc.greater(pc.binary_length(messages), 2 * MAX_DEPTH)))
+        if len(long):
+            texts = messages.take(pa.array(long))
+            opened = pc.add(pc.count_substring(texts, "{"), pc.count_substring(texts, "["))
+            is_candidate[long] &= _mask(pc.less_equal(opened, MAX_DEPTH))
+        return np.flatnonzero(is_candidate)
 
     def _columns(self, messages: pa.Array) -> tuple[list[pa.Array], npt.NDArray[np.bool_]] | None:
         """The columns of these messages, and which rows are not to be trusted."""
-        lines = pc.binary_join(pa.ListArray.from_arrays([0, len(messages)], messages), b"\n")[0].as_buffer()
-        # The line break at the end makes the reader take all lines as its one block.
-        text = pa.py_buffer(lines.to_pybytes() + b"\n")
+        # With a line break at its end this reader takes all of the text as one block.
+        text = pc.binary_join_element_wise(messages, b"\n", b"").buffers()[2]
         schema = pa.schema(
             [(field.name, _wire_type(field.type, (field.name,), self._quoted)) for field in self._fields]
         )
@@ -191,6 +188,39 @@ def _taken(messages: pa.Array, places: Places) -> pa.Array:
     if len(places) == len(messages):
         return messages
     return messages.take(pa.array(places))
+
+
+def _is_text(messages: pa.Array) -> npt.NDArray[np.bool_]:
+    try:
+        messages.cast(pa.string())
+    except pa.ArrowInvalid:
+        return np.array([_is_utf8(message) for message in messages.to_pylist()], dtype=np.bool_)
+    is_valid: npt.NDArray[np.bool_] = messages.is_valid().to_numpy(zero_copy_only=False)
+    return is_valid
+
+
+def _is_object(messages: pa.Array) -> npt.NDArray[np.bool_]:
+    found = _mask(pc.and_(pc.starts_with(messages, "{"), pc.ends_with(messages, "}")))
+    others = np.flatnonzero(~found)
+    found[others] = ~_matches(messages.take(pa.array(others)), _NOT_AN_OBJECT)
+    return found
+
+
+def _matches(messages: pa.Array, pattern: str) -> npt.NDArray[np.bool_]:
+    return _mask(pc.match_substring_regex(messages, pattern=pattern))
+
+
+def _mask(found: pa.Array) -> npt.NDArray[np.bool_]:
+    mask: npt.NDArray[np.bool_] = found.fill_null(False).to_numpy(zero_copy_only=False).copy()
+    return mask
+
+
+def _data(messages: pa.Array) -> Any:
+    """The bytes of all messages, one after the other."""
+    ends = np.frombuffer(messages.buffers()[1], dtype=np.int32)[messages.offset :]
+    first, last = int(ends[0]), int(ends[len(messages)])
+    buffer = messages.buffers()[2]
+    return b"" if buffer is None else buffer.slice(first, last - first).to_pybytes()
 
 
 def _is_utf8(message: bytes | None) -> bool:
