@@ -15,10 +15,12 @@ from pyspark.sql import DataFrame, SparkSession
 import upsert
 from tests.helpers import LOCAL_CLUSTER, changelog, run_spark_script
 from tests.upsert.changelog.model import Model, Row, by_key
+from upsert.blobs import from_blob
 from upsert.changelog.operator import Pack, _expiry, table_schema
 from upsert.changelog.rules import Rules
 from upsert.changelog.spec import NormalizeSpec
 from upsert.errors import ConfigurationError, SchemaError
+from upsert.managed.spark_schema import spark_schema
 from upsert.schema import TableSchema
 from upsert.types import TIMESTAMP
 
@@ -78,14 +80,9 @@ class Stream:
         pq.write_table(rows, self.folder / "input" / f"{number:05}.parquet")
 
     def rows(self) -> DataFrame:
-        empty = self.spark.createDataFrame(changelog(self.columns).to_pandas(), self._ddl())
-        reader = self.spark.readStream.schema(empty.schema).option("maxFilesPerTrigger", 1)
+        columns = spark_schema(TableSchema.of(self.columns), row_kind=True)
+        reader = self.spark.readStream.schema(columns).option("maxFilesPerTrigger", 1)
         return reader.parquet(str(self.folder / "input"))
-
-    def _ddl(self) -> Any:
-        from upsert.managed.spark_schema import spark_schema
-
-        return spark_schema(TableSchema.of(self.columns), row_kind=True)
 
     def run(self, df: DataFrame, fails_after: int | None = None) -> None:
         def collect(batch: DataFrame, id: int) -> None:
@@ -252,13 +249,11 @@ def test_blobs_of_a_task_carry_all_its_rows_in_order() -> None:
     batch = changelog(COLUMNS, *(f"+U word{n} {n} x {n}" for n in range(20))).to_batches()[0]
     blobs = [row for sent in pack([batch]) for row in sent.to_pylist()]
     assert len({row["bucket"] for row in blobs}) == 3
-    found = [row for sent in blobs for row in upsert_rows(sent["blob"])]
+    found = [row for sent in blobs for row in rows_in(sent["blob"])]
     assert sorted(row["n"] for row in found) == list(range(20))
 
 
-def upsert_rows(blob: bytes) -> list[Row]:
-    from upsert.blobs import from_blob
-
+def rows_in(blob: bytes) -> list[Row]:
     rows: list[Row] = from_blob(blob)[0].to_pylist()
     return rows
 
