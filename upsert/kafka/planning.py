@@ -13,7 +13,7 @@ from upsert.errors import ConfigurationError, RecordsExpiredError
 from upsert.kafka.cleanup import cleanup_warning
 from upsert.kafka.client import admin
 from upsert.kafka.client.connection import Connection
-from upsert.kafka.offsets import Offset, share
+from upsert.kafka.offsets import Offset, Place, share
 from upsert.kafka.positions import Positions
 from upsert.kafka.records import TopicPartition
 from upsert.kafka.table import KafkaTable
@@ -62,7 +62,7 @@ class Planner:
         unfinished = [p for p, place in known.places.items() if not place.is_at_end]
         latest = admin.latest_offsets(self._connection, unfinished) if unfinished else {}
         self._check_not_shorter(known, latest)
-        ends = {partition: known.places[partition].capped(end) for partition, end in latest.items()}
+        ends = {partition: self._end(known.places[partition], end) for partition, end in latest.items()}
         self._latest = known.moved(ends)
         if until is not None:
             ends = {p: min(end, until.get(p, 0)) for p, end in ends.items()}
@@ -82,6 +82,11 @@ class Planner:
         """The ends of all partitions that there are now."""
         partitions = [p for info in self._topics().values() for p in _partitions(info)]
         return admin.latest_offsets(self._connection, partitions) if partitions else {}
+
+    def _end(self, place: Place, latest: int) -> int:
+        """How far a partition may be read now; a filter bounds the step alone: the query may drop it."""
+        last = self._table.values.get("scan.filter.offset-until")
+        return place.capped(latest if last is None else min(latest, last))
 
     def _topics(self) -> Mapping[str, admin.TopicInfo]:
         values = self._table.values

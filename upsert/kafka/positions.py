@@ -57,15 +57,14 @@ class Positions:
         return [p for p in partitions if chosen is None or p.partition in chosen]
 
     def _narrowed(self, begins: _Offsets, ends: _Offsets) -> dict[TopicPartition, Place]:
-        first, last = self._option("scan.filter.offset-from"), self._option("scan.filter.offset-until")
+        first = self._option("scan.filter.offset-from")
         time_ms = self._option("scan.filter.timestamp-from")
         since = {} if time_ms is None else admin.offsets_for_time(self._connection, list(begins), time_ms)
         places = {}
         for partition, offset in begins.items():
             begin = max(offset, first or 0, since.get(partition, 0))
-            bounds = [end for end in (ends.get(partition), last) if end is not None]
-            until = max(begin, min(bounds)) if bounds else None
-            places[partition] = Place(begin, begin, until)
+            end = ends.get(partition)
+            places[partition] = Place(begin, begin, None if end is None else max(begin, end))
         return places
 
     def _begins(self, partitions: list[TopicPartition]) -> _Offsets:

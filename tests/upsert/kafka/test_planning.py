@@ -149,7 +149,20 @@ def test_bounded_reads_end_where_they_were_to_end(
     reached = [Offset(), *steps(Planner(table), 2, first)]
     found = [n for start, end in pairwise(reached) for n in read(table, start, end)]
     assert sorted(found) == expected
-    assert all(place.is_at_end for place in reached[-1].places.values())
+    is_bounded = "scan_bounded_mode" in options
+    assert all(place.is_at_end is is_bounded for place in reached[-1].places.values())
+
+
+def test_query_that_goes_on_without_its_filter_reads_on(connection: Connection, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    put(connection, topic, 0, 1, 2)
+    filtered, all_of_it = (
+        numbers(connection, topic, scan_filter_offset__until="2"),
+        numbers(connection, topic),
+    )
+    first = Planner(filtered).next(Offset(), None)
+    assert read(filtered, Offset(), first) == [0, 1]
+    assert read(all_of_it, first, Planner(all_of_it).next(first, None)) == [2]
 
 
 STARTS: dict[str, tuple[dict[str, str], list[int]]] = {
