@@ -41,7 +41,7 @@ class Catalog:
         warehouse: a local folder or a ``file:`` URI; it is made with the first table.
         optimize: ``planner.optimize``, or a function like it. Every DataFrame given to ``write_changes``
             passes through it, so that its joins become delta joins and its ``_row_kind`` is carried along.
-            If it has a parameter ``sink_key``, it is told the primary key of the table: a table that
+            If it has a parameter ``sink_key``, it is told the table's primary key, () for none: a table that
             replaces rows by key needs no ``-U``.
 
     Raises:
@@ -189,7 +189,7 @@ class Catalog:
     def _optimized(self, df: DataFrame, name: str, sink_key: tuple[str, ...]) -> DataFrame:
         """The DataFrame as it may be written: what ``optimize`` made of it, or changes with their kinds."""
         if self._optimize is not None:
-            if sink_key and "sink_key" in inspect.signature(self._optimize).parameters:
+            if "sink_key" in inspect.signature(self._optimize).parameters:
                 return self._optimize(df, sink_key=sink_key)
             return self._optimize(df)
         if df.isStreaming and ROW_KIND_COLUMN not in df.columns:

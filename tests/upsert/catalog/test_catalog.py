@@ -253,7 +253,7 @@ def test_optimize_with_a_parameter_for_it_is_told_the_key_of_the_table(
     changes = catalog.read_changes(spark, "orders")
     for name in ("orders", "log"):
         Catalog(catalog.warehouse, optimize=optimize).write_changes(changes, name)
-    assert told == [("id",), None]
+    assert told == [("id",), ()]
 
 
 @pytest.mark.spark
