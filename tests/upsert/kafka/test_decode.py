@@ -1,6 +1,8 @@
 """Records to rows: against a loop over records, and the corners one by one."""
 
 import json
+import tempfile
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -9,9 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from upsert import types
+from upsert.changelog.image_log import ImageLog
 from upsert.kafka.decode import DecodedRecords, RecordDecoder
+from upsert.kafka.encode import RecordEncoder
 from upsert.kafka.options import PLAIN, UPSERT
 from upsert.kafka.records import RECORD_SCHEMA
+from upsert.kafka.sink_columns import written_schema
 from upsert.kafka.table import KafkaTable
 from upsert.schema import Column, TableSchema
 
@@ -225,3 +230,133 @@ def test_any_records_against_a_loop(drawn: list[tuple[Any, Any]], is_upsert: boo
     assert [tuple(row.values()) for row in found.rows.to_pylist()] == expected
     assert [record.position for record in found.bad] == bad
     assert found.without_key == without_key
+
+
+def written(table: KafkaTable, given: pa.Table) -> pa.Table:
+    """The records that the sink makes of rows, as a topic of one partition gives them back."""
+    schema = written_schema(table, given.column_names)
+    records = RecordEncoder(table, schema).encode(given)
+    return raw(
+        *(
+            record(
+                row.get("key"),
+                row["value"],
+                offset,
+                timestamp=row["timestamp"],
+                headers=row.get("headers") or [],
+            )
+            for offset, row in enumerate(records.to_pylist())
+        )
+    )
+
+
+def test_key_prefix_key_order_and_times_come_back_as_they_were_written() -> None:
+    """UK03: `user_id` is BIGINT in the key and INT in the value; the key is in the order of PRIMARY KEY."""
+    schema = TableSchema(
+        (
+            Column("k_user_id", pa.int64()),
+            Column("name", pa.string()),
+            Column("timestamp", types.TIMESTAMP_NTZ, metadata="timestamp"),
+            Column("k_event_id", pa.int64()),
+            Column("user_id", pa.int32()),
+            Column("payload", pa.string()),
+        ),
+        ("k_event_id", "k_user_id"),
+    )
+    options = {"key.fields-prefix": "k_", "value.fields-include": "EXCEPT_KEY"}
+    table = KafkaTable.of(UPSERT, schema, JSON | options)
+    times = [datetime(2020, 3, day, 13, 12, 11, 123_000) for day in (8, 9, 10, 11)]
+    rows_in = pa.table(
+        {
+            "k_user_id": [1, 2, 3, 2],
+            "name": ["name 1", "name 2", "name 3", "name 2"],
+            "timestamp": pa.array(times, types.TIMESTAMP_NTZ),
+            "k_event_id": [100, 101, 102, 101],
+            "user_id": pa.array([41, 42, 43, 42], pa.int32()),
+            "payload": ["payload 1", "payload 2", "payload 3", "payload"],
+        }
+    )
+    records = written(table, rows_in)
+    assert json.loads(records["key"][0].as_py()) == {"event_id": 100, "user_id": 1}
+    found = RecordDecoder(table, "t").decode(records).rows
+    assert found.drop_columns("_row_kind").to_pylist() == rows_in.to_pylist()
+    changes = normalize_all(found, table)
+    assert [(row["_row_kind"], row["payload"], row["timestamp"]) for row in changes] == [
+        ("+I", "payload 1", times[0]),
+        ("+I", "payload 2", times[1]),
+        ("+I", "payload 3", times[2]),
+        ("-U", "payload 2", times[1]),
+        ("+U", "payload", times[3]),
+    ]
+
+
+def normalize_all(rows_in: pa.Table, table: KafkaTable) -> list[dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as folder:
+        plain = TableSchema.of(rows_in.schema, table.primary_key)
+        log = ImageLog.open(f"{folder}/log", plain, "t-0", beginning=0)
+        found = log.advance(0, rows_in.num_rows, rows_in, compare=plain.names)
+        return [row for changes in found for row in changes.to_pylist()]
+
+
+def test_metadata_columns_in_any_position_are_written_and_read() -> None:
+    """MD01: headers that are NULL are written as none and read as an empty map."""
+    schema = TableSchema(
+        (
+            Column("physical_1", pa.string()),
+            Column("physical_2", pa.int32()),
+            Column("timestamp-type", pa.string(), metadata="timestamp-type", virtual=True),
+            Column("timestamp", types.TIMESTAMP_NTZ, metadata="timestamp"),
+            Column("leader-epoch", pa.int32(), metadata="leader-epoch", virtual=True),
+            Column("headers", pa.map_(pa.string(), pa.binary()), metadata="headers"),
+            Column("partition", pa.int32(), metadata="partition", virtual=True),
+            Column("topic", pa.string(), metadata="topic", virtual=True),
+            Column("physical_3", pa.bool_()),
+        )
+    )
+    table = KafkaTable.of(PLAIN, schema, WHERE | {"format": "json"})
+    times = [datetime(2020, 3, day, 13, 12, 11, 123_000) for day in (8, 9)]
+    headers = [("k1", b"\xc0\xff\xee"), ("k2", b"\xba\xbe\x01")]
+    rows_in = pa.table(
+        {
+            "physical_1": ["data 1", "data 2"],
+            "physical_2": pa.array([1, 2], pa.int32()),
+            "timestamp": pa.array(times, types.TIMESTAMP_NTZ),
+            "headers": pa.array([headers, None], pa.map_(pa.string(), pa.binary())),
+            "physical_3": [True, False],
+        }
+    )
+    records = written(table, rows_in)
+    assert records["timestamp"].to_pylist() == [1_583_673_131_123, 1_583_759_531_123]
+    found = RecordDecoder(table, "t").decode(records).rows.to_pylist()
+    assert [tuple(row.values()) for row in found] == [
+        ("data 1", 1, "CreateTime", times[0], 0, headers, 0, "t", True),
+        ("data 2", 2, "CreateTime", times[1], 0, [], 0, "t", False),
+    ]
+    assert "_row_kind" not in found[0]
+
+
+def test_changes_of_a_cdc_format_keep_their_kinds_and_metadata() -> None:
+    columns = (
+        Column("id", pa.int64()),
+        Column("name", pa.string()),
+        Column("origin", pa.string(), metadata="debezium-json.source.table", virtual=True),
+        Column("place", pa.int64(), metadata="offset", virtual=True),
+    )
+    table = KafkaTable.of(PLAIN, TableSchema(columns), WHERE | {"format": "debezium-json"})
+    source = {"source": {"table": "users"}}
+    old, new = {"id": 1, "name": "a"}, {"id": 1, "name": "b"}
+    found = rows(
+        table,
+        record(None, {"before": None, "after": old, "op": "c", **source}, 5),
+        record(None, {"before": old, "after": new, "op": "u", **source}, 6),
+        record(None, {"before": new, "after": None, "op": "d", **source}, 7),
+        record(None, None, 8),
+    )
+    assert found == [
+        (1, "a", "users", 5, "+I"),
+        (1, "a", "users", 6, "-U"),
+        (1, "b", "users", 6, "+U"),
+        (1, "b", "users", 7, "-D"),
+    ]
+    bad = decode(table, record(None, {"before": None, "after": new, "op": "u"}, 9))
+    assert (bad.rows.num_rows, len(bad.bad)) == (0, 1)
