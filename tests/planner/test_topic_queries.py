@@ -80,34 +80,69 @@ def expected(words: Mapping[str, Row]) -> list[Row]:
     ]
 
 
+def debezium(draw: random.Random, rows: dict[str, Row], count: int) -> list[bytes]:
+    """Changes of a database table that holds these rows, which follow."""
+    found = []
+    for _ in range(count):
+        word = f"w{draw.randrange(12)}"
+        before = rows.pop(word, None)
+        if before is None or draw.random() < 0.7:
+            rows[word] = {"word": word, "n": draw.randrange(9), "d": draw.choice([None, "c"])}
+        after = rows.get(word)
+        operation = "d" if after is None else "c" if before is None else "u"
+        found.append(json.dumps({"before": before, "after": after, "op": operation}).encode())
+    return found
+
+
+def with_options(columns: str, connector: str, options: Mapping[str, str]) -> str:
+    listed = ", ".join(f"'{key}' = '{value}'" for key, value in {"connector": connector, **options}.items())
+    return f"({columns}, PRIMARY KEY (word) NOT ENFORCED) WITH ({listed})"
+
+
+def run(df: DataFrame, catalog: Catalog, table: str, checkpoints: Path) -> None:
+    writer = catalog.write_changes(df, table).option("checkpointLocation", str(checkpoints / table))
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
 def test_sink_has_the_same_rows_with_a_normalizer_and_without(
     spark: SparkSession, kafka: LocalKafka, tmp_path: Path
 ) -> None:
-    topic, draw = Topic.new(kafka, partitions=2, **{"cleanup.policy": "compact"}), random.Random(7)
-    catalogs = {
-        "without": Catalog(tmp_path / "tables", optimize=planner.optimize),
-        "with": Catalog(tmp_path / "tables", optimize=lambda df: planner.optimize(df)),
-    }
-    options = topic.options | {"key.format": "json", "value.format": "json", "max-rows-per-trigger": "50"}
-    listed = ", ".join(f"'{key}' = '{value}'" for key, value in options.items())
-    catalog = catalogs["with"]
-    catalog.sql(
-        "CREATE TABLE words (word STRING, n BIGINT, d STRING, PRIMARY KEY (word) NOT ENFORCED) "
-        f"WITH ('connector' = 'upsert-kafka', {listed})"
+    """Records of a careless producer first, then those that a query makes of changes in a database."""
+    draw = random.Random(7)
+    words = Topic.new(kafka, partitions=2, **{"cleanup.policy": "compact"})
+    changes = Topic.new(kafka, partitions=1)
+    folder = tmp_path / "tables"
+    without, normalized = (
+        Catalog(folder, optimize=planner.optimize),
+        Catalog(folder, optimize=lambda df: planner.optimize(df)),
     )
-    for table in catalogs:
-        columns = "word STRING, twice BIGINT, label STRING, PRIMARY KEY (word) NOT ENFORCED"
-        catalog.sql(f"CREATE TABLE `{table}` ({columns})")
-    for _ in range(2):
-        topic.send(changes_of_words(draw, 60))
-        for table, writing in catalogs.items():
-            words = writing.read_changes(spark, "words").filter("word > 'w1'")
-            result = words.selectExpr("n * 2 AS twice", "coalesce(d, 'none') AS label", "word")
-            writer = writing.write_changes(result, table).option("checkpointLocation", str(tmp_path / table))
-            writer.trigger(availableNow=True).start().awaitTermination()
-            assert rows_of(writing, table) == expected(topic.rows), table
-    (state,) = (tmp_path / "tables" / "words" / "state").iterdir()
-    assert state.name == query_id(tmp_path / "with"), "the query without a normalizer remembers nothing"
+    columns = "word STRING, n BIGINT, d STRING"
+    formats = {"key.format": "json", "value.format": "json", "max-rows-per-trigger": "50"}
+    without.sql(f"CREATE TABLE words {with_options(columns, 'upsert-kafka', words.options | formats)}")
+    cdc = changes.options | {"format": "debezium-json"}
+    without.sql(f"CREATE TABLE changes {with_options(columns, 'kafka', cdc)}")
+    for table in ("direct", "normalized"):
+        without.sql(
+            f"CREATE TABLE {table} (word STRING PRIMARY KEY NOT ENFORCED, twice BIGINT, label STRING)"
+        )
+
+    def copy_and_compare() -> None:
+        for table, catalog in (("direct", without), ("normalized", normalized)):
+            read = catalog.read_changes(spark, "words").filter("word > 'w1'")
+            result = read.selectExpr("n * 2 AS twice", "coalesce(d, 'none') AS label", "word")
+            run(result, catalog, table, tmp_path)
+            assert rows_of(catalog, table) == expected(words.rows), table
+
+    words.send(changes_of_words(draw, 60))
+    copy_and_compare()
+    values = pa.array(debezium(draw, words.rows, 60), pa.binary())
+    no_keys = pa.array([None] * len(values), pa.binary())
+    # the database has the rows that the topic has: its changes may be applied to them
+    produce(changes.connection, changes.name, [pa.table({"key": no_keys, "value": values})])
+    run(without.read_changes(spark, "changes"), without, "words", tmp_path)
+    copy_and_compare()
+    (state,) = (folder / "words" / "state").iterdir()
+    assert state.name == query_id(tmp_path / "normalized"), "the other query must have nothing to remember"
 
 
 def query_id(checkpoint: Path) -> str:

@@ -1,6 +1,7 @@
 """Queries over topics of Kafka, as users write them: what is decided before they start, without a broker."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pyspark.sql.functions as F
@@ -11,6 +12,7 @@ import planner
 import upsert
 from planner import PlanError
 from planner.plan import tree
+from upsert import Catalog
 from upsert.changelog.operator import normalize
 from upsert.errors import ConfigurationError
 
@@ -182,3 +184,16 @@ def test_function_of_the_users_over_whole_changes_is_not_taken_for_normalize(wor
     whole = normalize(words(changelog="upsert"), "word", order_by="place")
     with pytest.raises(PlanError, match="the operator 'MapInArrow' over the changes of 'normalize'"):
         planner.optimize(whole.mapInArrow(_same, whole.schema))
+
+
+def test_catalog_refuses_upserts_for_a_table_with_another_key(words: Reader, tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path, optimize=planner.optimize)
+    catalog.sql("CREATE TABLE by_number (word STRING, n BIGINT, PRIMARY KEY (n) NOT ENFORCED)")
+    catalog.sql("CREATE TABLE log (word STRING, n BIGINT)")
+    catalog.sql("CREATE TABLE by_word (word STRING, n BIGINT, PRIMARY KEY (word) NOT ENFORCED)")
+    upserts = words(changelog="upsert").select("word", "n")
+    for table, reason in (("by_number", "the sink is keyed by (n)"), ("log", "the sink has no primary key")):
+        with pytest.raises(PlanError) as refused:
+            catalog.write_changes(upserts, table)
+        assert reason in str(refused.value)
+    catalog.write_changes(upserts, "by_word")
