@@ -13,9 +13,9 @@ from planner.errors import PlanError
 from planner.explain import Explanation, explanation_of
 from planner.jvm import Catalyst
 from planner.optimizer import CHEAPER, Trace, optimize_plan
-from planner.plan import reads_changes
 from planner.read import read_plan
 from planner.settings import Settings
+from planner.trees import reads_changes
 
 
 def optimize(df: DataFrame, *, sink_key: Sequence[str] | None = None, **options: Any) -> DataFrame:

@@ -16,9 +16,10 @@ from deltajoin import DeltaJoinSpec, Side
 from planner.errors import PlanBuildError
 from planner.expressions import Call, Column, Expr
 from planner.jvm import Catalyst, JavaObject
-from planner.plan import Changelog, DeltaJoin, Filter, JoinSide, Output, Plan, Project, Relation, children
+from planner.plan import Changelog, DeltaJoin, Filter, JoinSide, Output, Plan, Project, Relation
 from planner.settings import Settings
 from planner.sources import KafkaTopic
+from planner.trees import children
 
 
 def build_plan(catalyst: Catalyst, plan: Plan, settings: Settings) -> DataFrame:

@@ -12,18 +12,8 @@ from typing import Final
 
 from planner.expressions import Call, Cast, Column, Expr, Literal, walk_expression
 from planner.keys import equalities
-from planner.plan import (
-    Changelog,
-    DeltaJoin,
-    Filter,
-    Join,
-    Opaque,
-    Plan,
-    Project,
-    Watermark,
-    expressions,
-    walk,
-)
+from planner.plan import Changelog, DeltaJoin, Filter, Join, Opaque, Plan, Project, Watermark
+from planner.trees import expressions, walk
 from upsert.rowkind import ROW_KIND_COLUMN
 
 

@@ -8,22 +8,11 @@ from dataclasses import dataclass
 from planner.chain import chain_of
 from planner.conditions import Refused
 from planner.optimizer import Step, Trace
-from planner.plan import (
-    Changelog,
-    DeltaJoin,
-    Join,
-    JoinSide,
-    Opaque,
-    Plan,
-    Relation,
-    predicates_in_words,
-    reads_changes,
-    tree,
-    walk,
-)
+from planner.plan import Changelog, DeltaJoin, Join, JoinSide, Opaque, Plan, Relation, predicates_in_words
 from planner.rules.replace_join import replace_join
 from planner.sources import ManagedTable
 from planner.topic_reports import TopicReport, topic_reports
+from planner.trees import reads_changes, tree, walk
 
 
 @dataclass(frozen=True)

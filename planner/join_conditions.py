@@ -12,19 +12,9 @@ from planner.chain import chain_of
 from planner.conditions import OBSERVATION, OPERATORS, Refused, sources
 from planner.expressions import Call, conjuncts
 from planner.keys import choose_keys, equalities, equated_columns, index_within
-from planner.plan import (
-    Changelog,
-    DeltaJoin,
-    Join,
-    Normalized,
-    Opaque,
-    Plan,
-    Relation,
-    Wrapper,
-    reads_changes,
-    walk,
-)
+from planner.plan import Changelog, DeltaJoin, Join, Normalized, Opaque, Plan, Relation, Wrapper
 from planner.sources import KafkaTopic, ManagedTable
+from planner.trees import reads_changes, walk
 
 JoinCondition = Callable[[Join], Refused | None]
 

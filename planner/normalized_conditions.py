@@ -6,8 +6,9 @@ from typing import Final
 
 from planner.chain import trace
 from planner.conditions import Condition, Refused, sources
-from planner.plan import Changelog, Join, Normalized, Plan, reads_changes, row_kind_of, walk
+from planner.plan import Changelog, Join, Normalized, Plan
 from planner.sources import Mode
+from planner.trees import reads_changes, row_kind_of, walk
 from planner.upsert_conditions import topic_of
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from planner.conditions import Refused
-from planner.plan import Plan, at_top, transform_down, transform_up
+from planner.plan import Plan
 from planner.rules.carry_row_kind import carry_row_kind
 from planner.rules.leave_out_normalizer import leave_out_normalizer
 from planner.rules.merge_filter_into_join import merge_filter_into_join
@@ -18,6 +18,7 @@ from planner.rules.refuse_unkeyed_sink import refuse_unkeyed_sink
 from planner.rules.refuse_unsupported import refuse_unsupported
 from planner.rules.replace_join import replace_join
 from planner.settings import Settings
+from planner.trees import at_top, transform_down, transform_up
 
 
 class Rule(Protocol):

@@ -1,4 +1,4 @@
-"""A Spark plan as frozen values: its nodes, and how a tree of them prints (pure).
+"""A Spark plan as frozen values: its nodes, and how each prints (pure).
 
 The `ref` of a node stands for the node apart from its children: a rule that replaces a child keeps it, a
 rule that changes the node itself drops it.
@@ -6,7 +6,7 @@ rule that changes the node itself drops it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -237,98 +237,6 @@ class Opaque:
 
 Unary = Project | Filter | Watermark | Wrapper
 Plan = Changelog | Relation | DeltaJoin | Unary | Join | Opaque
-
-
-def children(node: Plan) -> tuple[Plan, ...]:
-    """The inputs of a node, from left to right."""
-    match node:
-        case Project() | Filter() | Watermark() | Wrapper():
-            return (node.child,)
-        case Join():
-            return (node.left, node.right)
-        case Opaque():
-            return node.inputs
-        case _:
-            return ()
-
-
-def with_children(node: Plan, inputs: Sequence[Plan]) -> Plan:
-    """The node over other inputs; the very same object when they are the ones it has."""
-    if all(new is old for new, old in zip(inputs, children(node), strict=True)):
-        return node
-    match node:
-        case Project() | Filter() | Watermark() | Wrapper():
-            return replace(node, child=inputs[0])
-        case Join():
-            return replace(node, left=inputs[0], right=inputs[1])
-        case Opaque():
-            return replace(node, inputs=tuple(inputs))
-        case _:
-            return node
-
-
-def expressions(node: Plan) -> tuple[Expr, ...]:
-    """The expressions that a node itself evaluates."""
-    match node:
-        case Project():
-            return tuple(output.value for output in node.outputs)
-        case Filter():
-            return (node.condition,)
-        case Watermark():
-            return (node.column,)
-        case Join(condition=condition) if condition is not None:
-            return (condition,)
-        case _:
-            return ()
-
-
-def walk(plan: Plan) -> Iterator[Plan]:
-    """The plan's nodes from the top, each before its inputs."""
-    yield plan
-    for child in children(plan):
-        yield from walk(child)
-
-
-def transform_up(plan: Plan, change: Callable[[Plan], Plan]) -> Plan:
-    """The plan with `change` applied to every node, inputs first; what is unchanged stays the same object."""
-    return change(with_children(plan, [transform_up(child, change) for child in children(plan)]))
-
-
-def transform_down(plan: Plan, change: Callable[[Plan], Plan]) -> Plan:
-    """The plan with `change` applied to every node, before its inputs."""
-    changed = change(plan)
-    return with_children(changed, [transform_down(child, change) for child in children(changed)])
-
-
-def reads_changes(plan: Plan) -> bool:
-    """Whether a changelog lies in the plan."""
-    return any(isinstance(node, Changelog | DeltaJoin) for node in walk(plan))
-
-
-def at_top(plan: Plan, change: Callable[[Plan], Plan]) -> Plan:
-    """The plan with `change` applied to its top node alone: for rules about the whole query."""
-    return change(plan)
-
-
-def row_kind_of(plan: Plan) -> Column | None:
-    """The column that holds the kind of the plan's rows, if it still has one."""
-    return next((column for column in reversed(plan.columns) if column.is_row_kind), None)
-
-
-def tree(plan: Plan, depth: int = 0) -> str:
-    """The plan as text: one node a line, inputs indented below.
-
-    >>> print(tree(Filter(Relation("t", (Column(1, "a", "int"),)), Column(1, "a", "int"))))
-    Filter a#1
-      Relation t [a#1: int]
-    """
-    below = [tree(child, depth + 1) for child in children(plan)]
-    match plan:
-        case DeltaJoin():
-            below = [f"{'  ' * (depth + 1)}{name} {side}" for name, side in plan.sides]
-        case Changelog(origin=Normalized(input=given)):
-            below = [tree(given, depth + 1)]
-    return "\n".join([f"{'  ' * depth}{plan}", *below])
 
 
 def _typed(columns: Sequence[Column]) -> str:

@@ -26,11 +26,9 @@ from planner.plan import (
     Relation,
     Watermark,
     Wrapper,
-    children,
-    row_kind_of,
-    walk,
 )
 from planner.sources import KafkaTopic, ManagedTable, Mode, RecordRange
+from planner.trees import children, row_kind_of, walk
 from upsert.changelog.operator import NORMALIZE_MARK
 from upsert.kafka.declaration import declared
 from upsert.kafka.table import SPARK_FORMATS, KafkaTable

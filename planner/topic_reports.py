@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from planner.plan import Changelog, Normalized, Plan, Relation, walk
+from planner.plan import Changelog, Normalized, Plan, Relation
 from planner.sources import KafkaTopic, Mode, RecordRange
+from planner.trees import walk
 from planner.upsert_conditions import needs_normalizer, topic_of
 
 

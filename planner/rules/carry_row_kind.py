@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.expressions import Column
-from planner.plan import Changelog, Output, Plan, Project, reads_changes, row_kind_of
+from planner.plan import Changelog, Output, Plan, Project
 from planner.settings import Settings
+from planner.trees import reads_changes, row_kind_of
 from upsert.rowkind import ROW_KIND_COLUMN
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.chain import chain_of
-from planner.plan import Changelog, Plan, transform_up
+from planner.plan import Changelog, Plan
 from planner.settings import Settings
 from planner.sources import KafkaTopic, Mode
+from planner.trees import transform_up
 from planner.upsert_conditions import needs_normalizer
 
 

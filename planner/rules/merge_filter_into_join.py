@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.expressions import conjunction, conjuncts
-from planner.plan import Filter, Join, Plan, reads_changes
+from planner.plan import Filter, Join, Plan
 from planner.settings import Settings
+from planner.trees import reads_changes
 
 
 def merge_filter_into_join(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.chain import chain_of
-from planner.plan import Changelog, Filter, Plan, Relation, transform_up
+from planner.plan import Changelog, Filter, Plan, Relation
 from planner.ranges import range_of
 from planner.settings import Settings
 from planner.sources import KafkaTopic, Mode
+from planner.trees import transform_up
 
 
 def narrow_kafka_range(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001

@@ -6,18 +6,9 @@ from dataclasses import replace
 
 from planner.chain import chain_of
 from planner.expressions import columns_of
-from planner.plan import (
-    DeltaJoin,
-    Filter,
-    JoinSide,
-    Plan,
-    Project,
-    Watermark,
-    Wrapper,
-    expressions,
-    with_children,
-)
+from planner.plan import DeltaJoin, Filter, JoinSide, Plan, Project, Watermark, Wrapper
 from planner.settings import Settings
+from planner.trees import expressions, with_children
 
 
 def prune_columns(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001

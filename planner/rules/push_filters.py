@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from planner.chain import chain_of
 from planner.expressions import Column, conjuncts
-from planner.plan import DeltaJoin, Filter, JoinSide, Plan, Predicate, transform_up
+from planner.plan import DeltaJoin, Filter, JoinSide, Plan, Predicate
 from planner.predicates import predicates_of
 from planner.settings import Settings
+from planner.trees import transform_up
 
 
 def push_filters(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001

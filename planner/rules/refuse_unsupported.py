@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from planner.conditions import CHANGE_CONDITIONS, Refused
 from planner.normalized_conditions import NORMALIZED_CONDITIONS
-from planner.plan import Changelog, Normalized, Plan, reads_changes, walk
+from planner.plan import Changelog, Normalized, Plan
 from planner.settings import Settings
+from planner.trees import reads_changes, walk
 from planner.upsert_conditions import UPSERT_CONDITIONS
 
 

@@ -10,20 +10,9 @@ from planner.conditions import Refused
 from planner.expressions import Column, conjunction, conjuncts
 from planner.join_conditions import JOIN_CONDITIONS, tables_of
 from planner.keys import choose_keys, equated_columns
-from planner.plan import (
-    Changelog,
-    DeltaJoin,
-    Filter,
-    Join,
-    JoinSide,
-    Output,
-    Plan,
-    Project,
-    reads_changes,
-    row_kind_of,
-    walk,
-)
+from planner.plan import Changelog, DeltaJoin, Filter, Join, JoinSide, Output, Plan, Project
 from planner.settings import Settings
+from planner.trees import reads_changes, row_kind_of, walk
 
 
 def replace_join(node: Plan, settings: Settings) -> Plan | Refused | None:

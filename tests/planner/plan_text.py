@@ -22,9 +22,9 @@ from planner.plan import (
     Relation,
     Watermark,
     Wrapper,
-    tree,
 )
 from planner.sources import KafkaTopic, ManagedTable, Mode, RecordRange
+from planner.trees import tree
 from upsert import types
 from upsert.schema import Column as Declared
 from upsert.schema import TableSchema

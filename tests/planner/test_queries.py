@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import planner
-from planner.plan import tree
+from planner.trees import tree
 from tests.planner.shapes import ALIKE, SCHEMAS, SHAPES, VIEWS
 from upsert.managed import frames
 from upsert.rowkind import RowKind

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 import planner
 import upsert
 from planner import PlanError
-from planner.plan import tree
+from planner.trees import tree
 from upsert import Catalog
 from upsert.changelog.operator import normalize
 from upsert.errors import ConfigurationError
