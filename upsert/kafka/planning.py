@@ -69,6 +69,9 @@ class Planner:
         ahead = {p: end for p, end in ends.items() if end > known.places[p].at}
         if not ahead:
             return known
+        if known is start and self._is_replaced(known):
+            self._looked_s = None  # look at all topics again, which says what is lost
+            return self.next(start, max_rows, until)
         earliest = admin.earliest_offsets(self._connection, list(ahead))
         self._check_not_expired(known, earliest)
         available = {p: (min(end, max(known.places[p].at, earliest[p])), end) for p, end in ahead.items()}
@@ -105,13 +108,19 @@ class Planner:
         self._check_all_there(infos)
         kept = self._check_same_topics(start, infos)
         positions = Positions(self._table, self._connection)
-        if start.ids and positions.are_bounded:
+        if start.stream is not None and positions.are_bounded:
             return kept  # the bounds were fixed when the query began, and nothing else belongs to it
         found = [p for info in infos.values() for p in _partitions(info) if p not in kept.places]
         self._check_no_new_partitions(kept, found)
-        places = positions.at_start(found) if not start.ids else positions.of_discovered(found)
+        places = positions.at_start(found) if start.stream is None else positions.of_discovered(found)
         entered = kept.entering(places, {name: info.id for name, info in infos.items()})
-        return replace(entered, stream=start.stream or self._new_name()) if entered.ids else entered
+        return replace(entered, stream=start.stream or self._new_name())
+
+    def _is_replaced(self, known: Offset) -> bool:
+        """Whether a topic was deleted, and perhaps created again, since all topics were looked at."""
+        infos = admin.topics(self._connection, names=list(known.ids))
+        pairs = [(id_, infos[name].id if name in infos else "") for name, id_ in known.ids.items()]
+        return any(None not in pair and pair[0] != pair[1] for pair in pairs)
 
     def _look_first(self) -> None:
         """Once, before anything is read: what can be seen of the topics and would be noticed late."""

@@ -12,9 +12,11 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from upsert.changelog.equality import same_values
 from upsert.changelog.image_log import ImageLog
 from upsert.changelog.normalizer import Expiry, fold
 from upsert.errors import ConfigurationError, RecordsExpiredError
@@ -29,6 +31,7 @@ from upsert.kafka.table import KafkaTable
 from upsert.metadata_columns import MetadataColumn
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import Column, TableSchema
+from upsert.store.hashing import one_array
 
 CHUNK_ROWS: Final = 65_536
 """Records that are read and decoded at once: many enough for speed, few beside a task's memory."""
@@ -41,6 +44,9 @@ _TIME: Final = MetadataColumn(
     record_metadata(topic_is_writable=False, partition_is_writable=False)["timestamp"],
 )
 """The time of a record, where ``state.ttl`` needs it."""
+
+
+_UPDATE: Final = (RowKind.UPDATE_BEFORE.value, RowKind.UPDATE_AFTER.value)
 
 
 class Output(StrEnum):
@@ -172,8 +178,26 @@ def _changes(table: KafkaTable, part: Range, query_id: str | None) -> Iterator[p
     )
     expiry = None if ttl_ms is None else Expiry(_TIME.column.name, ttl_ms)
     records = _decoded(table, part, hidden)
+    if not table.is_upsert:
+        records = (_without_updates_before(rows, table.primary_key) for rows in records)
     for rows in log.advance(part.start, part.end, records, compare=_compared(table), expiry=expiry):
         yield rows.drop_columns([column.column.name for column in hidden]) if hidden else rows
+
+
+def _without_updates_before(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The changes without each ``-U`` whose ``+U`` has the same key and follows: the ``+U`` alone says both.
+
+    What was repeated is recognised by its newest value, and a ``-U`` would take that away first. One whose
+    ``+U`` has another key is the deletion of its own.
+    """
+    kinds = one_array(rows.column(ROW_KIND_COLUMN))
+    before, after = (pc.equal(kinds, kind).to_numpy(zero_copy_only=False) for kind in _UPDATE)
+    is_said_by_next = np.zeros(rows.num_rows, np.bool_)
+    is_said_by_next[:-1] = before[:-1] & after[1:]
+    for name in key:
+        values = one_array(rows.column(name))
+        is_said_by_next[:-1] &= same_values(values[:-1], values[1:])
+    return rows.filter(pa.array(~is_said_by_next)) if is_said_by_next.any() else rows
 
 
 def _state_folder(table: KafkaTable, part: Range, query_id: str) -> str:

@@ -104,7 +104,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The rows of a range."""
         context = TaskContext.get()
         query_id = None if context is None else context.getLocalProperty(_QUERY_ID)
-        return _batches(rows_of(self._table, partition.part, self._output, query_id), self._asked)
+        return batches(rows_of(self._table, partition.part, self._output, query_id), self._asked)
 
     def _planning(self) -> Planner:
         if self._planner is None:
@@ -137,12 +137,12 @@ class BatchReader(DataSourceReader):
         end = planner.next(Offset(), None)
         return _partitions(self._table, ranges(Offset(), end))
 
-    def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a range; those of an upsert topic are of kind ``+I``."""
         if not isinstance(partition, RangePartition):
             return iter(())  # Spark's own partition, which it reads where there is none
         output = Output.TABLE if self._table.is_upsert else Output.ROWS
-        return _batches(rows_of(self._table, partition.part, output, None), self._asked)
+        return batches(rows_of(self._table, partition.part, output, None), self._asked)
 
 
 def _partitions(table: KafkaTable, found: list[Range]) -> list[RangePartition]:
@@ -152,7 +152,7 @@ def _partitions(table: KafkaTable, found: list[Range]) -> list[RangePartition]:
     return [RangePartition(part) for part in parts]
 
 
-def _batches(tables: Iterable[pa.Table], asked: StructType) -> Iterator[pa.RecordBatch]:
+def batches(tables: Iterable[pa.Table], asked: StructType) -> Iterator[pa.RecordBatch]:
     """The rows as Spark demands them: the columns asked for, exact Arrow types and nullability."""
     schema = arrow_schema(asked)
     for rows in tables:

@@ -12,12 +12,15 @@ from hypothesis import strategies as st
 
 from upsert import types
 from upsert.changelog.image_log import ImageLog
+from upsert.kafka.declaration import struct_of
 from upsert.kafka.decode import DecodedRecords, RecordDecoder
 from upsert.kafka.encode import RecordEncoder
 from upsert.kafka.options import PLAIN, UPSERT
 from upsert.kafka.records import RECORD_SCHEMA
 from upsert.kafka.sink_columns import written_schema
+from upsert.kafka.source import batches
 from upsert.kafka.table import KafkaTable
+from upsert.managed.spark_schema import arrow_schema
 from upsert.schema import Column, TableSchema
 
 WHERE = {"properties.bootstrap.servers": "localhost:9092", "topic": "t"}
@@ -360,3 +363,20 @@ def test_changes_of_a_cdc_format_keep_their_kinds_and_metadata() -> None:
     ]
     bad = decode(table, record(None, {"before": None, "after": new, "op": "u"}, 9))
     assert (bad.rows.num_rows, len(bad.bad)) == (0, 1)
+
+
+def test_batches_for_spark_have_exactly_the_types_that_it_demands() -> None:
+    """Maps and lists of headers included, whose inner fields Arrow names in several ways."""
+    keys = ("topic", "partition", "headers", "header-list", "leader-epoch", "offset", "timestamp")
+    offered = KafkaTable.of(PLAIN, WORDS, JSON | {"key.fields": "word"}).offered_metadata
+    columns = [Column(f"m_{key}", offered[key].type, metadata=key, virtual=True) for key in keys]
+    table = words(schema=TableSchema((*WORDS.columns, *columns), ("word",)))
+    headers = [{"key": "k", "value": b"1"}]
+    found = decode(
+        table, record({"word": "a"}, {"word": "a", "n": 1}, headers=headers), record({"word": "b"})
+    )
+    asked = struct_of(table)
+    (batch,) = batches([found.rows], asked)
+    assert batch.schema.equals(arrow_schema(asked))
+    assert batch.schema.names == [*table.schema.names, "_row_kind"]
+    assert batch.num_rows == 2

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -244,7 +245,7 @@ def test_new_topics_of_a_pattern_are_found_at_the_interval(
         "topic__pattern": f"{first}.*",
         "scan_topic__partition__discovery_interval": "10 s",
     }
-    planner = Planner(numbers(connection, "", **options), now=clock)
+    planner = Planner(numbers(connection, "", **options, scan_startup_mode="latest-offset"), now=clock)
     (_, before) = steps(planner)
     admin.create_topic(connection, name, 1)
     put(connection, name, 2)
@@ -253,6 +254,17 @@ def test_new_topics_of_a_pattern_are_found_at_the_interval(
     *_, after = steps(planner, start=before)
     assert read(numbers(connection, first), before, after) == [2]
     assert set(after.ids) == {first, name}
+
+
+def test_a_pattern_may_find_its_first_topic_later(connection: Connection, new_topic: NewTopic) -> None:
+    """All of its records are read: the stream began before it, also where it began at the latest offsets."""
+    name = f"later-{new_topic()}"
+    table = numbers(connection, "", topic__pattern=name, scan_startup_mode="latest-offset")
+    (_, before) = steps(Planner(table))
+    admin.create_topic(connection, name, 1)
+    put(connection, name, 1)
+    *_, after = steps(Planner(table), start=before)
+    assert read(table, before, after) == [1]
 
 
 def test_several_topics_are_one_table(connection: Connection, new_topic: NewTopic) -> None:
@@ -297,15 +309,18 @@ def test_a_topic_that_was_created_again_is_noticed(
     topic = new_topic()
     put(connection, topic, 1, 2)
     table = numbers(connection, topic)
-    (_, before) = steps(Planner(table))
+    tolerant = numbers(connection, topic, fail__on__data__loss="false")
+    running, going_on = Planner(table), Planner(tolerant)
+    (_, before) = steps(running)
+    assert steps(going_on, start=before) == [before]
     admin.delete_topic(connection, topic)
     admin.create_topic(connection, topic, 1)
     put(connection, topic, 3, 4, 5)
-    with pytest.raises(RecordsExpiredError, match="deleted and created again: the checkpoint belongs to"):
-        steps(Planner(table), start=before)
-    tolerant = numbers(connection, topic, fail__on__data__loss="false")
+    for planner in (running, Planner(table)):
+        with pytest.raises(RecordsExpiredError, match="deleted and created again: the checkpoint belongs to"):
+            steps(planner, start=before)
     with caplog.at_level(logging.WARNING, "upsert.kafka"):
-        *_, after = steps(Planner(tolerant), start=before)
+        *_, after = steps(going_on, start=before)
     assert "deleted and created again" in caplog.text
     assert read(tolerant, before, after) == [3, 4, 5]
 
@@ -388,6 +403,56 @@ def test_topics_that_forget_keys_are_warned_of(
     with caplog.at_level(logging.WARNING, "upsert.kafka"):
         steps(Planner(upserts(connection, topic)))
     assert ("should have cleanup.policy 'compact'" in caplog.text) is is_warned
+
+
+def test_changes_that_come_more_than_once_are_normalized(
+    connection: Connection, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """`cdc-events-duplicate`: a producer repeats a change, and an update moves a row to another key."""
+    topic = new_topic()
+    one, two = {"k": "a", "n": 1}, {"k": "a", "n": 2}
+    moved = {"k": "b", "n": 2}
+    changes = [(None, one, "c"), (one, two, "u"), (one, two, "u"), (two, moved, "u"), (moved, None, "d")]
+    values = [json.dumps({"before": b, "after": a, "op": op}).encode() for b, a, op in changes]
+    produce(connection, topic, [pa.table({"key": pa.nulls(5, pa.binary()), "value": values})])
+    given = {
+        "properties.bootstrap.servers": connection.bootstrap_servers,
+        "topic": topic,
+        "format": "debezium-json",
+        "cdc-events-duplicate": "true",
+        "state.path": str(tmp_path),
+    }
+    table = KafkaTable.of(PLAIN, KEYED, given)
+    (part,) = ranges(Offset(), Planner(table).next(Offset(), None))
+    found = [row for rows in rows_of(table, part, Output.CHANGES, "q") for row in rows.to_pylist()]
+    by_key = [[(r["_row_kind"], r["n"]) for r in found if r["k"] == key] for key in "ab"]
+    assert by_key == [[("+I", 1), ("-U", 1), ("+U", 2), ("-D", 2)], [("+I", 2), ("-D", 2)]]
+
+
+def test_images_expire_by_the_time_of_records(
+    connection: Connection, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    topic = new_topic()
+    for n, at_ms in ((1, 1_000), (2, 2_000), (3, 60_000)):
+        put(connection, topic, n, at_ms=at_ms)
+    given = {
+        "properties.bootstrap.servers": connection.bootstrap_servers,
+        "topic": topic,
+        "key.format": "raw",
+        "format": "json",
+        "value.fields-include": "EXCEPT_KEY",
+        "state.path": str(tmp_path),
+        "state.ttl": "10 s",
+    }
+    table = KafkaTable.of(UPSERT, KEYED, given)
+    (part,) = ranges(Offset(), Planner(table).next(Offset(), None))
+    found = [row for rows in rows_of(table, part, Output.CHANGES, "q") for row in rows.to_pylist()]
+    assert [tuple(row.values()) for row in found] == [
+        ("key", 1, "+I"),
+        ("key", 1, "-U"),
+        ("key", 2, "+U"),
+        ("key", 3, "+I"),
+    ]
 
 
 def test_secrets_are_in_no_error_and_no_text(connection: Connection) -> None:
