@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from upsert.errors import TableNotFoundError, UpsertError
+from upsert.errors import TableNotFoundError
 from upsert.kafka.client.client_cache import ClientCache
 from upsert.kafka.client.connection import LOGGER, Connection, admin_library, client_properties, library
 from upsert.kafka.client.failures import codes, made, retried, unavailable
@@ -304,7 +304,7 @@ def _with_admin(connection: Connection, subject: str, call: Callable[[Any], T]) 
         _admins.give_back(connection, admin)
         return result
 
-    return retried(connection, subject, attempt, UpsertError)
+    return retried(connection, subject, attempt)
 
 
 def _named(partitions: Iterable[TopicPartition]) -> str:

@@ -17,6 +17,7 @@ from upsert.errors import RecordsExpiredError, UpsertError
 from upsert.kafka.client.client_cache import ClientCache
 from upsert.kafka.client.connection import LOGGER, Connection, client_properties, library
 from upsert.kafka.client.failures import is_lasting, is_passing, made, translated, unavailable
+from upsert.kafka.client.sender import Reports
 from upsert.kafka.records import HEADERS, RECORD_SCHEMA, TIMESTAMP_TYPES, TopicPartition, record_schema
 
 MAX_ROWS: Final = 100_000
@@ -111,8 +112,8 @@ class PartitionReader:
         self._connection = connection
         self._partition = partition
         self._subject = f"reading {partition}"
-        self._last_failure: Any = None
-        properties = client_properties(connection, _DEFAULTS, {**_FIXED, "error_cb": self._note})
+        self._reports = Reports()
+        properties = client_properties(connection, _DEFAULTS, {**_FIXED, "error_cb": self._reports.on_error})
         self._client = made(connection, self._subject, lambda: library().Consumer(properties, logger=LOGGER))
         self._kafka = library()
         self._end_of_partition = self._kafka.KafkaError._PARTITION_EOF
@@ -183,9 +184,9 @@ class PartitionReader:
             return True
         if error.code() == self._end_of_partition:
             self._fetched = max(self._fetched, message.offset())
-            self._last_failure = None
+            self._reports.broker_failure = None
         elif is_passing(error):
-            self._note(error)
+            self._reports.on_error(error)
         else:
             raise self._failed(error)
         return False
@@ -194,17 +195,14 @@ class PartitionReader:
         subject = f"{self._subject} from offset {self._fetched}"
         return translated(self._connection, subject, error)
 
-    def _note(self, error: Any) -> None:
-        """What the library reports while it goes on trying."""
-        self._last_failure = error
-
     def _check_patience(self, last_progress: float, end: int) -> None:
-        if self._last_failure is not None and is_lasting(self._last_failure):
-            raise self._failed(self._last_failure)
+        failure = self._reports.broker_failure
+        if failure is not None and is_lasting(failure):
+            raise self._failed(failure)
         if time.monotonic() - last_progress < self._connection.patience_s:
             return
-        if self._last_failure is not None:
-            raise unavailable(self._connection, self._subject, self._last_failure.str())
+        if failure is not None:
+            raise unavailable(self._connection, self._subject, failure.str())
         raise RecordsExpiredError(
             f"{self._subject} from offset {self._given}: the partition should reach {end}, and no record "
             f"came for {self._connection.patience_s:g} s; it may have been deleted and made anew: start "

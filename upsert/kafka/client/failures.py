@@ -8,7 +8,6 @@ from typing import Any, Final, TypeVar
 
 from upsert.errors import (
     ConfigurationError,
-    DeliveryError,
     FencedError,
     KafkaUnavailableError,
     RecordsExpiredError,
@@ -157,12 +156,7 @@ def made(connection: Connection, subject: str, make: Callable[[], T]) -> T:
     raise ConfigurationError(f"{subject}: the properties were refused: {text}; correct 'properties.*'")
 
 
-def retried(
-    connection: Connection,
-    subject: str,
-    call: Callable[[], T],
-    otherwise: type[UpsertError] = DeliveryError,
-) -> T:
+def retried(connection: Connection, subject: str, call: Callable[[], T]) -> T:
     """The result of a call, made again while Kafka is away and the connection has patience.
 
     Raises:
@@ -177,6 +171,6 @@ def retried(
         except library().KafkaException as failure:
             error = failure.args[0]
         if not is_passing(error) or time.monotonic() + pause > deadline:
-            raise translated(connection, subject, error, otherwise)
+            raise translated(connection, subject, error)
         time.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE_SECONDS)

@@ -122,9 +122,12 @@ def produce_once(
         >>> write()
         Outcome(rows=1, skipped=True)
     """
-    key = (connection, topic, transactional_id)
-    writer = _writers.take(key)
+    key, subject = (connection, topic, transactional_id), f"batch {batch} of {transactional_id!r}"
     marker = read_marker(connection, topic, transactional_id)
+    if marker is not None and marker.batch >= batch:
+        # without a producer: it would lock out the one that another process keeps for its next batch
+        return _skip(marker, records, subject, batch, fingerprint)
+    writer = _writers.take(key)
     if writer is not None and (marker is None or marker.writer != writer.name):
         writer.discard()  # another process has written since
         writer = None
@@ -133,7 +136,7 @@ def produce_once(
         marker = read_marker(connection, topic, transactional_id)  # opening it may have settled a commit
     try:
         if marker is not None and marker.batch >= batch:
-            outcome = _skip(marker, records, f"batch {batch} of {transactional_id!r}", batch, fingerprint)
+            outcome = _skip(marker, records, subject, batch, fingerprint)
         else:
             outcome = Outcome(writer.write(records, batch, fingerprint), skipped=False)
     except BaseException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -9,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from upsert.errors import ConfigurationError, DeliveryError
+from upsert.errors import ConfigurationError, DeliveryError, FencedError, KafkaUnavailableError
 from upsert.kafka.client.connection import LOGGER, Connection, client_properties, library
 from upsert.kafka.client.failures import made, translated, unavailable
 from upsert.kafka.records import HEADERS, PRODUCED, RECORD_SCHEMA
@@ -18,12 +19,14 @@ FLUSH_GRACE_SECONDS: Final = 10.0
 """How much longer than its patience a producer is waited for: it reports every record itself before."""
 
 _POLL_EVERY: Final = 10_000
+_FLUSH_POLL_SECONDS: Final = 0.005
+_ROOM_POLL_SECONDS: Final = 0.05
 _ANY_PARTITION: Final = -1
 _NOW: Final = 0
 
 _DEFAULTS: Final = {
     "partitioner": "murmur2_random",
-    "linger.ms": 10,
+    "linger.ms": 5,
     "batch.size": 1_000_000,
     "batch.num.messages": 10_000,
     "compression.type": "lz4",
@@ -32,6 +35,23 @@ _DEFAULTS: Final = {
     "acks": "all",
 }
 _FIXED: Final = {"delivery.report.only.error": True}
+
+
+class Reports:
+    """What a client reports from within its calls; apart from it, so that neither keeps the other alive."""
+
+    def __init__(self) -> None:
+        self.failure: tuple[Any, Any] | None = None
+        self.broker_failure: Any = None
+
+    def on_delivery(self, error: Any, message: Any) -> None:
+        """Keep the first record that was not delivered."""
+        if error is not None and self.failure is None:
+            self.failure = (error, message)
+
+    def on_error(self, error: Any) -> None:
+        """Keep what the client last met while it goes on trying."""
+        self.broker_failure = error
 
 
 class Sender:
@@ -46,12 +66,11 @@ class Sender:
     def __init__(self, connection: Connection, subject: str, properties: dict[str, Any]) -> None:
         self._connection = connection
         self._subject = subject
-        self._failure: tuple[Any, Any] | None = None
-        self._broker_failure: str | None = None
+        self._reports = Reports()
         own = {"message.timeout.ms": int(connection.patience_s * 1000), **_DEFAULTS}
         if "delivery.timeout.ms" in connection.properties:
             del own["message.timeout.ms"]  # the same by its other name
-        callbacks = {"on_delivery": self._on_failure, "error_cb": self._on_broker_failure}
+        callbacks = {"on_delivery": self._reports.on_delivery, "error_cb": self._reports.on_error}
         settings = client_properties(connection, own, {**_FIXED, **callbacks, **properties})
         self.client: Any = made(connection, subject, lambda: library().Producer(settings, logger=LOGGER))
 
@@ -63,25 +82,25 @@ class Sender:
                 f"{', '.join(map(repr, sorted(unknown)))}"
             )
         for batch in table.to_batches(max_chunksize=_POLL_EVERY):
-            with self._refusals():
+            with self.refusals():
                 if set(batch.schema.names) <= {"key", "value"}:
                     self._send_plain(topic, batch)
                 else:
                     self._send_full(topic, batch)
-            self.client.poll(0)
-            self.check()
+            self._poll(0)
         return int(table.num_rows)
 
     @contextmanager
-    def _refusals(self) -> Iterator[None]:
-        """What the client refuses at once: a record that is too large, a partition that is not there."""
+    def refusals(self) -> Iterator[None]:
+        """What the client refuses, now or for good: too large a record, a producer that is locked out."""
         try:
             yield
             return
         except library().KafkaException as refused:
-            error = refused.args[0]
-        self.check()
-        raise translated(self._connection, self._subject, error, DeliveryError)
+            failure = translated(self._connection, self._subject, refused.args[0], DeliveryError)
+        if not isinstance(failure, FencedError):
+            self.check()  # a record that was not delivered is the cause of what follows
+        raise failure
 
     def _send_plain(self, topic: str, batch: pa.RecordBatch) -> None:
         produce = self.client.produce
@@ -125,8 +144,7 @@ class Sender:
     def _when_room(self, *place: Any, **record: Any) -> None:
         """Hand a record over when the client's queue has room; later rows wait, so the order stays."""
         while True:
-            self.client.poll(0.05)
-            self.check()
+            self._poll(_ROOM_POLL_SECONDS)
             try:
                 self.client.produce(*place, **record)
                 return
@@ -134,40 +152,48 @@ class Sender:
                 continue  # still full; records that wait too long end up in check()
 
     def flush(self) -> None:
-        """Wait until Kafka has confirmed all records, or raise for the first that it has not."""
-        left = self.client.flush(self._connection.patience_s + FLUSH_GRACE_SECONDS)
+        """Wait until Kafka has confirmed all records, or raise for the first that it has not.
+
+        The client's own flush() goes on calling back after a fatal error has raised an exception, which
+        Python does not survive; poll() stops there.
+        """
+        deadline = time.monotonic() + self._connection.patience_s + FLUSH_GRACE_SECONDS
+        while len(self.client):
+            self._poll(_FLUSH_POLL_SECONDS)
+            if time.monotonic() > deadline:
+                raise self._unavailable(self._subject)
         self.check()
-        if left:
-            raise unavailable(self._connection, self._subject, self._broker_failure)
+
+    def _poll(self, seconds: float) -> None:
+        """Let the client report, and raise for what it has reported."""
+        with self.refusals():
+            self.client.poll(seconds)
+        self.check()
 
     def check(self) -> None:
         """Raise for the first record that Kafka did not take."""
-        if self._failure is None:
+        if self._reports.failure is None:
             return
-        error, message = self._failure
+        error, message = self._reports.failure
         topic, partition = message.topic(), message.partition()
         place = topic if partition is None or partition < 0 else f"{topic}-{partition}"
         if error.code() == library().KafkaError._MSG_TIMED_OUT:
-            raise unavailable(self._connection, f"writing to {place}", self._broker_failure)
+            raise self._unavailable(f"writing to {place}")
         raise translated(self._connection, f"writing to {place}", error, DeliveryError)
+
+    def _unavailable(self, subject: str) -> KafkaUnavailableError:
+        last = self._reports.broker_failure
+        return unavailable(self._connection, subject, None if last is None else last.str())
 
     def discard(self) -> None:
         """End the client without sending what it still has."""
         self.client.purge()
-        self.client.close()
+        self.client = None  # its end; close() would raise what has gone wrong before
 
     def close(self) -> None:
         """End the client; gives records that nobody waited for a moment to be sent."""
         self.client.flush(FLUSH_GRACE_SECONDS)
-        self.client.close()
-
-    def _on_failure(self, error: Any, message: Any) -> None:
-        """Called for records that were not delivered, from within poll and flush."""
-        if error is not None and self._failure is None:
-            self._failure = (error, message)
-
-    def _on_broker_failure(self, error: Any) -> None:
-        self._broker_failure = error.str()
+        self.client = None
 
 
 def _column(batch: pa.RecordBatch, name: str) -> list[Any]:

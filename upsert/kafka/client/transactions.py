@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from upsert.errors import ConfigurationError, DeliveryError, FencedError
+from upsert.errors import ConfigurationError, DeliveryError
 from upsert.kafka.client.admin import group_markers
 from upsert.kafka.client.connection import LOGGER, Connection, client_properties, library
 from upsert.kafka.client.failures import is_passing, made, translated
@@ -165,18 +165,13 @@ class TransactionalWriter:
         """End the producer and give up its open transaction, if there is one."""
         with suppress(library().KafkaException):
             # Without an answer the broker gives the transaction up itself, at the latest when it times out.
+            self._client.poll(0)  # raises when there is nothing left that could be given up
             self._client.abort_transaction(_ABORT_SECONDS)
         self._sender.discard()
 
     def _call(self, call: Callable[[], object]) -> None:
-        try:
+        with self._sender.refusals():
             call()
-            return
-        except library().KafkaException as failure:
-            error = translated(self._connection, self._subject, failure.args[0], DeliveryError)
-        if not isinstance(error, FencedError):
-            self._sender.check()  # a record that was refused is the cause of what follows
-        raise error
 
     def _group_metadata(self) -> Any:
         """The name of the marker's consumer group, in the form that a transaction wants it."""

@@ -1,0 +1,282 @@
+"""Each batch is in Kafka exactly once, whoever dies when."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.helpers import REPOSITORY
+from upsert.errors import ConfigurationError, DeliveryError, FencedError, UpsertError
+from upsert.kafka.client import producer
+from upsert.kafka.client.admin import create_topic, latest_offsets
+from upsert.kafka.client.connection import Connection, library
+from upsert.kafka.client.consumer import read_range
+from upsert.kafka.client.producer import Outcome, produce_once
+from upsert.kafka.client.transactions import TransactionalWriter, read_marker
+from upsert.kafka.records import TopicPartition
+from upsert.kafka.testing import LocalKafka
+
+pytestmark = pytest.mark.kafka
+NewTopic = Callable[..., str]
+WRITTEN = Outcome(rows=2, skipped=False)
+SKIPPED = Outcome(rows=2, skipped=True)
+
+
+def rows(batch: int) -> pa.Table:
+    return pa.table({"key": [b"a", b"b"], "value": [b"%d-a" % batch, b"%d-b" % batch]})
+
+
+def write(
+    connection: Connection,
+    topic: str,
+    batch: int,
+    records: Iterator[pa.Table] | None = None,
+    fingerprint: str | Callable[[], str] = "2 tasks",
+) -> Outcome:
+    tables = [rows(batch)] if records is None else records
+    return produce_once(
+        connection, topic, tables, transactional_id=f"id-{topic}", batch=batch, fingerprint=fingerprint
+    )
+
+
+def visible(connection: Connection, topic: str) -> list[bytes]:
+    """All committed values, once no transaction is open any more."""
+    place = TopicPartition(topic, 0)
+    uncommitted = Connection({**connection.properties, "isolation.level": "read_uncommitted"})
+    deadline = time.monotonic() + 60
+    while (end := latest_offsets(connection, [place])) != latest_offsets(uncommitted, [place]):
+        assert time.monotonic() < deadline
+    chunks = read_range(connection, place, 0, end[place])
+    return [value for chunk in chunks for value in chunk["value"].to_pylist()]
+
+
+def expected(*batches: int) -> list[bytes]:
+    return [value for batch in batches for value in rows(batch)["value"].to_pylist()]
+
+
+def forget_writers() -> None:
+    """As if another process went on."""
+    producer._writers.clear()
+
+
+def test_batches_follow_each_other(connection: Connection, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    assert [write(connection, topic, batch) for batch in (0, 1, 5)] == [WRITTEN] * 3
+    assert visible(connection, topic) == expected(0, 1, 5)
+
+
+def test_a_repeated_batch_is_skipped(connection: Connection, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    write(connection, topic, 0)
+    taken = iter([rows(0)])
+    assert write(connection, topic, 0, taken) == SKIPPED
+    assert list(taken) == []
+    forget_writers()
+    assert write(connection, topic, 0) == SKIPPED
+    assert write(connection, topic, 1) == WRITTEN
+    assert visible(connection, topic) == expected(0, 1)
+
+
+def test_a_batch_without_rows_is_known_again(connection: Connection, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    assert write(connection, topic, 0, iter([])) == Outcome(0, skipped=False)
+    assert write(connection, topic, 0, iter([])) == Outcome(0, skipped=True)
+    assert visible(connection, topic) == []
+
+
+def test_a_repeated_batch_must_be_the_same(connection: Connection, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    write(connection, topic, 0)
+    with pytest.raises(ConfigurationError, match="as '2 tasks' before and is '3 tasks' now"):
+        write(connection, topic, 0, fingerprint="3 tasks")
+    assert write(connection, topic, 0) == SKIPPED
+
+
+def test_a_fingerprint_may_depend_on_the_records(connection: Connection, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    seen: list[int] = []
+
+    def counted(count: int) -> Iterator[pa.Table]:
+        for _ in range(count):
+            seen.append(1)
+            yield rows(0)
+
+    write(connection, topic, 0, counted(2), lambda: f"{len(seen)} tables")
+    seen.clear()
+    with pytest.raises(ConfigurationError, match="'2 tables' before and is '1 tables' now"):
+        write(connection, topic, 0, counted(1), lambda: f"{len(seen)} tables")
+    with pytest.raises(ConfigurationError, match="at most 1000 characters"):
+        write(connection, topic, 1, fingerprint="x" * 1001)
+    assert visible(connection, topic) == expected(0, 0)
+
+
+def test_a_checkpoint_older_than_the_topic_is_refused(connection: Connection, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    write(connection, topic, 7)
+    with pytest.raises(ConfigurationError, match="batch 7 is in Kafka already"):
+        write(connection, topic, 5)
+
+
+def test_a_consumer_group_that_is_not_ours_is_refused(connection: Connection, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    properties = {**connection.properties, "group.id": f"id-{topic}"}
+    consumer = library().Consumer(properties)
+    consumer.commit(offsets=[library().TopicPartition(topic, 0, 3)], asynchronous=False)
+    consumer.close()
+    with pytest.raises(ConfigurationError, match=r"sink\.transactional-id-prefix"):
+        write(connection, topic, 0)
+
+
+def test_records_that_fail_leave_nothing_visible(connection: Connection, new_topic: NewTopic) -> None:
+    topic = new_topic()
+
+    def broken() -> Iterator[pa.Table]:
+        yield rows(0)
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        write(connection, topic, 0, broken())
+    too_large = pa.table({"key": [b"k"], "value": [bytes(2_000_000)]})
+    with pytest.raises(DeliveryError, match="MSG_SIZE_TOO_LARGE"):
+        write(connection, topic, 0, iter([rows(0), too_large]))
+    assert visible(connection, topic) == []
+    assert write(connection, topic, 0) == WRITTEN
+    assert visible(connection, topic) == expected(0)
+
+
+def test_a_stalled_attempt_is_locked_out(connection: Connection, new_topic: NewTopic) -> None:
+    topic = new_topic()
+
+    def stalled() -> Iterator[pa.Table]:
+        yield rows(0)
+        assert write(connection, topic, 0) == WRITTEN  # the next attempt does the whole work meanwhile
+        yield rows(0)
+
+    with pytest.raises(FencedError, match="another attempt has taken over"):
+        write(connection, topic, 0, stalled())
+    assert write(connection, topic, 0) == SKIPPED
+    assert visible(connection, topic) == expected(0)
+
+
+def test_writers_in_turn_never_use_a_stale_producer(connection: Connection, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    here, there = connection, Connection(connection.properties, patience_s=31)  # each with its own producers
+    for batch, place in enumerate([here, there, here, here, there]):
+        assert write(place, topic, batch) == WRITTEN
+    assert visible(connection, topic) == expected(0, 1, 2, 3, 4)
+
+
+class LosesAnswers:
+    """A producer whose commit takes place or not, and in both cases seems to time out."""
+
+    def __init__(self, client: Any, *, commits: bool) -> None:
+        self._client = client
+        self._commits = commits
+
+    def __len__(self) -> int:
+        return len(self._client)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def commit_transaction(self, timeout: float) -> None:
+        if self._commits:
+            self._client.commit_transaction(timeout)
+        raise library().KafkaException(library().KafkaError(library().KafkaError._TIMED_OUT))
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_lost_answer_to_a_commit_is_found_out(
+    connection: Connection, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch, commits: bool
+) -> None:
+    topic = new_topic()
+    real_write = TransactionalWriter.write
+
+    def write_with_loss(self: TransactionalWriter, *arguments: Any) -> int:
+        self._sender.client = LosesAnswers(self._sender.client, commits=commits)
+        return real_write(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TransactionalWriter, "write", write_with_loss)
+        if commits:
+            assert write(connection, topic, 0) == WRITTEN
+        else:
+            with pytest.raises(UpsertError, match="should answer within"):
+                write(connection, topic, 0)
+    assert write(connection, topic, 0) == (SKIPPED if commits else WRITTEN)
+    assert visible(connection, topic) == expected(0)
+
+
+CHILD = """
+import sys, time
+import pyarrow as pa
+from upsert.kafka.client.connection import Connection
+from upsert.kafka.client.producer import produce_once
+
+address, topic, moment = sys.argv[1:]
+
+def stop_here():
+    print("here", flush=True)
+    time.sleep(600)
+
+def fingerprint():  # asked for when Kafka has all records, and before the commit
+    if moment == "before":
+        stop_here()
+    return "2 tasks"
+
+rows = pa.table({"key": [b"a", b"b"], "value": [b"0-a", b"0-b"]})
+connection = Connection({"bootstrap.servers": address})
+produce_once(
+    connection, topic, [rows], transactional_id=f"id-{topic}", batch=0, fingerprint=fingerprint
+)
+stop_here()
+"""
+
+
+@pytest.mark.parametrize(("moment", "outcome"), [("before", WRITTEN), ("after", SKIPPED)])
+def test_a_process_killed_around_its_commit_is_replayed_right(
+    connection: Connection, new_topic: NewTopic, moment: str, outcome: Outcome
+) -> None:
+    topic = new_topic()
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD, connection.bootstrap_servers, topic, moment],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "here\n"
+        child.send_signal(signal.SIGKILL)
+    assert write(connection, topic, 0) == outcome
+    assert visible(connection, topic) == expected(0)
+
+
+def test_a_broker_that_dies_within_a_transaction_does_no_harm() -> None:
+    with LocalKafka(own=True) as broker:
+        connection = Connection({"bootstrap.servers": broker.bootstrap_servers})
+        create_topic(connection, "t", 1)
+        write(connection, "t", 0)
+        restart = threading.Thread(target=broker.restart)
+
+        def with_a_crash() -> Iterator[pa.Table]:
+            yield rows(1)
+            broker.kill()
+            restart.start()
+
+        try:
+            write(connection, "t", 1, with_a_crash())
+        except UpsertError:  # what Spark does with a failed task: it is run again
+            write(connection, "t", 1)
+        restart.join()
+        assert write(connection, "t", 1) == SKIPPED
+        assert visible(connection, "t") == expected(0, 1)
+        marker = read_marker(connection, "t", "id-t")
+        assert marker is not None
+        assert (marker.batch, marker.rows) == (1, 2)
