@@ -51,8 +51,15 @@ class KafkaConnector:
 
     @property
     def sink_key(self) -> tuple[str, ...]:
-        """The primary key of an upsert topic; other topics keep every record."""
-        return self.table.primary_key if self.table.is_upsert else ()
+        """The primary key of an upsert table, and the column that names the topic of a row.
+
+        A row that goes to another topic than before does not replace the older one. Tables of the other
+        connector keep every record.
+        """
+        if not self.table.is_upsert:
+            return ()
+        written = self.table.metadata(writing=True)
+        return (*self.table.primary_key, *(c.column.name for c in written if c.key.key == "topic"))
 
     def read_changes(self, spark: SparkSession, **options: object) -> DataFrame:
         """The topic as a streaming DataFrame; ``options`` replace those of the table."""

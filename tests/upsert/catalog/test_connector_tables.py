@@ -118,6 +118,13 @@ def test_connector_has_the_names_that_users_know(catalog: Catalog, connector: st
     assert connected(catalog).sink_key == (() if connector == "kafka" else ("word",))
 
 
+def test_column_that_names_the_topic_is_a_part_of_what_rows_replace_each_other_by(catalog: Catalog) -> None:
+    options = with_clause(topic="words;others", **{"value.format": "json"})
+    columns = "word STRING, n BIGINT, place STRING METADATA FROM 'topic'"
+    catalog.sql(f"CREATE TABLE words ({columns}, PRIMARY KEY (word) NOT ENFORCED) WITH ({options})")
+    assert connected(catalog).sink_key == ("word", "place")
+
+
 def test_table_elsewhere_is_no_store(catalog: Catalog) -> None:
     catalog.sql(words())
     path = str(definition_file(catalog).parent)
