@@ -89,8 +89,6 @@ class RecordEncoder:
                 return _header_list(values)
             case "header-list":
                 return _without_nulls(values)
-            case "topic":
-                _check_topics(self._table, values)
             case "partition":
                 _check_partitions(self._table, values)
         return values
@@ -124,9 +122,13 @@ def _without_nulls(lists: pa.ListArray) -> pa.ListArray:
     return _lists(before[lists.offsets.to_numpy()], entries.filter(pa.array(is_named)), lists)
 
 
-def _check_topics(table: KafkaTable, topics: pa.Array) -> None:
-    """Refuse rows for topics that the table does not have."""
-    for topic in topics.unique().to_pylist():
+def check_topics(table: KafkaTable, rows: pa.Table, column: str) -> None:
+    """Refuse rows for topics that the table does not have.
+
+    Raises:
+        SchemaError: with the first such topic, or NULL.
+    """
+    for topic in pc.unique(rows.column(column)).to_pylist():
         if topic is None or not _is_topic_of(table.values, topic):
             allowed = table.values["topic-pattern"] or ";".join(table.topics or ())
             raise SchemaError(

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from upsert.errors import ChangelogError
-from upsert.kafka.encode import RecordEncoder
+from upsert.kafka.encode import RecordEncoder, check_topics
 from upsert.kafka.sink_fold import check_task, one_row_per_key
 from upsert.kafka.sink_order import Effects, Rows, last_in_windows, without_befores
 from upsert.kafka.table import KafkaTable
@@ -102,11 +102,13 @@ class RecordMaker:
                 continue
             given = pa.Table.from_batches([batch])
             rows, _ = conform(layout, given, self.table.name)
+            if self._topic is not None:
+                check_topics(self.table, rows, self._topic)
             chunk = Rows(rows, self._kinds(given))
             if seen is not None:
                 seen.add(chunk)
             if self.tasks is not None:
-                check_task(rows, layout.key, self.tasks, task, self.table.name)
+                check_task(rows, self.table.primary_key, self.tasks, task, self.table.name)
             yield chunk
 
     def _kinds(self, given: pa.Table) -> pa.Array | None:
@@ -125,7 +127,7 @@ class RecordMaker:
         return None
 
     def _effects(self, chunks: Iterator[Rows]) -> Iterator[Effects]:
-        values, key = self.table.values, self.table.primary_key
+        values, key = self.table.values, self._key
         if self.is_unordered:
             folded = one_row_per_key(chunks, self._layout(), values["sequence.field"], self.table.name)
             return iter(() if folded is None else (folded,))
@@ -136,8 +138,19 @@ class RecordMaker:
         seconds = values["sink.buffer-flush.interval"] / 1000
         return last_in_windows(effects, key, max_keys, seconds, time.monotonic)
 
+    @property
+    def _topic(self) -> str | None:
+        """The column that names the topic of each row, if one does."""
+        written = self.table.metadata(writing=True)
+        return next((c.column.name for c in written if c.key.key == "topic"), None)
+
+    @property
+    def _key(self) -> tuple[str, ...]:
+        """The columns by which a record replaces another: the primary key, and the topic of the record."""
+        return self.table.primary_key if self._topic is None else (*self.table.primary_key, self._topic)
+
     def _layout(self) -> Layout:
-        key = self.table.primary_key if self.table.is_upsert else ()
+        key = self._key if self.table.is_upsert else ()
         nullable = pa.schema([field.with_nullable(True) for field in self.schema.arrow])
         return Layout(self.schema, 1, key, key, False, nullable, ())
 

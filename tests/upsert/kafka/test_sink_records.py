@@ -190,6 +190,15 @@ def test_rows_name_their_topic_where_there_are_several() -> None:
         maker(with_metadata(TOPIC), "id", "name", topic="a;b")
 
 
+@pytest.mark.parametrize("options", [{}, {"sink_row__order": "none", "sink_parallelism": "1"}])
+def test_row_that_moves_to_another_topic_is_deleted_from_its_own(options: dict[str, str]) -> None:
+    """A topic knows nothing of the others: each has a row of the key, or none."""
+    made = maker(with_metadata(TOPIC), topic="a;b", **options)
+    rows = [("-U", 1, "x", "a"), ("+U", 1, "y", "b"), ("-U", 2, "x", "a"), ("+U", 2, "y", "a")]
+    found = {(r["key"], r["topic"]): r["value"] is None for r in records(made, rows)}
+    assert found == {(b'{"id":1}', "a"): True, (b'{"id":1}', "b"): False, (b'{"id":2}', "a"): False}
+
+
 def test_topics_of_a_pattern_must_match_it() -> None:
     given = {name: text for name, text in BROKERS.items() if name != "topic"}
     options = given | {"topic-pattern": "a.*", "key.format": "json"}
