@@ -41,11 +41,11 @@ from upsert.formats.json import (
     MAP_NULL_KEY_LITERAL,
     MAP_NULL_KEY_MODE,
     TIMESTAMP_STANDARD,
-    encoded,
 )
 from upsert.formats.json_reader import JsonReader
 from upsert.formats.json_text import row_texts
 from upsert.formats.json_values import JsonDialect, parse
+from upsert.formats.scalar_texts import encoded
 from upsert.formats.text_values import shown
 from upsert.metadata_columns import MetadataKey
 from upsert.options import Option

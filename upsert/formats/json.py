@@ -7,7 +7,7 @@ NOT NULL column, is passed over without a trace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,12 +19,10 @@ from upsert.formats.base import Decoded, Decoder, Encoder, FormatContext, Side
 from upsert.formats.json_reader import JsonReader
 from upsert.formats.json_text import row_texts
 from upsert.formats.json_values import JsonDialect, check_types
+from upsert.formats.scalar_texts import encoded
 from upsert.formats.timestamps import TimestampStandard
 from upsert.metadata_columns import MetadataKey
 from upsert.options import Option
-
-ROWS_AT_ONCE: Final = 16_384
-"""How many rows are written at once: few enough that their texts stay in the processor's cache."""
 
 FAIL_ON_MISSING_FIELD: Final = Option(
     "fail-on-missing-field", options.boolean, "whether a message without one of the fields is bad", False
@@ -96,12 +94,6 @@ class _Encoder:
 
     def _texts(self, batch: pa.RecordBatch) -> pa.Array:
         return row_texts(batch.columns, self._fields, self._dialect, batch.num_rows)
-
-
-def encoded(rows: pa.Table, texts: Callable[[pa.RecordBatch], pa.Array]) -> pa.Array:
-    """The messages of all rows, made from some thousands at a time."""
-    batches = rows.to_batches(max_chunksize=ROWS_AT_ONCE)
-    return pa.concat_arrays([pa.array([], pa.binary()), *(texts(b).cast(pa.binary()) for b in batches)])
 
 
 @dataclass(frozen=True)

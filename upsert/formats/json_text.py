@@ -15,9 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert.errors import SchemaError
-from upsert.formats import base64_columns
 from upsert.formats.json_values import JsonDialect
-from upsert.formats.timestamps import format_column
+from upsert.formats.scalar_texts import scalar_texts
 
 _NEEDS_ESCAPE: Final = np.zeros(256, dtype=np.bool_)
 _NEEDS_ESCAPE[:32] = True
@@ -98,15 +97,11 @@ def _texts(column: pa.Array, type_: pa.DataType, dialect: JsonDialect) -> tuple[
         return "{", _map_texts(column, type_, dialect), "}"
     if type_ == pa.string():
         return '"', escaped(column), '"'
-    if type_ == pa.binary():
-        return '"', base64_columns.encode(column), '"'
-    if pa.types.is_temporal(type_):
-        return '"', format_column(column, dialect.timestamps), '"'
+    if type_ == pa.binary() or pa.types.is_temporal(type_):
+        return '"', scalar_texts(column, dialect.timestamps), '"'
     if pa.types.is_floating(type_):
         return "", _float_texts(column), ""
-    if pa.types.is_decimal(type_):
-        return "", decimal_texts(column, is_plain=dialect.decimal_as_plain_number), ""
-    return "", column.cast(pa.string()), ""
+    return "", scalar_texts(column, dialect.timestamps, is_plain=dialect.decimal_as_plain_number), ""
 
 
 def _lists(column: pa.Array, elements: pa.Array) -> pa.Array:
@@ -153,23 +148,8 @@ def _present_bytes(texts: pa.Array) -> np.ndarray:
 
 
 def _float_texts(column: pa.Array) -> pa.Array:
-    texts = column.cast(pa.string())
+    """Numbers, and strings for those that JSON has no number for."""
+    texts = scalar_texts(column)
     if pc.all(pc.is_finite(column)).as_py() is not False:
         return texts
-    texts = pc.if_else(pc.is_nan(column), '"NaN"', texts)
-    texts = pc.if_else(pc.equal(column, float("inf")), '"Infinity"', texts)
-    return pc.if_else(pc.equal(column, float("-inf")), '"-Infinity"', texts)
-
-
-def decimal_texts(column: pa.Array, *, is_plain: bool) -> pa.Array:
-    """Decimals as numbers: small ones like ``1E-8``, or plain ones only; zero is ``0`` either way."""
-    texts = column.cast(pa.string())
-    is_scientific = pc.match_substring(texts, "E")
-    if not pc.any(is_scientific).as_py():
-        return texts
-    texts = pc.if_else(pc.and_(is_scientific, pc.equal(column, pa.scalar(0, column.type))), "0", texts)
-    if not is_plain:
-        return texts
-    is_scientific = pc.match_substring(texts, "E").fill_null(False)
-    small = [f"{value:f}" for value in column.filter(is_scientific).to_pylist()]
-    return pc.replace_with_mask(texts, is_scientific, pa.array(small, pa.string()))
+    return pc.if_else(pc.is_finite(column), texts, pc.binary_join_element_wise('"', texts, '"', ""))
