@@ -1,0 +1,127 @@
+"""Topics as tables of a catalog, on a real broker: DDL, then the same calls as for managed tables."""
+
+import uuid
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from tests.upsert.formats.registry_double import registry_double
+from upsert.catalog.catalog import Catalog
+from upsert.kafka.testing import LocalKafka
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+USERS = "CREATE TABLE {} (id BIGINT, name STRING, at TIMESTAMP{}, PRIMARY KEY (id) NOT ENFORCED)"
+MORNING = datetime.now(UTC).replace(hour=0, minute=0, second=1, microsecond=0)
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    return Catalog(tmp_path / "warehouse")
+
+
+def with_clause(**options: str) -> str:
+    named = {key.replace("__", "-").replace("_", "."): value for key, value in options.items()}
+    return "WITH (" + ", ".join(f"'{key}' = '{value}'" for key, value in named.items()) + ")"
+
+
+def run(writer: DataStreamWriter, checkpoint: Path) -> None:
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    query.awaitTermination()
+
+
+def users(*rows: tuple[int, str | None, datetime | None, str]) -> pa.Table:
+    names = ["id", "name", "at", "_row_kind"]
+    return pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
+
+
+def test_managed_table_flows_through_a_topic_into_another_one(
+    spark: SparkSession, catalog: Catalog, kafka: LocalKafka, tmp_path: Path
+) -> None:
+    """With a schema registry, a key format of its own, and a time that is metadata of the records."""
+    with registry_double() as registry:
+        options = with_clause(
+            connector="upsert-kafka",
+            topic=f"users-{uuid.uuid4().hex[:8]}",
+            topic_partitions="2",
+            properties_bootstrap_servers=kafka.bootstrap_servers,
+            key_format="raw",
+            value_format="avro-confluent",
+            value_avro__confluent_url=registry.url,
+            value_fields__include="EXCEPT_KEY",
+        )
+        catalog.sql(USERS.format("source", ""))
+        catalog.sql(f"{USERS.format('topic', ' METADATA FROM' + repr('timestamp'))} {options}")
+        catalog.sql(USERS.format("copy", ""))
+
+        def flow() -> None:
+            run(catalog.write_changes(catalog.read_changes(spark, "source"), "topic"), tmp_path / "to")
+            run(catalog.write_changes(catalog.read_changes(spark, "topic"), "copy"), tmp_path / "from")
+
+        def rows(name: str) -> Counter[Any]:
+            return Counter(tuple(row) for row in catalog.read(spark, name).collect())
+
+        source = catalog.table("source")
+        source.write(users((1, "ann", MORNING, "+I"), (2, "bob", MORNING, "+I"), (3, None, MORNING, "+I")))
+        flow()
+        assert rows("topic") == rows("copy") == rows("source")
+        source.write(users((1, "anna", MORNING, "+U"), (2, None, None, "-D")))
+        flow()
+        assert rows("topic") == rows("copy") == rows("source")
+        assert sum(rows("copy").values()) == 2
+        assert len(registry.schemas) == 1
+    state = Path(catalog.warehouse) / "topic" / "state"
+    assert any(state.iterdir())
+    catalog.sql("DROP TABLE topic")
+    assert not state.exists()
+
+
+def test_metadata_is_written_and_read_at_any_place(
+    spark: SparkSession, catalog: Catalog, kafka: LocalKafka, tmp_path: Path
+) -> None:
+    """Flink's case MD01: NULL headers come back as an empty map."""
+    topic = f"md01-{uuid.uuid4().hex[:8]}"
+    options = with_clause(
+        connector="kafka",
+        topic=topic,
+        topic_partitions="1",
+        properties_bootstrap_servers=kafka.bootstrap_servers,
+        value_format="avro",
+    )
+    written = (
+        "physical_1 STRING, physical_2 INT, {time}{h}, headers MAP<STRING, BYTES>{h}, physical_3 BOOLEAN"
+    )
+    catalog.sql(f"CREATE TABLE given ({written.format(time='`timestamp` TIMESTAMP', h='')})")
+    catalog.sql(
+        f"""
+        CREATE TABLE md01 (
+            physical_1 STRING,
+            physical_2 INT,
+            `timestamp-type` STRING METADATA VIRTUAL,
+            `timestamp` TIMESTAMP(3) WITH LOCAL TIME ZONE METADATA,
+            `leader-epoch` INT METADATA VIRTUAL,
+            `headers` MAP<STRING, BYTES> METADATA,
+            `partition` INT METADATA VIRTUAL,
+            `topic` STRING METADATA VIRTUAL,
+            physical_3 BOOLEAN
+        ) {options}
+        """
+    )
+    headers = [("k1", b"\xc0\xff\xee"), ("k2", b"\xba\xbe\x01")]
+    today = datetime.now(UTC).replace(microsecond=123_000)  # a broker deletes what is older than a week
+    at = [today, today - timedelta(days=1)]
+    values = [["data 1", "data 2"], [1, 2], at, [headers, None], [True, False]]
+    catalog.table("given").write(pa.table(values, schema=catalog.table("given").schema.arrow))
+    run(catalog.write_changes(catalog.read_changes(spark, "given"), "md01"), tmp_path / "checkpoint")
+    found = [tuple(row) for row in catalog.read(spark, "md01").orderBy("physical_1").collect()]
+    plain = [moment.replace(tzinfo=None) for moment in at]
+    assert [(*row[:2], row[2], row[3].replace(tzinfo=None), *row[4:]) for row in found] == [
+        ("data 1", 1, "CreateTime", plain[0], 0, dict(headers), 0, topic, True),
+        ("data 2", 2, "CreateTime", plain[1], 0, {}, 0, topic, False),
+    ]
