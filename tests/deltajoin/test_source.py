@@ -185,7 +185,11 @@ def shard_of(*blobs: bytes) -> list[pa.RecordBatch]:
 def test_a_damaged_blob_is_an_error(spec: DeltaJoinSpec, cut: int) -> None:
     (blob,) = encode(Step(spec.fingerprint, VERSION, VERSION), 0, CHANGES)
     with pytest.raises(BrokenPayloadError, match="run the micro-batch again"):
-        list(JoinShard(spec)(shard_of(blob[:cut] if cut >= 0 else blob.replace(b"fingerprint", b"FINGERPRINT"))))
+        list(
+            JoinShard(spec)(
+                shard_of(blob[:cut] if cut >= 0 else blob.replace(b"fingerprint", b"FINGERPRINT"))
+            )
+        )
 
 
 def test_blobs_of_another_join_or_step_are_an_error(spec: DeltaJoinSpec) -> None:
