@@ -101,6 +101,7 @@ class _Builder:
         attributes = [self.catalyst.kept(column.ref) for column in columns if column.ref is not None]
         schema = self.catalyst.struct(attributes)
         reader = self.catalyst.session.readStream.format(topic.source).options(**topic.options)
+        reader = reader if topic.label is None else reader.name(topic.label)
         source = self.catalyst.analyzed(reader.schema(schema).load())
         return self.renamed(source, {column.name: column for column in columns}, str(topic))
 

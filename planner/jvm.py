@@ -108,6 +108,11 @@ class Catalyst:
         """Format and options of a streaming relation."""
         return str(node.sourceName()), {str(k): str(v) for k, v in dict(node.extraOptions()).items()}
 
+    def label(self, node: JavaObject) -> str | None:
+        """The name that the user gave a streaming relation with `readStream.name(…)`."""
+        found = node.sourceIdentifyingName()
+        return str(found.name()) if self.class_name(found) == "UserProvided" else None
+
     def struct(self, attributes: Iterable[JavaObject]) -> StructType:
         """Attributes as a schema, with the comments in which METADATA columns may have been declared."""
         fields = [

@@ -7,6 +7,7 @@ a topic of Kafka is what the query declares; no broker is asked.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from pyspark.sql import DataFrame
@@ -126,11 +127,9 @@ class _Reader:
         connector = _CONNECTORS.get(name.lower())
         if connector is None:
             return Relation(name, columns, is_streaming=True, ref=ref)
-        topic = topic_of(
-            declared(connector, options, self.catalyst.struct(self.catalyst.output(node))),
-            name.lower(),
-            options,
-        )
+        asked = self.catalyst.struct(self.catalyst.output(node))
+        topic = topic_of(declared(connector, options, asked), options)
+        topic = replace(topic, source=name.lower(), label=self.catalyst.label(node))
         if topic.mode is Mode.ROWS:
             return Relation(name, columns, is_streaming=True, topic=topic, ref=ref)
         return Changelog(topic.name, columns, topic, ref=ref)
@@ -214,11 +213,10 @@ def _input_of_normalize(node: Opaque) -> Plan:
     return below.inputs[0]
 
 
-def topic_of(table: KafkaTable, source: str, options: Mapping[str, str]) -> KafkaTopic:
-    """What the planner needs of a topic that a query reads in the Spark format `source`."""
+def topic_of(table: KafkaTable, options: Mapping[str, str]) -> KafkaTopic:
+    """What the planner needs of a topic that a query reads with these options."""
     name = ";".join(table.topics) if table.topics is not None else table.values["topic-pattern"]
-    mode = _mode(table)
-    return KafkaTopic(name, table.schema, mode, RecordRange.of(table.values), source, options)
+    return KafkaTopic(name, table.schema, _mode(table), RecordRange.of(table.values), options=options)
 
 
 def _mode(table: KafkaTable) -> Mode:

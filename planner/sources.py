@@ -122,6 +122,7 @@ class KafkaTopic:
         mode: what the query gets.
         range: which records are read.
         source: the Spark format.
+        label: the name that the user gave the source, by which checkpoints know it.
         options: those of the query, by key in lower case; they may hold secrets.
     """
 
@@ -130,6 +131,7 @@ class KafkaTopic:
     mode: Mode
     range: RecordRange = field(default_factory=RecordRange)
     source: str = field(default="upsert-kafka", compare=False)
+    label: str | None = field(default=None, compare=False)
     options: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def as_upserts(self) -> KafkaTopic:

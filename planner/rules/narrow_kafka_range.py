@@ -16,7 +16,9 @@ def narrow_kafka_range(node: Plan, settings: Settings) -> Plan | None:  # noqa: 
     """Hand what a filter says of a record's partition, offset and time to the source, as its options.
 
     Only what `planner.ranges` translates, in addition to what the query's own options say. The filter
-    itself stays. A source with a normalizer is left alone: it must see every change of a key.
+    itself stays. A source with a normalizer is left alone: it must see every change of a key. A query that
+    goes on from its checkpoint with a wider filter finds what it left unread, except what lies before
+    the offsets at which it began.
 
         Filter (place#3 >= 100)                        Filter (place#3 >= 100)
           Stream topic clicks rows […]           =>      Stream topic clicks rows where offset >= 100 […]

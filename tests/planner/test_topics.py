@@ -46,9 +46,9 @@ def clicks(spark: SparkSession) -> Reader:
     upsert.register(spark)
     own = {"columns": f"user BIGINT, url STRING, {METADATA}", "topic": "clicks;taps", "format": "json"}
 
-    def read(**options: str) -> DataFrame:
-        given = {**own, **BROKERS, **options}
-        return spark.readStream.format("kafka-changelog").options(**given).load()
+    def read(named: str | None = None, **options: str) -> DataFrame:
+        reader = spark.readStream.format("kafka-changelog").options(**{**own, **BROKERS, **options})
+        return (reader if named is None else reader.name(named)).load()
 
     return read
 
@@ -133,6 +133,18 @@ def test_filters_on_metadata_narrow_what_is_read(clicks: Reader) -> None:
     counted = df.withWatermark("at", "1 minute").groupBy(F.window("at", "1 minute")).count()
     assert first_line_of_leaf(planner.optimize(counted)) == first_line_of_leaf(df)
     planner.check_sink(df)
+
+
+def test_name_of_a_source_stays_its_name(spark: SparkSession, clicks: Reader) -> None:
+    """A checkpoint may know the source by it."""
+    option = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+    spark.conf.set(option, "true")
+    try:
+        df = clicks(named="taps").filter("place > 5")
+        plan = planner.optimize(df)._jdf.queryExecution().analyzed().toString()
+    finally:
+        spark.conf.unset(option)
+    assert 'name="taps"' in plan
 
 
 def test_range_comes_in_addition_to_the_users_options(clicks: Reader) -> None:
