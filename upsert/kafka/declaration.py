@@ -44,6 +44,11 @@ def declared(connector: str, given: Mapping[str, str], asked: StructType | None 
     Raises:
         ConfigurationError: an option is unknown, missing or wrong, or nothing declares the columns.
         SchemaError: the columns are none that the connector and its formats can serve.
+
+    >>> given = {"columns": "word STRING, n BIGINT", "primary-key": "word", "topic": "words"}
+    >>> given |= {"properties.bootstrap.servers": "localhost:9092", "key.format": "raw", "format": "json"}
+    >>> struct_of(declared("upsert-kafka", given)).simpleString()
+    'struct<word:string,n:bigint,_row_kind:string>'
     """
     of = SPARK_FORMATS[connector]
     own = {name: text for name, text in given.items() if name.lower() not in (COLUMNS, PRIMARY_KEY)}

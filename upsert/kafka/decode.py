@@ -64,6 +64,15 @@ class RecordDecoder:
         table: the table.
         topic: the topic that the records are from.
         hidden: metadata that is needed beside the table's columns.
+
+    >>> from upsert.schema import TableSchema
+    >>> schema = TableSchema.of({"k": pa.string(), "v": pa.string()}, primary_key=["k"])
+    >>> given = {"topic": "t", "properties.bootstrap.servers": "localhost:9092", "key.format": "raw"}
+    >>> given |= {"format": "raw", "value.fields-include": "EXCEPT_KEY"}
+    >>> decoder = RecordDecoder(KafkaTable.of("upsert-kafka", schema, given), "t")
+    >>> records = pa.table({"key": [b"a", b"b"], "value": [b"x", None], "offset": [0, 1]})
+    >>> decoder.decode(records).rows.to_pylist()
+    [{'k': 'a', 'v': 'x', '_row_kind': '+U'}, {'k': 'b', 'v': None, '_row_kind': '-D'}]
     """
 
     def __init__(self, table: KafkaTable, topic: str, hidden: Sequence[MetadataColumn] = ()) -> None:

@@ -1,4 +1,4 @@
-"""Reads what is new in an upsert topic as a changelog, and prints it; for a master of its own.
+"""Reads an upsert topic as a changelog in several micro-batches, and prints it; for a master of its own.
 
 Arguments: the brokers, the topic, a folder for checkpoint and state.
 """
@@ -21,6 +21,7 @@ def main(brokers: str, topic: str, folder: str) -> None:
         .option("properties.bootstrap.servers", brokers)
         .option("key.format", "json")
         .option("value.format", "json")
+        .option("max-rows-per-trigger", "3")
         .option("state.path", f"{folder}/state")
         .load()
     )
