@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from upsert.kafka.testing import BOOTSTRAP_VARIABLE
+
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
 OUTPUT = "\n# Output:\n"
@@ -21,14 +23,27 @@ def expected_output(text: str) -> str:
     return "\n".join(line.removeprefix("#").removeprefix(" ") for line in comment.splitlines())
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
-def test_example_prints_what_its_comment_says(example: Path, tmp_path: Path) -> None:
+def needs(example: Path) -> list[pytest.MarkDecorator]:
+    """The marks of what an example starts."""
+    starts = {"SparkSession": pytest.mark.spark, "LocalKafka": pytest.mark.kafka}
+    return [mark for name, mark in starts.items() if name in example.read_text()]
+
+
+@pytest.mark.parametrize(
+    "example", [pytest.param(example, marks=needs(example), id=example.stem) for example in EXAMPLES]
+)
+def test_example_prints_what_its_comment_says(
+    example: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    if pytest.mark.kafka in needs(example):
+        environment[BOOTSTRAP_VARIABLE] = request.getfixturevalue("kafka").bootstrap_servers
     run = subprocess.run(
         [sys.executable, str(example)],
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable},
+        env=environment,
         timeout=600,
         check=False,
     )
@@ -43,4 +58,11 @@ def test_example_is_short(example: Path) -> None:
 
 
 def test_there_are_examples() -> None:
-    assert [example.stem for example in EXAMPLES][:2] == ["01_managed_table", "02_delta_join"]
+    assert [example.stem for example in EXAMPLES][:6] == [
+        "01_managed_table",
+        "02_delta_join",
+        "03_read_an_upsert_topic",
+        "04_kafka_to_kafka",
+        "05_debezium_topic_to_managed_table",
+        "06_aggregate_into_an_upsert_topic",
+    ]
