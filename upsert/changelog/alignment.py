@@ -7,11 +7,13 @@ The committed images know them, and later batches go on from these images, so wh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from upsert.changelog.line import Flags, Ints, Keyed, earlier, ticks_of
+from upsert.changelog.line import Flags, Keyed, earlier, ticks_of
 from upsert.changelog.newest import NewestImages
 from upsert.changelog.normalizer import group_by_key, images_of, normalize_keyed, split_kinds
 from upsert.changelog.rules import Expiry, Rules
@@ -45,14 +47,21 @@ def alignment(
     count = rows.num_rows
     keys = pa.concat_tables([_columns(part, rules.key) for part in (rows, own.changed)])
     groups = group_by_key(keys, rules.key)
-    if rules.order_by:
-        _check_not_newer(rows, own.changed, groups.of, rules)
     undone = own.changed.take(pa.array(groups.firsts[groups.firsts >= count] - count))
+    before, numbers = NewestImages.above(base, rules.key).meet(undone)
+    if rules.order_by:
+        _check_not_newer(own.changed, [rows, before.rows], rules)
     if rules.expiry is not None:
         is_touched = np.isin(groups.of[:count], groups.of[count:])
         kept = is_there | is_touched | ~_is_expired(rows, rules.expiry, is_there)
         rows, is_there = rows.filter(pa.array(kept)), is_there[kept]
-    goals = [_deletes_told(Keyed(rows, is_there, np.arange(rows.num_rows))), *_as_before(base, undone, rules)]
+    is_gone = ~np.isin(numbers, before.groups)
+    gone = undone.filter(pa.array(is_gone))
+    goals = [
+        _deletes_told(Keyed(rows, is_there, np.arange(rows.num_rows))),
+        _deletes_told(before),
+        Keyed(gone, np.zeros(gone.num_rows, np.bool_), numbers[is_gone]),
+    ]
     names = schema.names
     aims = pa.concat_tables([_columns(goal.rows, names) for goal in goals])
     images, numbers = own.meet(aims)
@@ -74,14 +83,6 @@ def _deletes_told(images: Keyed) -> Keyed:
     return images._replace(is_value=images.is_value & images_of(images.rows, images.groups).is_value)
 
 
-def _as_before(base: Snapshot, undone: pa.Table, rules: Rules) -> list[Keyed]:
-    """What keys were at the start, of which the replay knows changes that were not committed."""
-    before, numbers = NewestImages.above(base, rules.key).meet(undone)
-    is_gone = ~np.isin(numbers, before.groups)
-    gone = undone.filter(pa.array(is_gone))
-    return [_deletes_told(before), Keyed(gone, np.zeros(gone.num_rows, np.bool_), numbers[is_gone])]
-
-
 def _is_expired(rows: pa.Table, expiry: Expiry, is_there: Flags) -> Flags:
     """Deleted images that were dropped for their age, with nothing to tell."""
     ticks, is_known = ticks_of(rows.column(expiry.time))
@@ -92,15 +93,18 @@ def _is_expired(rows: pa.Table, expiry: Expiry, is_there: Flags) -> Flags:
     return is_known & (ticks < limit)
 
 
-def _check_not_newer(rows: pa.Table, changed: pa.Table, groups: Ints, rules: Rules) -> None:
-    """Refuse a replay that knows newer rows: the next batch would never see them."""
-    together = pa.concat_tables([_columns(part, rules.orders) for part in (changed, rows)])
-    by_own_first = np.concatenate([groups[len(rows) :], groups[: len(rows)]])
-    order = order_by([pa.array(by_own_first), *together.columns]).rows
-    group = by_own_first[order]
-    is_own_after_committed = (order[1:] < len(changed)) & (group[1:] == group[:-1])
-    if is_own_after_committed.any():
-        row = changed.select(rules.key).slice(int(order[1:][is_own_after_committed][0]), 1)
+def _check_not_newer(changed: pa.Table, ends: Sequence[pa.Table], rules: Rules) -> None:
+    """Refuse a replay that knows newer rows than the images it should end with: later batches lack them."""
+    own = changed.filter(pc.equal(changed.column(ROW_KIND_COLUMN), RowKind.UPDATE_AFTER.value))
+    columns = (*rules.key, *rules.orders)
+    together = pa.concat_tables([_columns(part, columns) for part in (own, *ends)])
+    groups = group_by_key(together, rules.key).of
+    order = order_by([pa.array(groups), *(together.column(name) for name in rules.orders)]).rows
+    # of equal order the own row stands first: it must, and one of the others must follow
+    group, is_own = groups[order], order < own.num_rows
+    is_last = np.append(group[1:] != group[:-1], True)[: len(order)]
+    if (is_own & is_last).any():
+        row = own.select(rules.key).slice(int(order[is_own & is_last][0]), 1)
         raise MissingStateError(
             "normalize: a batch that is run again must have no newer rows than at first, got one of key "
             f"{row.to_pylist()[0]!r}; the checkpoint is older than the images: restore both together, or "

@@ -24,17 +24,17 @@ def bucket_ids(buckets: int) -> npt.NDArray[np.int32]:
     start, step = 0, 16 * buckets
     while (found < 0).any():
         numbers = np.arange(start, start + step)
-        bucket, first = np.unique(np.mod(spark_hash(numbers), buckets), return_index=True)
+        bucket, first = np.unique(np.mod(murmur3(numbers), buckets), return_index=True)
         missing = found[bucket] < 0
         found[bucket[missing]] = numbers[first[missing]]
         start += step
     return found.astype(np.int32)
 
 
-def spark_hash(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def murmur3(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Spark SQL's ``hash(number)`` of INT values: Murmur3, as signed 32-bit numbers.
 
-    >>> spark_hash(np.array([0, 1])).tolist()
+    >>> murmur3(np.array([0, 1])).tolist()
     [933211791, -559580957]
     """
     mixed = _times(_rotated(_times(numbers.astype(np.uint64) & _MASK, 0xCC9E2D51), 15), 0x1B873593)

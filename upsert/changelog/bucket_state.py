@@ -105,6 +105,7 @@ def _in_table(
         spec.schema,
         name,
         beginning=0,
+        keep=spec.keep,
         order_by=spec.rules.order_by,
         drop_every=_DROP_EVERY,
     )

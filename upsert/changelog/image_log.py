@@ -30,6 +30,7 @@ from upsert.changelog.newest import NewestImages
 from upsert.changelog.normalizer import normalize_keyed
 from upsert.changelog.positions import Positions
 from upsert.changelog.rules import Expiry, Rules
+from upsert.changelog.spec import KEEP
 from upsert.errors import ConfigurationError
 from upsert.schema import TableSchema
 from upsert.store.layout import Layout
@@ -37,8 +38,6 @@ from upsert.store.rows import conform
 from upsert.store.snapshot import Snapshot
 from upsert.store.table import Table
 
-KEEP: Final = 100
-"""Spark's ``spark.sql.streaming.minBatchesToRetain``: so far back a query can be made to start again."""
 DROP_EVERY: Final = 1 << 20
 """Positions after which expired images are looked for, among all of them."""
 

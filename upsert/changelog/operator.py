@@ -78,10 +78,9 @@ def normalize(
 
     Set ``spark.sql.execution.arrow.maxRecordsPerBatch`` to 100000: rows in larger pieces are faster.
 
-    Example::
-
-        changes = upsert.normalize(events, key=["id"], order_by="updated_at")
-        catalog.write_changes(changes, "current").option("checkpointLocation", "checkpoint").start()
+    >>> events = spark.readStream.format("rate").load().selectExpr("value % 5 AS id", "value", "timestamp")
+    >>> normalize(events, key=["id"], order_by="timestamp", buckets=2).columns
+    ['id', 'value', 'timestamp', '_row_kind']
 
     Args:
         df: a stream with columns of types that a table can have. With a column ``_row_kind``, ``-U`` and
@@ -94,7 +93,8 @@ def normalize(
             before is ``+I`` again, and nothing is taken back; equal rows give ``-U`` and ``+U``, as in Flink.
         time: for ``ttl``, a column of TIMESTAMP or of BIGINT milliseconds; None: the first TIMESTAMP in
             ``order_by``.
-        state_path: a folder on a disk that driver and executors share; below it each query has its own.
+        state_path: a folder on a disk that driver and executors share. Below it each query has its own,
+            named by the query's id; delete that together with the checkpoint, never alone.
         buckets: groups of keys, fixed for a checkpoint's life; None: ``spark.sql.shuffle.partitions``, which
             is the number of Spark's state stores.
         max_state_bytes: limit for the rows of one bucket in the state store.
@@ -110,8 +110,10 @@ def normalize(
         raise ConfigurationError(
             "normalize needs a streaming DataFrame, got a batch one; in batch, Table.write keeps the last row"
         )
+    conf = df.sparkSession.conf
     if buckets is None:
-        buckets = int(str(df.sparkSession.conf.get("spark.sql.shuffle.partitions")))
+        buckets = int(str(conf.get("spark.sql.shuffle.partitions")))
+    keep = int(str(conf.get("spark.sql.streaming.minBatchesToRetain")))
     identity, order = _names(key), _names(order_by)
     if not order:
         raise ConfigurationError("normalize: order_by must name at least one column, got none")
@@ -120,7 +122,7 @@ def normalize(
     expiry = None if ttl is None else _expiry(ttl, time, order, schema)
     rules = Rules(identity, tuple(columns if compare is None else compare), order, expiry)
     folder = None if state_path is None else paths.table_folder(state_path)
-    spec = NormalizeSpec(schema, rules, buckets, folder, max_state_bytes)
+    spec = NormalizeSpec(schema, rules, buckets, folder, max_state_bytes, keep)
     return (
         df.mapInArrow(Pack(spec), _PACKED)
         .groupBy("bucket")

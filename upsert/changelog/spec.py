@@ -10,6 +10,8 @@ from upsert.changelog.rules import Rules
 from upsert.errors import ConfigurationError
 from upsert.schema import TableSchema
 
+KEEP: Final = 100
+"""Spark's ``spark.sql.streaming.minBatchesToRetain``: so far back a query can be made to start again."""
 MAX_STATE_BYTES: Final = 32 << 20
 """Images of one bucket that are kept in Spark's state store, which writes all of them in every batch."""
 
@@ -24,6 +26,7 @@ class NormalizeSpec:
         buckets: number of groups of keys.
         state_path: absolute folder for images in tables; None: in the state store.
         max_state_bytes: limit for a bucket's images in the state store.
+        keep: batches that can still be run again from images in tables.
 
     Raises:
         ConfigurationError: a number is below 1.
@@ -35,10 +38,12 @@ class NormalizeSpec:
     buckets: int
     state_path: str | None = None
     max_state_bytes: int = MAX_STATE_BYTES
+    keep: int = KEEP
 
     def __post_init__(self) -> None:
         """Check at the driver what every task relies on."""
-        for name, number in (("buckets", self.buckets), ("max_state_bytes", self.max_state_bytes)):
+        for name in ("buckets", "max_state_bytes", "keep"):
+            number = getattr(self, name)
             if number < 1:
                 raise ConfigurationError(f"normalize: {name} must be a positive integer, got {number!r}")
         self.rules.check(self.schema.arrow)

@@ -234,6 +234,8 @@ def test_a_replay_of_ordered_rows_may_have_lost_rows_but_not_gained_newer_ones(t
         MissingStateError, match=r"no newer rows than at first, got one of key \{'word': 'a'\}"
     ):
         advance(log, 1, 2, "+U a 3 21")
+    with pytest.raises(MissingStateError, match=r"got one of key \{'word': 'z'\}"):
+        advance(log, 1, 2, "+U a 2 20", "+U z 1 5")
 
 
 @dataclass
