@@ -35,16 +35,17 @@ from upsert.formats.cdc_json import (
     timestamps,
     with_metadata,
 )
-from upsert.formats.json import (
+from upsert.formats.json_dialect import (
     DECIMAL_AS_PLAIN_NUMBER,
     IGNORE_PARSE_ERRORS,
     MAP_NULL_KEY_LITERAL,
     MAP_NULL_KEY_MODE,
     TIMESTAMP_STANDARD,
+    JsonDialect,
 )
 from upsert.formats.json_reader import JsonReader
 from upsert.formats.json_text import row_texts
-from upsert.formats.json_values import JsonDialect, parse
+from upsert.formats.json_values import parse
 from upsert.formats.scalar_texts import encoded
 from upsert.formats.text_values import shown
 from upsert.metadata_columns import MetadataKey

@@ -13,50 +13,24 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from upsert import options
 from upsert.errors import ConfigurationError
 from upsert.formats.base import Decoded, Decoder, Encoder, FormatContext, Side
+from upsert.formats.json_dialect import (
+    DECIMAL_AS_PLAIN_NUMBER,
+    FAIL_ON_MISSING_FIELD,
+    IGNORE_NULL_FIELDS,
+    IGNORE_PARSE_ERRORS,
+    MAP_NULL_KEY_LITERAL,
+    MAP_NULL_KEY_MODE,
+    TIMESTAMP_STANDARD,
+    JsonDialect,
+)
 from upsert.formats.json_reader import JsonReader
 from upsert.formats.json_text import row_texts
-from upsert.formats.json_values import JsonDialect, check_types
+from upsert.formats.json_values import check_types
 from upsert.formats.scalar_texts import encoded
-from upsert.formats.timestamps import TimestampStandard
 from upsert.metadata_columns import MetadataKey
 from upsert.options import Option
-
-FAIL_ON_MISSING_FIELD: Final = Option(
-    "fail-on-missing-field", options.boolean, "whether a message without one of the fields is bad", False
-)
-IGNORE_PARSE_ERRORS: Final = Option(
-    "ignore-parse-errors",
-    options.boolean,
-    "whether bad values become NULL and unreadable messages are passed over",
-    False,
-)
-TIMESTAMP_STANDARD: Final = Option(
-    "timestamp-format.standard",
-    options.one_of(*TimestampStandard),
-    "how times are written: SQL, ISO-8601 or ISO-8601-WITH-OFFSET",
-    TimestampStandard.SQL.value,
-)
-# A NULL key is no part of an Arrow or Spark map. The two options are known so that a table definition that
-# Flink takes is taken here; no value that they speak of ever arrives.
-MAP_NULL_KEY_MODE: Final = Option(
-    "map-null-key.mode",
-    options.one_of("fail", "drop", "literal"),
-    "what is written for a map's NULL key: FAIL, DROP or LITERAL",
-    "fail",
-)
-MAP_NULL_KEY_LITERAL: Final = Option(
-    "map-null-key.literal", options.text, "the name written for a NULL key in mode LITERAL", "null"
-)
-DECIMAL_AS_PLAIN_NUMBER: Final = Option(
-    "encode.decimal-as-plain-number", options.boolean, "whether 0.00000001 is never written as 1E-8", False
-)
-IGNORE_NULL_FIELDS: Final = Option(
-    "encode.ignore-null-fields", options.boolean, "whether NULLs are left out of what is written", False
-)
-
 
 OPTIONS: Final = (
     FAIL_ON_MISSING_FIELD,

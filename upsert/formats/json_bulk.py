@@ -25,7 +25,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from upsert.formats.json_values import MAX_DEPTH, JsonDialect, Number, parse
+from upsert.formats.json_dialect import JsonDialect
+from upsert.formats.json_values import MAX_DEPTH, Number, parse
 from upsert.formats.text_values import BadValueError, read_column
 
 Places = npt.NDArray[np.int64]

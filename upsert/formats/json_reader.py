@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from upsert.formats.base import BadMessage, Decoded
 from upsert.formats.json_bulk import BulkReader
-from upsert.formats.json_values import JsonDialect, parse, struct_converter
+from upsert.formats.json_dialect import JsonDialect
+from upsert.formats.json_values import parse, struct_converter
 from upsert.formats.text_values import BadValueError
 
 _MESSAGES_AT_ONCE: Final = 8192

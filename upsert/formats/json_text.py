@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert.errors import SchemaError
-from upsert.formats.json_values import JsonDialect
+from upsert.formats.json_dialect import JsonDialect
 from upsert.formats.scalar_texts import scalar_texts
 
 _NEEDS_ESCAPE: Final = np.zeros(256, dtype=np.bool_)

@@ -18,19 +18,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from json.encoder import encode_basestring
-from typing import Any, Final, NoReturn, Self
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import pyarrow as pa
 
 from upsert import types
 from upsert.errors import SchemaError
+from upsert.formats.json_dialect import JsonDialect
 from upsert.formats.text_values import BadValueError, integer_range, scalar_reader, shown
-from upsert.formats.timestamps import TimestampStandard
 
 MAX_DEPTH: Final = 200
 """How deep arrays and objects may lie in each other; a message that goes deeper is bad."""
@@ -46,32 +45,6 @@ _STEPS[list(b"[{")] = 1
 _STEPS[list(b"]}")] = -1
 
 Converter = Callable[[Any], Any]
-
-
-@dataclass(frozen=True)
-class JsonDialect:
-    """How JSON is read and written: the values of the options that the JSON formats share."""
-
-    timestamps: TimestampStandard = TimestampStandard.SQL
-    fail_on_missing_field: bool = False
-    ignore_parse_errors: bool = False
-    decimal_as_plain_number: bool = False
-    ignore_null_fields: bool = False
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Self:
-        """The dialect that the options of a format ask for; a format without some option has its default."""
-        keys = {
-            "timestamp-format.standard": "timestamps",
-            "fail-on-missing-field": "fail_on_missing_field",
-            "ignore-parse-errors": "ignore_parse_errors",
-            "encode.decimal-as-plain-number": "decimal_as_plain_number",
-            "encode.ignore-null-fields": "ignore_null_fields",
-        }
-        found = {name: options[key] for key, name in keys.items() if key in options}
-        if "timestamps" in found:
-            found["timestamps"] = TimestampStandard(found["timestamps"])
-        return cls(**found)
 
 
 class Number(str):
