@@ -68,7 +68,7 @@ def parse(text: str) -> Statement:
 
 
 def parse_columns(text: str, primary_key: Sequence[str] = ()) -> TableSchema:
-    """The schema that a list of columns says: what stands between the parentheses of ``CREATE TABLE``.
+    """The schema that a list of columns says: what stands in a ``CREATE TABLE`` with a connector.
 
     Args:
         text: as in ``word STRING, n BIGINT, ts TIMESTAMP METADATA FROM 'timestamp' VIRTUAL``; it may hold a
@@ -92,6 +92,10 @@ def parse_columns(text: str, primary_key: Sequence[str] = ()) -> TableSchema:
         elements.read()
     if not cursor.at_end:
         raise cursor.refusal("expected , or the end of the text")
+    if elements.indexes:
+        raise SchemaError(
+            f"columns: only managed tables have an INDEX, got {elements.indexes[0]}; leave it out"
+        )
     if elements.primary_key and primary_key:
         raise ConfigurationError(
             f"columns: the primary key is given twice, by PRIMARY KEY ({', '.join(elements.primary_key)}) "
@@ -99,7 +103,7 @@ def parse_columns(text: str, primary_key: Sequence[str] = ()) -> TableSchema:
         )
     key = elements.primary_key or tuple(primary_key)
     try:
-        return TableSchema(tuple(elements.columns), key, tuple(elements.indexes))
+        return TableSchema(tuple(elements.columns), key)
     except SchemaError as cause:
         raise SchemaError(f"columns: {cause}") from None
 

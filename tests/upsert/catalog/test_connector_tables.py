@@ -3,7 +3,7 @@
 import json
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from upsert.errors import (
     TableExistsError,
     TableNotFoundError,
 )
+from upsert.kafka import frames
 from upsert.managed.datasource import UpsertTableSource
 from upsert.schema import Column, TableSchema
 from upsert.store import Table
@@ -149,6 +150,55 @@ def test_managed_table_has_no_writer_in_update_mode(catalog: Catalog) -> None:
         ConfigurationError, match="write_upsert needs a table of the connector 'upsert-kafka'"
     ):
         catalog.write_upsert(None, "orders")  # type: ignore[arg-type]
+
+
+class Frame:
+    """As much of a streaming DataFrame as the catalog looks at."""
+
+    isStreaming = True  # noqa: N815 - Spark's own name
+    columns = ("word", "n", "_row_kind")
+
+
+def test_reads_and_writes_reach_the_connector(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog.sql(words())
+    optimized, frame = Frame(), Frame()
+    told: list[Any] = []
+
+    def optimize(df: Any, sink_key: Sequence[str] = ()) -> Any:
+        told.append((df, tuple(sink_key)))
+        return optimized
+
+    monkeypatch.setattr(frames, "read", lambda spark, table: (spark, table.name))
+    monkeypatch.setattr(frames, "read_changes", lambda spark, table, **options: (spark, table.name, options))
+    monkeypatch.setattr(frames, "write_changes", lambda df, table: ("changes", df, table.name))
+    monkeypatch.setattr(frames, "write_upsert", lambda df, table: ("upsert", df, table.name))
+    optimizing: Any = Catalog(catalog.warehouse, optimize=optimize)
+    name = "table 'words'"
+    assert optimizing.read("spark", "words") == ("spark", name)
+    assert optimizing.read_changes("spark", "words", changelog="upsert") == (
+        "spark",
+        name,
+        {"changelog": "upsert"},
+    )
+    assert optimizing.write_changes(frame, "words") == ("changes", optimized, name)
+    assert optimizing.write_upsert(frame, "words") == ("upsert", optimized, name)
+    assert told == [(frame, ("word",))] * 2
+
+
+def test_only_upsert_topics_are_written_in_update_mode(catalog: Catalog) -> None:
+    catalog.sql(words(connector="kafka", **{"key.fields": "word"}))
+    with pytest.raises(ConfigurationError, match="needs the connector 'upsert-kafka', got 'kafka'"):
+        catalog.write_upsert(Frame(), "words")  # type: ignore[arg-type]
+
+
+def test_rows_without_kinds_are_written_only_by_who_can_read_their_plan(catalog: Catalog) -> None:
+    catalog.sql(words())
+    frame = Frame()
+    frame.columns = ("word", "n", "n")
+    writer: Any = catalog
+    for write in (writer.write_changes, writer.write_upsert):
+        with pytest.raises(ConfigurationError, match=r"must have the column '_row_kind'.*planner\.optimize"):
+            write(frame, "words")
 
 
 def test_drop_removes_definition_and_state(catalog: Catalog) -> None:

@@ -130,6 +130,10 @@ def test_columns_alone_are_read_as_within_create_table() -> None:
         ("a INT, a INT", "columns: column 'a' is declared twice"),
         ("a INT COMMENT 'x", "columns: the text has an open quote or comment"),
         ("a BLOB", "columns: expected a column type"),
+        (
+            "a INT, INDEX (a)",
+            "columns: only managed tables have an INDEX, got INDEX INDEX_a (a); leave it out",
+        ),
     ],
 )
 def test_columns_alone_are_refused_with_the_place(text: str, message: str) -> None:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from ssl import SSLContext
 from threading import Thread
 from typing import Any
 from urllib.parse import unquote
@@ -19,6 +20,7 @@ class Double(ThreadingHTTPServer):
     """The server and what it knows."""
 
     daemon_threads = True
+    scheme = "http"
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -31,7 +33,10 @@ class Double(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
+        return f"{self.scheme}://127.0.0.1:{self.server_address[1]}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: a client that does not trust the server hangs up."""
 
     def add(self, subject: str, schema: str) -> int:
         """Register a schema; its id."""
@@ -103,9 +108,12 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def registry_double() -> Iterator[Double]:
-    """A double that listens for the length of the block."""
+def registry_double(tls: SSLContext | None = None) -> Iterator[Double]:
+    """A double that listens for the length of the block; over https with a server's context."""
     server = Double()
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+        server.scheme = "https"
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:

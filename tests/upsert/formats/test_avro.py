@@ -1,4 +1,4 @@
-"""Avro messages of one schema: what Flink and fastavro write is read, and nothing else is taken for a row."""
+"""Avro messages of one schema: what Flink and fastavro write is read, and what is no datum is told."""
 
 import io
 import json
@@ -356,6 +356,12 @@ def test_wrong_option_is_refused(key: str, value: str, message: str) -> None:
     with pytest.raises(ConfigurationError) as error:
         context(USERS, **{key: value})
     assert message in str(error.value)
+
+
+def test_encoding_may_be_named() -> None:
+    assert encoded(pa.table([[3], ["foo"]], schema=USERS), encoding="BINARY").to_pylist() == [
+        b"\x06\x02\x06foo"
+    ]
 
 
 def test_given_schema_has_no_legacy_times() -> None:

@@ -223,6 +223,26 @@ def test_wrong_option_is_refused_without_its_password(options: dict[str, str], m
     assert "hunter2" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"url": "http://a, https://b:8081/path"},
+        {"url": "https://ann:pass@a", "basic-auth.credentials-source": "URL"},
+        {"basic-auth.user-info": "ann:pass"},
+        {"basic-auth.user-info": "ann:pass", "basic-auth.credentials-source": "USER_INFO"},
+        {"bearer-auth.token": "t0ken", "bearer-auth.credentials-source": "STATIC_TOKEN"},
+        {
+            "ssl.truststore.location": "/ca.pem",
+            "ssl.keystore.location": "/own.pem",
+            "ssl.keystore.password": "x",
+        },
+        {"timestamp_mapping.legacy": "true", "encoding": "binary", "subject": "mine"},
+    ],
+)
+def test_good_options_are_taken(options: dict[str, str]) -> None:
+    assert context(USERS, **options).options["url"]
+
+
 def test_url_is_required() -> None:
     with pytest.raises(ConfigurationError, match="option 'url' is required"):
         parse_options("avro-confluent", FORMAT.options, {})

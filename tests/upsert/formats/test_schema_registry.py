@@ -2,6 +2,9 @@
 
 import json
 import pickle
+import shutil
+import ssl
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -209,6 +212,40 @@ def test_file_that_is_no_certificate_is_refused(tmp_path: Path) -> None:
     for settings in ({"truststore": str(tmp_path / "store.jks")}, {"keystore": str(tmp_path / "none.pem")}):
         with pytest.raises(ConfigurationError, match="must be PEM files, got"):
             client("https://127.0.0.1:9", **settings)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A PEM file with a key, which has the password `hunter2`, and its own certificate for 127.0.0.1."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("makes a certificate with openssl, which is not installed")
+    folder = tmp_path_factory.mktemp("certificate")
+    key, certificate = folder / "key.pem", folder / "certificate.pem"
+    made = ["-x509", "-newkey", "rsa:2048", "-days", "2", "-passout", "pass:hunter2"]
+    named = ["-subj", "/CN=registry", "-addext", "subjectAltName=IP:127.0.0.1"]
+    command = [openssl, "req", *made, *named, "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(command, check=True, capture_output=True)
+    both = folder / "both.pem"
+    both.write_text(key.read_text() + certificate.read_text())
+    return both
+
+
+def test_registry_is_trusted_by_its_certificate_and_may_ask_for_the_clients(certificate: Path) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(certificate))
+    context.load_cert_chain(certificate, password="hunter2")
+    context.verify_mode = ssl.CERT_REQUIRED
+    trusting = {"truststore": str(certificate)}
+    known = {**trusting, "keystore": str(certificate), "keystore_password": "hunter2"}
+    with registry_double(context) as double:
+        double.add("a-value", INT)
+        assert client(double.url, **known).schema(1) == INT
+        for settings, message in (({}, "certificate verify failed"), (trusting, "should answer within")):
+            with pytest.raises(KafkaUnavailableError, match=message):
+                client(double.url, **settings).schema(1)
+        with pytest.raises(ConfigurationError, match="must be PEM files") as error:
+            client(double.url, **(known | {"keystore_password": "hunter3"}))
+        assert "hunter" not in str(error.value)
 
 
 def test_config_can_be_sent_and_shows_no_secret() -> None:
