@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 
@@ -24,13 +24,13 @@ class Distribution:
 
     Attributes:
         format: name of the Spark format.
-        options: all of its options.
+        options: all of its options; may hold secrets.
         tasks: how many tasks there are; None: as many as the query has.
         task: Spark SQL for the task of a row; None where any will do.
     """
 
     format: str
-    options: dict[str, str]
+    options: dict[str, str] = field(repr=False)
     tasks: int | None
     task: str | None
 

@@ -62,6 +62,7 @@ def test_changes_are_written_exactly_once(
     assert all(values == sorted(set(values)) for values in written.values())
 
 
+@pytest.mark.long
 def test_counts_are_written_exactly_once(
     connection: Connection, topics: tuple[str, str], tmp_path: Path
 ) -> None:

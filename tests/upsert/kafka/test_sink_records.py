@@ -252,6 +252,32 @@ def test_format_of_changes_gets_all_kinds() -> None:
     assert [json.loads(r["value"])["op"] for r in found] == ["c", "d", "c", "d"]
 
 
+UNFIT: dict[str, tuple[dict[str, str], str]] = {
+    "no topic for the marker": (
+        {
+            "sink_delivery__guarantee": "exactly-once",
+            "sink_transactional__id__prefix": "p",
+            "topic__pattern": "a",
+        },
+        "'exactly-once' needs the option 'topic'",
+    ),
+    "a sequence without an order": (
+        {"sequence_field": "tags"},
+        "must name a column of a scalar type, got 'tags'",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_options_that_do_not_fit_each_other(name: str) -> None:
+    options, message = UNFIT[name]
+    own = {key.replace("__", "-").replace("_", "."): text for key, text in options.items()}
+    given = {key: text for key, text in BROKERS.items() if key != "topic" or "topic-pattern" not in own}
+    schema = with_metadata(Column("tags", pa.list_(pa.string())))
+    with pytest.raises((ConfigurationError, SchemaError), match=message):
+        KafkaTable.of("upsert-kafka", schema, given | {"key.format": "json"} | own)
+
+
 def test_checksum_knows_rows_but_not_their_order() -> None:
     rows = pa.table({"id": [1, 2, 2], "tags": [["a"], None, []]})
     kinds = pa.array(["+I", "-U", "+U"])
