@@ -7,13 +7,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from tests.helpers import REPOSITORY
-from upsert.errors import ConfigurationError, DeliveryError, FencedError, UpsertError
+from upsert.errors import ConfigurationError, DeliveryError, FencedError, KafkaUnavailableError, UpsertError
 from upsert.kafka.client import producer
 from upsert.kafka.client.admin import create_topic, latest_offsets
 from upsert.kafka.client.connection import Connection, library
@@ -214,6 +215,17 @@ def test_a_lost_answer_to_a_commit_is_found_out(
     assert visible(connection, topic) == expected(0)
 
 
+def write_until_it_works(connection: Connection, topic: str, batch: int) -> None:
+    """What Spark does with a task that fails."""
+    deadline = time.monotonic() + 120
+    while True:
+        try:
+            write(connection, topic, batch)
+            return
+        except KafkaUnavailableError:
+            assert time.monotonic() < deadline
+
+
 CHILD = """
 import sys, time
 import pyarrow as pa
@@ -260,7 +272,7 @@ def test_a_process_killed_around_its_commit_is_replayed_right(
 
 def test_a_broker_that_dies_within_a_transaction_does_no_harm() -> None:
     with LocalKafka(own=True) as broker:
-        connection = Connection({"bootstrap.servers": broker.bootstrap_servers})
+        connection = Connection({"bootstrap.servers": broker.bootstrap_servers}, patience_s=10)
         create_topic(connection, "t", 1)
         write(connection, "t", 0)
         restart = threading.Thread(target=broker.restart)
@@ -270,11 +282,10 @@ def test_a_broker_that_dies_within_a_transaction_does_no_harm() -> None:
             broker.kill()
             restart.start()
 
-        try:
+        with suppress(UpsertError):
             write(connection, "t", 1, with_a_crash())
-        except UpsertError:  # what Spark does with a failed task: it is run again
-            write(connection, "t", 1)
         restart.join()
+        write_until_it_works(connection, "t", 1)
         assert write(connection, "t", 1) == SKIPPED
         assert visible(connection, "t") == expected(0, 1)
         marker = read_marker(connection, "t", "id-t")

@@ -16,6 +16,7 @@ from upsert.errors import TableNotFoundError
 from upsert.kafka.client.client_cache import ClientCache
 from upsert.kafka.client.connection import LOGGER, Connection, admin_library, client_properties, library
 from upsert.kafka.client.failures import codes, made, retried, unavailable
+from upsert.kafka.client.groups import group_markers
 from upsert.kafka.records import TopicPartition
 
 T = TypeVar("T")
@@ -160,34 +161,6 @@ def group_offsets(
 ) -> dict[TopicPartition, int]:
     """The offsets that a consumer group has committed; partitions without one are left out."""
     return {place: offset for place, (offset, _) in group_markers(connection, group, partitions).items()}
-
-
-def group_markers(
-    connection: Connection, group: str, partitions: Iterable[TopicPartition]
-) -> dict[TopicPartition, tuple[int, str]]:
-    """The offsets that a consumer group has committed, each with the text committed beside it.
-
-    Offsets of a transaction that is still open are waited for.
-    """
-    asked = [library().TopicPartition(*partition) for partition in partitions]
-    if not asked:
-        return {}
-    request = [library().ConsumerGroupTopicPartitions(group, asked)]
-    subject = f"offsets of the consumer group {group!r}"
-
-    def read(admin: Any) -> dict[TopicPartition, tuple[int, str]]:
-        future = admin.list_consumer_group_offsets(
-            request, require_stable=True, request_timeout=_seconds(connection)
-        )[group]
-        found = {}
-        for place in future.result().topic_partitions:
-            if place.error is not None:
-                raise library().KafkaException(place.error)
-            if place.offset >= 0:
-                found[TopicPartition(place.topic, place.partition)] = (place.offset, place.metadata or "")
-        return found
-
-    return _with_admin(connection, subject, read)
 
 
 def cleanup_policies(connection: Connection, names: Collection[str]) -> dict[str, frozenset[str]]:

@@ -168,8 +168,8 @@ def _skip(
     if marker.fingerprint != given:
         raise ConfigurationError(
             f"{subject}: a repeated batch should be the same, and was written as {marker.fingerprint!r} "
-            f"before and is {given!r} now; keep the number of tasks, and which rows each of them gets, as "
-            "write_changes does"
+            f"before and is {given!r} now; compute the same rows again, and keep which of them each task "
+            "gets, as write_changes does for keys"
         )
     return Outcome(marker.rows, skipped=True)
 

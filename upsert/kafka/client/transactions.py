@@ -21,14 +21,17 @@ from typing import Any, Final
 import pyarrow as pa
 
 from upsert.errors import ConfigurationError, DeliveryError
-from upsert.kafka.client.admin import group_markers
-from upsert.kafka.client.connection import LOGGER, Connection, client_properties, library
-from upsert.kafka.client.failures import is_passing, made, translated
+from upsert.kafka.client.connection import Connection, library
+from upsert.kafka.client.failures import is_passing, translated
+from upsert.kafka.client.groups import group_consumer, group_markers
 from upsert.kafka.client.sender import Sender
 from upsert.kafka.records import TopicPartition
 
 TRANSACTION_SECONDS: Final = 600
 """How long a transaction may stay open unless ``transaction.timeout.ms`` is set; brokers allow 15 minutes."""
+
+MARKER_SECONDS: Final = 30.0
+"""How long a marker is waited for; a client whose broker was restarted in between never gets it through."""
 
 FINGERPRINT_LENGTH: Final = 1000
 """Characters a fingerprint may have: Kafka keeps 4096 bytes beside an offset."""
@@ -144,7 +147,8 @@ class TransactionalWriter:
             self._topic, 0, batch + 1, metadata=json.dumps(asdict(marker), sort_keys=True)
         )
         patience = self._connection.patience_s
-        self._call(lambda: self._client.send_offsets_to_transaction([place], self._group, patience))
+        seconds = min(patience, MARKER_SECONDS)
+        self._call(lambda: self._client.send_offsets_to_transaction([place], self._group, seconds))
         try:
             self._client.commit_transaction(patience)
         except library().KafkaException as failure:
@@ -175,10 +179,7 @@ class TransactionalWriter:
 
     def _group_metadata(self) -> Any:
         """The name of the marker's consumer group, in the form that a transaction wants it."""
-        properties = client_properties(self._connection, fixed={"group.id": self._id})
-        consumer = made(
-            self._connection, self._subject, lambda: library().Consumer(properties, logger=LOGGER)
-        )
+        consumer = group_consumer(self._connection, self._id, self._subject)
         try:
             return consumer.consumer_group_metadata()
         finally:
