@@ -28,7 +28,7 @@ _SPACES: Final = "".join(map(chr, range(33)))
 """What Java's ``trim`` takes away."""
 
 _INTEGER: Final = re.compile("[+-]?[0-9]{1,40}")
-_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "+Infinity": math.inf, "-Infinity": -math.inf}
 _MAX_SHOWN: Final = 80
 
