@@ -80,13 +80,13 @@ def test_numbers_that_arrow_cannot_bear_never_reach_it(text: str, type_: pa.Data
 
 
 @pytest.mark.parametrize(
-    "type_", [pa.float64(), pa.decimal128(10, 2), pa.int32(), pa.binary(), types.TIMESTAMP]
+    "type_", [pa.float64(), pa.decimal128(9, 2), pa.int32(), pa.binary(), types.TIMESTAMP]
 )
-@pytest.mark.parametrize("text", ["9" * 1_000_000 + "x", "=" * 1_000_000, " " * 1_000_000, "1." * 500_000])
-def test_time_to_refuse_a_text_grows_with_its_length_only(type_: pa.DataType, text: str) -> None:
+@pytest.mark.parametrize("part", ["9", "=", " ", "1.", "-"])
+def test_time_to_refuse_a_text_grows_with_its_length_only(type_: pa.DataType, part: str) -> None:
     """A pattern that tries all ways to split the digits would not come back."""
     with pytest.raises(BadValueError):
-        scalar_reader(type_, TimestampStandard.SQL)(text + "x")
+        scalar_reader(type_, TimestampStandard.SQL)(part * 1_000_000 + "!")
 
 
 @given(st.lists(st.none() | st.binary(max_size=40), max_size=8))
