@@ -38,7 +38,7 @@ def read_changes(spark: SparkSession, table: KafkaTable, **options: object) -> D
             ``max_rows_per_trigger=10_000``. For this query they replace those of the table.
 
     Raises:
-        ConfigurationError: an option is unknown or wrong, or a topic is missing.
+        ConfigurationError: an option is unknown or wrong.
         KafkaUnavailableError: the brokers do not answer.
     """
     changed = _changed(table, options)

@@ -208,7 +208,11 @@ def share(
     total = sum(sizes.values())
     if max_rows is None or total <= max_rows:
         return {partition: first + sizes[partition] for partition, (first, _) in available.items()}
-    return {
-        partition: first + min(sizes[partition], max(1, sizes[partition] * max_rows // total))
-        for partition, (first, _) in available.items()
-    }
+    rows = {p: min(size, max(1, size * max_rows // total)) for p, size in sizes.items()}
+    # what rounding down left over goes to those that lost most by it
+    rounded = [p for p, size in sizes.items() if size * max_rows >= total]
+    for partition in sorted(rounded, key=lambda p: (-(sizes[p] * max_rows % total), p)):
+        if sum(rows.values()) >= max_rows:
+            break
+        rows[partition] += rows[partition] < sizes[partition]
+    return {partition: first + rows[partition] for partition, (first, _) in available.items()}

@@ -72,6 +72,7 @@ def test_a_step_is_limited_and_starves_nobody(
     assert sum(taken.values()) <= max(limit, limit + len(waiting) - 1)
     total = sum(size for _, size in logs.values())
     if total > limit:
+        assert sum(taken.values()) >= limit, "no batch is smaller than it may be"
         for partition in waiting:
             assert abs(taken[partition] - logs[partition][1] * limit / total) <= 1, "in proportion"
     else:
