@@ -22,7 +22,14 @@ import pyarrow.compute as pc
 
 from upsert import types
 from upsert.formats import base64_columns
-from upsert.formats.timestamps import TimestampStandard, parse_column, parse_date, parse_timestamp, pattern
+from upsert.formats.timestamps import (
+    TimestampStandard,
+    example,
+    parse_column,
+    parse_date,
+    parse_timestamp,
+    pattern,
+)
 
 _SPACES: Final = "".join(map(chr, range(33)))
 """What Java's ``trim`` takes away."""
@@ -81,6 +88,8 @@ def scalar_reader(type_: pa.DataType, standard: TimestampStandard) -> Reader:
         return _read_string
     read = _reader(type_, standard)
     name = types.sql_name(type_)
+    if pa.types.is_temporal(type_):
+        name += f" like {example(type_, standard)}"
 
     def trimmed(text: str) -> Any:
         value = read(text.strip(_SPACES))

@@ -58,6 +58,18 @@ def pattern(type_: pa.DataType, standard: TimestampStandard) -> str:
     return f"{iso}{'Z' if type_ == types.TIMESTAMP else ''}"
 
 
+def example(type_: pa.DataType, standard: TimestampStandard) -> str:
+    """A text that is a value of the type, for messages.
+
+    >>> example(types.TIMESTAMP, TimestampStandard.SQL)
+    '2020-12-30 12:13:14.123Z'
+    """
+    if type_ == pa.date32():
+        return "2020-12-30"
+    between = " " if standard is TimestampStandard.SQL else "T"
+    return f"2020-12-30{between}12:13:14.123{_zone(type_, standard)}"
+
+
 def parse_date(text: str) -> int | None:
     """Days since 1970, or None when the text is no date.
 

@@ -152,7 +152,11 @@ def test_values_of_all_types(type_: pa.DataType, text: str, expected: object) ->
     [
         (pa.int8(), "128", "'128' is no TINYINT"),
         (pa.bool_(), "1", "'1' is no BOOLEAN"),
-        (types.TIMESTAMP, "2020-12-30T12:13:14Z", "'2020-12-30T12:13:14Z' is no TIMESTAMP"),
+        (
+            types.TIMESTAMP,
+            "2020-12-30T12:13:14Z",
+            "'2020-12-30T12:13:14Z' is no TIMESTAMP like 2020-12-30 12:13:14.123Z",
+        ),
         (pa.list_(pa.int32()), "1;x", "'x' is no INT"),
         (pa.struct([("a", pa.int32()), ("b", pa.string())]), "1", "'1' must have 2 parts, got 1"),
     ],

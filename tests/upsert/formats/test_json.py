@@ -19,6 +19,7 @@ from upsert.formats.json import FORMAT
 from upsert.options import parse
 
 N = pa.schema([("n", pa.int64())])
+LIKE = "like 2020-12-30 12:13:14.123"
 
 
 def context(fields: pa.Schema | pa.DataType, given: Mapping[str, str] | None = None) -> FormatContext:
@@ -214,11 +215,23 @@ def test_values_are_converted_as_flink_does(type_: pa.DataType, text: str, expec
         (pa.bool_(), "1", "1 is no BOOLEAN"),
         (pa.bool_(), '"yes"', "'yes' is no BOOLEAN"),
         (pa.binary(), '"3q2+7w"', "'3q2+7w' is no BINARY"),
-        (pa.date32(), '"2021-02-29"', "'2021-02-29' is no DATE"),
+        (pa.date32(), '"2021-02-29"', "'2021-02-29' is no DATE like 2020-12-30"),
         (pa.date32(), "18000", "18000 is no DATE"),
-        (types.TIMESTAMP, '"2020-12-30 12:13:14"', "'2020-12-30 12:13:14' is no TIMESTAMP"),
-        (types.TIMESTAMP_NTZ, '"2020-12-30T12:13:14"', "'2020-12-30T12:13:14' is no TIMESTAMP_NTZ"),
-        (types.TIMESTAMP_NTZ, '"2020-12-30 24:00:00"', "'2020-12-30 24:00:00' is no TIMESTAMP_NTZ"),
+        (
+            types.TIMESTAMP,
+            '"2020-12-30 12:13:14"',
+            f"'2020-12-30 12:13:14' is no TIMESTAMP {LIKE}Z",
+        ),
+        (
+            types.TIMESTAMP_NTZ,
+            '"2020-12-30T12:13:14"',
+            f"'2020-12-30T12:13:14' is no TIMESTAMP_NTZ {LIKE}",
+        ),
+        (
+            types.TIMESTAMP_NTZ,
+            '"2020-12-30 24:00:00"',
+            f"'2020-12-30 24:00:00' is no TIMESTAMP_NTZ {LIKE}",
+        ),
         (pa.list_(pa.int32()), "{}", "an object is no ARRAY"),
         (pa.map_(pa.string(), pa.int32()), "[]", "an array is no MAP"),
     ],
