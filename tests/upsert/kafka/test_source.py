@@ -1,6 +1,8 @@
 """What readers refuse when a query starts, and what tasks they plan: without Spark and without a broker."""
 
 import pickle
+import subprocess
+import sys
 
 import pyarrow as pa
 import pytest
@@ -91,3 +93,21 @@ def test_only_rows_that_are_merely_added_are_split(table: KafkaTable, tasks: lis
     assert all(isinstance(task, RangePartition) for task in found)
     assert [(task.part.start, task.part.end) for task in found] == tasks
     assert reader.partitions(offset(40, 20), offset(40, 20)) == []
+
+
+def test_warnings_of_tasks_are_seen_where_nobody_has_set_up_logging() -> None:
+    """A worker has no handlers; what the client library says itself stays silent there."""
+    script = (
+        "from upsert.kafka.client.connection import LOGGER; from upsert.kafka.bad_records import LOG;"
+        "LOGGER.warning('of the library'); LOG.warning('2 records could not be read')"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines() == ["2 records could not be read"]
+
+
+def test_the_client_library_is_loaded_by_the_first_query_only() -> None:
+    script = (
+        "import sys, upsert, upsert.kafka.datasource, upsert.kafka.frames;"
+        "assert 'confluent_kafka' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

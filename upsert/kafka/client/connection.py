@@ -18,7 +18,7 @@ from upsert.errors import ConfigurationError
 PATIENCE_SECONDS: Final = 120.0
 """How long Kafka may be away before a read or write gives up."""
 
-LOGGER: Final = logging.getLogger("upsert.kafka")
+LOGGER: Final = logging.getLogger("upsert.kafka.client")
 """Where the client library's own messages go; silent until the application sets logging up."""
 LOGGER.addHandler(logging.NullHandler())
 # Left out: properties that are for another kind of client, as one set serves all kinds; and each of some
