@@ -112,7 +112,8 @@ def timestamps(millis: pa.Array) -> tuple[pa.Array, Mask]:
     >>> timestamps(pa.array([1, None]))[0].cast(pa.int64()).to_pylist()
     [1000, None]
     """
-    outside = pc.greater(pc.abs(millis), _MAX_MILLIS).fill_null(False)
+    # The smallest number of all has no absolute value.
+    outside = pc.or_(pc.greater(millis, _MAX_MILLIS), pc.less(millis, -_MAX_MILLIS)).fill_null(False)
     kept = pc.if_else(outside, pa.scalar(None, pa.int64()), millis)
     return pc.multiply(kept, 1000).cast(types.TIMESTAMP), outside.to_numpy(zero_copy_only=False)
 

@@ -155,8 +155,9 @@ def test_collection_stands_in_for_the_table() -> None:
     assert changes(decode(N, [message], ("source.table",))) == [["+I", 1, "orders"]]
 
 
-def test_time_out_of_range_is_a_bad_message() -> None:
-    message = {"after": {"n": 1}, "op": "c", "ts_ms": 2**62}
+@pytest.mark.parametrize("millis", [2**62, -(2**63), 2**63 - 1])
+def test_time_out_of_range_is_a_bad_message(millis: int) -> None:
+    message = {"after": {"n": 1}, "op": "c", "ts_ms": millis}
     found = decode(N, [message], ("ingestion-timestamp",))
     assert [bad.reason for bad in found.bad] == ["field 'ts_ms' is out of range for milliseconds"]
     assert decode(N, [message]).bad == ()

@@ -119,6 +119,14 @@ def test_deep_nesting_is_a_bad_message_also_in_a_field_that_nobody_reads() -> No
     assert decode(N, b'{"n": 1, "m": "%s"}' % (b"[" * 1000)).rows.to_pylist() == [{"n": 1}]
 
 
+def test_object_as_deep_as_allowed_becomes_the_text_of_a_string() -> None:
+    inner = b'{"a":' * 198 + b"1" + b"}" * 198
+    found = decode(
+        pa.schema([("x", pa.string())]), b'{"x":' + inner + b"}", b'{"x":' + b"[" * 198 + b"]" * 198 + b"}"
+    )
+    assert found.rows["x"].to_pylist() == [inner.decode(), "[" * 198 + "]" * 198]
+
+
 def test_reasons_show_only_the_beginning_of_long_values() -> None:
     assert len(reason(N, b'{"n": "%s"}' % (b"x" * 10_000))) < 120
 
