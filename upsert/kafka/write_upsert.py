@@ -53,19 +53,34 @@ def write_upsert(df: DataFrame, table: KafkaTable | Mapping[str, str]) -> DataSt
             f"{'stream' if df.isStreaming else 'batch'} into {table.connector!r}; use df.write or "
             "write_changes"
         )
-    write = _WriteBatch(distribution_of(table, df))
+    write = WriteBatch(table.name, distribution_of(table, df))
     return df.writeStream.outputMode("update").foreachBatch(write)
 
 
 @dataclass(frozen=True)
-class _WriteBatch:
-    """Writes one micro-batch; Spark calls it in the driver, for the same one again after a failure."""
+class WriteBatch:
+    """Writes one micro-batch; Spark calls it in the driver, for the same one again after a failure.
 
+    Attributes:
+        table: the table, for messages.
+        distribution: how its rows are shared among tasks, and written.
+    """
+
+    table: str
     distribution: Distribution
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
-        """Write the rows of a micro-batch."""
+        """Write the rows of a micro-batch.
+
+        Raises:
+            ConfigurationError: the call comes from no query, or its thread does not know which.
+        """
         query = rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        if query is None:
+            raise ConfigurationError(
+                f"{self.table}: micro-batches of write_upsert must be run by their query, in whose thread "
+                "Spark calls Python; leave PYSPARK_PIN_THREAD at its default, true"
+            )
         options = self.distribution.options | {"sink.micro-batch": f"{query}:{batch}"}
         writer = self.distribution.of(rows).write.format(self.distribution.format)
         writer.options(**options).mode("append").save()

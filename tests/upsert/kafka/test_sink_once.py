@@ -153,3 +153,13 @@ def test_stalled_attempt_is_locked_out(connection: Connection, topic: str) -> No
     assert query.write([("+U", "a", 11)], batch=1) == Outcome(1, skipped=False)
     found = values_by_key(records_in(connection, topic, 11), "word", "count")
     assert found["a"] == [0, 11]
+
+
+def test_transaction_that_kafka_finds_too_long_is_refused(connection: Connection, topic: str) -> None:
+    """S26: the time is ours, 10 minutes, unless given; brokers allow 15."""
+    too_long = Connection({**connection.properties, "transaction.timeout.ms": "86400000"})
+    with pytest.raises(
+        ConfigurationError, match=r"INVALID_TRANSACTION_TIMEOUT.*correct the option or property"
+    ):
+        Query(too_long, topic).write(LETTERS)
+    records_in(connection, topic, 0)

@@ -20,7 +20,9 @@ from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.producer import produce
 from upsert.kafka.frames import write_changes
 from upsert.kafka.sink import declared_for_write
+from upsert.kafka.sink_distribution import distribution_of
 from upsert.kafka.table import KafkaTable
+from upsert.kafka.write_upsert import WriteBatch
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -212,6 +214,9 @@ def test_writes_that_are_refused_before_a_query_starts(
     batch = spark.createDataFrame([("a", 1)], "word STRING, n BIGINT")
     with pytest.raises(ConfigurationError, match=r"a batch into 'upsert-kafka'; use df\.write"):
         upsert.write_upsert(batch, to)
+    distribution = distribution_of(declared_for_write("upsert-kafka", to, batch.schema), batch)
+    with pytest.raises(ConfigurationError, match="must be run by their query"):
+        WriteBatch("t", distribution)(batch, 0)
     with pytest.raises(ConfigurationError, match="got a stream into 'kafka'"):
         upsert.write_upsert(clicks.stream, append_table(connection, to["topic"]))
     with pytest.raises(
