@@ -37,6 +37,7 @@ MAX_DEPTH: Final = 200
 SPACES: Final = " \t\r\n"
 """What JSON takes as space between tokens."""
 
+_PLAIN_DIGITS: Final = 19
 _MAX_DIGITS: Final = 40
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
@@ -81,13 +82,13 @@ def parse(message: bytes) -> Any:
         text = message.removeprefix(_BYTE_ORDER_MARK).decode()
     except UnicodeDecodeError as cause:
         raise BadValueError(f"not valid UTF-8 at byte {cause.start}") from None
-    if not text.strip(SPACES):
-        return None
     if message.count(b"[") + message.count(b"{") > MAX_DEPTH and _depth(message) > MAX_DEPTH:
         raise BadValueError(f"nested deeper than {MAX_DEPTH} levels")
     try:
         return _DECODER.decode(text)
     except json.JSONDecodeError as cause:
+        if not text.strip(SPACES):
+            return None
         raise BadValueError(f"not valid JSON: {cause.msg} at character {cause.pos}") from None
 
 
@@ -211,6 +212,9 @@ def _integer_converter(type_: pa.DataType, read: Callable[[str], Any]) -> Conver
     low, high = integer_range(type_)
 
     def convert(value: Any) -> int:
+        if isinstance(value, Number) and len(value) < _PLAIN_DIGITS and value.isdigit():
+            number = int(value)
+            return number if number <= high else _refuse(value, type_)
         if not isinstance(value, str):
             _refuse(value, type_)
         if isinstance(value, Number) and not value.lstrip("-").isdigit():
