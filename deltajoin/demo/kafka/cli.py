@@ -46,6 +46,7 @@ def main(
     upsert topics, and what it finds is compared, row by row, with what DuckDB makes of the source files.
     """
     console = Console()
+    console.print("starting a Kafka broker; the first time its jars are fetched (43 MB)")
     with ended_well(console), new_folder(warehouse) as folder, LocalKafka() as kafka:
         settings = Settings(rows, replay_seconds(rows, seconds, full=_FULL_REPLAY_S), folder)
         names = Topics(kafka.bootstrap_servers, f"demo-{uuid.uuid4().hex[:6]}")

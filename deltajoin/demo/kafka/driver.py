@@ -41,7 +41,11 @@ def main(reports: Path, warehouse: Path, checkpoints: Path) -> None:
 def start(
     query: Query, catalog: Catalog, spark: SparkSession, checkpoints: Path, sender: Sender
 ) -> StreamingQuery:
-    """Start one query, and return when its source runs: all at once would be too much for two processors."""
+    """Start one query, and return when it has done what it found.
+
+    Each starts a Python process that must answer within ten seconds, which two processors busy with all
+    queries at once may not manage.
+    """
     changes = query.changes(catalog, spark)
     # a catalog made with optimize=planner.optimize would do this itself, but what is observed before it must
     # not change, and leaving UPDATE_BEFORE out would change the count
@@ -49,7 +53,7 @@ def start(
     counted = optimized.observe(_COUNTS, count(lit(1)).alias("rows"))
     writer = catalog.write_changes(counted, query.sink).queryName(query.name)
     running = writer.option("checkpointLocation", str(checkpoints / query.name)).start()
-    while running.isActive and "Initializing" in running.status["message"]:
+    while running.isActive and not (running.recentProgress or "Waiting" in running.status["message"]):
         time.sleep(_POLL_S)
     if not running.isActive:
         running.awaitTermination()

@@ -56,12 +56,13 @@ class QueryProgress:
 
 @dataclass
 class Progress(Telling):
-    """Counters, phase and story of one run, by query."""
+    """Counters, phase and story of one run, by query; `killed` says when and where the driver was."""
 
     phase: str = Phase.STARTING
     queries: dict[str, QueryProgress] = field(default_factory=dict)
     loaded: Loaded | None = None
     produced: Produced | None = None
+    killed: str = ""
     rate: Rate = field(default_factory=Rate)
 
     @classmethod

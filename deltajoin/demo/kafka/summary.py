@@ -25,7 +25,10 @@ def show_figures(
     produced = progress.produced
     changes = produced.flights + produced.weather if produced else 0
     console.print()
-    console.print(f"{changes:,} changes in {progress.records:,} Debezium records, {progress.elapsed:.0f} s")
+    console.print(
+        f"{changes:,} changes in {progress.records:,} Debezium records; {progress.elapsed:.0f} s in all"
+    )
+    console.print(f"The driver was killed {progress.killed}.", soft_wrap=True)
     console.print()
     grid = Table(box=None, padding=(0, 1), header_style="dim")
     grid.add_column("query", style="bold")

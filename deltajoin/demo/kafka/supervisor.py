@@ -153,6 +153,7 @@ class Supervisor:
         self._killed_in = self.watch.in_flight()
         batches = ", ".join(f"{number} of {name}" for name, number in self._killed_in.items())
         where = f"in micro-batches {batches}" if batches else "between two micro-batches"
+        self.progress.killed = f"after {self.progress.elapsed:.0f} s, {where}"
         self.progress.tell(f"[bold red]kill -9 {driver.pid}[/bold red]: the driver and its JVM die {where}")
 
     def _where_it_begins(self) -> str:

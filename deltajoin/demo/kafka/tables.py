@@ -91,7 +91,8 @@ class Topics:
 
     def _options(self, connector: str, table: str, more: Mapping[str, str]) -> dict[str, str]:
         place = {"topic": self.name(table), "properties.bootstrap.servers": self.bootstrap_servers}
-        return {"connector": connector} | place | dict(more)
+        # smaller steps than the default of a million: what follows has something to do sooner
+        return {"connector": connector} | place | {"max-rows-per-trigger": "100000"} | dict(more)
 
 
 def _create(name: str, schema: pa.Schema, keys: str, options: Mapping[str, str]) -> str:
