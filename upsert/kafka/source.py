@@ -7,7 +7,7 @@ on the driver plans all micro-batches of a query; it keeps the planner.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -25,6 +25,7 @@ from upsert.kafka.records import TopicPartition
 from upsert.kafka.table import KafkaTable
 from upsert.managed.spark_schema import arrow_schema
 from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.store.paths import table_folder
 
 BATCH_ROWS: Final = 65_536
 """Rows of an Arrow batch that goes to the JVM: large enough for speed, small beside a task's memory."""
@@ -54,9 +55,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{table.name}: a stream of changes must have the column {ROW_KIND_COLUMN!r}, or deletions "
                 "would look like rows; leave out 'row-kind' = 'false', or name the column in .schema(…)"
             )
-        self._table = table
-        self._asked = asked
         self._output = output_of_stream(table)
+        self._table = _with_absolute_state(table)
+        self._asked = asked
         self._planner: Planner | None = None
         self._until: dict[TopicPartition, int] | None = None
 
@@ -143,6 +144,14 @@ class BatchReader(DataSourceReader):
             return iter(())  # Spark's own partition, which it reads where there is none
         output = Output.TABLE if self._table.is_upsert else Output.ROWS
         return batches(rows_of(self._table, partition.part, output, None), self._asked)
+
+
+def _with_absolute_state(table: KafkaTable) -> KafkaTable:
+    """The table with a state folder that does not depend on where a task runs."""
+    path = table.values["state.path"]
+    return (
+        table if path is None else replace(table, values={**table.values, "state.path": table_folder(path)})
+    )
 
 
 def _partitions(table: KafkaTable, found: list[Range]) -> list[RangePartition]:

@@ -1,17 +1,24 @@
 """Records to rows: against a loop over records, and the corners one by one."""
 
 import json
+import sys
 import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from upsert import types
 from upsert.changelog.image_log import ImageLog
+from upsert.formats.base import FORMATS, Decoded, Decoder, FormatContext, Side
+from upsert.formats.raw import RawFormat
 from upsert.kafka.declaration import struct_of
 from upsert.kafka.decode import DecodedRecords, RecordDecoder
 from upsert.kafka.encode import RecordEncoder
@@ -21,6 +28,7 @@ from upsert.kafka.sink_columns import written_schema
 from upsert.kafka.source import batches
 from upsert.kafka.table import KafkaTable
 from upsert.managed.spark_schema import arrow_schema
+from upsert.metadata_columns import MetadataKey
 from upsert.schema import Column, TableSchema
 
 WHERE = {"properties.bootstrap.servers": "localhost:9092", "topic": "t"}
@@ -196,6 +204,43 @@ def test_metadata_that_does_not_fit_its_column_makes_a_record_bad() -> None:
     assert [row["n"] for row in found.rows.to_pylist()] == [2]
     assert found.bad[0].position == 0
     assert "metadata 'timestamp'" in found.bad[0].reason
+
+
+class Numbered(RawFormat):
+    """`raw`, and how long each message is, as metadata of the format."""
+
+    name = "numbered"
+
+    def readable_metadata(self, side: Side, options: Mapping[str, Any]) -> Sequence[MetadataKey]:
+        assert (side, options["charset"]) == (Side.VALUE, "utf-8")
+        return [MetadataKey("length", pa.int32())]
+
+    def decoder(self, context: FormatContext) -> Decoder:
+        return Lengths(super().decoder(context))
+
+
+class Lengths:
+    def __init__(self, inner: Decoder) -> None:
+        self._inner = inner
+
+    def decode(self, messages: pa.Array) -> Decoded:
+        found = self._inner.decode(messages)
+        lengths = pc.binary_length(messages.filter(messages.is_valid()))
+        return replace(found, rows=found.rows.append_column("length", lengths))
+
+
+def test_metadata_of_a_format_is_cast_and_what_does_not_fit_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("numbered")
+    module.FORMAT = Numbered()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "numbered", module)
+    monkeypatch.setitem(FORMATS, "numbered", "numbered")  # type: ignore[arg-type]
+    columns = (Column("v", pa.string()), Column("n", pa.int8(), metadata="numbered.length", virtual=True))
+    table = KafkaTable.of(PLAIN, TableSchema(columns), WHERE | {"format": "numbered"})
+    found = decode(
+        table, record(None, b"a"), record(None, None), record(None, b"a" * 200), record(None, b"bb")
+    )
+    assert [tuple(row.values()) for row in found.rows.to_pylist()] == [("a", 1), ("bb", 2)]
+    assert [bad.position for bad in found.bad] == [2]
 
 
 def test_tombstones_have_the_metadata_of_their_record() -> None:

@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -69,6 +70,18 @@ def test_a_reader_survives_pickling_and_begins_with_nothing() -> None:
     table = upserts(changelog="upsert")
     reader = pickle.loads(pickle.dumps(StreamReader(table, struct_of(table))))
     assert reader.initialOffset() == {"stream": None, "topics": {}}
+
+
+def test_state_lies_in_the_folder_of_the_driver_wherever_tasks_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = upserts(**{"state.path": "state"})
+    reader = pickle.dumps(StreamReader(table, struct_of(table)))
+    assert str(tmp_path / "state").encode() in reader
+    remote = upserts(**{"state.path": "s3://bucket/state"})
+    with pytest.raises(ConfigurationError, match="must be a local folder"):
+        StreamReader(remote, struct_of(remote))
 
 
 def offset(*at: int) -> dict[str, object]:
