@@ -52,6 +52,7 @@ def session() -> SparkSession:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "2g",
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     }
