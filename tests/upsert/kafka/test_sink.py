@@ -300,6 +300,7 @@ def test_driver_misses_no_task(connection: Connection, new_topic: NewTopic) -> N
     writer = StreamWriter(table, struct(table), overwrite=False)
     done: list[WriterCommitMessage | None] = [TaskResult(1), TaskResult(0)]
     writer.commit(done, 0)
+    writer.commit([TaskResult(0)], 0)
     with pytest.raises(ConfigurationError, match=r"'sink\.parallelism' says 2 tasks, got 1"):
         writer.commit(done[:1], 0)
     with pytest.raises(ConfigurationError, match="every task must say what it wrote"):
