@@ -33,6 +33,7 @@ Places = npt.NDArray[np.int64]
 Path = tuple[str, ...]
 
 _PIECE: Final = 512
+_WIDE_DIGITS: Final = 76
 _SAMPLE: Final = 16
 _SPACE: Final = r"[ \t\r\n]"
 _NOT_AN_OBJECT: Final = rf"^{_SPACE}*(?:[^{{ \t\r\n]|$)|[^}} \t\r\n]{_SPACE}*$"
@@ -158,7 +159,9 @@ class BulkReader:
             # This reader takes a number that is too large for infinite.
             _mark(doubtful, ~np.isfinite(found.fill_null(0).to_numpy(zero_copy_only=False)), rows)
         elif pa.types.is_decimal(type_):
-            _mark(doubtful, _is_too_large(found).to_numpy(zero_copy_only=False), rows)
+            too_large = _is_too_large(found, type_)
+            _mark(doubtful, too_large.to_numpy(zero_copy_only=False), rows)
+            found = pc.if_else(too_large, pa.scalar(None, found.type), found).cast(type_)
         return found
 
     def _learn(self, messages: pa.Array, places: Places) -> bool:
@@ -238,9 +241,9 @@ def _mark(doubtful: npt.NDArray[np.bool_], mask: npt.NDArray[np.bool_], rows: Pl
         doubtful[rows[mask]] = True
 
 
-def _is_too_large(decimals: pa.Array) -> pa.Array:
-    """Which have more digits before the point than their type: this reader takes 10 for a DECIMAL(3,2)."""
-    digits = f"{'9' * decimals.type.precision}E-{decimals.type.scale}"
+def _is_too_large(decimals: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Which wide decimals have more digits before the point than the type."""
+    digits = f"{'9' * type_.precision}E-{type_.scale}"
     largest, smallest = (pa.scalar(Decimal(sign + digits), decimals.type) for sign in "+-")
     outside = pc.or_(pc.greater(decimals, largest), pc.less(decimals, smallest))
     return outside.fill_null(False)
@@ -270,7 +273,11 @@ def _wire_type(type_: pa.DataType, path: Path, quoted: frozenset[Path]) -> pa.Da
         return pa.list_(_wire_type(type_.value_type, (*path, ""), quoted))
     if _comes_unquoted(type_):
         return pa.string() if path in quoted else type_
-    return type_ if pa.types.is_decimal(type_) else pa.string()
+    if pa.types.is_decimal(type_):
+        # This reader takes 10 for a DECIMAL(3,2), and of too many digits those that fit into its words.
+        # With this many digits before the point nothing that passes it can outgrow 256 bits.
+        return pa.decimal256(_WIDE_DIGITS - type_.scale, type_.scale)
+    return pa.string()
 
 
 def _comes_unquoted(type_: pa.DataType) -> bool:

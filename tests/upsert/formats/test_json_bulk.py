@@ -189,6 +189,24 @@ def test_bulk_and_reference_agree_on_columns_of_one_kind(
     compare(fields, dialect, [text.encode() for text in data.draw(st.lists(members, max_size=6))])
 
 
+def test_decimal_of_too_many_digits_does_not_wrap_around() -> None:
+    """Arrow's reader takes 2028312315012101.0 for a DECIMAL(32,32) below one."""
+    for precision, scale in ((32, 32), (38, 38), (38, 0), (38, 18), (3, 2), (1, 0)):
+        fields = pa.schema([("d", pa.decimal128(precision, scale))])
+        numbers = [
+            "2028312315012101.0",
+            *(
+                f"{sign}{'9' * n}{end}"
+                for n in (1, 6, 7, 20, 37, 38, 39, 45, 76, 77, 78)
+                for sign in ("", "-")
+                for end in ("", ".0", "e3")
+            ),
+        ]
+        compare(fields, JsonDialect(), [b'{"d":%s}' % number.encode() for number in numbers])
+        for number in numbers:
+            compare(fields, JsonDialect(), [b'{"d":%s}' % number.encode()])
+
+
 FIELDS = pa.schema([("n", pa.int64()), ("w", pa.string())])
 
 
