@@ -11,6 +11,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from upsert import types
 from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
+from upsert.kafka.client.connection import is_secret
+from upsert.kafka.options import SECRET_PREFIX
 from upsert.kafka.table import SPARK_FORMATS, KafkaTable
 from upsert.managed.spark_schema import read_columns, spark_schema
 from upsert.rowkind import ROW_KIND_COLUMN
@@ -29,8 +31,17 @@ _NO_COLUMNS: Final = (
 
 
 def given_options(table: KafkaTable) -> dict[str, str]:
-    """Options of the Spark format by which a query declares the table again, to the last detail."""
-    return {**table.given, COLUMNS: json.dumps(table.schema.to_json() | {_NAME: table.name})}
+    """Options of the Spark format by which a query declares the table again, to the last detail.
+
+    Those that hold secrets have names by which Spark knows it, and leaves them out of what it prints.
+    """
+    given = {_masked_by_spark(name): text for name, text in table.given.items()}
+    return given | {COLUMNS: json.dumps(table.schema.to_json() | {_NAME: table.name})}
+
+
+def _masked_by_spark(name: str) -> str:
+    has_prefix = name.lower().startswith(SECRET_PREFIX)
+    return SECRET_PREFIX + name if is_secret(name) and not has_prefix else name
 
 
 def declared(connector: str, given: Mapping[str, str], asked: StructType | None = None) -> KafkaTable:

@@ -3,6 +3,7 @@
 Names follow Flink's connectors (FLIP-149, FLIP-107 and what came of them). One set of options serves the
 source and the sink of a table. Options with a prefix are passed on: ``properties.*`` (or Spark's
 ``kafka.*``) to the client library, ``key.<format>.*``, ``value.<format>.*`` and ``<format>.*`` to formats.
+Any name may begin with ``secret.``: then Spark, which prints options in its plans, prints no value.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ CONNECTOR_ALIASES: Final = {"ktable": UPSERT}
 """FLIP-149 called ``upsert-kafka`` so."""
 
 PROPERTY_PREFIXES: Final = ("properties.", "kafka.")
+SECRET_PREFIX: Final = "secret."
+"""Stands before any option's name; Spark masks the options whose names speak of secrets."""
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 _OFFSETS: Final = re.compile(r"partition:(\d+),offset:(\d+)")
 
@@ -309,7 +312,7 @@ def parse(connector: str, given: Mapping[str, str], *, formats: frozenset[str], 
     properties: dict[str, str] = {}
     of_formats: dict[str, str] = {}
     for name, value in given.items():
-        key = name.lower()
+        key = name.lower().removeprefix(SECRET_PREFIX)
         prefix = next((p for p in PROPERTY_PREFIXES if key.startswith(p)), None)
         if key in _SPARKS_OWN:
             continue

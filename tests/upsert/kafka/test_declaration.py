@@ -1,6 +1,7 @@
 """A table from what a Spark query says: columns as text, as a schema, and as a catalog passes them on."""
 
 import pickle
+import re
 
 import pyarrow as pa
 import pytest
@@ -79,6 +80,18 @@ def test_a_table_declares_itself_again_with_its_name() -> None:
     again = declared(UPSERT, given_options(table))
     assert (again.name, again.schema, again.values) == ("table 'words'", table.schema, table.values)
     assert pickle.loads(pickle.dumps(again)) == again
+
+
+def test_secrets_have_names_that_spark_masks() -> None:
+    """Spark prints the options of a stream in its plans, but not of names that speak of secrets."""
+    masks = re.compile("(?i)secret|password|token|access[.]?key")  # its default
+    secrets = {"properties.ssl.key.pem": "pem", "kafka.sasl.oauthbearer.config": "own"}
+    table = KafkaTable.of(UPSERT, SCHEMA, GIVEN | secrets)
+    options = given_options(table)
+    assert {value for name, value in options.items() if masks.search(name)} == {"hunter2", "pem", "own"}
+    again = declared(UPSERT, options)
+    assert (again.properties, again.schema) == (table.properties, table.schema)
+    assert given_options(again) == options
 
 
 def test_changes_end_with_their_kind_and_rows_have_none() -> None:
