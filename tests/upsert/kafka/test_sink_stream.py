@@ -190,6 +190,18 @@ def test_changes_of_any_order_are_folded_by_key(
         run(write_changes(rows, other), tmp_path)
 
 
+def test_query_without_rows_writes_nothing(
+    connection: Connection, clicks: Clicks, to: Options, tmp_path: Path
+) -> None:
+    """Whether Spark finds that out while it plans or while it runs."""
+    clicks.put("a", "b")
+    table = declared_for_write("upsert-kafka", to | ONCE, clicks.stream.schema)
+    for number, condition in enumerate(["false", "n < 0"]):
+        run(write_changes(clicks.stream.where(condition), table), tmp_path / f"changes-{number}")
+        run(upsert.write_upsert(clicks.stream.where(condition), table), tmp_path / f"upserts-{number}")
+    records_in(connection, to["topic"], 0)
+
+
 def append_table(connection: Connection, topic: str, **options: str) -> KafkaTable:
     given = {"topic": topic, "properties.bootstrap.servers": connection.bootstrap_servers, "format": "json"}
     return KafkaTable.of(
