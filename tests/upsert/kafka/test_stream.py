@@ -16,6 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.helpers import LOCAL_CLUSTER, run_spark_script
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.producer import produce
+from upsert.kafka.declaration import given_options
 from upsert.kafka.frames import read, read_changes
 from upsert.kafka.options import PLAIN, UPSERT
 from upsert.kafka.table import KafkaTable
@@ -232,6 +233,18 @@ def test_what_cannot_be_read_is_refused_in_words_that_reach_the_user(
     register(spark)
     with pytest.raises(PySparkException, match=r"'changelog' = 'all' remembers the newest row .* set it"):
         batches.run(spark.readStream.format("upsert-kafka").options(**given).load())
+
+
+def test_secrets_are_not_in_the_plan(
+    spark: SparkSession, connection: Connection, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = words(connection, topic, changelog="upsert", properties_ssl_key_pem="hunter2")
+    register(spark)
+    stream = spark.readStream.format("upsert-kafka").options(**given_options(table)).load()
+    stream.explain(extended=True)
+    printed = capsys.readouterr().out
+    assert "upsert-kafka" in printed
+    assert "hunter2" not in printed
 
 
 def test_one_query_may_read_a_topic_twice(
