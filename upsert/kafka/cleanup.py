@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from upsert.errors import ConfigurationError
 from upsert.kafka.client import admin
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.table import KafkaTable
@@ -20,7 +21,10 @@ def cleanup_warning(table: KafkaTable) -> str | None:
         return None
     connection = Connection(table.properties)
     names = admin.topics(connection, names=table.topics, pattern=table.values["topic-pattern"])
-    policies = admin.cleanup_policies(connection, list(names))
+    try:
+        policies = admin.cleanup_policies(connection, list(names))
+    except ConfigurationError as refusal:  # reading a topic takes fewer rights than looking at its settings
+        return f"{table.name}: whether its topics are compacted could not be found out: {refusal}"
     deleting = {name: policy for name, policy in sorted(policies.items()) if "delete" in policy}
     if not deleting:
         return None

@@ -405,6 +405,22 @@ def test_topics_that_forget_keys_are_warned_of(
     assert ("should have cleanup.policy 'compact'" in caplog.text) is is_warned
 
 
+def test_who_may_not_see_settings_of_a_topic_may_read_it(
+    connection: Connection,
+    new_topic: NewTopic,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*_: object) -> None:
+        raise ConfigurationError("TOPIC_AUTHORIZATION_FAILED")
+
+    monkeypatch.setattr(admin, "cleanup_policies", refused)
+    topic = new_topic()
+    with caplog.at_level(logging.WARNING, "upsert.kafka"):
+        steps(Planner(upserts(connection, topic)))
+    assert "could not be found out: TOPIC_AUTHORIZATION_FAILED" in caplog.text
+
+
 def test_changes_that_come_more_than_once_are_normalized(
     connection: Connection, new_topic: NewTopic, tmp_path: Path
 ) -> None:
