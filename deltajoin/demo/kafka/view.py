@@ -73,7 +73,7 @@ def _headline(progress: Progress) -> RenderableType:
 def _queries(queries: Iterable[QueryProgress]) -> RenderableType:
     grid = Table(box=None, padding=(0, 1), header_style="dim", expand=True)
     grid.add_column("query", style="bold", no_wrap=True)
-    grid.add_column("from → to", style="dim", ratio=1)
+    grid.add_column("from → to", style="dim", ratio=1, no_wrap=True)
     for heading in ("read", "changes out", "behind", "batches", "median"):
         grid.add_column(heading, justify="right", no_wrap=True)
     for query in queries:
@@ -82,11 +82,17 @@ def _queries(queries: Iterable[QueryProgress]) -> RenderableType:
             query.route,
             f"{query.records:,}" if query.records else "",
             f"{query.rows:,}",
-            f"{query.behind:,} {query.unit}" if query.behind else "—",
+            _lag(query),
             str(len(query.batches)),
             f"{query.median_seconds:.2f} s",
         )
     return grid
+
+
+def _lag(query: QueryProgress) -> str:
+    """What a query has not read: records, if nothing else is said."""
+    unit = f" {query.unit}" if query.unit != "records" else ""
+    return f"{query.behind:,}{unit}" if query.behind else "—"
 
 
 def _story(progress: Progress) -> Iterable[RenderableType]:
