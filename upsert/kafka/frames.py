@@ -40,6 +40,20 @@ def read_changes(spark: SparkSession, table: KafkaTable, **options: object) -> D
     Raises:
         ConfigurationError: an option is unknown or wrong.
         KafkaUnavailableError: the brokers do not answer.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> from upsert.kafka.client.admin import create_topic
+        >>> from upsert.kafka.client.connection import Connection
+        >>> from upsert.schema import TableSchema
+        >>> where = {"bootstrap.servers": kafka.bootstrap_servers}
+        >>> create_topic(Connection(where), "frames-example", 1, {"cleanup.policy": "compact"})
+        >>> given = {"topic": "frames-example", "key.format": "json", "value.format": "json"}
+        >>> given |= {f"properties.{name}": value for name, value in where.items()}
+        >>> schema = TableSchema.of({"word": pa.string(), "n": pa.int64()}, primary_key=["word"])
+        >>> table = KafkaTable.of("upsert-kafka", schema, given)
+        >>> read_changes(spark, table, changelog="upsert").columns
+        ['word', 'n', '_row_kind']
     """
     changed = _changed(table, options)
     if warning := cleanup_warning(changed):
