@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from upsert.errors import ConfigurationError, RecordsExpiredError
+from upsert.errors import ConfigurationError, RecordsExpiredError, TableNotFoundError
 from upsert.kafka.cleanup import cleanup_warning
 from upsert.kafka.client import admin
 from upsert.kafka.client.connection import Connection
@@ -59,8 +59,10 @@ class Planner:
             ConfigurationError: a topic is missing, or partitions were added to an upsert topic.
         """
         known = self._with_discovered(start)
-        unfinished = [p for p, place in known.places.items() if not place.is_at_end]
-        latest = admin.latest_offsets(self._connection, unfinished) if unfinished else {}
+        latest = self._latest_of(known)
+        if latest is None or (known is start and self._is_replaced(known, latest)):
+            self._looked_s = None  # look at all topics again, which says what is lost
+            return self.next(start, max_rows, until)
         self._check_not_shorter(known, latest)
         ends = {partition: self._end(known.places[partition], end) for partition, end in latest.items()}
         self._latest = known.moved(ends)
@@ -69,9 +71,6 @@ class Planner:
         ahead = {p: end for p, end in ends.items() if end > known.places[p].at}
         if not ahead:
             return known
-        if known is start and self._is_replaced(known):
-            self._looked_s = None  # look at all topics again, which says what is lost
-            return self.next(start, max_rows, until)
         earliest = admin.earliest_offsets(self._connection, list(ahead))
         self._check_not_expired(known, earliest)
         available = {p: (min(end, max(known.places[p].at, earliest[p])), end) for p, end in ahead.items()}
@@ -116,8 +115,18 @@ class Planner:
         entered = kept.entering(places, {name: info.id for name, info in infos.items()})
         return replace(entered, stream=start.stream or self._new_name())
 
-    def _is_replaced(self, known: Offset) -> bool:
-        """Whether a topic was deleted, and perhaps created again, since all topics were looked at."""
+    def _latest_of(self, known: Offset) -> dict[TopicPartition, int] | None:
+        """The ends of all partitions of which more may be read; None where a topic is no longer there."""
+        unfinished = [partition for partition, place in known.places.items() if not place.is_at_end]
+        try:
+            return admin.latest_offsets(self._connection, unfinished) if unfinished else {}
+        except TableNotFoundError:
+            return None
+
+    def _is_replaced(self, known: Offset, latest: Mapping[TopicPartition, int]) -> bool:
+        """Whether a topic in which something has changed is another one than when all were looked at."""
+        if all(known.places[partition].at == end for partition, end in latest.items()):
+            return False
         infos = admin.topics(self._connection, names=list(known.ids))
         pairs = [(id_, infos[name].id if name in infos else "") for name, id_ in known.ids.items()]
         return any(None not in pair and pair[0] != pair[1] for pair in pairs)

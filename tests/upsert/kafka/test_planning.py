@@ -325,6 +325,25 @@ def test_a_topic_that_was_created_again_is_noticed(
     assert read(tolerant, before, after) == [3, 4, 5]
 
 
+def test_a_topic_of_a_pattern_may_go_away_where_loss_is_accepted(
+    connection: Connection, new_topic: NewTopic
+) -> None:
+    first = new_topic()
+    admin.create_topic(connection, f"{first}-b", 1)
+    options = {"topic__pattern": f"{first}.*"}
+    strict = Planner(numbers(connection, "", **options))
+    tolerant = Planner(numbers(connection, "", **options, fail__on__data__loss="false"))
+    (_, before) = steps(strict)
+    assert steps(tolerant, start=before) == [before]
+    admin.delete_topic(connection, f"{first}-b")
+    put(connection, first, 1)
+    with pytest.raises(RecordsExpiredError, match="is no longer there"):
+        steps(strict, start=before)
+    *_, after = steps(tolerant, start=before)
+    assert set(after.ids) == {first}
+    assert read(numbers(connection, first), before, after) == [1]
+
+
 def test_missing_topics_are_named(connection: Connection, new_topic: NewTopic) -> None:
     there = new_topic()
     with pytest.raises(ConfigurationError, match="topic 'no-such-topic' must exist"):
