@@ -9,19 +9,24 @@ from pyspark.sql import SparkSession
 
 import upsert
 
-source, target, checkpoint, state_path = sys.argv[1:]
-spark = SparkSession.builder.getOrCreate()
-rows = (
-    spark.readStream.schema("word STRING, n BIGINT, seq BIGINT, _row_kind STRING")
-    .option("maxFilesPerTrigger", 1)
-    .parquet(source)
-)
-changes = upsert.normalize(rows, key=["word"], order_by="seq", state_path=state_path, buckets=4)
-query = (
-    changes.writeStream.format("parquet")
-    .option("path", target)
-    .option("checkpointLocation", checkpoint)
-    .trigger(availableNow=True)
-    .start()
-)
-query.awaitTermination()
+
+def main(source: str, target: str, checkpoint: str, state_path: str) -> None:
+    spark = SparkSession.builder.getOrCreate()
+    rows = (
+        spark.readStream.schema("word STRING, n BIGINT, seq BIGINT, _row_kind STRING")
+        .option("maxFilesPerTrigger", 1)
+        .parquet(source)
+    )
+    changes = upsert.normalize(rows, key=["word"], order_by="seq", state_path=state_path, buckets=4)
+    query = (
+        changes.writeStream.format("parquet")
+        .option("path", target)
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
