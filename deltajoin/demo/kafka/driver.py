@@ -31,34 +31,26 @@ def main(reports: Path, warehouse: Path, checkpoints: Path) -> None:
     """Run the queries until stdin ends; raises what one of them raised."""
     sender, spark = Sender(reports), start_spark("deltajoin.demo.kafka")
     try:
-        catalog = Catalog(warehouse)
-        running = {query.name: start(query, catalog, spark, checkpoints, sender) for query in QUERIES}
-        report(running, sender)
+        catalog, reporter = Catalog(warehouse), Reporter(sender)
+        for query in QUERIES:
+            reporter.add(query.name, start(query, catalog, spark, checkpoints / query.name))
+            sender.send(QueryStarted(query.name, describe(query.changes(catalog, spark), query.key)))
+            reporter.wait(query.name)
+        while not select.select([sys.stdin], [], [], _POLL_S)[0]:
+            reporter.report()
+        reporter.finish()
     finally:
         spark.stop()
 
 
-def start(
-    query: Query, catalog: Catalog, spark: SparkSession, checkpoints: Path, sender: Sender
-) -> StreamingQuery:
-    """Start one query, and return when it has done what it found.
-
-    Each starts a Python process that must answer within ten seconds, which two processors busy with all
-    queries at once may not manage.
-    """
-    changes = query.changes(catalog, spark)
+def start(query: Query, catalog: Catalog, spark: SparkSession, checkpoint: Path) -> StreamingQuery:
+    """Start one query, whose changes out are counted."""
     # a catalog made with optimize=planner.optimize would do this itself, but what is observed before it must
     # not change, and leaving UPDATE_BEFORE out would change the count
-    optimized = planner.optimize(changes, sink_key=query.key)
+    optimized = planner.optimize(query.changes(catalog, spark), sink_key=query.key)
     counted = optimized.observe(_COUNTS, count(lit(1)).alias("rows"))
     writer = catalog.write_changes(counted, query.sink).queryName(query.name)
-    running = writer.option("checkpointLocation", str(checkpoints / query.name)).start()
-    while running.isActive and not (running.recentProgress or "Waiting" in running.status["message"]):
-        time.sleep(_POLL_S)
-    if not running.isActive:
-        running.awaitTermination()
-    sender.send(QueryStarted(query.name, describe(changes, query.key)))
-    return running
+    return writer.option("checkpointLocation", str(checkpoint)).start()
 
 
 def describe(changes: DataFrame, sink_key: tuple[str, ...]) -> str:
@@ -69,28 +61,51 @@ def describe(changes: DataFrame, sink_key: tuple[str, ...]) -> str:
     return "; ".join(joins + topics)
 
 
-def report(running: dict[str, StreamingQuery], sender: Sender) -> None:
-    """Tell of each micro-batch until stdin ends, then finish what is there; raises what a query raises."""
-    last = dict.fromkeys(running, -1)
-    while not select.select([sys.stdin], [], [], _POLL_S)[0]:
-        for name, query in running.items():
-            last[name] = _send_newer(name, query, sender, last[name])
+class Reporter:
+    """Tells of each micro-batch of the queries it knows; raises what one of them raised."""
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+        self._queries: dict[str, StreamingQuery] = {}
+        self._last: dict[str, int] = {}
+
+    def add(self, name: str, query: StreamingQuery) -> None:
+        """Take a query in, after those that it follows."""
+        self._queries[name] = query
+        self._last[name] = -1
+
+    def wait(self, name: str) -> None:
+        """Return when a query has had a micro-batch, or has nothing to do.
+
+        Each query starts a Python process that must answer within ten seconds, which two processors busy with
+        all queries at once may not manage.
+        """
+        query = self._queries[name]
+        while not (query.recentProgress or "Waiting" in query.status["message"]):
+            time.sleep(_POLL_S)
+            self.report()
+
+    def report(self) -> None:
+        """Tell what is new."""
+        for name, query in self._queries.items():
+            self._report(name, query)
             if not query.isActive:
                 query.awaitTermination()
-    for name, query in running.items():
-        query.processAllAvailable()
-        _send_newer(name, query, sender, last[name])
-    for query in running.values():
-        query.stop()
 
+    def finish(self) -> None:
+        """Let each query do what is there, the first one first, and stop them."""
+        for name, query in self._queries.items():
+            query.processAllAvailable()
+            self._report(name, query)
+        for query in self._queries.values():
+            query.stop()
 
-def _send_newer(name: str, query: StreamingQuery, sender: Sender, last: int) -> int:
-    for progress in query.recentProgress:
-        # without new data there is progress, too, but no batch
-        if progress.batchId > last and "addBatch" in progress.durationMs:
-            sender.send(_batch(name, progress))
-            last = progress.batchId
-    return last
+    def _report(self, name: str, query: StreamingQuery) -> None:
+        for progress in query.recentProgress:
+            # without new data there is progress, too, but no batch
+            if progress.batchId > self._last[name] and "addBatch" in progress.durationMs:
+                self._sender.send(_batch(name, progress))
+                self._last[name] = progress.batchId
 
 
 def _batch(name: str, progress: StreamingQueryProgress) -> QueryBatch:
