@@ -127,17 +127,24 @@ class KafkaTable:
 
     def _check(self) -> None:
         for part in filter(None, (self.key, self.value)):
-            if self.connector == UPSERT and not part.format.is_insert_only:
-                raise ConfigurationError(
-                    f"{self.name}: option '{part.side}.format' must be a format of rows, got "
-                    f"{part.format_name!r}, which is not in insert-only mode; use the connector 'kafka'"
-                )
-            if part.side is Side.KEY and not part.format.is_insert_only:
-                raise ConfigurationError(
-                    f"{self.name}: option 'key.format' must be a format of rows, got {part.format_name!r}, "
-                    "which is not in insert-only mode"
-                )
-            part.format.check(part.context(self.only_topic))
+            self._check_part(part)
+        if self.values.get("cdc-events-duplicate") and self.value.format.is_insert_only:
+            raise ConfigurationError(
+                f"{self.name}: option 'cdc-events-duplicate' is for formats of changes, got "
+                f"{self.value.format_name!r}; leave it out, or use the connector 'upsert-kafka'"
+            )
+        self._check_written_metadata()
+
+    def _check_part(self, part: Part) -> None:
+        if (self.is_upsert or part.side is Side.KEY) and not part.format.is_insert_only:
+            hint = "; use the connector 'kafka'" if part.side is Side.VALUE else ""
+            raise ConfigurationError(
+                f"{self.name}: option '{part.side}.format' must be a format of rows, got "
+                f"{part.format_name!r}, which is not in insert-only mode{hint}"
+            )
+        part.format.check(part.context(self.only_topic))
+
+    def _check_written_metadata(self) -> None:
         written = [c.key.key for c in self.metadata(writing=False) if not c.column.virtual]
         if "headers" in written and "header-list" in written:
             raise SchemaError(

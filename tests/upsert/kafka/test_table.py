@@ -188,3 +188,8 @@ def test_partition_is_writable_only_where_keys_need_not_stay_together() -> None:
     assert [c.key.key for c in plain.metadata(writing=True)] == ["partition"]
     with pytest.raises(SchemaError, match="read-only"):
         KafkaTable.of(UPSERT, schema, GOOD).metadata(writing=True)
+
+
+def test_repeated_changes_need_a_format_of_changes() -> None:
+    options = {**BROKERS, "topic": "t", "format": "json", "cdc-events-duplicate": "true"}
+    assert "is for formats of changes, got 'json'" in refusal(PLAIN, options)
