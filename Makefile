@@ -5,6 +5,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 ROWS ?=
+WORKERS ?= 2
 PYTEST_ARGS ?=
 
 # Spark's Python workers run $PYSPARK_PYTHON, not the interpreter of the driver.
@@ -32,8 +33,8 @@ demo: $(STAMP)  ## join flights and weather of 2013 while both change (ROWS=2000
 demo-kafka: $(STAMP)  ## carry them through Kafka: Debezium records to upsert topics, exactly once (ROWS=20000)
 	@$(WITH_JAVA) $(PY) -m deltajoin.demo.kafka $(if $(ROWS),--rows $(ROWS))
 
-test: $(STAMP)  ## all tests that a change must pass (PYTEST_ARGS=… is passed on)
-	@$(WITH_JAVA) $(PY) -m pytest $(PYTEST_ARGS)
+test: $(STAMP)  ## all tests that a change must pass (PYTEST_ARGS=… is passed on, WORKERS=0: one after the other)
+	@$(WITH_JAVA) $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 test-long: $(STAMP)  ## random, crash and race tests with large counts
 	@$(WITH_JAVA) $(PY) -m pytest -m "long or hypothesis" --hypothesis-profile=long $(PYTEST_ARGS)

@@ -21,8 +21,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from upsert.errors import ConfigurationError, DeliveryError
+from upsert.kafka.client.bounded import DidNotReturnError, bounded
 from upsert.kafka.client.connection import Connection, library
-from upsert.kafka.client.failures import is_passing, translated
+from upsert.kafka.client.failures import is_passing, translated, unavailable
 from upsert.kafka.client.groups import group_consumer, group_markers
 from upsert.kafka.client.sender import Sender
 from upsert.kafka.records import TopicPartition
@@ -112,6 +113,7 @@ class TransactionalWriter:
     def __init__(self, connection: Connection, topic: str, transactional_id: str) -> None:
         self.name = uuid.uuid4().hex
         self.is_sound = True
+        self._is_stuck = False
         self._connection = connection
         self._topic = topic
         self._id = transactional_id
@@ -124,7 +126,8 @@ class TransactionalWriter:
         }
         self._sender = Sender(connection, self._subject, properties)
         try:
-            self._call(lambda: self._client.init_transactions(connection.patience_s))
+            patience = connection.patience_s
+            self._call(lambda client: client.init_transactions(patience), patience)
             self._group = self._group_metadata()
         except BaseException:
             self.discard()
@@ -139,43 +142,61 @@ class TransactionalWriter:
 
         After any error, and when `is_sound` is no longer true, the writer must be discarded.
         """
-        self._call(self._client.begin_transaction)
+        self._call(lambda client: client.begin_transaction(), 0)
         rows = sum(self._sender.send(self._topic, table) for table in records)
         self._sender.flush()
         marker = Marker(batch, rows, fingerprint_text(fingerprint), self.name)
         place = library().TopicPartition(
             self._topic, 0, batch + 1, metadata=json.dumps(asdict(marker), sort_keys=True)
         )
-        patience = self._connection.patience_s
-        seconds = min(patience, MARKER_SECONDS)
-        self._call(lambda: self._client.send_offsets_to_transaction([place], self._group, seconds))
-        try:
-            self._client.commit_transaction(patience)
-        except library().KafkaException as failure:
-            self._settle(failure.args[0], marker)
+        seconds = min(self._connection.patience_s, MARKER_SECONDS)
+        self._call(lambda client: client.send_offsets_to_transaction([place], self._group, seconds), seconds)
+        self._commit(marker)
         return rows
 
-    def _settle(self, error: Any, marker: Marker) -> None:
-        """Find out whether a commit whose answer is an error took place; return if so."""
+    def _commit(self, marker: Marker) -> None:
+        """Commit, and where the answer is lost find out whether it took place."""
+        client, patience = self._client, self._connection.patience_s
+        try:
+            bounded(lambda: client.commit_transaction(patience), patience)
+            return
+        except library().KafkaException as refused:
+            error = refused.args[0]
+            failure = translated(self._connection, self._subject, error, DeliveryError)
+            is_unknown = error.retriable() or is_passing(error)
+        except DidNotReturnError:
+            self._is_stuck = is_unknown = True
+            failure = unavailable(self._connection, self._subject, None)
         self.is_sound = False
-        failure = translated(self._connection, self._subject, error, DeliveryError)
-        if not (error.retriable() or is_passing(error)):
+        if not is_unknown:
             raise failure
         TransactionalWriter(self._connection, self._topic, self._id).discard()
         if read_marker(self._connection, self._topic, self._id) != marker:
             raise failure
 
     def discard(self) -> None:
-        """End the producer and give up its open transaction, if there is one."""
-        with suppress(library().KafkaException):
+        """End the producer and give up its open transaction, if there is one.
+
+        One that is stuck in a call is left to it: opening the next one takes its transaction away.
+        """
+        if self._is_stuck:
+            return
+        client = self._client
+        with suppress(library().KafkaException, DidNotReturnError):
             # Without an answer the broker gives the transaction up itself, at the latest when it times out.
-            self._client.poll(0)  # raises when there is nothing left that could be given up
-            self._client.abort_transaction(_ABORT_SECONDS)
+            client.poll(0)  # raises when there is nothing left that could be given up
+            bounded(lambda: client.abort_transaction(_ABORT_SECONDS), _ABORT_SECONDS)
         self._sender.discard()
 
-    def _call(self, call: Callable[[], object]) -> None:
-        with self._sender.refusals():
-            call()
+    def _call(self, call: Callable[[Any], object], seconds: float) -> None:
+        """Make a call of the client that should return within so many seconds."""
+        client = self._client
+        try:
+            with self._sender.refusals():
+                bounded(lambda: call(client), seconds)
+        except DidNotReturnError:
+            self._is_stuck = True
+            raise unavailable(self._connection, self._subject, None) from None
 
     def _group_metadata(self) -> Any:
         """The name of the marker's consumer group, in the form that a transaction wants it."""
