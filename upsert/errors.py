@@ -78,7 +78,7 @@ class FencedError(UpsertError):
 
 
 class MissingStateError(UpsertError):
-    """The state of a streaming query does not belong to its checkpoint: it is gone, too old, or further on."""
+    """The state of a streaming query does not belong to its checkpoint: it is gone, too old or further on."""
 
 
 class BrokenPayloadError(UpsertError):
