@@ -258,6 +258,7 @@ def rows_in(blob: bytes) -> list[Row]:
     return rows
 
 
+@pytest.mark.long
 def test_on_a_cluster_of_processes(tmp_path: Path) -> None:
     (tmp_path / "input").mkdir()
     columns = pa.schema({"word": pa.string(), "n": pa.int64(), "seq": pa.int64()})

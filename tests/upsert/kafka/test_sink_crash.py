@@ -43,6 +43,7 @@ def killed_run(arguments: tuple[object, ...], point: str, batch: int) -> None:
     assert not (checkpoint / "commits" / str(batch)).exists()
 
 
+@pytest.mark.long
 def test_changes_are_written_exactly_once(
     connection: Connection, topics: tuple[str, str], tmp_path: Path
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import pyarrow as pa
@@ -43,6 +43,7 @@ class Reports:
     def __init__(self) -> None:
         self.failure: tuple[Any, Any] | None = None
         self.broker_failure: Any = None
+        self.fatal: Any = None
 
     def on_delivery(self, error: Any, message: Any) -> None:
         """Keep the first record that was not delivered."""
@@ -50,8 +51,10 @@ class Reports:
             self.failure = (error, message)
 
     def on_error(self, error: Any) -> None:
-        """Keep what the client last met while it goes on trying."""
+        """Keep what the client last met while it goes on trying, and what ended it for good."""
         self.broker_failure = error
+        if error.fatal():
+            self.fatal = error
 
 
 class Sender:
@@ -97,10 +100,19 @@ class Sender:
             yield
             return
         except library().KafkaException as refused:
-            failure = translated(self._connection, self._subject, refused.args[0], DeliveryError)
+            error = self._cause_of(refused.args[0])
+            failure = translated(self._connection, self._subject, error, DeliveryError)
         if not isinstance(failure, FencedError):
             self.check()  # a record that was not delivered is the cause of what follows
         raise failure
+
+    def _cause_of(self, error: Any) -> Any:
+        """What ended the client, where it only says that something has: a lock-out, for instance."""
+        if error.code() != library().KafkaError._FATAL:
+            return error
+        with suppress(library().KafkaException):
+            self.client.poll(0)  # reports what it has not yet told
+        return self._reports.fatal or error
 
     def _send_plain(self, topic: str, batch: pa.RecordBatch) -> None:
         produce = self.client.produce
