@@ -32,7 +32,10 @@ from upsert.kafka.testing import LocalKafka
 
 RESULTS: Final = Path(__file__).parent / "results"
 PARTITIONS: Final = 2
-BATCH: Final = 200_000
+BATCH: Final = 1_000_000
+"""Records of a micro-batch: what a source reads at most unless told otherwise."""
+NORMALIZED: Final = 200_000
+"""Records of a micro-batch that is normalized."""
 console: Final = Console()
 
 
@@ -64,14 +67,14 @@ class Bench:
         self.catalog.sql(f"CREATE TABLE {name} ({columns}) WITH ({text})")
         return name
 
-    def rates(self, writer: DataStreamWriter, *, skip: int = 1) -> list[float]:
+    def rates(self, writer: DataStreamWriter, *, batch: int = BATCH, skip: int = 1) -> list[float]:
         """Input rows a second of each full micro-batch but the first ones, of a query that ends by itself."""
         checkpoint = self.folder / f"checkpoint-{next(self.numbers)}"
         query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
         query.awaitTermination()
         progress: list[dict[str, Any]] = [json.loads(each.json) for each in query.recentProgress]
-        seconds = [p["durationMs"]["triggerExecution"] / 1000 for p in progress if _rows_read(p) >= BATCH]
-        return [BATCH / each for each in seconds[skip:]]
+        seconds = [p["durationMs"]["triggerExecution"] / 1000 for p in progress if _rows_read(p) >= batch]
+        return [batch / each for each in seconds[skip:]]
 
 
 def _rows_read(progress: dict[str, Any]) -> int:
@@ -135,9 +138,9 @@ def normalizer(keys: int) -> Callable[[Bench, str], list[float]]:
     """The full changelog of a topic, once all its keys are known."""
 
     def measure(bench: Bench, topic: str) -> list[float]:
-        name = bench.table(topic, **JSON_KEY_VALUE)
+        name = bench.table(topic, **JSON_KEY_VALUE, max_rows_per_trigger=str(NORMALIZED))
         changes = noop(bench.catalog.read_changes(bench.spark, name))
-        return bench.rates(changes, skip=max(1, keys // BATCH))
+        return bench.rates(changes, batch=NORMALIZED, skip=max(1, keys // NORMALIZED))
 
     return measure
 
@@ -147,9 +150,12 @@ def operator(bench: Bench, topic: str) -> list[float]:
     columns = (
         "id BIGINT, name STRING, amount DOUBLE, note STRING, place BIGINT METADATA FROM 'offset' VIRTUAL"
     )
-    name = bench.table(topic, connector="kafka", columns=columns, value__format="json")
+    limit = str(NORMALIZED)
+    name = bench.table(
+        topic, connector="kafka", columns=columns, value__format="json", max_rows_per_trigger=limit
+    )
     rows = bench.catalog.read_changes(bench.spark, name)
-    return bench.rates(noop(upsert.normalize(rows, key=["id"], order_by="place")))
+    return bench.rates(noop(upsert.normalize(rows, key=["id"], order_by="place")), batch=NORMALIZED)
 
 
 def sink(guarantee: str) -> Callable[[Bench, str], list[float]]:
@@ -168,7 +174,8 @@ def sink(guarantee: str) -> Callable[[Bench, str], list[float]]:
             "concat('seen at ', CAST(value AS STRING), ', paid by card') AS note",
         )
         checkpoint = bench.folder / f"checkpoint-{next(bench.numbers)}"
-        seconds = batch_seconds(bench.catalog.write_changes(rows, target), str(checkpoint))
+        writer = bench.catalog.write_changes(rows, target)
+        seconds = batch_seconds(writer, str(checkpoint), rows=BATCH, warm_up=1, batches=4)
         return [BATCH / each for each in seconds]
 
     return measure
@@ -176,7 +183,7 @@ def sink(guarantee: str) -> Callable[[Bench, str], list[float]]:
 
 def main(
     repeats: Annotated[int, typer.Option(help="how often everything is measured")] = 3,
-    changes: Annotated[int, typer.Option(help="changes after each key is known")] = 1_000_000,
+    changes: Annotated[int, typer.Option(help="changes after each key is known")] = 2_000_000,
     results: Annotated[Path, typer.Option(help="folder for JSON and plot")] = RESULTS,
 ) -> None:
     """Measure, print and keep the figures."""
@@ -224,7 +231,13 @@ def measured(bench: Bench, repeats: int, changes: int) -> dict[str, Any]:
             console.print(f"{name}: {rates[name][-1]:,.0f} records/s")
     medians = {name: statistics.median(each) for name, each in (loop_rates | rates).items()}
     return {
-        "about": {"changes": changes, "repeats": repeats, "batch": BATCH, "load": os.getloadavg()[0]},
+        "about": {
+            "changes": changes,
+            "repeats": repeats,
+            "batch": BATCH,
+            "batch_normalized": NORMALIZED,
+            "load": os.getloadavg()[0],
+        },
         "records_per_s": {name: round(value) for name, value in medians.items()},
         "all": {name: [round(v) for v in each] for name, each in (loop_rates | rates).items()},
     }

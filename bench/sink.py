@@ -99,16 +99,23 @@ def upserts(spark: SparkSession) -> DataFrame:
     )
 
 
-def batch_seconds(writer: DataStreamWriter, checkpoint: str) -> list[float]:
-    """Seconds of each micro-batch, without those of the warm-up."""
+def batch_seconds(
+    writer: DataStreamWriter,
+    checkpoint: str,
+    *,
+    rows: int = BATCH,
+    warm_up: int = WARM_UP,
+    batches: int = BATCHES,
+) -> list[float]:
+    """Seconds of each micro-batch of so many rows, without those of the warm-up."""
     query = writer.option("checkpointLocation", checkpoint).start()
     try:
-        _await_batches(query, WARM_UP + BATCHES)
+        _await_batches(query, warm_up + batches)
         progress: list[dict[str, Any]] = [json.loads(each.json) for each in query.recentProgress]
     finally:
         query.stop()
-    found = [p["durationMs"]["triggerExecution"] / 1000 for p in progress if p["numInputRows"] == BATCH]
-    return found[WARM_UP : WARM_UP + BATCHES]
+    found = [p["durationMs"]["triggerExecution"] / 1000 for p in progress if p["numInputRows"] == rows]
+    return found[warm_up : warm_up + batches]
 
 
 def _await_batches(query: StreamingQuery, count: int) -> None:
