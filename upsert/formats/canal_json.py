@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from upsert import types
 from upsert.formats.base import BadMessage, Decoded, Decoder, Encoder, FormatContext, Side
+from upsert.formats.cdc_encoder import Around, ChangeEncoder
 from upsert.formats.cdc_json import (
     DELETE,
     INSERT,
@@ -31,7 +32,6 @@ from upsert.formats.cdc_json import (
     Places,
     any_null,
     check_cdc,
-    is_positive,
     timestamps,
     with_metadata,
 )
@@ -44,9 +44,7 @@ from upsert.formats.json_dialect import (
     JsonDialect,
 )
 from upsert.formats.json_reader import JsonReader
-from upsert.formats.json_text import row_texts
 from upsert.formats.json_values import parse
-from upsert.formats.scalar_texts import encoded
 from upsert.formats.text_values import shown
 from upsert.metadata_columns import MetadataKey
 from upsert.options import Option
@@ -243,21 +241,8 @@ class _Images:
             envelopes.refuse(has_hole & is_needed, f"field {name!r} has a NULL among its rows")
 
 
-class _Encoder:
-    """One row is one change."""
-
-    def __init__(self, context: FormatContext) -> None:
-        self._fields = list(context.fields)
-        self._dialect = JsonDialect.of(context.options)
-
-    def encode(self, rows: pa.Table, kinds: pa.Array | None = None) -> pa.Array:
-        """The messages of all rows; rows without kinds are inserts."""
-        images = encoded(rows.select([field.name for field in self._fields]), self._texts).cast(pa.string())
-        after = pc.if_else(is_positive(kinds, rows.num_rows), '],"type":"INSERT"}', '],"type":"DELETE"}')
-        return pc.binary_join_element_wise('{"data":[', images, after, "").cast(pa.binary())
-
-    def _texts(self, batch: pa.RecordBatch) -> pa.Array:
-        return row_texts(batch.columns, self._fields, self._dialect, batch.num_rows)
+_THERE: Final = Around('{"data":[', '],"type":"INSERT"}')
+_GONE: Final = Around('{"data":[', '],"type":"DELETE"}')
 
 
 @dataclass(frozen=True)
@@ -298,7 +283,7 @@ class CanalJsonFormat:
 
     def encoder(self, context: FormatContext) -> Encoder:
         """An encoder for one task."""
-        return _Encoder(context)
+        return ChangeEncoder(context, _THERE, _GONE)
 
 
 FORMAT: Final = CanalJsonFormat()

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from upsert import options, types
 from upsert.errors import ConfigurationError
 from upsert.formats.base import Decoded, Decoder, Encoder, FormatContext, Side
+from upsert.formats.cdc_encoder import Around, ChangeEncoder
 from upsert.formats.cdc_json import (
     DELETE,
     INSERT,
@@ -27,7 +28,6 @@ from upsert.formats.cdc_json import (
     Places,
     any_null,
     check_cdc,
-    is_positive,
     timestamps,
     with_metadata,
 )
@@ -40,8 +40,6 @@ from upsert.formats.json_dialect import (
     JsonDialect,
 )
 from upsert.formats.json_reader import JsonReader
-from upsert.formats.json_text import row_texts
-from upsert.formats.scalar_texts import encoded
 from upsert.formats.text_values import read_column, shown
 from upsert.metadata_columns import MetadataKey
 from upsert.options import Option
@@ -185,23 +183,8 @@ def _of_source(source: pa.Array, name: str) -> pa.Array:
     return source.flatten()[source.type.get_field_index(name)]
 
 
-class _Encoder:
-    """One row is one change."""
-
-    def __init__(self, context: FormatContext) -> None:
-        self._fields = list(context.fields)
-        self._dialect = JsonDialect.of(context.options)
-
-    def encode(self, rows: pa.Table, kinds: pa.Array | None = None) -> pa.Array:
-        """The messages of all rows; rows without kinds are inserts."""
-        images = encoded(rows.select([field.name for field in self._fields]), self._texts).cast(pa.string())
-        is_there = is_positive(kinds, rows.num_rows)
-        before = pc.if_else(is_there, '{"before":null,"after":', '{"before":')
-        after = pc.if_else(is_there, ',"op":"c"}', ',"after":null,"op":"d"}')
-        return pc.binary_join_element_wise(before, images, after, "").cast(pa.binary())
-
-    def _texts(self, batch: pa.RecordBatch) -> pa.Array:
-        return row_texts(batch.columns, self._fields, self._dialect, batch.num_rows)
+_THERE: Final = Around('{"before":null,"after":', ',"op":"c"}')
+_GONE: Final = Around('{"before":', ',"after":null,"op":"d"}')
 
 
 @dataclass(frozen=True)
@@ -250,7 +233,7 @@ class DebeziumJsonFormat:
                 "debezium-json: option 'schema-include' must be false to write, got true; "
                 "messages are written without a schema"
             )
-        return _Encoder(context)
+        return ChangeEncoder(context, _THERE, _GONE)
 
 
 FORMAT: Final = DebeziumJsonFormat()
