@@ -73,6 +73,25 @@ def run_spark_script(
     return output
 
 
+def run_snippet(text: str, folder: Path) -> str:
+    """Standard output of a program from the docs, run in a folder of its own; it must succeed."""
+    program = folder / "snippet.py"
+    program.write_text(text)
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
+    use_this_python(environment)
+    run = subprocess.run(
+        [sys.executable, str(program)],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
 def changelog(schema: pa.Schema, *lines: str) -> pa.Table:
     """Signed rows from lines like `+I 1 apple NULL`: kind, then one word per column.
 

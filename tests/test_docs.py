@@ -3,13 +3,11 @@
 import os
 import re
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.helpers import REPOSITORY, use_this_python
+from tests.helpers import REPOSITORY, run_snippet
 from upsert.kafka.testing import LocalKafka
 
 DOCS = REPOSITORY / "docs"
@@ -28,23 +26,10 @@ spark, bootstrap = SparkSession.builder.config("spark.sql.session.timeZone", "UT
 @pytest.mark.kafka
 @pytest.mark.spark
 def test_snippets_of_the_kafka_page_run_in_order(kafka: LocalKafka, tmp_path: Path) -> None:
-    program = tmp_path / "snippets.py"
-    program.write_text("".join([PRELUDE.format(kafka.bootstrap_servers), *snippets("kafka.md")]))
-    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
-    use_this_python(environment)
-    run = subprocess.run(
-        [sys.executable, str(program)],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    seen = re.findall(r"\| *([+-][IUD])\| *100\| *Bob\| *(\w+)\|", run.stdout)
+    output = run_snippet("".join([PRELUDE.format(kafka.bootstrap_servers), *snippets("kafka.md")]), tmp_path)
+    seen = re.findall(r"\| *([+-][IUD])\| *100\| *Bob\| *(\w+)\|", output)
     assert seen == [("+I", "Berlin")]
-    assert re.search(r"\| *100\| *Bob\|Berlin\|", run.stdout)
+    assert re.search(r"\| *100\| *Bob\|Berlin\|", output)
 
 
 def test_table_of_kafka_options_is_that_of_the_declarations() -> None:

@@ -1,14 +1,11 @@
 """What the README says is true: its snippet runs as printed, its commands exist, its links lead somewhere."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.helpers import REPOSITORY, use_this_python
+from tests.helpers import REPOSITORY, run_snippet
 
 README = (REPOSITORY / "README.md").read_text()
 
@@ -20,22 +17,9 @@ def blocks(language: str) -> list[str]:
 @pytest.mark.spark
 def test_snippet_runs_as_printed(tmp_path: Path) -> None:
     (snippet,) = blocks("python")
-    program = tmp_path / "snippet.py"
-    program.write_text(snippet)
-    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
-    use_this_python(environment)
-    run = subprocess.run(
-        [sys.executable, str(program)],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    assert "form: delta join" in run.stdout
-    assert [line.split() for line in run.stdout.splitlines()[-2:]] == [
+    output = run_snippet(snippet, tmp_path)
+    assert "form: delta join" in output
+    assert [line.split() for line in output.splitlines()[-2:]] == [
         ["0", "10", "tea", "3.5"],
         ["1", "11", "coffee", "4.0"],
     ]
