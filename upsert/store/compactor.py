@@ -1,11 +1,11 @@
 """The child process that merges larger buckets: ``python -m upsert.store.compactor <table folder>``.
 
-It ends when nothing is due, or at once if another compaction is at work. It may be killed at any time.
+It ends when nothing is due, and lets go of the compaction lock, which it has inherited. It may be killed at
+any time.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 
@@ -17,26 +17,23 @@ from upsert.store.table_file import read
 
 
 def run(path: str) -> int:
-    """Merge what is due in the table, one bucket at a time; how many merges were published."""
+    """Merge what is due in the table, one bucket at a time; how many merges were published.
+
+    The caller holds the table's compaction lock.
+    """
     root = paths.table_folder(path)
     table = read(root)
     committer = Committer(History.shared(root, table.uuid, table.layout))
     policy = compaction.policy_of(table.options)
     published = 0
-    with maintenance.compaction_lock(root, wait=False) as is_free:
-        while is_free:
-            history = committer.history
-            merges = compaction.due(history.files(history.latest()), policy)
-            if not merges:
-                break
-            published += compaction.carry_out(committer, table.uuid, merges[:1]) is not None
+    while merges := compaction.due(committer.history.files(committer.history.latest()), policy):
+        published += compaction.carry_out(committer, table.uuid, merges[:1]) is not None
     return published
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run, and leave word of a failure where the next commit finds it."""
     (path,) = arguments
-    os.nice(19)  # commits and queries go first
     try:
         run(path)
     except TableNotFoundError:

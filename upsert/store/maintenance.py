@@ -28,6 +28,9 @@ from upsert.store.table_options import TableOptions
 MAX_FOREGROUND_ROWS: Final = 250_000
 """Rows that a committing process merges itself: about a tenth of a second."""
 
+_LOWEST_PRIORITY: Final = 19
+"""Commits and queries go first."""
+
 _children: list[subprocess.Popen[bytes]] = []
 """Started compactors, kept so that each is reaped when it has ended."""
 
@@ -37,15 +40,18 @@ class CompactionWarning(UserWarning):
 
 
 @contextmanager
-def compaction_lock(root: str, *, wait: bool) -> Iterator[bool]:
-    """Hold the table's compaction lock; yields whether it was got. A process that dies lets go of it."""
+def compaction_lock(root: str, *, wait: bool) -> Iterator[int | None]:
+    """Hold the table's compaction lock; yields the descriptor that holds it, None if it was not got.
+
+    A process that dies lets go of it; a child process that has inherited the descriptor holds it on.
+    """
     with open(os.path.join(root, paths.COMPACTION_LOCK), "ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
-            yield False
+            yield None
             return
-        yield True
+        yield file.fileno()
 
 
 def after_commit(committer: Committer, uuid: str, options: TableOptions, done: Committed) -> None:
@@ -61,11 +67,13 @@ def after_commit(committer: Committer, uuid: str, options: TableOptions, done: C
         if not merges:
             return
         small = _small(merges)
-        with compaction_lock(root, wait=False) as is_free:
-            if is_free and small:
+        with compaction_lock(root, wait=False) as lock:
+            if lock is None:
+                return
+            if small:
                 compaction.carry_out(committer, uuid, small)
-        if is_free and len(small) < len(merges):
-            start_compactor(root)
+            if len(small) < len(merges):
+                start_compactor(root, lock)
     except Exception as failure:  # the commit is published: nothing that happens here may deny it
         _warn(root, repr(failure))
 
@@ -79,22 +87,26 @@ def _small(merges: Sequence[Merge]) -> Sequence[Merge]:
     return merges
 
 
-def start_compactor(root: str) -> None:
-    """Start a process that merges whatever is due in the table and ends; nobody waits for it."""
+def start_compactor(root: str, lock: int) -> None:
+    """Start a process that merges whatever is due in the table and ends; nobody waits for it.
+
+    It inherits the compaction lock, so that commits in the time that it needs to start begin no other.
+    """
     _children[:] = [child for child in _children if child.poll() is None]
     code = Path(__file__).parents[2]
     search = os.pathsep.join(filter(None, (str(code), os.environ.get("PYTHONPATH", ""))))
-    _children.append(
-        subprocess.Popen(
-            [sys.executable, "-m", "upsert.store.compactor", root],
-            env={**os.environ, "PYTHONPATH": search},
-            cwd=root,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+    child = subprocess.Popen(
+        [sys.executable, "-m", "upsert.store.compactor", root],
+        env={**os.environ, "PYTHONPATH": search},
+        cwd=root,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=[lock],
+        process_group=0,  # not a session: Linux weighs sessions against each other, whatever their niceness
     )
+    _children.append(child)
+    os.setpriority(os.PRIO_PROCESS, child.pid, _LOWEST_PRIORITY)  # before it has threads of its own
 
 
 def record_failure(root: str, failure: str) -> None:
