@@ -6,6 +6,7 @@ it stores each distinct row once, with the 128-bit hash of the whole row as its 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final, Self
 
@@ -31,12 +32,14 @@ PRIMARY_KEY: Final = "PRIMARY KEY"
 class LookupIndex:
     """One way to find rows: by the primary key, by its first columns, or by a secondary index.
 
-    ``name`` names its columns in the sidecar file, ``label`` is what users read.
+    ``name`` names its columns in the sidecar file, ``label`` is what users read; ``is_unique`` says that a
+    key has one current row at most.
     """
 
     name: str
     columns: tuple[str, ...]
     label: str
+    is_unique: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,16 @@ class Layout:
         """The index of this name."""
         return self._by_name[name]
 
+    def best_index(self, columns: Collection[str]) -> LookupIndex | None:
+        """The index to search for a lookup by these columns; None if none is within them.
+
+        The primary key, else an index whose keys have one row, else the one with most columns.
+        """
+        within = [index for index in self.indexes if set(index.columns) <= set(columns)]
+        if within and within[0].label == PRIMARY_KEY:
+            return within[0]
+        return max(within, key=lambda index: (index.is_unique, len(index.columns)), default=None)
+
     def key_hashes(self, rows: pa.Table | pa.RecordBatch) -> Hashes:
         """Hash of the key of each stored row: what the sidecar's ``pk`` index is sorted by."""
         return hash_columns([rows.column(name) for name in self.key], rows.num_rows)
@@ -119,7 +132,7 @@ class Layout:
 def _indexes(schema: TableSchema, key: tuple[str, ...]) -> tuple[LookupIndex, ...]:
     prefixes = [key[:length] for length in range(1, len(key))]
     return (
-        LookupIndex("pk", key, PRIMARY_KEY),
+        LookupIndex("pk", key, PRIMARY_KEY, is_unique=True),
         *(LookupIndex(f"prefix_{len(p)}", p, f"{PRIMARY_KEY} prefix ({', '.join(p)})") for p in prefixes),
         *(LookupIndex(f"index_{index.name}", index.columns, index.name) for index in schema.indexes),
     )

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from upsert.errors import SchemaError
+from upsert.store import statistics
 from upsert.store.data_file import DataFile, FileEntry
 from upsert.store.file_set import FileSet, Run
 from upsert.store.filters import Filter, Where, parse_where
@@ -142,15 +143,31 @@ class Snapshot:
 
         None if nothing does.
         """
-        index = best_index(self.layout, columns)
+        index = self.layout.best_index(columns)
         return index.label if index else None
+
+    @property
+    def row_count(self) -> int:
+        """About how many rows there are; exactly where each bucket has one sorted run. No row is read."""
+        return round(statistics.row_count(self.layout, self.files, self._open))
+
+    def rows_per_key(self, columns: Sequence[str]) -> float:
+        """About how many rows one key finds by the index that serves a lookup by these columns.
+
+        1 for a primary key, 0 in an empty table. Only a few pages of the indexes are read.
+
+        Raises:
+            SchemaError: no index serves these columns.
+            CorruptTableError: a file is missing or damaged.
+        """
+        return statistics.rows_per_key(self.layout, self._index(columns), self.files, self._open)
 
     def _index(self, columns: Sequence[str]) -> LookupIndex:
         if isinstance(columns, str):
             raise SchemaError(
                 f"lookup: columns must be a list of names, got {columns!r}; write [{columns!r}]"
             )
-        index = best_index(self.layout, columns)
+        index = self.layout.best_index(columns)
         if index is None:
             there = ", ".join(f"{i.label} ({', '.join(i.columns)})" for i in self.layout.indexes)
             raise SchemaError(
@@ -282,11 +299,3 @@ class Snapshot:
             return schema.empty_table()
         table = pa.concat_tables(pieces)
         return pa.Table.from_arrays(table.columns, schema=schema)
-
-
-def best_index(layout: Layout, columns: Sequence[str]) -> LookupIndex | None:
-    """The index to search for a lookup by these columns: the primary key, else the one with most columns."""
-    within = [index for index in layout.indexes if set(index.columns) <= set(columns)]
-    if not within or within[0].label == PRIMARY_KEY:
-        return within[0] if within else None
-    return max(within, key=lambda index: len(index.columns))

@@ -69,6 +69,10 @@ class View:
             tables.append(rows.select(names).take(pa.array(wanted)))
         return np.concatenate(positions), pa.concat_tables(tables)
 
+    def rows_per_key(self, columns: Sequence[str]) -> float:
+        """About how many rows one key finds, as ``Snapshot.rows_per_key`` says of the target."""
+        return self._target.rows_per_key(columns)
+
     def _from_both(self, read: Callable[[Snapshot], pa.Table]) -> pa.Table:
         new, old = read(self._target), read(self._base)
         arrived, left = new.filter(pa.array(self._has_arrived(new))), old.filter(pa.array(self._is_left(old)))
