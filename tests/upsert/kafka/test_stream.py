@@ -269,6 +269,7 @@ def test_deleting_topics_are_warned_of_where_the_user_sees_it(
         read_changes(spark, words(connection, new_topic(), changelog="upsert"))
 
 
+@pytest.mark.long
 def test_several_executors_share_a_topic(connection: Connection, topic: str, tmp_path: Path) -> None:
     """Two executor processes take turns at the images of a partition, batch by batch."""
     script = Path(__file__).with_name("changelog_script.py")

@@ -74,6 +74,7 @@ def reachable_files(table: Table) -> set[str]:
     return {entry.file for info in table.history() for entry in table.published.files(info).entries}
 
 
+@pytest.mark.long
 def test_executors_in_processes_of_their_own(source: Table, sink: Table, tmp_path: Path) -> None:
     """Two executors that share nothing with the driver but the disk."""
     change(source, 0)
