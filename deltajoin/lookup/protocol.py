@@ -1,0 +1,183 @@
+"""What a place that rows can be looked up in offers: a batch of keys in, the rows that match out (pure).
+
+A `LookupSource` is a value: where the rows are, which columns they have, by which of them they can be asked
+for. It is made on the driver and pickled into every task. The worker, after its fork, opens a `LookupClient`
+from it, which holds what a process cannot give away: connections, pools, open files. One client serves all
+lookups of a process, many at once, on one event loop.
+
+Neither knows about retries, duplicates, NULLs or caches: `deltajoin.lookup.batch` asks for each distinct key
+once, in requests of at most ``limits.keys_per_request`` keys, at most ``limits.requests`` of them at a time,
+and repeats a request that failed with `LookupUnavailableError`. It also checks every answer against the
+schema and the keys that were asked for, so a client cannot make a join wrong, only make it fail.
+
+The suite that every source passes is `tests/deltajoin/lookup/contract.py`; `docs/lookup-sources.md` tells
+how to run it over a source of one's own. Follows FLIP-486 (its sources are async ``LookupTableSource``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from deltajoin.errors import LookupFailedError
+from upsert.errors import ConfigurationError
+
+Positions = npt.NDArray[np.int64]
+"""For each row that was found, the position of the key that it answers."""
+
+
+@dataclass(frozen=True)
+class RequestLimits:
+    """How much a source may be asked at a time, and how patiently.
+
+    The limits hold in one worker process; a cluster asks with as many as it has tasks running.
+
+    Attributes:
+        keys_per_request: distinct keys that one call of ``lookup`` has at most.
+        requests: calls of ``lookup`` that are under way at a time at most.
+        timeout_s: seconds after which a call is cancelled, and counts as `LookupUnavailableError`.
+        attempts: how often a request is made in all before its keys have failed.
+        first_wait_s: longest wait before the second attempt; it doubles with each one. The wait itself is
+            drawn between 0 and that ("full jitter"), so that many workers do not come back all at once.
+        max_wait_s: longest wait before any attempt. A `LookupUnavailableError` that says when to come back
+            is waited for that long at least.
+
+    >>> RequestLimits(requests=0)
+    Traceback (most recent call last):
+    ...
+    upsert.errors.ConfigurationError: lookup limits: requests must be a positive integer, got 0
+    """
+
+    keys_per_request: int = 100
+    requests: int = 16
+    timeout_s: float = 30.0
+    attempts: int = 5
+    first_wait_s: float = 0.1
+    max_wait_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        for name in ("keys_per_request", "requests", "attempts"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ConfigurationError(f"lookup limits: {name} must be a positive integer, got {value!r}")
+        if not self.timeout_s > 0:
+            raise ConfigurationError(f"lookup limits: timeout_s must be above 0, got {self.timeout_s!r}")
+        if not 0 <= self.first_wait_s <= self.max_wait_s:
+            raise ConfigurationError(
+                "lookup limits: first_wait_s must lie between 0 and max_wait_s, "
+                f"got {self.first_wait_s!r} and {self.max_wait_s!r}"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """What is known about a batch of keys.
+
+    Attributes:
+        positions: for each row, the position (from 0) of the key that it answers, as int64. Any order; a key
+            with several rows comes several times, a key without rows not at all.
+        rows: the rows, with exactly the source's schema. The order of the rows of one key has no meaning.
+        failures: by position, why a key could not be looked up. Such a key has no rows, which says nothing
+            about whether there are any.
+
+    >>> answer = Answer(np.array([1, 1]), pa.table({"id": [7, 7], "name": ["ann", "bob"]}))
+    >>> answer.failures
+    {}
+    """
+
+    positions: Positions
+    rows: pa.Table
+    failures: Mapping[int, LookupFailedError] = field(default_factory=dict)
+
+
+class LookupClient(Protocol):
+    """An open source: belongs to one process and one event loop, and is closed when nobody asks any more."""
+
+    async def lookup(self, keys: pa.Table) -> Answer:
+        """The current rows that equal the keys.
+
+        Called many times at once on the same event loop, so it awaits and never blocks: blocking work goes
+        to a thread (``asyncio.to_thread``). It may be cancelled at any ``await``, and serves the next call
+        all the same.
+
+        Args:
+            keys: exactly the source's ``keys``, in that order and in the types of its ``schema``. The engine
+                sends distinct keys without NULLs; a client that is asked directly answers each of equal keys,
+                and nothing for a key that has a NULL.
+
+        Returns:
+            The rows and whose they are. Equality is that of Spark's joins: -0.0 equals 0.0, NaN equals NaN,
+            texts are equal byte by byte (no collation, no padding).
+
+        Raises:
+            LookupUnavailableError: the source could not answer now: overload, timeout, connection lost. The
+                engine asks again.
+            LookupFailedError: the source refused, or its answer makes no sense. Asking again would not help.
+                If only some of the keys are concerned, they can be in ``Answer.failures`` instead, of either
+                class.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Give back what it holds; closing twice is allowed, a lookup after it is not."""
+        ...
+
+
+@runtime_checkable
+class LookupSource(Protocol):
+    """Where rows are, and how they can be asked for: a frozen, picklable value without clients or locks.
+
+    Its ``repr`` shows no secrets, for it is printed in plans, messages and logs.
+
+    A source of one's own is a frozen dataclass with these four names:
+
+    >>> from deltajoin.lookup.protocol import Answer, LookupSource, RequestLimits
+    >>> @dataclass(frozen=True)
+    ... class Squares:
+    ...     schema: pa.Schema = pa.schema({"n": pa.int64(), "square": pa.int64()})
+    ...     keys: tuple[str, ...] = ("n",)
+    ...     limits: RequestLimits = RequestLimits()
+    ...
+    ...     def open(self):
+    ...         return self  # holds nothing, so it is its own client
+    ...
+    ...     async def lookup(self, keys):
+    ...         n = keys["n"].to_numpy()
+    ...         rows = pa.table({"n": n, "square": n * n}, schema=self.schema)
+    ...         return Answer(np.arange(len(n)), rows)
+    ...
+    ...     async def close(self):
+    ...         pass
+    >>> isinstance(Squares(), LookupSource)
+    True
+    """
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the rows that it gives, in the types of `upsert.types`; they include ``keys``."""
+        ...
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns that it is asked by, all of them each time, of scalar types."""
+        ...
+
+    @property
+    def limits(self) -> RequestLimits:
+        """How much it may be asked at a time."""
+        ...
+
+    def open(self) -> LookupClient:
+        """A new client; called on the thread of a running event loop, and must not block.
+
+        What takes time (connecting, authenticating) is left to the first ``lookup``.
+
+        Raises:
+            ConfigurationError: an optional library is not installed, or a setting is wrong.
+        """
+        ...
