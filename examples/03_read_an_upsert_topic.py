@@ -8,8 +8,6 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
 import upsert
-from upsert.kafka.client.admin import create_topic
-from upsert.kafka.client.connection import Connection
 from upsert.kafka.testing import LocalKafka
 
 ARRIVE = [(1, "Bob", "Beijing"), (2, "Alice", "Shanghai"), (3, "Greg", "Berlin")]
@@ -28,7 +26,7 @@ def main() -> None:
     with LocalKafka() as kafka, tempfile.TemporaryDirectory() as folder:
         server = kafka.bootstrap_servers
         producer = Producer({"bootstrap.servers": server})
-        create_topic(Connection({"bootstrap.servers": server}), topic, 1, {"cleanup.policy": "compact"})
+        kafka.create_topic(topic, config={"cleanup.policy": "compact"})
         catalog = upsert.Catalog(f"{folder}/warehouse")
         catalog.sql(f"""
             CREATE TABLE users (id BIGINT, name STRING, region STRING,

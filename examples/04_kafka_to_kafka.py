@@ -8,8 +8,6 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from pyspark.sql import SparkSession
 
 import upsert
-from upsert.kafka.client.admin import create_topic
-from upsert.kafka.client.connection import Connection
 from upsert.kafka.testing import LocalKafka
 
 BOB, ALICE, MOVED = (100, "Bob", "Beijing"), (101, "Alice", "Shanghai"), (101, "Alice", "Hangzhou")
@@ -28,7 +26,7 @@ def main() -> None:
     with LocalKafka() as kafka, tempfile.TemporaryDirectory() as folder:
         server = kafka.bootstrap_servers
         producer = Producer({"bootstrap.servers": server})
-        create_topic(Connection({"bootstrap.servers": server}), dbz, partitions=1)
+        kafka.create_topic(dbz)
         catalog = upsert.Catalog(f"{folder}/warehouse")
         catalog.sql(f"""
             CREATE TABLE dbz_users (user_id INT, name STRING, region STRING)

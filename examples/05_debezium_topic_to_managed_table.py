@@ -10,8 +10,6 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 import upsert
-from upsert.kafka.client.admin import create_topic
-from upsert.kafka.client.connection import Connection
 from upsert.kafka.testing import LocalKafka
 
 ALICE, BOB = {"id": 1, "name": "Alice", "region": "Shanghai"}, {"id": 2, "name": "Bob", "region": "Berlin"}
@@ -30,7 +28,7 @@ def main() -> None:
     with LocalKafka() as kafka, tempfile.TemporaryDirectory() as folder:
         server = kafka.bootstrap_servers
         producer = Producer({"bootstrap.servers": server})
-        create_topic(Connection({"bootstrap.servers": server}), topic, partitions=1)
+        kafka.create_topic(topic)
         catalog = upsert.Catalog(f"{folder}/warehouse")
         catalog.sql(f"""
             CREATE TABLE log (id INT, name STRING, region STRING,

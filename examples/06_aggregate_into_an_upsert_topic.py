@@ -10,8 +10,6 @@ from pyspark.sql.functions import count, lit, window
 
 import planner
 import upsert
-from upsert.kafka.client.admin import create_topic
-from upsert.kafka.client.connection import Connection
 from upsert.kafka.testing import LocalKafka
 
 
@@ -22,7 +20,7 @@ def main() -> None:
     with LocalKafka() as kafka, tempfile.TemporaryDirectory() as folder:
         server = kafka.bootstrap_servers
         producer = Producer({"bootstrap.servers": server})
-        create_topic(Connection({"bootstrap.servers": server}), topic, partitions=1)
+        kafka.create_topic(topic)
         catalog = upsert.Catalog(f"{folder}/warehouse", optimize=planner.optimize)
         catalog.sql(f"""
             CREATE TABLE pageviews (user_id BIGINT, region STRING, viewtime TIMESTAMP)

@@ -15,6 +15,8 @@ from typing import Final, Protocol, Self
 from upsert.errors import ConfigurationError, UpsertError
 from upsert.kafka.broker.container import ContainerBroker, docker_answers
 from upsert.kafka.broker.process import ProcessBroker
+from upsert.kafka.client import admin
+from upsert.kafka.client.connection import Connection
 
 BOOTSTRAP_VARIABLE: Final = "UPSERT_KAFKA_BOOTSTRAP"
 """Environment variable with the address of a Kafka that is already running, as ``host:port,…``."""
@@ -75,6 +77,7 @@ class LocalKafka:
 
     Example:
         >>> with LocalKafka() as broker:
+        ...     broker.create_topic("orders-of-the-example")
         ...     broker.bootstrap_servers
         '...:...'
     """
@@ -101,6 +104,21 @@ class LocalKafka:
             broker.start()
             self._broker = broker
         return self
+
+    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] = {}) -> None:
+        """Create a topic, and return when it can be written to.
+
+        Args:
+            name: of the new topic.
+            partitions: how many.
+            config: settings of the topic, such as ``{"cleanup.policy": "compact"}``.
+
+        Raises:
+            TableExistsError: it exists already.
+            ConfigurationError: Kafka refuses a setting.
+        """
+        connection = Connection({"bootstrap.servers": self.bootstrap_servers})
+        admin.create_topic(connection, name, partitions, config)
 
     def stop(self) -> None:
         """End the broker and remove its data; a Kafka that someone else runs is left alone."""
