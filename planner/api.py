@@ -116,6 +116,6 @@ def _needs_rewriting(trace: Trace) -> bool:
 def _optimized(
     df: DataFrame, options: dict[str, Any], sink_key: Sequence[str] | None
 ) -> tuple[Settings, Catalyst, Trace]:
-    settings = Settings.of(options, df.sparkSession.conf.getAll, sink_key)
+    settings = Settings.of_query(options, df.sparkSession.conf.getAll, sink_key)
     catalyst = Catalyst(df)
     return settings, catalyst, optimize_plan(read_plan(catalyst, df), settings)

@@ -1,0 +1,162 @@
+"""Options of delta joins: as arguments, in the session, and under the names of FLIP-486 and of Flink (pure).
+
+They are declared here alone. Those that only the planner heeds (`strategy`) are among them, since the session
+holds all of them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from upsert.errors import ConfigurationError
+from upsert.options import Option, boolean, duration_ms, one_of, parse, positive_int
+
+SESSION_PREFIX: Final = "spark.deltajoin."
+FLINK_PREFIXES: Final = ("table.optimizer.delta-join.", "table.exec.delta-join.")
+"""What begins with one of these in a session must be an option that is known."""
+
+
+def _timeout_ms(value: str) -> int:
+    if duration_ms(value) == 0:
+        raise ValueError("a duration above 0, like '3 min'")
+    return duration_ms(value)
+
+
+OPTIONS: Final = (
+    Option(
+        "strategy",
+        one_of("auto", "force", "none"),
+        "auto: delta joins, and regular joins where a delta join cannot be; force: each join of the query "
+        "must become a delta join; none: no delta join",
+        "auto",
+        aliases=("table.optimizer.delta-join.strategy",),
+    ),
+    Option(
+        "physical",
+        one_of("auto", "fused", "shuffled", "stateful"),
+        "fused: the join runs inside the source; shuffled: in stateless tasks after a shuffle; stateful: in "
+        "a stateful operator with caches; auto: the fastest that the sides allow",
+        "auto",
+    ),
+    Option(
+        "consistency",
+        one_of("snapshot", "latest"),
+        "snapshot: lookups read pinned versions, and the result is exact; latest: they read what is newest",
+        "snapshot",
+    ),
+    Option(
+        "shards",
+        positive_int,
+        "tasks that share the join of a micro-batch; as many as the session has cores if not given",
+        None,
+    ),
+    Option(
+        "cache.enabled",
+        boolean,
+        "whether looked up rows are kept for later micro-batches",
+        True,
+        aliases=("table.exec.delta-join.cache-enabled", "table.exec.delta-join.cache-enable"),
+    ),
+    Option(
+        "left.cache-size",
+        positive_int,
+        "join keys of the left side whose rows are kept, in each shard",
+        10_000,
+        aliases=("table.exec.delta-join.left.cache-size", "table.exec.delta-join.left-cache-size"),
+    ),
+    Option(
+        "right.cache-size",
+        positive_int,
+        "join keys of the right side whose rows are kept, in each shard",
+        10_000,
+        aliases=("table.exec.delta-join.right.cache-size", "table.exec.delta-join.right-cache-size"),
+    ),
+    Option("cache.max-bytes", positive_int, "bytes of one side's kept rows, in each shard", 64 * 1024 * 1024),
+    Option(
+        "async.buffer-capacity",
+        positive_int,
+        "lookups of a shard that are in flight together",
+        1_000,
+        aliases=("table.exec.async-lookup.buffer-capacity",),
+    ),
+    Option(
+        "async.timeout",
+        _timeout_ms,
+        "longest time that a lookup with all its retries may take",
+        180_000,
+        aliases=("table.exec.async-lookup.timeout",),
+    ),
+    Option(
+        "on-error",
+        one_of("fail", "queue"),
+        "fail: a lookup that fails for good stops the query; queue: its row waits, and later ones of its key",
+        "fail",
+    ),
+)
+_ALIASES: Final = {alias for option in OPTIONS for alias in option.aliases}
+
+
+@dataclass(frozen=True)
+class JoinSettings:
+    """The options of one call, converted; times are in milliseconds.
+
+    Attributes are named as the options, with `_` for `.` and `-`; see `OPTIONS` for what they mean.
+    """
+
+    strategy: str = "auto"
+    physical: str = "auto"
+    consistency: str = "snapshot"
+    shards: int | None = None
+    cache_enabled: bool = True
+    left_cache_size: int = 10_000
+    right_cache_size: int = 10_000
+    cache_max_bytes: int = 64 * 1024 * 1024
+    async_buffer_capacity: int = 1_000
+    async_timeout: int = 180_000
+    on_error: str = "fail"
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any], session: Mapping[str, str], caller: str = "optimize") -> Self:
+        """The options given as arguments, and those of the session's configuration that are not.
+
+        Args:
+            arguments: options of the call, by the name of the attribute or of the option.
+            session: the session's configuration.
+            caller: who was called, for messages.
+
+        Raises:
+            ConfigurationError: an option is unknown or has a wrong value, or two that do not go together.
+
+        >>> found = JoinSettings.of({"cache_enabled": False}, {"table.exec.delta-join.left-cache-size": "7"})
+        >>> found.cache_enabled, found.left_cache_size, found.right_cache_size
+        (False, 7, 10000)
+        """
+        in_session = {
+            key.removeprefix(SESSION_PREFIX): value
+            for key, value in session.items()
+            if key.startswith((SESSION_PREFIX, *FLINK_PREFIXES)) or key in _ALIASES
+        }
+        given = {_KEYS.get(name, name): str(value) for name, value in arguments.items()}
+        values = parse("the session's delta join options", OPTIONS, in_session)
+        overriding = parse(caller, OPTIONS, given)
+        chosen = values | {key: overriding[key] for key in given}
+        if chosen["on-error"] == "queue" and chosen["physical"] in ("fused", "shuffled"):
+            raise ConfigurationError(
+                f"{caller}: option 'on-error' = 'queue' needs physical = 'stateful', which has a queue, got "
+                f"{chosen['physical']!r}"
+            )
+        if chosen["consistency"] == "latest" and chosen["physical"] in ("fused", "shuffled"):
+            raise ConfigurationError(
+                f"{caller}: option 'consistency' = 'latest' needs physical = 'stateful', got "
+                f"{chosen['physical']!r}; the other forms read snapshots"
+            )
+        return cls(**{_attribute(key): value for key, value in chosen.items()})
+
+
+def _attribute(key: str) -> str:
+    return key.replace(".", "_").replace("-", "_")
+
+
+_KEYS: Final = {_attribute(option.key): option.key for option in OPTIONS}
