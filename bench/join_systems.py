@@ -94,7 +94,7 @@ def delta_join(spark: SparkSession, folder: Path) -> DataFrame:
     """Our join of the two tables."""
     orders = Side(str(folder / "orders"), tuple(_ORDERS.names), ("order_id",))
     events = Side(str(folder / "events"), tuple(_EVENTS.names), ("order_id",))
-    return read_join(spark, DeltaJoinSpec(orders, events, shards=CORES))
+    return read_join(spark, DeltaJoinSpec.of("inner", orders, events, shards=CORES))
 
 
 def write_files(folder: Path, orders: pa.Table, events: pa.Table) -> None:

@@ -28,7 +28,7 @@ from deltajoin.changes import Changes, Signs, shared_key_codes
 from deltajoin.key_chunks import KeyChunks
 from deltajoin.pairs import equal_pairs
 from deltajoin.row_codes import Ints
-from deltajoin.spec import OUTPUT_PREFIXES
+from deltajoin.spec import output_name
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.store.hashing import one_array
 
@@ -51,11 +51,11 @@ def output_schema(left: pa.Schema, right: pa.Schema) -> pa.Schema:
     """The output's columns: those that the sides select, prefixed and nullable, and ``_row_kind`` last.
 
     >>> output_schema(pa.schema({"a": pa.int64()}), pa.schema({"a": pa.int32()})).names
-    ['left_a', 'right_a', '_row_kind']
+    ['t0_a', 't1_a', '_row_kind']
     """
     fields = [
-        pa.field(prefix + field.name, field.type)
-        for prefix, schema in zip(OUTPUT_PREFIXES, (left, right), strict=True)
+        pa.field(output_name(number, field.name), field.type)
+        for number, schema in enumerate((left, right))
         for field in schema
     ]
     return pa.schema([*fields, pa.field(ROW_KIND_COLUMN, pa.string())])

@@ -149,14 +149,14 @@ def changes_to_join(tables: JoinedTables, partition: BucketChanges) -> Changes:
     """The net changes of a bucket that can meet a row: selected columns, filters passed, no NULL key."""
     table, side = tables.tables[partition.side], tables.spec.sides[partition.side]
     changed = table.changes_between(
-        partition.start, partition.end, columns=side.columns, buckets=[partition.bucket]
+        partition.start, partition.end, columns=side.table.columns, buckets=[partition.bucket]
     )
     # Each signed row by itself: an update may leave, enter or stay within the filter.
-    passed = parse_where(side.pushed, table.schema).apply(changed)
+    passed = parse_where(side.table.pushed, table.schema).apply(changed)
     schema = tables.changes(partition.side)
     rows = passed.select(schema.names).combine_chunks().cast(schema)
     changes = Changes(_without_null(rows, side.keys), side.keys)
-    return changes if side.columns == side.select else consolidated(changes)
+    return changes if side.table.columns == side.select else consolidated(changes)
 
 
 def _without_null(rows: pa.Table, keys: tuple[str, ...]) -> pa.Table:

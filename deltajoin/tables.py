@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Final, Self
 
 import pyarrow as pa
 
 from deltajoin.offset import JoinIdentity
 from deltajoin.row_codes import Ints, common_key_type
 from deltajoin.semantics import JoinTypes, Match, output_schema
-from deltajoin.spec import SIDES, DeltaJoinSpec, Side
+from deltajoin.spec import DeltaJoinSpec, Side
 from upsert import types
 from upsert.errors import SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
@@ -19,6 +19,8 @@ from upsert.schema import TableSchema
 from upsert.store.filters import parse_where
 from upsert.store.table import Table
 from upsert.store.version import Version
+
+SIDES: Final = ("left", "right")
 
 
 @dataclass(frozen=True)
@@ -38,15 +40,18 @@ class JoinedTables:
             TableNotFoundError: there is no table at a path.
             SchemaError: a column is unknown, a filter does not fit it, or the keys cannot be compared.
         """
-        left, right = Table.open(spec.left.path), Table.open(spec.right.path)
+        left, right = (Table.open(side.path) for side in spec.sides)
         for name, table, side in zip(SIDES, (left, right), spec.sides, strict=True):
             _check_columns(table, side, name)
-            parse_where(side.pushed, table.schema)
+            parse_where(side.table.pushed, table.schema)
         keys = tuple(
-            _key_type(left, right, a, b) for a, b in zip(spec.left.keys, spec.right.keys, strict=True)
+            _key_type(left, right, a, b) for a, b in zip(*(side.keys for side in spec.sides), strict=True)
         )
         output = output_schema(
-            _selected(left.schema, spec.left.select), _selected(right.schema, spec.right.select)
+            *(
+                _selected(table.schema, side.select)
+                for table, side in zip((left, right), spec.sides, strict=True)
+            )
         )
         return cls(spec, left, right, JoinTypes(keys, output))
 
@@ -73,10 +78,10 @@ class JoinedTables:
     @property
     def located(self) -> DeltaJoinSpec:
         """The spec with absolute paths, for processes with another working folder."""
-        left, right = (
-            replace(side, path=table.path) for side, table in zip(self.spec.sides, self.tables, strict=True)
+        located = (
+            replace(part, path=table.path) for part, table in zip(self.spec.tables, self.tables, strict=True)
         )
-        return replace(self.spec, left=left, right=right)
+        return replace(self.spec, tables=tuple(located))
 
     @property
     def identity(self) -> JoinIdentity:
@@ -90,7 +95,7 @@ class JoinedTables:
 
         def match(keys: pa.Table) -> tuple[Ints, pa.Table]:
             probe = keys.rename_columns(list(part.keys))
-            positions, rows = view.match(part.keys, probe, select=part.select, where=part.pushed)
+            positions, rows = view.match(part.keys, probe, select=part.select, where=part.table.pushed)
             return positions, rows.cast(schema)
 
         return match
@@ -109,7 +114,7 @@ def _selected(schema: TableSchema, names: Sequence[str]) -> pa.Schema:
 
 
 def _check_columns(table: Table, side: Side, name: str) -> None:
-    for column in side.columns:
+    for column in side.table.columns:
         table.schema.type_of(column, f"{name} side of the join, table {table.name!r}")
 
 

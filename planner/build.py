@@ -34,7 +34,9 @@ def build_plan(catalyst: Catalyst, plan: Plan, settings: Settings) -> DataFrame:
 def spec_of(join: DeltaJoin, shards: int) -> DeltaJoinSpec:
     """What the source of a delta join is told."""
     limit = min(join.left.table.max_rows, join.right.table.max_rows)
-    return DeltaJoinSpec(_side(join.left), _side(join.right), shards, limit)
+    return DeltaJoinSpec.of(
+        "inner", _side(join.left), _side(join.right), shards=shards, max_rows_per_trigger=limit
+    )
 
 
 def _side(side: JoinSide) -> Side:

@@ -18,14 +18,14 @@ from deltajoin.options import FORMAT
 from deltajoin.payload import Payload, Step, decode
 from deltajoin.semantics import inner_join
 from deltajoin.source import PAYLOAD_COLUMN, SHARD_COLUMN, register
-from deltajoin.spec import SIDES, DeltaJoinSpec
-from deltajoin.tables import JoinedTables
+from deltajoin.spec import DeltaJoinSpec
+from deltajoin.tables import SIDES, JoinedTables
 from upsert.managed.spark_schema import spark_schema
 from upsert.schema import TableSchema
 
 
 def read_join(spark: SparkSession, spec: DeltaJoinSpec) -> DataFrame:
-    """A stream of the join's net changes: ``left_<column>`` …, ``right_<column>`` …, ``_row_kind``.
+    """A stream of the join's net changes: ``t0_<column>`` …, ``t1_<column>`` …, ``_row_kind``.
 
     Every micro-batch moves both tables forward by one step of at most ``max_rows_per_trigger`` changes each,
     from the empty table on. The checkpoint keeps the two versions and nothing else; after a crash the
@@ -36,7 +36,7 @@ def read_join(spark: SparkSession, spec: DeltaJoinSpec) -> DataFrame:
 
         orders = Side("warehouse/orders", ("order_id", "product_id", "amount"), ("product_id",))
         products = Side("warehouse/products", ("id", "name"), ("id",))
-        changes = read_join(spark, DeltaJoinSpec(orders, products))
+        changes = read_join(spark, DeltaJoinSpec.of("inner", orders, products))
 
     Args:
         spark: the session; the format ``delta-join`` is registered in it.

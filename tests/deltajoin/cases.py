@@ -57,7 +57,7 @@ def load(name: str, folder: Path, *, shards: int = 2) -> Case:
     value = json.loads(CASES[name].read_text())
     of_left, of_right = value["tables"]["left"], value["tables"]["right"]
     left, right = _table(folder / "left", of_left), _table(folder / "right", of_right)
-    spec = DeltaJoinSpec(_side(left, of_left), _side(right, of_right), shards=shards)
+    spec = DeltaJoinSpec.of("inner", _side(left, of_left), _side(right, of_right), shards=shards)
     return Case(spec, left, right, (of_left["changes"], of_right["changes"]), value["sql"])
 
 

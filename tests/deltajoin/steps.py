@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from deltajoin.forms.shuffled import JoinShard
 from deltajoin.source import DeltaJoinReader, Offset
-from deltajoin.spec import DeltaJoinSpec
+from deltajoin.spec import DeltaJoinSpec, Side
 from tests.deltajoin.memory_tables import Row, Rows, hashable, joined, signed
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.store.table import Table
@@ -58,7 +58,7 @@ class Steps:
         left, right = (
             state_at(path, version)
             for path, version in zip(
-                (self.spec.left.path, self.spec.right.path), self.offset["versions"], strict=True
+                [table.path for table in self.spec.tables], self.offset["versions"], strict=True
             )
         )
         return joined_by(self.spec, left, right)
@@ -82,6 +82,13 @@ def multiset_of(table: pa.Table, columns: tuple[str, ...]) -> Rows:
     return Counter(
         tuple(map(hashable, row)) for row in zip(*(c.to_pylist() for c in chosen.columns), strict=True)
     )
+
+
+def with_sides(spec: DeltaJoinSpec, *, left: Side | None = None, right: Side | None = None) -> DeltaJoinSpec:
+    """An INNER join of two tables with another side."""
+    sides = left or spec.sides[0], right or spec.sides[1]
+    limits = {"shards": spec.shards, "max_rows_per_trigger": spec.max_rows_per_trigger}
+    return DeltaJoinSpec.of("inner", *sides, **limits)
 
 
 def without_kind(table: pa.Table) -> pa.Table:

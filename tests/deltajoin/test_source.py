@@ -15,7 +15,7 @@ from deltajoin.payload import Step, decode, encode
 from deltajoin.row_codes import key_columns
 from deltajoin.source import DeltaJoinReader
 from deltajoin.tables import JoinedTables
-from tests.deltajoin.steps import Steps
+from tests.deltajoin.steps import Steps, with_sides
 from tests.helpers import changelog
 from upsert.errors import ConfigurationError, SchemaError, TableNotFoundError, UntrackedChangesError
 from upsert.schema import TableSchema
@@ -36,7 +36,7 @@ def spec(tmp_path: Path) -> DeltaJoinSpec:
     orders.write(changelog(orders.schema.arrow, "+I 1 7 a", "+I 2 8 b", "+I 3 NULL c"))
     products.write(changelog(products.schema.arrow, "+I 7 apple", "+I 9 pear"))
     left = Side(orders.path, ("id", "product"), ("product",))
-    return DeltaJoinSpec(left, Side(products.path, ("code", "name"), ("code",)))
+    return DeltaJoinSpec.of("inner", left, Side(products.path, ("code", "name"), ("code",)))
 
 
 def test_keys_of_different_width_meet_in_one_shard(spec: DeltaJoinSpec) -> None:
@@ -51,15 +51,15 @@ def test_keys_of_different_width_meet_in_one_shard(spec: DeltaJoinSpec) -> None:
 def test_an_update_of_a_column_that_is_not_selected_emits_nothing(spec: DeltaJoinSpec) -> None:
     steps = Steps(spec)
     steps.run()
-    orders = Table.open(spec.left.path)
+    orders = Table.open(spec.tables[0].path)
     orders.write(changelog(orders.schema.arrow, "+U 1 7 other"))
     assert list(steps) == [[]]
 
 
 def test_an_update_within_a_filter_on_another_column_emits_nothing(spec: DeltaJoinSpec) -> None:
-    steps = Steps(replace(spec, left=replace(spec.left, where=[("note", "!=", "hidden")])))
+    steps = Steps(with_sides(spec, left=replace(spec.sides[0], where=[("note", "!=", "hidden")])))
     steps.run()
-    orders = Table.open(spec.left.path)
+    orders = Table.open(spec.tables[0].path)
     orders.write(changelog(orders.schema.arrow, "+U 1 7 other"))
     assert list(steps) == [[]]
     orders.write(changelog(orders.schema.arrow, "+U 1 7 hidden"))
@@ -73,7 +73,7 @@ def test_a_row_limit_cuts_every_step(spec: DeltaJoinSpec) -> None:
 def test_available_now_reads_no_further_than_what_was_there(spec: DeltaJoinSpec) -> None:
     steps = Steps(spec)
     steps.reader.prepareForTriggerAvailableNow()
-    products = Table.open(spec.right.path)
+    products = Table.open(spec.tables[1].path)
     products.write(changelog(products.schema.arrow, "+I 8 plum"))
     assert steps.run() == {(1, 7, 7, "apple"): 1}
     assert Steps(spec).run() == {(1, 7, 7, "apple"): 1, (2, 8, 8, "plum"): 1}
@@ -103,16 +103,16 @@ def test_partitions_are_the_buckets_that_changed(spec: DeltaJoinSpec) -> None:
 
 def test_checkpoint_of_another_join_is_refused_by_both_names(spec: DeltaJoinSpec) -> None:
     offset = DeltaJoinReader(spec).initialOffset()
-    other = replace(spec, left=replace(spec.left, select=("id", "product", "note")))
+    other = with_sides(spec, left=replace(spec.sides[0], select=("id", "product", "note")))
     with pytest.raises(CheckpointMismatchError, match=f"{spec.fingerprint}.*{other.fingerprint}"):
         DeltaJoinReader(other).latestOffset(offset, ALL)
 
 
 def test_checkpoint_of_a_table_made_anew_is_refused_by_both_uuids(spec: DeltaJoinSpec) -> None:
     offset = DeltaJoinReader(spec).initialOffset()
-    old = Table.open(spec.right.path)
-    rmtree(spec.right.path)
-    new = Table.create(spec.right.path, PRODUCTS)
+    old = Table.open(spec.tables[1].path)
+    rmtree(spec.tables[1].path)
+    new = Table.create(spec.tables[1].path, PRODUCTS)
     with pytest.raises(CheckpointMismatchError, match=f"{old.uuid}.*{new.uuid}.*made again"):
         DeltaJoinReader(spec).latestOffset(offset, ALL)
 
@@ -125,7 +125,7 @@ def test_checkpoint_of_another_source_is_refused(spec: DeltaJoinSpec) -> None:
 def test_a_commit_without_change_tracking_stops_the_join_and_is_named(spec: DeltaJoinSpec) -> None:
     steps = Steps(spec)
     steps.run()
-    products = Table.open(spec.right.path)
+    products = Table.open(spec.tables[1].path)
     staged = products.stage(changelog(products.schema.arrow, "+I 8 plum"), order="rows")
     snapshot = products.commit([staged], tracked=False)
     with pytest.raises(UntrackedChangesError, match=str(snapshot.id)):
@@ -133,28 +133,28 @@ def test_a_commit_without_change_tracking_stops_the_join_and_is_named(spec: Delt
 
 
 def test_a_missing_index_is_named_with_the_one_to_add(spec: DeltaJoinSpec) -> None:
-    by_note = replace(spec.left, select=("id", "product", "note"), keys=("note",))
-    by_name = replace(spec.right, keys=("name",))
-    tables = JoinedTables.open(replace(spec, left=by_note, right=by_name))
+    by_note = replace(spec.sides[0], select=("id", "product", "note"), keys=("note",))
+    by_name = replace(spec.sides[1], keys=("name",))
+    tables = JoinedTables.open(with_sides(spec, left=by_note, right=by_name))
     with pytest.raises(SchemaError, match=r"left side.*'orders'.*declare INDEX \(note\)"):
         tables.check_lookups()
 
 
 def test_keys_that_do_not_compare_are_refused(spec: DeltaJoinSpec) -> None:
     with pytest.raises(SchemaError, match=r"orders.product and products.name.*got INT and STRING"):
-        JoinedTables.open(replace(spec, right=replace(spec.right, keys=("name",))))
+        JoinedTables.open(with_sides(spec, right=replace(spec.sides[1], keys=("name",))))
 
 
 def test_unknown_columns_are_refused(spec: DeltaJoinSpec) -> None:
     with pytest.raises(SchemaError, match=r"left side.*unknown column 'x'"):
-        JoinedTables.open(replace(spec, left=replace(spec.left, select=("product", "x"))))
+        JoinedTables.open(with_sides(spec, left=replace(spec.sides[0], select=("product", "x"))))
     with pytest.raises(SchemaError, match="unknown column 'y'"):
-        JoinedTables.open(replace(spec, right=replace(spec.right, where=[("y", "=", 1)])))
+        JoinedTables.open(with_sides(spec, right=replace(spec.sides[1], where=[("y", "=", 1)])))
 
 
 def test_a_missing_table_is_named(spec: DeltaJoinSpec, tmp_path: Path) -> None:
     with pytest.raises(TableNotFoundError, match="nowhere"):
-        JoinedTables.open(replace(spec, left=replace(spec.left, path=str(tmp_path / "nowhere"))))
+        JoinedTables.open(with_sides(spec, left=replace(spec.sides[0], path=str(tmp_path / "nowhere"))))
 
 
 def test_a_relative_path_is_made_absolute(
@@ -162,7 +162,7 @@ def test_a_relative_path_is_made_absolute(
 ) -> None:
     """Executors may run in another folder than the driver."""
     monkeypatch.chdir(tmp_path)
-    relative = replace(spec, left=replace(spec.left, path="orders"))
+    relative = with_sides(spec, left=replace(spec.sides[0], path="orders"))
     assert JoinedTables.open(relative).located == spec
     assert relative.fingerprint == spec.fingerprint
 

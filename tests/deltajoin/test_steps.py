@@ -87,7 +87,7 @@ def recomputed(steps: Steps) -> Rows:
     for side, version in zip(steps.spec.sides, steps.offset["versions"], strict=True):
         table = Table.open(side.path)
         rows = table.at(Version.from_json(version)).scan()
-        states.append(parse_where(side.pushed, table.schema).apply(rows))
+        states.append(parse_where(side.table.pushed, table.schema).apply(rows))
     return joined_by(steps.spec, states[0], states[1])
 
 
@@ -106,7 +106,7 @@ def random_run(random: Random, folder: str) -> None:
     options = {"bucket": random.choice("13"), "num-sorted-run.compaction-trigger": "3"}
     models = [Model(Table.create(f"{folder}/{i}", random.choice(SCHEMAS), options)) for i in range(2)]
     left, right = (Side(m.table.path, random.choice(SELECTS), ("k",), random.choice(WHERES)) for m in models)
-    spec = DeltaJoinSpec(left, right, shards=random.randint(1, 3))
+    spec = DeltaJoinSpec.of("inner", left, right, shards=random.randint(1, 3))
     steps = Steps(spec, max_rows=random.choice((None, 1, 2, 5)))
     for _ in range(6):
         for model in models:
@@ -134,7 +134,7 @@ def test_self_join_is_exact(seed: int) -> None:
     with TemporaryDirectory() as folder:
         model = Model(Table.create(f"{folder}/t", random.choice(SCHEMAS)))
         side = Side(model.table.path, ("id", "k", "s"), ("k",))
-        steps = Steps(DeltaJoinSpec(side, side, shards=2), max_rows=random.choice((None, 2)))
+        steps = Steps(DeltaJoinSpec.of("inner", side, side, shards=2), max_rows=random.choice((None, 2)))
         for _ in range(4):
             model.change(random)
             check_steps(steps)

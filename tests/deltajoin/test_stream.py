@@ -37,7 +37,7 @@ def make_tables(folder: Path) -> tuple[Table, Table, DeltaJoinSpec]:
     products = Table.create(folder / "products", PRODUCTS, {"bucket": "2"})
     left = Side(orders.path, ("id", "product", "note"), ("product",))
     right = Side(products.path, ("code", "name"), ("code",))
-    return orders, products, DeltaJoinSpec(left, right, shards=2)
+    return orders, products, DeltaJoinSpec.of("inner", left, right, shards=2)
 
 
 Sink = Callable[[DataFrame, int], None]
@@ -164,10 +164,10 @@ def test_every_column_type_comes_through(run: Run, tmp_path: Path) -> None:
     left, right = (Side(table.path, schema.names, ("id",)) for table in tables)
     seen: list[dict[str, Any]] = []
     # collected as Arrow: Python's own rows cannot hold the year 9999 in every time zone
-    run(DeltaJoinSpec(left, right), lambda frame, _: seen.extend(frame.toArrow().to_pylist()))
+    run(DeltaJoinSpec.of("inner", left, right), lambda frame, _: seen.extend(frame.toArrow().to_pylist()))
     wanted = tables[0].snapshot().scan().to_pylist()
-    for emitted, row in zip(sorted(seen, key=lambda r: r["left_id"]), wanted, strict=True):
-        for prefix in ("left_", "right_"):
+    for emitted, row in zip(sorted(seen, key=lambda r: r["t0_id"]), wanted, strict=True):
+        for prefix in ("t0_", "t1_"):
             found = {name: emitted[prefix + name] for name in schema.names}
             assert repr(found) == repr(row)
 
@@ -187,9 +187,9 @@ def prepared(folder: Path, max_rows: int) -> tuple[DeltaJoinSpec, list[object]]:
     """Two empty tables, an empty sink keyed by the pair, and the script's arguments."""
     _, _, spec = make_tables(folder)
     spec = replace(spec, max_rows_per_trigger=max_rows)
-    columns = {f"left_{c.name}": c.type for c in ORDERS.columns}
-    columns |= {f"right_{c.name}": c.type for c in PRODUCTS.columns}
-    pairs = TableSchema.of(columns, primary_key=["left_id", "right_code"])
+    columns = {f"t0_{c.name}": c.type for c in ORDERS.columns}
+    columns |= {f"t1_{c.name}": c.type for c in PRODUCTS.columns}
+    pairs = TableSchema.of(columns, primary_key=["t0_id", "t1_code"])
     sink = Table.create(folder / "sink", pairs, {"bucket": "2"})
     (folder / "spec.json").write_text(spec.to_json())
     return spec, [folder / "spec.json", sink.path, folder / "checkpoint"]

@@ -1,0 +1,325 @@
+"""Which tables are joined, and how: the tree of a delta join over numbered tables (pure).
+
+RIGHT joins are LEFT joins with the sides swapped. A maximal region of INNER joins is one `Inner` node, whose
+children have no order: which of them is looked up first is decided by indexes and statistics, see
+`deltajoin.paths`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from deltajoin import expressions
+from deltajoin.expressions import MAX_DEPTH, Condition, Ref, refs_of
+from upsert.errors import ConfigurationError
+
+__all__ = [
+    "KINDS",
+    "Inner",
+    "Leaf",
+    "Node",
+    "On",
+    "Outer",
+    "Ref",
+    "Where",
+    "from_json",
+    "leaves",
+    "nodes",
+    "null_supplied",
+    "to_json",
+    "visible",
+]
+
+KINDS: Final = ("left", "full", "semi", "anti")
+"""Kinds of an `Outer`: which rows without a match it keeps, or whether only the left side's come out."""
+
+On = tuple[tuple[Ref, Ref], ...]
+"""Pairs of columns that must be equal, and not NULL."""
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """The rows of one table, as its ``select`` and ``where`` in the spec leave them."""
+
+    table: int
+
+    def __post_init__(self) -> None:
+        """Check the number."""
+        if not isinstance(self.table, int) or isinstance(self.table, bool) or self.table < 0:
+            raise ConfigurationError(f"a leaf's table must be a number from 0, got {self.table!r}")
+
+
+@dataclass(frozen=True)
+class Inner:
+    """Rows of all children that agree in ``on`` and for which ``where`` is true; order has no meaning."""
+
+    children: tuple[Node, ...]
+    on: On
+    where: Condition | None = None
+
+    def __post_init__(self) -> None:
+        """Check the parts against each other."""
+        object.__setattr__(self, "children", tuple(self.children))
+        object.__setattr__(self, "on", _pairs(self.on))
+        if len(self.children) < 2:
+            raise ConfigurationError(f"an inner join needs two children or more, got {self.children!r}")
+        scopes = [visible(child) for child in self.children]
+        for pair in self.on:
+            one, other = (_scope_of(ref, scopes, "an inner join") for ref in pair)
+            if one == other:
+                raise ConfigurationError(
+                    f"an inner join's keys must be of two children, got {_words(pair)}; make it a condition"
+                )
+        _check_scope(self.where, frozenset().union(*scopes), "an inner join")
+        _check_once(self.children)
+
+
+@dataclass(frozen=True)
+class Outer:
+    """Rows of ``left`` and ``right`` that match by ``on`` and ``where``, and what the kind makes of the rest.
+
+    ``left``: also left rows without a match, padded with NULLs; ``full``: right ones too; ``semi``: left
+    rows that have a match, once; ``anti``: those that have none. ``where`` is the rest of the ON condition.
+    """
+
+    kind: str
+    left: Node
+    right: Node
+    on: On
+    where: Condition | None = None
+
+    def __post_init__(self) -> None:
+        """Check the parts against each other."""
+        object.__setattr__(self, "on", _pairs(self.on))
+        if self.kind not in KINDS:
+            raise ConfigurationError(f"an outer join's kind must be one of {KINDS}, got {self.kind!r}")
+        left, right = visible(self.left), visible(self.right)
+        for pair in self.on:
+            if pair[0].table not in left or pair[1].table not in right:
+                raise ConfigurationError(
+                    f"a {self.kind} join's keys must be of its left, then its right side, got {_words(pair)}"
+                )
+        _check_scope(self.where, left | right, f"a {self.kind} join")
+        _check_once((self.left, self.right))
+
+
+@dataclass(frozen=True)
+class Where:
+    """The child's rows for which the condition is true."""
+
+    child: Node
+    condition: Condition
+
+    def __post_init__(self) -> None:
+        """Check that the child has the condition's columns."""
+        _check_scope(self.condition, visible(self.child), "a filter")
+
+
+Node = Leaf | Inner | Outer | Where
+
+
+def children(node: Node) -> tuple[Node, ...]:
+    """The nodes right below."""
+    match node:
+        case Leaf():
+            return ()
+        case Inner(below):
+            return below
+        case Outer(_, left, right):
+            return left, right
+        case Where(child):
+            return (child,)
+
+
+def nodes(node: Node) -> Iterator[Node]:
+    """The node and all below."""
+    yield node
+    for child in children(node):
+        yield from nodes(child)
+
+
+def leaves(node: Node) -> tuple[int, ...]:
+    """Numbers of all tables below, from left to right.
+
+    >>> leaves(Inner((Leaf(1), Leaf(0)), ((Ref(1, "a"), Ref(0, "b")),)))
+    (1, 0)
+    """
+    return tuple(part.table for part in nodes(node) if isinstance(part, Leaf))
+
+
+def visible(node: Node) -> frozenset[int]:
+    """Tables whose columns the node's rows have: all below but those on the right of semi and anti joins."""
+    match node:
+        case Leaf(table):
+            return frozenset((table,))
+        case Outer("semi" | "anti", left, _):
+            return visible(left)
+        case _:
+            return frozenset().union(*map(visible, children(node)))
+
+
+def null_supplied(node: Node) -> frozenset[int]:
+    """Visible tables that may be padded with NULLs in the node's rows."""
+    match node:
+        case Outer("left", left, right):
+            return null_supplied(left) | visible(right)
+        case Outer("full"):
+            return visible(node)
+        case Outer(_, left, _):
+            return null_supplied(left)
+        case _:
+            return frozenset().union(*map(null_supplied, children(node)))
+
+
+def columns_of(node: Node) -> frozenset[Ref]:
+    """All columns that keys and conditions use."""
+    used: set[Ref] = set()
+    for part in nodes(node):
+        match part:
+            case Inner(_, on, where) | Outer(_, _, _, on, where):
+                used.update(ref for pair in on for ref in pair)
+                used |= refs_of(where)
+            case Where(_, condition):
+                used |= refs_of(condition)
+    return frozenset(used)
+
+
+def to_json(node: Node) -> dict[str, Any]:
+    """JSON values of a tree.
+
+    >>> to_json(Where(Leaf(0), expressions.Field(Ref(0, "flag"))))
+    {'node': 'where', 'child': {'node': 'leaf', 'table': 0}, 'condition': {'field': [0, 'flag']}}
+    """
+    match node:
+        case Leaf(table):
+            return {"node": "leaf", "table": table}
+        case Inner(below, on, where):
+            below_json = [to_json(child) for child in below]
+            return {"node": "inner", "children": below_json, **_match_to_json(on, where)}
+        case Outer(kind, left, right, on, where):
+            sides = {"left": to_json(left), "right": to_json(right)}
+            return {"node": "outer", "kind": kind, **sides, **_match_to_json(on, where)}
+        case Where(child, condition):
+            return {"node": "where", "child": to_json(child), "condition": expressions.to_json(condition)}
+
+
+def from_json(value: Any, depth: int = MAX_DEPTH) -> Node:
+    """The tree of its JSON values, which may be anybody's text.
+
+    Raises:
+        ConfigurationError: the value is no tree, or its parts do not fit together.
+    """
+    if not depth:
+        raise ConfigurationError(f"a join tree must have at most {MAX_DEPTH} levels, got more")
+    match value:
+        case {"node": "leaf", "table": table, **rest} if not rest:
+            return Leaf(table)
+        case {"node": "inner", "children": list(below), "on": on, "where": where, **rest} if not rest:
+            nodes_below = tuple(from_json(child, depth - 1) for child in below)
+            return Inner(nodes_below, _on_from_json(on), expressions.from_json(where))
+        case {
+            "node": "outer",
+            "kind": kind,
+            "left": left,
+            "right": right,
+            "on": on,
+            "where": where,
+            **rest,
+        } if not rest:
+            sides = from_json(left, depth - 1), from_json(right, depth - 1)
+            return Outer(kind, *sides, _on_from_json(on), expressions.from_json(where))
+        case {"node": "where", "child": child, "condition": condition, **rest} if not rest:
+            parsed = expressions.from_json(condition)
+            if parsed is not None:
+                return Where(from_json(child, depth - 1), parsed)
+    raise ConfigurationError(
+        f"a join tree must be a leaf, an inner, an outer or a where, got {str(value)[:200]!r}"
+    )
+
+
+def _match_to_json(on: On, where: Condition | None) -> dict[str, Any]:
+    pairs = [[[ref.table, ref.column] for ref in pair] for pair in on]
+    return {"on": pairs, "where": expressions.to_json(where)}
+
+
+def _on_from_json(value: Any) -> On:
+    match value:
+        case list():
+            return tuple(_pair_from_json(pair) for pair in value)
+    raise ConfigurationError(f"join keys must be a list of pairs of columns, got {value!r}")
+
+
+def _pair_from_json(value: Any) -> tuple[Ref, Ref]:
+    match value:
+        case [[one_table, one], [other_table, other]]:
+            return Ref(one_table, one), Ref(other_table, other)
+    raise ConfigurationError(f"a pair of join keys must be [[table, column], [table, column]], got {value!r}")
+
+
+def _pairs(on: Iterable[Sequence[Ref]]) -> On:
+    return tuple((one, other) for one, other in on)
+
+
+def _scope_of(ref: Ref, scopes: Sequence[frozenset[int]], what: str) -> int:
+    for number, scope in enumerate(scopes):
+        if ref.table in scope:
+            return number
+    raise ConfigurationError(f"{what} must use columns of its children, got {ref}")
+
+
+def _check_scope(condition: Condition | None, scope: frozenset[int], what: str) -> None:
+    for ref in sorted(refs_of(condition)):
+        if ref.table not in scope:
+            raise ConfigurationError(f"{what} must use columns of its children, got {ref}")
+
+
+def _check_once(below: Iterable[Node]) -> None:
+    seen: set[int] = set()
+    for child in below:
+        own = set(leaves(child))
+        if len(own) != len(leaves(child)) or seen & own:
+            raise ConfigurationError(
+                f"a table number must occur once in a join tree, got {sorted(own)} again"
+            )
+        seen |= own
+
+
+def _words(pair: tuple[Ref, Ref]) -> str:
+    return " = ".join(map(str, pair))
+
+
+def described(node: Node, names: Mapping[int, str]) -> str:
+    """The tree in one line, for errors and checkpoints.
+
+    >>> on = ((Ref(0, "product"), Ref(1, "id")),)
+    >>> described(Outer("left", Leaf(0), Leaf(1), on), {0: "orders", 1: "products"})
+    'orders(product) left products(id)'
+    """
+    match node:
+        case Leaf(table):
+            return names[table]
+        case Inner((Leaf(a), Leaf(b)), on, None):
+            return _two(a, b, "=", on, names)
+        case Outer(kind, Leaf(a), Leaf(b), on, None):
+            return _two(a, b, kind, on, names)
+        case Inner(below, on, where):
+            inside = ", ".join(described(child, names) for child in below)
+            return f"inner({inside}{_tail(on, where, names)})"
+        case Outer(kind, left, right, on, where):
+            inside = f"{described(left, names)}, {described(right, names)}"
+            return f"{kind}({inside}{_tail(on, where, names)})"
+        case Where(child, condition):
+            return f"where({described(child, names)}: {condition})"
+
+
+def _two(a: int, b: int, word: str, on: On, names: Mapping[int, str]) -> str:
+    of_a, of_b = (", ".join(r.column for pair in on for r in pair if r.table == table) for table in (a, b))
+    return f"{names[a]}({of_a}) {word} {names[b]}({of_b})"
+
+
+def _tail(on: On, where: Condition | None, names: Mapping[int, str]) -> str:
+    keys = [" = ".join(f"{names[ref.table]}.{ref.column}" for ref in pair) for pair in on]
+    parts = keys + ([] if where is None else [str(where)])
+    return f": {' and '.join(parts)}" if parts else ""
