@@ -1,0 +1,99 @@
+"""The delta join as a leaf of a rewritten plan: its tables, its tree, and how they print (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from deltajoin.expressions import Condition
+from deltajoin.tree import Inner, Leaf, Node, On, Outer, Where, visible
+from planner.expressions import Column
+from planner.sources import ManagedTable
+
+Predicate = tuple[str, str, Any]
+"""A filter of the store: column, operator, value."""
+
+
+def predicates_in_words(predicates: Sequence[Predicate]) -> str:
+    """Filters that must all hold, as text.
+
+    >>> predicates_in_words([("a", ">", 3), ("b", "is null", None)])
+    'a > 3 and b is null'
+    """
+    parts = ((column, op, None if value is None else repr(value)) for column, op, value in predicates)
+    return " and ".join(" ".join(filter(None, part)) for part in parts)
+
+
+@dataclass(frozen=True)
+class JoinTable:
+    """One table of a delta join: what is read of it, and which of its rows are left out."""
+
+    table: ManagedTable
+    columns: tuple[Column, ...]
+    where: tuple[Predicate, ...] = ()
+
+    def __str__(self) -> str:
+        where = predicates_in_words(self.where)
+        return f"{self.table.name} {typed(self.columns)}" + (f" where {where}" if where else "")
+
+
+@dataclass(frozen=True)
+class DeltaJoin:
+    """Leaf: the changes of a tree of joins of managed tables, which are numbered from 0.
+
+    Attributes:
+        tables: the tables by number.
+        tree: how they are joined.
+        present: number of a table -> the flag that says whether a row has a part of it; of those that need one.
+        row_kind: the kind of each change.
+    """
+
+    tables: tuple[JoinTable, ...]
+    tree: Node
+    row_kind: Column
+    present: tuple[tuple[int, Column], ...] = ()
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Columns of the tables that come out, in their order, the flags, and the kind."""
+        numbers = sorted(visible(self.tree))
+        of_tables = (column for number in numbers for column in self.tables[number].columns)
+        return (*of_tables, *(flag for _, flag in self.present), self.row_kind)
+
+    def __str__(self) -> str:
+        flags = "".join(f" {flag}" for _, flag in self.present)
+        return f"DeltaJoin {self.row_kind}{flags}"
+
+    def lines(self) -> Iterator[str]:
+        """The tree, then the tables, as text."""
+        yield tree_in_words(self.tree)
+        yield from (f"t{number} {table}" for number, table in enumerate(self.tables))
+
+
+def typed(columns: Sequence[Column]) -> str:
+    """Columns with their types, as text."""
+    return f"[{', '.join(f'{column}: {column.type}' for column in columns)}]"
+
+
+def tree_in_words(node: Node) -> str:
+    """A join tree in one line.
+
+    >>> from deltajoin.expressions import Ref
+    >>> tree_in_words(Outer("left", Leaf(0), Leaf(1), ((Ref(0, "a"), Ref(1, "b")),)))
+    'left(t0, t1: t0.a = t1.b)'
+    """
+    match node:
+        case Leaf(table):
+            return f"t{table}"
+        case Inner(children, on, where):
+            return f"inner({', '.join(map(tree_in_words, children))}{_match(on, where)})"
+        case Outer(kind, left, right, on, where):
+            return f"{kind}({tree_in_words(left)}, {tree_in_words(right)}{_match(on, where)})"
+        case Where(child, condition):
+            return f"where({tree_in_words(child)}: {condition})"
+
+
+def _match(on: On, where: Condition | None) -> str:
+    parts = [f"{one} = {other}" for one, other in on] + ([] if where is None else [str(where)])
+    return f": {' and '.join(parts)}" if parts else ""
