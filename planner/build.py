@@ -13,10 +13,11 @@ from pyspark.sql import DataFrame
 
 import deltajoin
 from deltajoin import DeltaJoinSpec, Side
+from deltajoin.netting import net_changes
 from planner.errors import PlanBuildError
 from planner.expressions import Call, Column, Expr
 from planner.jvm import Catalyst, JavaObject
-from planner.plan import Changelog, DeltaJoin, Filter, JoinSide, Output, Plan, Project, Relation
+from planner.plan import Changelog, DeltaJoin, Filter, JoinSide, Net, Output, Plan, Project, Relation
 from planner.settings import Settings
 from planner.sources import KafkaTopic
 from planner.trees import children
@@ -52,6 +53,8 @@ class _Builder:
     def node(self, plan: Plan) -> JavaObject:
         if isinstance(plan, DeltaJoin):
             return self.delta_join(plan)
+        if isinstance(plan, Net):
+            return self.net(plan)
         inputs = [self.node(child) for child in children(plan)]
         if plan.ref is not None:
             node = self.catalyst.kept(plan.ref)
@@ -92,11 +95,23 @@ class _Builder:
 
     def delta_join(self, join: DeltaJoin) -> JavaObject:
         session = self.catalyst.session
-        shards = self.settings.shards or session.sparkContext.defaultParallelism
-        spec = spec_of(join, shards)
+        spec = spec_of(join, self.shards)
         source = self.catalyst.analyzed(deltajoin.read_join(session, spec))
         names = (*spec.columns, join.row_kind.name)
         return self.renamed(source, dict(zip(names, join.columns, strict=True)), f"the delta join {spec}")
+
+    def net(self, net: Net) -> JavaObject:
+        """The net changes of a join over signed rows, under the ids of the join's columns."""
+        kinds = [number for number, column in enumerate(net.child.columns) if column.is_row_kind]
+        joined = self.catalyst.dataframe(self.node(net.child))
+        source = self.catalyst.analyzed(net_changes(joined, kinds, self.shards))
+        names = [self.catalyst.attribute(found)[1] for found in self.catalyst.output(source)]
+        return self.renamed(source, dict(zip(names, net.columns, strict=True)), str(net))
+
+    @property
+    def shards(self) -> int:
+        """Tasks that share what the planner adds to a micro-batch."""
+        return self.settings.shards or self.catalyst.session.sparkContext.defaultParallelism
 
     def topic(self, topic: KafkaTopic, columns: Sequence[Column]) -> JavaObject:
         """The topic read anew with its options, under the ids of the columns that it had before."""

@@ -141,6 +141,18 @@ class Catalyst:
         """The type of a join in lower case, as in "left outer"."""
         return str(node.joinType().sql()).lower()
 
+    def generator(self, node: JavaObject) -> JavaObject:
+        """The expression of a Generate that makes rows of one row."""
+        return node.generator()
+
+    def generated(self, node: JavaObject) -> list[JavaObject]:
+        """The attributes that a Generate adds to its input's."""
+        return _items(node.generatorOutput())
+
+    def keys(self, node: JavaObject) -> list[JavaObject]:
+        """The attributes of which a Deduplicate looks for equal values."""
+        return _items(node.keys())
+
     def event_time(self, node: JavaObject) -> JavaObject:
         """The column that a watermark node declares as event time."""
         return node.eventTime()

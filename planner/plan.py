@@ -7,9 +7,10 @@ rule that changes the node itself drops it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from planner.delta_join import typed
 from planner.expressions import Column, Expr, ref_field
 from planner.sources import KafkaTopic, ManagedTable
 
@@ -58,7 +59,7 @@ class Changelog:
     ref: int | None = ref_field()
 
     def __str__(self) -> str:
-        return f"Changelog {self._described()} {_typed(self.columns)}"
+        return f"Changelog {self._described()} {typed(self.columns)}"
 
     def _described(self) -> str:
         match self.origin:
@@ -84,7 +85,7 @@ class Relation:
 
     def __str__(self) -> str:
         what = self.name if self.topic is None else str(self.topic)
-        return f"{'Stream' if self.is_streaming else 'Relation'} {what} {_typed(self.columns)}"
+        return f"{'Stream' if self.is_streaming else 'Relation'} {what} {typed(self.columns)}"
 
 
 Predicate = tuple[str, str, Any]
@@ -114,7 +115,7 @@ class JoinSide:
     def __str__(self) -> str:
         where = predicates_in_words(self.where)
         on = f"on ({', '.join(self.keys)}) by {self.index}"
-        return f"{self.table.name} {_typed(self.columns)} {on}" + (f" where {where}" if where else "")
+        return f"{self.table.name} {typed(self.columns)} {on}" + (f" where {where}" if where else "")
 
 
 @dataclass(frozen=True)
@@ -223,6 +224,79 @@ class Join:
 
 
 @dataclass(frozen=True)
+class Union:
+    """The rows of all inputs, aligned by position; columns have the names and ids of the first input's."""
+
+    inputs: tuple[Plan, ...]
+    ref: int | None = ref_field()
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The first input's."""
+        return self.inputs[0].columns
+
+    def __str__(self) -> str:
+        return "Union"
+
+
+@dataclass(frozen=True)
+class Generate:
+    """The child's rows, each as often as a generator like `explode` makes rows of it, with these added."""
+
+    child: Plan
+    generator: Expr
+    made: tuple[Column, ...]
+    ref: int | None = ref_field()
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The child's, and those that the generator makes."""
+        return (*self.child.columns, *self.made)
+
+    def __str__(self) -> str:
+        return f"Generate {self.generator} AS {typed(self.made)}"
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """One of the child's rows that are equal in the `keys`: `dropDuplicates`; with all columns: DISTINCT."""
+
+    child: Plan
+    keys: tuple[Column, ...]
+    ref: int | None = ref_field()
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The child's."""
+        return self.child.columns
+
+    def __str__(self) -> str:
+        return f"Distinct [{', '.join(map(str, self.keys))}]"
+
+
+@dataclass(frozen=True)
+class Net:
+    """The net changes of Spark's own join of two inputs: its rows, with the product of their signs.
+
+    `reason` and `remedy` say why it is no delta join, and how it becomes one.
+    """
+
+    child: Plan
+    row_kind: Column
+    reason: str = field(compare=False)
+    remedy: str = field(compare=False)
+    ref: int | None = ref_field()
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The join's without the kinds of its inputs, and the kind."""
+        return (*(column for column in self.child.columns if not column.is_row_kind), self.row_kind)
+
+    def __str__(self) -> str:
+        return f"Net {self.row_kind}"
+
+
+@dataclass(frozen=True)
 class Opaque:
     """A node that the planner does not look into; it is never rewritten, nor what lies below it."""
 
@@ -236,8 +310,4 @@ class Opaque:
 
 
 Unary = Project | Filter | Watermark | Wrapper
-Plan = Changelog | Relation | DeltaJoin | Unary | Join | Opaque
-
-
-def _typed(columns: Sequence[Column]) -> str:
-    return f"[{', '.join(f'{column}: {column.type}' for column in columns)}]"
+Plan = Changelog | Relation | DeltaJoin | Unary | Join | Union | Generate | Distinct | Net | Opaque

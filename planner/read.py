@@ -17,7 +17,9 @@ from planner.expressions import Call, Cast, Column, Expr, Literal, walk_expressi
 from planner.jvm import Catalyst, JavaObject
 from planner.plan import (
     Changelog,
+    Distinct,
     Filter,
+    Generate,
     Join,
     Normalized,
     Opaque,
@@ -25,6 +27,7 @@ from planner.plan import (
     Plan,
     Project,
     Relation,
+    Union,
     Watermark,
     Wrapper,
 )
@@ -91,6 +94,16 @@ class _Reader:
                     self.output(node),
                     ref=ref,
                 )
+            case "Union", (_, *_):
+                return Union(inputs, ref=ref)
+            case "Generate", (child,):
+                made = tuple(self.column(attribute) for attribute in self.catalyst.generated(node))
+                return Generate(child, self.expr(self.catalyst.generator(node)), made, ref=ref)
+            case "Distinct", (child,):
+                return Distinct(child, child.columns, ref=ref)
+            case "Deduplicate", (child,):
+                keys = tuple(self.column(attribute) for attribute in self.catalyst.keys(node))
+                return Distinct(child, keys, ref=ref)
             case _, (child,) if name in _WRAPPERS:
                 return Wrapper(child, name, ref=ref)
         return self.unknown(Opaque(name, inputs, self.output(node), ref=ref), node)

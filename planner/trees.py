@@ -9,12 +9,16 @@ from planner.expressions import Column, Expr
 from planner.plan import (
     Changelog,
     DeltaJoin,
+    Distinct,
     Filter,
+    Generate,
     Join,
+    Net,
     Normalized,
     Opaque,
     Plan,
     Project,
+    Union,
     Watermark,
     Wrapper,
 )
@@ -23,11 +27,11 @@ from planner.plan import (
 def children(node: Plan) -> tuple[Plan, ...]:
     """The inputs of a node, from left to right."""
     match node:
-        case Project() | Filter() | Watermark() | Wrapper():
+        case Project() | Filter() | Watermark() | Wrapper() | Generate() | Distinct() | Net():
             return (node.child,)
         case Join():
             return (node.left, node.right)
-        case Opaque():
+        case Opaque() | Union():
             return node.inputs
         case _:
             return ()
@@ -38,11 +42,15 @@ def with_children(node: Plan, inputs: Sequence[Plan]) -> Plan:
     if all(new is old for new, old in zip(inputs, children(node), strict=True)):
         return node
     match node:
-        case Project() | Filter() | Watermark() | Wrapper():
+        case Project() | Filter() | Watermark() | Wrapper() | Generate() | Distinct() | Net():
             return replace(node, child=inputs[0])
-        case Join():
-            return replace(node, left=inputs[0], right=inputs[1])
-        case Opaque():
+        case Join(kind=kind):
+            left, right = inputs
+            passed_on = (
+                left.columns if kind in ("left semi", "left anti") else (*left.columns, *right.columns)
+            )
+            return replace(node, left=left, right=right, columns=passed_on)
+        case Opaque() | Union():
             return replace(node, inputs=tuple(inputs))
         case _:
             return node
@@ -57,6 +65,8 @@ def expressions(node: Plan) -> tuple[Expr, ...]:
             return (node.condition,)
         case Watermark():
             return (node.column,)
+        case Generate():
+            return (node.generator,)
         case Join(condition=condition) if condition is not None:
             return (condition,)
         case _:
