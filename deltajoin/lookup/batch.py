@@ -1,0 +1,211 @@
+"""Lookups of a whole batch of keys: each distinct key once, many requests in flight, failures by key.
+
+A batch is cut into requests, and the requests of all batches of the process take their turns on one event
+loop. A request that is slow, or waits for its next try, holds up no other one. The answer comes in the order
+of the batch's rows, whatever the order in which requests end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable
+from concurrent.futures import Future
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from deltajoin.errors import LookupFailedError
+from deltajoin.lookup.asking import Asker, Part, Tally
+from deltajoin.lookup.checks import check_source, key_fields, name_of, strangers
+from deltajoin.lookup.counts import LookupCounts
+from deltajoin.lookup.distinct import DistinctKeys, distinct_keys
+from deltajoin.lookup.event_loop import shared_loop, stop_shared_loop
+from deltajoin.lookup.protocol import Answer, LookupClient, LookupSource
+
+CAPACITY: Final = 1_000
+"""Distinct keys that may be under way at a time, those included that wait for another try."""
+TIMEOUT_S: Final = 180.0
+"""Longest time of a request, all its tries included; FLIP-486's ``table.exec.async-lookup.timeout``."""
+
+_OPEN_AT_ONCE: Final = 16
+_CLOSE_TIMEOUT_S: Final = 10.0
+
+
+class Pending:
+    """A batch whose lookups are under way."""
+
+    def __init__(self, batch: DistinctKeys, asked: Future[tuple[Answer, LookupCounts]]) -> None:
+        self._batch = batch
+        self._asked = asked
+
+    def result(self) -> tuple[Answer, LookupCounts]:
+        """Wait for all requests of the batch; what they brought, and what they cost.
+
+        Positions are rows of the batch, ascending; of rows with equal keys each gets all rows of the key,
+        or its failure. A key that has a NULL gets neither.
+
+        Raises:
+            Exception: a client raised something else than a ``LookupFailedError``, which is a bug in it.
+        """
+        try:
+            answer, counts = self._asked.result()
+        except BaseException:
+            self._asked.cancel()
+            raise
+        return self._batch.spread(answer), counts
+
+
+class Lookups:
+    """An open source that answers batches; may be used by several threads of one process.
+
+    Args:
+        source: what to look up in.
+        capacity: distinct keys that may be under way at a time; more wait until some are done.
+        timeout_s: longest time of a request, all its tries included.
+
+    Raises:
+        ConfigurationError, SchemaError: the source's keys do not fit its schema.
+
+    >>> from deltajoin.lookup.memory import MemoryLookup
+    >>> lookups = Lookups(MemoryLookup(pa.table({"id": [1, 2], "name": ["ann", "bob"]}), ["id"]))
+    >>> answer, counts = lookups.answer(pa.table({"id": [2, 9, None, 2]}))
+    >>> answer.positions.tolist(), answer.rows["name"].to_pylist(), counts.keys
+    ([0, 3], ['bob', 'bob'], 2)
+    >>> lookups.close()
+    """
+
+    def __init__(
+        self, source: LookupSource, *, capacity: int = CAPACITY, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        check_source(source)
+        self.source = source
+        self._fields = key_fields(source)
+        self._keys_per_request = min(source.limits.keys_per_request, capacity)
+        self._requests_at_once = capacity // self._keys_per_request
+        self._timeout_s = timeout_s
+        self._loop = shared_loop()
+        self._client, self._asker, self._places = self._loop.submit(self._open()).result()
+
+    async def _open(self) -> tuple[LookupClient, Asker, asyncio.Semaphore]:
+        client = self.source.open()
+        return client, Asker(self.source, client, self._timeout_s), asyncio.Semaphore(self._requests_at_once)
+
+    def answer(self, keys: pa.Table) -> tuple[Answer, LookupCounts]:
+        """The rows that match a batch of keys: ``start(keys).result()``."""
+        return self.start(keys).result()
+
+    def start(self, keys: pa.Table) -> Pending:
+        """Send the lookups of a batch on their way, and do not wait for them.
+
+        Args:
+            keys: the source's key columns in their order and types; any number of rows, also equal ones and
+                such that have a NULL.
+
+        Raises:
+            SchemaError: the keys have other columns or types.
+        """
+        batch = distinct_keys(keys, self._fields)
+        return Pending(batch, self._loop.submit(self._ask_all(batch.keys)))
+
+    async def _ask_all(self, keys: pa.Table) -> tuple[Answer, LookupCounts]:
+        tally = Tally()
+        parts: list[Part] = []
+        failures: dict[int, LookupFailedError] = {}
+
+        async def ask(start: int) -> None:
+            try:
+                found, failed = await self._asker.ask(keys.slice(start, self._keys_per_request), tally)
+            finally:
+                self._places.release()
+            parts.extend((positions + start, rows) for positions, rows in found)
+            failures.update((at + start, failure) for at, failure in failed.items())
+
+        try:
+            async with asyncio.TaskGroup() as requests:
+                for start in range(0, keys.num_rows, self._keys_per_request):
+                    await self._places.acquire()
+                    requests.create_task(ask(start))
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+        answer = self._joined(keys, parts, failures)
+        return answer, tally.counts(keys.num_rows, answer)
+
+    def _joined(self, keys: pa.Table, parts: list[Part], failures: dict[int, LookupFailedError]) -> Answer:
+        """The pieces as one answer, without the rows of keys that have failed."""
+        positions = np.concatenate([np.empty(0, np.int64), *(positions for positions, _ in parts)])
+        rows = pa.concat_tables([self.source.schema.empty_table(), *(rows for _, rows in parts)])
+        for at in strangers(keys, positions, rows).tolist():
+            failures[at] = LookupFailedError(
+                f"{name_of(self.source)}: rows must equal the key that they answer, byte by byte; the key "
+                f"{keys.slice(at, 1).to_pylist()[0]!r} was answered with another one; "
+                "see by which rules the source compares"
+            )
+        if failures:
+            kept = ~np.isin(positions, np.fromiter(failures, dtype=np.int64))
+            positions, rows = positions[kept], rows.filter(pa.array(kept))
+        return Answer(positions, rows.combine_chunks(), failures)
+
+    def close(self) -> None:
+        """Close the client; batches that are under way fail."""
+        self._loop.submit(self._client.close()).result(_CLOSE_TIMEOUT_S)
+
+
+_lock = threading.Lock()
+_open: Final[OrderedDict[Hashable, Lookups]] = OrderedDict()
+_of_parents: Final[list[Lookups]] = []
+
+
+def open_lookups(
+    token: Hashable, source: LookupSource, *, capacity: int = CAPACITY, timeout_s: float = TIMEOUT_S
+) -> Lookups:
+    """The lookups that this process keeps open under a token, opened from ``source`` the first time.
+
+    A worker process serves a query's micro-batches one after the other; so the next one finds the
+    connections of the last. The 16 that were used last stay open, others are closed.
+
+    Args:
+        token: names query and side, for example ``(run id, "left")``; another source needs another one.
+        source: what to look up in.
+        capacity: as of `Lookups`.
+        timeout_s: as of `Lookups`.
+
+    Raises:
+        ConfigurationError, SchemaError: the source's keys do not fit its schema.
+    """
+    with _lock:
+        if token not in _open:
+            if not _open:
+                atexit.register(close_lookups)
+            _open[token] = Lookups(source, capacity=capacity, timeout_s=timeout_s)
+        _open.move_to_end(token)
+        surplus = [_open.popitem(last=False)[1] for _ in range(len(_open) - _OPEN_AT_ONCE)]
+        found = _open[token]
+    for lookups in surplus:
+        lookups.close()
+    return found
+
+
+def close_lookups() -> None:
+    """Close all lookups that this process keeps open, and end its event loop."""
+    with _lock:
+        still_open = list(_open.values())
+        _open.clear()
+    for lookups in still_open:
+        lookups.close()
+    stop_shared_loop()
+
+
+def _after_fork() -> None:
+    """A forked child opens its own; the parent's connections are left alone, not even freed."""
+    global _lock
+    _lock = threading.Lock()
+    _of_parents.extend(_open.values())
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
