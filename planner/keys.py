@@ -10,6 +10,7 @@ from planner.expressions import Call, Column, Expr, columns_of, conjuncts
 from planner.plan import Join
 from planner.sources import ManagedTable
 from upsert.schema import TableSchema
+from upsert.store.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -81,16 +82,6 @@ def _one_to_one(pairs: tuple[KeyPair, ...]) -> Iterator[tuple[KeyPair, ...]]:
 
 
 def index_within(schema: TableSchema, columns: set[str]) -> str | None:
-    """Name of the index that finds rows by no more than these columns, as `Snapshot.index_for` names it.
-
-    The primary key, else the prefix of it or the secondary index that has the most columns.
-    """
-    if schema.primary_key and columns.issuperset(schema.primary_key):
-        return "PRIMARY KEY"
-    prefixes = [schema.primary_key[:length] for length in range(1, len(schema.primary_key))]
-    indexes = [
-        *((prefix, f"PRIMARY KEY prefix ({', '.join(prefix)})") for prefix in prefixes),
-        *((index.columns, index.name) for index in schema.indexes),
-    ]
-    within = [(len(names), label) for names, label in indexes if columns.issuperset(names)]
-    return max(within, key=lambda found: found[0])[1] if within else None
+    """Name of the index that finds rows by no more than these columns, as `Snapshot.index_for` names it."""
+    index = Layout.of(schema).best_index(columns)
+    return None if index is None else index.label

@@ -4,6 +4,7 @@
     ├── ConfigurationError    an option or argument is wrong: correct the call
     ├── SchemaError           rows or DDL do not fit the table: correct the rows or the statement
     ├── ChangelogError        the changes contradict each other: correct the producer or the query
+    ├── DuplicateKeyError     two rows have one key of a UNIQUE INDEX: correct one of them
     ├── TableExistsError      choose another name, or IF NOT EXISTS
     ├── TableNotFoundError    create the table, or correct its name
     ├── CommitConflictError   another writer changed the same files: run the command again
@@ -36,6 +37,10 @@ class SchemaError(UpsertError, ValueError):
 
 class ChangelogError(UpsertError):
     """Changes contradict each other: two values for one key, a count below zero."""
+
+
+class DuplicateKeyError(UpsertError):
+    """Two rows would have equal values in the columns of a UNIQUE INDEX; nothing was committed."""
 
 
 class TableExistsError(UpsertError):

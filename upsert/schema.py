@@ -35,13 +35,28 @@ class Column:
 
 @dataclass(frozen=True)
 class Index:
-    """A secondary index: a promise that rows can be looked up by these columns (FLIP-486)."""
+    """A secondary index: a promise that rows can be looked up by these columns (FLIP-486).
+
+    Where it is ``unique``, no two rows of the table are equal in these columns, unless one of them is NULL; a
+    write that breaks this is refused.
+    """
 
     name: str
     columns: tuple[str, ...]
+    unique: bool = False
+
+    @classmethod
+    def over(cls, columns: Iterable[str], *, unique: bool = False) -> Self:
+        """The index of these columns, named ``INDEX_col1_col2`` as FLIP-486 does.
+
+        >>> str(Index.over(["email"], unique=True))
+        'UNIQUE INDEX INDEX_email (email)'
+        """
+        names = tuple(columns)
+        return cls("_".join(("INDEX", *names)), names, unique)
 
     def __str__(self) -> str:
-        return f"INDEX {self.name} ({', '.join(self.columns)})"
+        return f"{'UNIQUE ' if self.unique else ''}INDEX {self.name} ({', '.join(self.columns)})"
 
 
 @dataclass(frozen=True)
@@ -99,6 +114,11 @@ class TableSchema:
             if not index.columns:
                 raise SchemaError(f"index {index.name!r} needs at least one column")
             self._check_hashable(f"index {index.name!r}", index.columns)
+            if index.unique and not self.primary_key:
+                raise SchemaError(
+                    f"{index} needs a PRIMARY KEY, by which rows are told apart; declare one, or leave out "
+                    "UNIQUE"
+                )
         if repeated := _repeated(index.name for index in self.indexes):
             raise SchemaError(f"index {repeated!r} is declared twice; name one of them: INDEX name (columns)")
         missing = [c for c in self.partitioned_by if c not in self.primary_key]
@@ -131,13 +151,13 @@ class TableSchema:
             found = tuple(Column(name, type_) for name, type_ in columns.items())
         return cls(found, tuple(primary_key), partitioned_by=tuple(partitioned_by))
 
-    def index(self, *columns: str) -> Self:
+    def index(self, *columns: str, unique: bool = False) -> Self:
         """This schema with one more index, named ``INDEX_col1_col2`` as FLIP-486 does."""
-        return self.index_named("_".join(("INDEX", *columns)), columns)
+        return replace(self, indexes=(*self.indexes, Index.over(columns, unique=unique)))
 
-    def index_named(self, name: str, columns: Iterable[str]) -> Self:
+    def index_named(self, name: str, columns: Iterable[str], *, unique: bool = False) -> Self:
         """This schema with one more index of the given name."""
-        return replace(self, indexes=(*self.indexes, Index(name, tuple(columns))))
+        return replace(self, indexes=(*self.indexes, Index(name, tuple(columns), unique)))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -180,7 +200,7 @@ class TableSchema:
         return {
             "columns": [_column_to_json(c) for c in self.columns],
             "primary_key": list(self.primary_key),
-            "indexes": [{"name": i.name, "columns": list(i.columns)} for i in self.indexes],
+            "indexes": [_index_to_json(index) for index in self.indexes],
             "partitioned_by": list(self.partitioned_by),
             "comment": self.comment,
         }
@@ -204,7 +224,7 @@ class TableSchema:
                 )
                 for c in map(_checked_column, value["columns"])
             )
-            indexes = tuple(Index(i["name"], tuple(i["columns"])) for i in value["indexes"])
+            indexes = tuple(_index_from_json(index) for index in value["indexes"])
             key, partitions = tuple(value["primary_key"]), tuple(value["partitioned_by"])
             return cls(columns, key, indexes, partitions, value["comment"])
         except (KeyError, TypeError, SchemaError) as cause:
@@ -221,6 +241,23 @@ def _column_to_json(column: Column) -> dict[str, Any]:
     if column.metadata is not None:
         value |= {"metadata": column.metadata, "virtual": column.virtual}
     return value
+
+
+def _index_to_json(index: Index) -> dict[str, Any]:
+    value = {"name": index.name, "columns": list(index.columns)}
+    return value | {"unique": True} if index.unique else value
+
+
+def _index_from_json(value: Mapping[str, Any]) -> Index:
+    """The index of its JSON form.
+
+    Raises:
+        TypeError: a value is not of the type that it should have.
+    """
+    unique = value.get("unique", False)
+    if not isinstance(value["name"], str) or not isinstance(unique, bool):
+        raise TypeError(f"an index is {value!r}")
+    return Index(value["name"], tuple(value["columns"]), unique)
 
 
 def _checked_column(value: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -6,7 +6,7 @@ Follows the DDL of FLIP-188 (managed tables), FLIP-486 (``INDEX``) and FLIP-107 
         { column type [NOT NULL] [METADATA [FROM 'key'] [VIRTUAL]]
           [[CONSTRAINT n] PRIMARY KEY NOT ENFORCED] [COMMENT 'text']
         | [CONSTRAINT n] PRIMARY KEY (column, …) NOT ENFORCED
-        | INDEX [n] (column, …) } [, …]
+        | [UNIQUE] INDEX [n] (column, …) } [, …]
     ) [COMMENT 'text'] [PARTITIONED BY (column, …)] [WITH ('key' = 'value', …)]
 
     DROP TABLE [IF EXISTS] name

@@ -18,12 +18,12 @@ _COLUMN_REFUSALS: Final = {
     "VIRTUAL": "VIRTUAL belongs to METADATA; write METADATA [FROM 'key'] VIRTUAL",
     "DEFAULT": "DEFAULT values are not supported yet",
     "COLLATE": "collations are not supported: strings are compared by their bytes",
-    "UNIQUE": "UNIQUE is not supported: only a PRIMARY KEY identifies rows",
+    "UNIQUE": "a column is not UNIQUE by itself; add UNIQUE INDEX (column)",
     "CHECK": "CHECK is not supported: rows are not checked against conditions",
     "REFERENCES": "foreign keys are not supported",
 }
 _CONSTRAINT_REFUSALS: Final = {
-    "UNIQUE": "UNIQUE is not supported: only a PRIMARY KEY identifies rows",
+    "UNIQUE": "UNIQUE belongs to an index; write UNIQUE INDEX (column, …)",
     "CHECK": "CHECK is not supported: rows are not checked against conditions",
     "FOREIGN": "foreign keys are not supported",
 }
@@ -88,18 +88,20 @@ class Elements:
         self.primary_key = columns
 
     def _index_ahead(self) -> bool:
-        """``INDEX (a)`` or ``INDEX n (a)``; but ``index DECIMAL(10)`` is a column."""
+        """``[UNIQUE] INDEX (a)`` or ``[UNIQUE] INDEX n (a)``; but ``index DECIMAL(10)`` is a column."""
         cursor = self._cursor
-        if cursor.ahead("INDEX", "("):
+        if cursor.ahead("INDEX", "(") or cursor.ahead("UNIQUE", "INDEX"):
             return True
         return cursor.ahead("INDEX") and cursor.is_name(1) and cursor.word(2) == "(" and cursor.is_name(3)
 
     def _index(self) -> None:
         cursor = self._cursor
+        unique = cursor.skip("UNIQUE")
         cursor.expect("INDEX")
         name = None if cursor.ahead("(") else cursor.name("the name of an index")
         columns = names(cursor)
-        self.indexes.append(Index(name or "_".join(("INDEX", *columns)), columns))
+        index = Index.over(columns, unique=unique)
+        self.indexes.append(index if name is None else replace(index, name=name))
 
     def _column(self) -> None:
         cursor = self._cursor

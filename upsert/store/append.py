@@ -12,6 +12,7 @@ from upsert.store.counts import CountCheck
 from upsert.store.data_file import FileEntry
 from upsert.store.snapshot_info import Kind, SnapshotInfo
 from upsert.store.staging import StagedFiles
+from upsert.store.unique import UniqueCheck
 
 Transaction = tuple[str, int]
 """A writer's id and the number of its transaction."""
@@ -69,6 +70,7 @@ def commit_staged(
     folded = staging.fold_raw(history.root, history.layout, uuid, head.id, given.raw)
     files = (*given.files, *folded.files)
     counts = CountCheck(history, files, given.retracting | folded.retracting)
+    unique = UniqueCheck(history, files)
     last: list[Change | None] = [None]
 
     def propose(latest: SnapshotInfo) -> Change | None:
@@ -78,6 +80,7 @@ def commit_staged(
         removed = tuple(history.live(latest).values()) if overwrite else ()
         if files or removed or transaction is not None:
             counts.check(latest, overwrite=overwrite)
+            unique.check(latest, overwrite=overwrite)
             kind: Kind = "overwrite" if overwrite else "append"
             last[0] = Change(kind, files, removed, transaction, tracked)
         return last[0]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from upsert.errors import SchemaError
-from upsert.schema import TableSchema
+from upsert.schema import Index, TableSchema
 from upsert.store.hashing import Hashes, bucket_of, hash_columns
 
 KIND_COLUMN: Final = "_kind"
@@ -134,8 +134,13 @@ def _indexes(schema: TableSchema, key: tuple[str, ...]) -> tuple[LookupIndex, ..
     return (
         LookupIndex("pk", key, PRIMARY_KEY, is_unique=True),
         *(LookupIndex(f"prefix_{len(p)}", p, f"{PRIMARY_KEY} prefix ({', '.join(p)})") for p in prefixes),
-        *(LookupIndex(f"index_{index.name}", index.columns, index.name) for index in schema.indexes),
+        *(_secondary(index) for index in schema.indexes),
     )
+
+
+def _secondary(index: Index) -> LookupIndex:
+    label = f"UNIQUE {index.name}" if index.unique else index.name
+    return LookupIndex(f"index_{index.name}", index.columns, label, index.unique)
 
 
 def _check_columns(schema: TableSchema) -> None:

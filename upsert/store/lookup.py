@@ -10,7 +10,7 @@ Everything is done for thousands of keys at once: one search and one take a file
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -86,6 +86,8 @@ def matches_by_index(
 ) -> list[Matches]:
     """Current rows of a keyed table that equal a key, found by a key prefix or a secondary index.
 
+    A key of a unique index is looked for no further than to the newest run that has a current row of it.
+
     Args:
         layout: the table's layout.
         index: the index to search; its columns are among the probe's.
@@ -94,15 +96,36 @@ def matches_by_index(
         needed: columns of the rows to return, see ``columns_to_compare``.
     """
     found: list[Matches] = []
+    pending = np.arange(len(probe))
     for age, run in enumerate(runs):
+        newer = [hiding for younger in runs[:age] for hiding in younger]
         for file in run:
-            matches = _candidates(file, index, probe, needed)
-            for newer in runs[:age]:
-                for hiding in newer:
-                    matches = _not_in(layout, hiding, matches)
-            if len(matches.probes):
-                found.append(matches)
+            part = probe if len(pending) == len(probe) else probe.take(pending)
+            matches = current_candidates(layout, index, file, newer, part, needed)
+            if not len(matches.probes):
+                continue
+            matches = Matches(pending[matches.probes], matches.rows)
+            found.append(matches)
+            if index.is_unique:
+                pending = _without(pending, matches.probes, len(probe))
+                if not len(pending):
+                    return found
     return found
+
+
+def current_candidates(
+    layout: Layout,
+    index: LookupIndex,
+    file: DataFile,
+    newer: Iterable[DataFile],
+    probe: Probe,
+    needed: Sequence[str],
+) -> Matches:
+    """Rows of one file of a keyed table that equal a key, and whose primary key no newer file holds."""
+    matches = _candidates(file, index, probe, needed)
+    for hiding in newer:
+        matches = _not_in(layout, hiding, matches)
+    return matches
 
 
 def signed_matches(index: LookupIndex, runs: Runs, probe: Probe, needed: Sequence[str]) -> list[Matches]:

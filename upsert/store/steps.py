@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from upsert.store.change_files import VersionedTable, change_files, check_tracked, data_commits
 from upsert.store.data_file import DataFile, FileEntry
-from upsert.store.version import MAX_HASH, Cursor, Version
+from upsert.store.version import MAX_HASH, Cursor, Version, step_between
 
 
 def advance(
@@ -38,6 +38,21 @@ def advance(
         return version
     target = latest if version.base == 0 else _last_commit_within(table, version.base, latest, max_rows)
     return _cut(table, version.base, target, (0, 0), max_rows)
+
+
+def touched_rows(table: VersionedTable, start: Version, end: Version) -> int:
+    """How many stored rows a step touches at most, without opening a file; a key may count several times.
+
+    Raises:
+        ConfigurationError: no single step leads from ``start`` to ``end``.
+        SnapshotExpiredError: base or target has expired.
+        UntrackedChangesError: a commit in between was written with ``change-tracking = false``.
+    """
+    step = step_between(start, end)
+    if step.is_empty:
+        return 0
+    files = change_files(table, step.base, step.target).all
+    return sum(entry.rows for entry in files if step.hashes_of(entry.bucket) is not None)
 
 
 def _last_commit_within(table: VersionedTable, base: int, latest: int, max_rows: int | None) -> int:

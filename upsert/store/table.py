@@ -128,6 +128,7 @@ class Table:
 
         Raises:
             SchemaError: the rows do not fit. Nothing was written.
+            DuplicateKeyError: two rows would have one key of a UNIQUE INDEX. Nothing was written.
             StaleWriterError: a clean-up took place meanwhile that may have met these files; write again.
             OSError: the disk refused; nothing was committed.
         """
@@ -190,6 +191,7 @@ class Table:
         Raises:
             ConfigurationError: the arguments do not fit together.
             ChangelogError: the changes contradict each other, or would make a count negative.
+            DuplicateKeyError: two rows would have one key of a UNIQUE INDEX.
             StaleWriterError: the files were begun before a clean-up; stage them again.
             CommitConflictError: the files are committed already, or every attempt of minutes lost the race.
         """

@@ -268,7 +268,9 @@ def test_type_of_spark_or_flink_becomes_its_arrow_type(name: str, type_: pa.Data
         ),
         ("a TIMESTAMP, WATERMARK FOR a AS a", "WATERMARK is not supported yet"),
         ("a INT DEFAULT 3", "DEFAULT values are not supported yet"),
-        ("a INT, UNIQUE (a)", "UNIQUE is not supported"),
+        ("a INT, UNIQUE (a)", "UNIQUE belongs to an index; write UNIQUE INDEX (column, …)"),
+        ("a INT UNIQUE", "a column is not UNIQUE by itself; add UNIQUE INDEX (column)"),
+        ("a INT, UNIQUE INDEX (a)", "INDEX INDEX_a (a) needs a PRIMARY KEY"),
         ("a INT, CONSTRAINT c CHECK (a > 1)", "CHECK is not supported"),
         ("a INT, FOREIGN KEY (a) REFERENCES b (a)", "foreign keys are not supported"),
     ],
@@ -387,7 +389,9 @@ def statements(draw: st.DrawFn) -> CreateTable:
     key = draw(some)
     partitions = draw(st.permutations(key))[: draw(st.integers(0, len(key)))] if key else draw(some)
     indexed = draw(st.dictionaries(NAMES, some, max_size=2))
-    indexes = tuple(Index(name, tuple(of)) for name, of in indexed.items() if of)
+    indexes = tuple(
+        Index(name, tuple(of), unique=bool(key) and draw(st.booleans())) for name, of in indexed.items() if of
+    )
     schema = TableSchema(columns, tuple(key), indexes, tuple(partitions), draw(COMMENTS))
     options = draw(st.dictionaries(NAMES, TEXTS, max_size=2))
     return CreateTable(draw(NAMES), schema, options, draw(st.booleans()))
@@ -431,11 +435,15 @@ def names_text(names: tuple[str, ...]) -> str:
     return f"({', '.join(map(quoted, names))})"
 
 
+def index_text(index: Index) -> str:
+    return f"{'UNIQUE ' if index.unique else ''}INDEX {quoted(index.name)} {names_text(index.columns)}"
+
+
 def statement_text(statement: CreateTable) -> str:
     schema = statement.schema
     elements = [column_text(column) for column in schema.columns]
     elements += [f"PRIMARY KEY {names_text(schema.primary_key)} NOT ENFORCED"] if schema.primary_key else []
-    elements += [f"INDEX {quoted(index.name)} {names_text(index.columns)}" for index in schema.indexes]
+    elements += [index_text(index) for index in schema.indexes]
     options = ", ".join(f"{text_literal(k)} = {text_literal(v)}" for k, v in statement.options.items())
     return " ".join(
         [

@@ -1,0 +1,121 @@
+"""UNIQUE INDEX: no commit may leave two rows with one key (FLIP-486 names it as future work).
+
+What counts is the table after the commit: rows may exchange their values within one. A key with a NULL is
+compared with none, as in SQL. The check is part of every attempt to commit, so of two writers that give one
+key to different rows at the same time the second is refused.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from upsert.errors import DuplicateKeyError
+from upsert.store.data_file import DataFile, FileEntry
+from upsert.store.file_set import FileSet
+from upsert.store.history import History
+from upsert.store.layout import LookupIndex
+from upsert.store.lookup import current_candidates
+from upsert.store.probe import Probe, prepare
+from upsert.store.routing import buckets_for
+from upsert.store.row_keys import order_by
+from upsert.store.snapshot_info import SnapshotInfo
+from upsert.store.staging import Place
+
+
+class _NewKeys(NamedTuple):
+    """New rows without NULL in an index: their keys in the order of a search, and columns to tell of them."""
+
+    probe: Probe
+    rows: pa.Table
+
+
+class UniqueCheck:
+    """Whether some new files fit the unique indexes; asked again for each snapshot they build on."""
+
+    def __init__(self, history: History, files: Iterable[FileEntry]) -> None:
+        self._history = history
+        self._layout = history.layout
+        key = set(self._layout.key)
+        # an index that contains the primary key is unique anyway
+        self._indexes = [
+            index for index in self._layout.indexes[1:] if index.is_unique and not key.issubset(index.columns)
+        ]
+        self._files: dict[Place, list[FileEntry]] = {}
+        for entry in files if self._indexes else ():
+            self._files.setdefault((entry.partition, entry.bucket), []).append(entry)
+        self._keys: dict[str, _NewKeys] = {}
+        self._passed = -1
+
+    def check(self, head: SnapshotInfo, *, overwrite: bool) -> None:
+        """Refuse the files if two rows had one key after their commit on ``head``.
+
+        Raises:
+            DuplicateKeyError: they would; the message names the index, the key and both rows.
+        """
+        if not self._files:
+            return
+        for index in self._indexes:
+            if index.name not in self._keys:
+                self._keys[index.name] = self._new_keys(index)
+            if not overwrite and head.data_version > self._passed:
+                self._check_against(index, self._history.files(head))
+        self._passed = head.data_version
+
+    def _new_keys(self, index: LookupIndex) -> _NewKeys:
+        columns = list(dict.fromkeys((*index.columns, *self._layout.key)))
+        entries = [entry for files in self._files.values() for entry in files]
+        rows = pa.concat_tables([self._present(entry, columns) for entry in entries]).combine_chunks()
+        probe = prepare(self._layout, index.columns, rows)
+        in_order = np.argsort(probe.hashes(index.columns))
+        hashes = probe.hashes(index.columns)[in_order]
+        if (hashes[1:] == hashes[:-1]).any():
+            order = order_by(probe.values)
+            if len(repeated := np.flatnonzero(~order.is_first)):
+                first, second = probe.origin[order.rows[repeated[0] - 1 : repeated[0] + 1]].tolist()
+                raise self._clash(index, rows.slice(first, 1), rows.slice(second, 1))
+        return _NewKeys(probe.take(in_order), rows)
+
+    def _present(self, entry: FileEntry, columns: Sequence[str]) -> pa.Table:
+        file = self._open(entry)
+        rows = pa.Table.from_batches([file.batch.select(columns)])
+        return rows if file.kinds is None else rows.filter(pa.array(file.kinds == 0))
+
+    def _check_against(self, index: LookupIndex, live: FileSet) -> None:
+        """Look the new keys up in the rows that stay as they are: no newer run or new file holds their key.
+
+        Where the check has passed on an earlier snapshot, only what was committed since then can clash.
+        """
+        probe, rows = self._keys[index.name]
+        for runs, part in buckets_for(self._layout, live, probe):
+            place = runs[0][0].partition, runs[0][0].bucket
+            newer = [self._open(entry) for entry in self._files.get(place, ())]
+            for run in runs:
+                files = [self._open(entry) for entry in run]
+                # the sequence is the entry's: an open file may have been opened before it had one
+                searched = files if run[0].sequence > self._passed else ()
+                for file in searched:
+                    found = current_candidates(self._layout, index, file, newer, part, rows.column_names)
+                    if len(found.probes):
+                        there = pa.Table.from_batches([found.rows.slice(0, 1)])
+                        new = int(part.origin[found.probes[0]])
+                        raise self._clash(index, there, rows.slice(new, 1))
+                newer += files
+
+    def _open(self, entry: FileEntry) -> DataFile:
+        return DataFile.open(self._history.root, self._layout, entry)
+
+    def _clash(self, index: LookupIndex, one: pa.Table, other: pa.Table) -> DuplicateKeyError:
+        """The error about two rows, given with the columns of the index and the primary key."""
+        key = one.select(list(index.columns)).to_pylist()[0]
+        first, second = (rows.select(list(self._layout.key)).to_pylist()[0] for rows in (one, other))
+        table = os.path.basename(self._history.root)
+        return DuplicateKeyError(
+            f"table {table!r}: {index.label} ({', '.join(index.columns)}) must have one row a key, got "
+            f"{key!r} in the rows with primary keys {first!r} and {second!r}; correct one of them and write "
+            "again, nothing was committed"
+        )
