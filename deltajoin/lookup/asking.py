@@ -132,15 +132,12 @@ class Asker:
             Pieces of the answer, and why keys could not be looked up, by position.
         """
         request = _Request(keys, np.arange(keys.num_rows))
-        retrying = AsyncRetrying(
-            retry=retry_if_exception_type(LookupUnavailableError),
-            stop=stop_after_attempt(self._source.limits.attempts),
-            wait=self._backoff,
-            reraise=True,
-        )
         try:
             async with asyncio.timeout(self._timeout_s):
-                await retrying(self._attempt, request, tally)
+                try:
+                    await self._attempt(request, tally)
+                except LookupUnavailableError as failure:
+                    await self._ask_again(request, tally, failure)
         except LookupFailedError as failure:
             request.fail(failure)
         except TimeoutError:
@@ -151,6 +148,22 @@ class Asker:
                 )
             )
         return request.parts, request.failures
+
+    async def _ask_again(self, request: _Request, tally: Tally, failure: LookupUnavailableError) -> None:
+        """Go on after a first attempt; that is made without tenacity, which costs more than a fast request."""
+        outcomes: list[LookupUnavailableError] = [failure]
+
+        async def attempt() -> None:
+            if outcomes:
+                raise outcomes.pop()
+            await self._attempt(request, tally)
+
+        await AsyncRetrying(
+            retry=retry_if_exception_type(LookupUnavailableError),
+            stop=stop_after_attempt(self._source.limits.attempts),
+            wait=self._backoff,
+            reraise=True,
+        )(attempt)
 
     async def _attempt(self, request: _Request, tally: Tally) -> None:
         async with self._turns:
