@@ -96,18 +96,17 @@ def matches_by_index(
         needed: columns of the rows to return, see ``columns_to_compare``.
     """
     found: list[Matches] = []
-    pending = np.arange(len(probe))
+    pending: Positions | None = None
     for age, run in enumerate(runs):
         newer = [hiding for younger in runs[:age] for hiding in younger]
         for file in run:
-            part = probe if len(pending) == len(probe) else probe.take(pending)
-            matches = current_candidates(layout, index, file, newer, part, needed)
+            matches = current_candidates(layout, index, file, newer, probe, needed, pending)
             if not len(matches.probes):
                 continue
-            matches = Matches(pending[matches.probes], matches.rows)
             found.append(matches)
             if index.is_unique:
-                pending = _without(pending, matches.probes, len(probe))
+                left = np.arange(len(probe)) if pending is None else pending
+                pending = _without(left, matches.probes, len(probe))
                 if not len(pending):
                     return found
     return found
@@ -120,9 +119,13 @@ def current_candidates(
     newer: Iterable[DataFile],
     probe: Probe,
     needed: Sequence[str],
+    pending: Positions | None = None,
 ) -> Matches:
-    """Rows of one file of a keyed table that equal a key, and whose primary key no newer file holds."""
-    matches = _candidates(file, index, probe, needed)
+    """Rows of one file of a keyed table that equal a key, and whose primary key no newer file holds.
+
+    With ``pending``, ascending, only these keys are looked for.
+    """
+    matches = _candidates(file, index, probe, needed, pending)
     for hiding in newer:
         matches = _not_in(layout, hiding, matches)
     return matches
@@ -134,9 +137,20 @@ def signed_matches(index: LookupIndex, runs: Runs, probe: Probe, needed: Sequenc
     return [matches for matches in every if len(matches.probes)]
 
 
-def _candidates(file: DataFile, index: LookupIndex, probe: Probe, needed: Sequence[str]) -> Matches:
+def _candidates(
+    file: DataFile,
+    index: LookupIndex,
+    probe: Probe,
+    needed: Sequence[str],
+    pending: Positions | None = None,
+) -> Matches:
     """Rows of one file that equal a key in all of the probe's columns, deletions left out."""
-    hits = search(file.index(index.name), probe.hashes(index.columns))
+    hashes = probe.hashes(index.columns)
+    if pending is None:
+        hits = search(file.index(index.name), hashes)
+    else:
+        hits = search(file.index(index.name), hashes[pending])
+        hits = Hits(pending[hits.probes], hits.rows)
     alive = _alive(file, hits.rows)
     if alive is not None:
         hits = Hits(hits.probes[alive], hits.rows[alive])
