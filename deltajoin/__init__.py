@@ -1,15 +1,17 @@
-"""Exact delta joins: join the changes of two managed tables by looking the other side up, with no state."""
+"""Exact delta joins: join the changes of managed tables by looking the others up, with no state."""
 
+from deltajoin.checkpoint import reached
 from deltajoin.errors import BrokenPayloadError, CheckpointMismatchError
-from deltajoin.forms.shuffled import read_join
 from deltajoin.source import register
 from deltajoin.spec import DeltaJoinSpec, Side
+from deltajoin.stream import read_join
 
 __all__ = [
     "BrokenPayloadError",
     "CheckpointMismatchError",
     "DeltaJoinSpec",
     "Side",
+    "reached",
     "read_join",
     "register",
 ]

@@ -1,6 +1,7 @@
 """Where a delta join stands: the vector of its tables' versions, and whose vector it is (pure).
 
-Spark keeps this as small JSON in its offset log, and nothing else is kept between two micro-batches. A
+Spark keeps this as small JSON in its offset log, and nothing else is kept between two micro-batches. It says
+nothing of the physical form, of shards or of the order of lookups: each form goes on from the same vector. A
 checkpoint that another join wrote, or whose table was dropped and made again, is refused by name.
 """
 
@@ -16,6 +17,9 @@ from upsert.store.version import Version
 _FIELDS: Final = ("fingerprint", "join", "tables", "versions")
 _MISMATCH: Final = "choose another checkpoint, or restore what it was made with"
 
+Versions = tuple[Version, ...]
+"""One version for each table of a join, in the spec's order."""
+
 
 @dataclass(frozen=True)
 class JoinIdentity:
@@ -23,12 +27,12 @@ class JoinIdentity:
 
     join: str
     fingerprint: str
-    tables: tuple[str, str]
+    tables: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class JoinOffset:
-    """The versions of left and right table, for one join.
+    """The versions of all tables, for one join.
 
     >>> identity = JoinIdentity("orders(product_id) = products(id)", "2f6c", ("a1", "b2"))
     >>> JoinOffset(identity, (Version(0, 3, (0, 7)), Version.complete(5))).to_json()["tables"]
@@ -36,7 +40,7 @@ class JoinOffset:
     """
 
     identity: JoinIdentity
-    versions: tuple[Version, Version]
+    versions: Versions
 
     def to_json(self) -> dict[str, Any]:
         """JSON values, names sorted: Spark compares offsets as text."""
@@ -59,11 +63,11 @@ class JoinOffset:
             case {
                 "join": str(join),
                 "fingerprint": str(fingerprint),
-                "tables": [str(left), str(right)],
-                "versions": [dict(old), dict(new)],
-            }:
-                identity = JoinIdentity(join, fingerprint, (left, right))
-                return cls(identity, (Version.from_json(old), Version.from_json(new)))
+                "tables": [str(), *_] as tables,
+                "versions": [dict(), *_] as versions,
+            } if len(tables) == len(versions) and all(isinstance(uuid, str) for uuid in tables):
+                identity = JoinIdentity(join, fingerprint, tuple(tables))
+                return cls(identity, tuple(Version.from_json(version) for version in versions))
         raise CheckpointMismatchError(
             f"delta join: the checkpoint must hold offsets with {', '.join(_FIELDS)}, "
             f"got {value!r}; {_MISMATCH}"

@@ -2,21 +2,86 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final, Self
 
 from deltajoin.spec import DeltaJoinSpec
-from upsert.options import Option, parse, text
+from upsert.errors import ConfigurationError
+from upsert.options import Option, one_of, parse, text
 
 FORMAT: Final = "delta-join"
 
-OPTIONS: Final = (Option("spec", text, "the join: JSON text of a DeltaJoinSpec"),)
+PHYSICAL: Final = ("auto", "fused", "shuffled", "stateful")
+"""Physical forms of a join; ``auto`` is ``fused``."""
+
+FIRST_LOADS: Final = ("auto", "batch", "micro-batches")
+
+OPTIONS: Final = (
+    Option("spec", text, "the join: JSON text of a DeltaJoinSpec"),
+    Option(
+        "rows",
+        one_of("joined", "changes"),
+        "joined: the source joins and gives rows; changes: it gives the changes of each shard as blobs, "
+        "for a join above it",
+        default="joined",
+    ),
+    Option(
+        "first-load",
+        one_of(*FIRST_LOADS),
+        "batch: the first micro-batch joins all that is there, at pinned versions; micro-batches: it obeys "
+        "max_rows_per_trigger as any other; auto: batch where one table drives the join alone",
+        default="auto",
+    ),
+    Option("start", text, "where to begin: the offset that another checkpoint has reached", default=None),
+)
 
 
-def spec_of(options: Mapping[str, str]) -> DeltaJoinSpec:
-    """The join that the options of a read name.
+@dataclass(frozen=True)
+class SourceOptions:
+    """The options of one read, converted.
 
-    Raises:
-        ConfigurationError: an option is unknown, or the spec is none.
+    Attributes:
+        spec: what to join.
+        gives_joined: whether the source joins itself.
+        first_load: one of ``FIRST_LOADS``.
+        start: JSON values of the offset to begin with; None for the empty tables.
     """
-    return DeltaJoinSpec.from_json(parse(FORMAT, OPTIONS, options)["spec"])
+
+    spec: DeltaJoinSpec
+    gives_joined: bool = True
+    first_load: str = "auto"
+    start: Mapping[str, Any] | None = None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> Self:
+        """The options that a read was given.
+
+        Raises:
+            ConfigurationError: an option is unknown or wrong, or the spec is none.
+        """
+        values = parse(FORMAT, OPTIONS, options)
+        spec = DeltaJoinSpec.from_json(values["spec"])
+        return cls(spec, values["rows"] == "joined", values["first-load"], _offset(values["start"]))
+
+    def to_options(self) -> dict[str, str]:
+        """The texts of which ``parse`` makes these options again."""
+        options = {
+            "spec": self.spec.to_json(),
+            "rows": "joined" if self.gives_joined else "changes",
+            "first-load": self.first_load,
+        }
+        return options if self.start is None else {**options, "start": json.dumps(self.start)}
+
+
+def _offset(start: str | None) -> Mapping[str, Any] | None:
+    if start is None:
+        return None
+    try:
+        value = json.loads(start)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"{FORMAT}: option 'start' must be an offset in JSON, got {start[:80]!r}")
+    return value

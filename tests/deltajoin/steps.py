@@ -4,29 +4,61 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
+from deltajoin.forms.blobs import PAYLOAD_COLUMN, ChangesReader
+from deltajoin.forms.fused import JoiningReader
+from deltajoin.forms.rows import output_type
 from deltajoin.forms.shuffled import JoinShard
-from deltajoin.source import DeltaJoinReader, Offset
+from deltajoin.forms.stateful import JoinGroup, rows_of_blobs
+from deltajoin.options import SourceOptions
 from deltajoin.spec import DeltaJoinSpec, Side
+from deltajoin.stepping import Offset
+from deltajoin.tables import JoinedTables
 from tests.deltajoin.memory_tables import Row, Rows, hashable, joined, signed
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.store.table import Table
 from upsert.store.version import Version
 
+FORMS = ("fused", "shuffled", "stateful")
+
 
 class Steps:
     """Micro-batches of a join, and what all of them together have emitted."""
 
-    def __init__(self, spec: DeltaJoinSpec, *, max_rows: int | None = None) -> None:
+    def __init__(
+        self,
+        spec: DeltaJoinSpec,
+        *,
+        max_rows: int | None = None,
+        form: str = "fused",
+        first_load: str = "auto",
+    ) -> None:
         self.spec = spec
-        self.reader = DeltaJoinReader(spec)
+        self.form = form
+        self.first_load = first_load
+        self.reader = self.reader_of(form)
         self.offset: Offset = self.reader.initialOffset()
         self.emitted: Rows = Counter()
         self._limit: ReadLimit = ReadAllAvailable() if max_rows is None else ReadMaxRows(max_rows)
+
+    def restart(self, form: str, shards: int) -> None:
+        """Go on from the same offset in another form, with another number of shards."""
+        self.spec, self.form = replace(self.spec, shards=shards), form
+        self.reader = self.reader_of(form)
+
+    def reader_of(self, form: str) -> Any:
+        """The source of a form."""
+        options = SourceOptions(self.spec, form == "fused", self.first_load)
+        if form == "fused":
+            asked = output_type(JoinedTables.open(self.spec))
+            # as if each row were worth a task
+            return JoiningReader(options, asked, task_rows=1, slice_rows=1)
+        return ChangesReader(options)
 
     def __iter__(self) -> Iterator[list[Row]]:
         """Micro-batches until nothing is new; what each of them emits."""
@@ -43,15 +75,27 @@ class Steps:
             pass
         return self.emitted
 
-    def micro_batch(self, start: Offset, end: Offset) -> list[Row]:
-        """What the step emits; any number of times the same."""
-        shards: dict[int, list[pa.RecordBatch]] = {}
-        for partition in self.reader.partitions(start, end):
-            for batch in self.reader.read(partition):
-                shards.setdefault(batch.column(0)[0].as_py(), []).append(batch)
-        assert set(shards) <= set(range(self.spec.shards))
-        batches = [out for shard in shards.values() for out in JoinShard(self.spec)(shard)]
+    def micro_batch(self, start: Offset, end: Offset, form: str | None = None) -> list[Row]:
+        """What the step emits in a form, else in the driver's own; any number of times the same."""
+        form = form or self.form
+        reader = self.reader_of(form)
+        read = [batch for part in reader.partitions(start, end) for batch in reader.read(part)]
+        batches = read if form == "fused" else list(self._joined_above(form, read))
         return [row for batch in batches for row in zip(*map(pa.Array.to_pylist, batch.columns), strict=True)]
+
+    def _joined_above(self, form: str, blobs: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        shards: dict[int, list[pa.RecordBatch]] = {}
+        for blob in blobs:
+            shards.setdefault(blob.column(0)[0].as_py(), []).append(blob)
+        assert set(shards) <= set(range(self.spec.shards))
+        for shard, batches in shards.items():
+            if form == "shuffled":
+                yield from JoinShard(self.spec)(batches)
+            else:
+                frames = (batch.to_pandas() for batch in batches)
+                for frame in JoinGroup(self.spec)((shard,), frames, None):  # type: ignore[arg-type]
+                    payloads = pa.array(frame[PAYLOAD_COLUMN], pa.binary())
+                    yield from rows_of_blobs([pa.record_batch({PAYLOAD_COLUMN: payloads})])
 
     def truth(self) -> Rows:
         """The join of both tables as they are at the offset, recomputed."""

@@ -3,17 +3,16 @@
 from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from deltajoin import BrokenPayloadError, CheckpointMismatchError, DeltaJoinSpec, Side
-from deltajoin.forms.shuffled import JoinShard
-from deltajoin.options import spec_of
-from deltajoin.payload import Step, decode, encode
+from deltajoin import CheckpointMismatchError, DeltaJoinSpec, Side
+from deltajoin.forms.blobs import ChangesReader
+from deltajoin.options import SourceOptions
 from deltajoin.row_codes import key_columns
-from deltajoin.source import DeltaJoinReader
 from deltajoin.tables import JoinedTables
 from tests.deltajoin.steps import Steps, with_sides
 from tests.helpers import changelog
@@ -21,7 +20,6 @@ from upsert.errors import ConfigurationError, SchemaError, TableNotFoundError, U
 from upsert.schema import TableSchema
 from upsert.store.hashing import hash_columns
 from upsert.store.table import Table
-from upsert.store.version import Version
 
 ORDERS = TableSchema.of({"id": pa.int64(), "product": pa.int32(), "note": pa.string()}, primary_key=["id"])
 PRODUCTS = TableSchema.of({"code": pa.int64(), "name": pa.string()}, primary_key=["code"])
@@ -37,6 +35,11 @@ def spec(tmp_path: Path) -> DeltaJoinSpec:
     products.write(changelog(products.schema.arrow, "+I 7 apple", "+I 9 pear"))
     left = Side(orders.path, ("id", "product"), ("product",))
     return DeltaJoinSpec.of("inner", left, Side(products.path, ("code", "name"), ("code",)))
+
+
+def reader_of(spec: DeltaJoinSpec) -> ChangesReader:
+    """The part of the source that all forms share."""
+    return ChangesReader(SourceOptions(spec, gives_joined=False))
 
 
 def test_keys_of_different_width_meet_in_one_shard(spec: DeltaJoinSpec) -> None:
@@ -67,7 +70,7 @@ def test_an_update_within_a_filter_on_another_column_emits_nothing(spec: DeltaJo
 
 
 def test_a_row_limit_cuts_every_step(spec: DeltaJoinSpec) -> None:
-    assert len(list(Steps(spec, max_rows=1))) == 3
+    assert len(list(Steps(spec, max_rows=1, first_load="micro-batches"))) == 3
 
 
 def test_available_now_reads_no_further_than_what_was_there(spec: DeltaJoinSpec) -> None:
@@ -90,36 +93,36 @@ def test_compaction_is_not_seen(spec: DeltaJoinSpec) -> None:
 def test_reported_latest_offset_is_where_the_stream_ends(spec: DeltaJoinSpec) -> None:
     steps = Steps(spec)
     steps.run()
-    assert DeltaJoinReader(spec).reportLatestOffset() == steps.offset
+    assert reader_of(spec).reportLatestOffset() == steps.offset
 
 
 def test_partitions_are_the_buckets_that_changed(spec: DeltaJoinSpec) -> None:
-    reader = DeltaJoinReader(spec)
+    reader = reader_of(spec)
     start = reader.initialOffset()
     first = reader.latestOffset(start, ALL)
-    assert [(p.side, p.bucket) for p in reader.partitions(start, first)] == [(0, 0), (0, 1), (1, 0)]
+    assert [(p.table, p.bucket) for p in reader.partitions(start, first)] == [(0, 0), (0, 1), (1, 0)]
     assert reader.partitions(first, first) == []
 
 
 def test_checkpoint_of_another_join_is_refused_by_both_names(spec: DeltaJoinSpec) -> None:
-    offset = DeltaJoinReader(spec).initialOffset()
+    offset = reader_of(spec).initialOffset()
     other = with_sides(spec, left=replace(spec.sides[0], select=("id", "product", "note")))
     with pytest.raises(CheckpointMismatchError, match=f"{spec.fingerprint}.*{other.fingerprint}"):
-        DeltaJoinReader(other).latestOffset(offset, ALL)
+        reader_of(other).latestOffset(offset, ALL)
 
 
 def test_checkpoint_of_a_table_made_anew_is_refused_by_both_uuids(spec: DeltaJoinSpec) -> None:
-    offset = DeltaJoinReader(spec).initialOffset()
+    offset = reader_of(spec).initialOffset()
     old = Table.open(spec.tables[1].path)
     rmtree(spec.tables[1].path)
     new = Table.create(spec.tables[1].path, PRODUCTS)
     with pytest.raises(CheckpointMismatchError, match=f"{old.uuid}.*{new.uuid}.*made again"):
-        DeltaJoinReader(spec).latestOffset(offset, ALL)
+        reader_of(spec).latestOffset(offset, ALL)
 
 
 def test_checkpoint_of_another_source_is_refused(spec: DeltaJoinSpec) -> None:
     with pytest.raises(CheckpointMismatchError, match="must hold offsets with fingerprint, join"):
-        DeltaJoinReader(spec).latestOffset({"logOffset": 3}, ALL)
+        reader_of(spec).latestOffset({"logOffset": 3}, ALL)
 
 
 def test_a_commit_without_change_tracking_stops_the_join_and_is_named(spec: DeltaJoinSpec) -> None:
@@ -169,47 +172,12 @@ def test_a_relative_path_is_made_absolute(
 
 def test_unknown_options_are_refused(spec: DeltaJoinSpec) -> None:
     with pytest.raises(ConfigurationError, match="unknown option 'spek'; did you mean 'spec'"):
-        spec_of({"spek": spec.to_json()})
-    assert spec_of({"spec": spec.to_json()}) == spec
+        SourceOptions.parse({"spek": spec.to_json()})
+    with pytest.raises(ConfigurationError, match="option 'start' must be an offset in JSON"):
+        SourceOptions.parse({"spec": spec.to_json(), "start": "[1]"})
 
 
-VERSION = Version.complete(1)
-CHANGES = pa.table({"id": [1], "product": pa.array([7], pa.int32()), "_row_kind": ["+I"]})
-
-
-def shard_of(*blobs: bytes) -> list[pa.RecordBatch]:
-    return [pa.record_batch({"shard": pa.array([0], pa.int32()), "payload": [blob]}) for blob in blobs]
-
-
-@pytest.mark.parametrize("cut", [0, 1, 100, -1])
-def test_a_damaged_blob_is_an_error(spec: DeltaJoinSpec, cut: int) -> None:
-    (blob,) = encode(Step(spec.fingerprint, VERSION, VERSION), 0, CHANGES)
-    with pytest.raises(BrokenPayloadError, match="run the micro-batch again"):
-        list(
-            JoinShard(spec)(
-                shard_of(blob[:cut] if cut >= 0 else blob.replace(b"fingerprint", b"FINGERPRINT"))
-            )
-        )
-
-
-def test_blobs_of_another_join_or_step_are_an_error(spec: DeltaJoinSpec) -> None:
-    (own,) = encode(Step(spec.fingerprint, VERSION, VERSION), 0, CHANGES)
-    (other,) = encode(Step(spec.fingerprint, Version.EMPTY, VERSION), 0, CHANGES)
-    (foreign,) = encode(Step("another", VERSION, VERSION), 0, CHANGES)
-    for blobs in ((own, other), (foreign,)):
-        with pytest.raises(BrokenPayloadError, match="changes of one step"):
-            list(JoinShard(spec)(shard_of(*blobs)))
-
-
-def test_blobs_with_other_columns_are_an_error(spec: DeltaJoinSpec) -> None:
-    (blob,) = encode(Step(spec.fingerprint, VERSION, VERSION), 1, CHANGES)
-    with pytest.raises(BrokenPayloadError, match="right side must have the columns"):
-        list(JoinShard(spec)(shard_of(blob)))
-
-
-def test_rows_are_spread_over_blobs_of_bounded_size() -> None:
-    rows = pa.table({"k": range(10_000)})
-    blobs = list(encode(Step("2f6c", VERSION, VERSION), 0, rows, blob_bytes=8_000))
-    assert len(blobs) == 10
-    assert all(len(blob) < 10_000 for blob in blobs)
-    assert pa.concat_tables([decode(blob).rows for blob in blobs]) == rows
+@pytest.mark.parametrize("options", [{}, {"first_load": "batch"}, {"start": {"a": 1}, "gives_joined": False}])
+def test_options_cross_as_text(spec: DeltaJoinSpec, options: dict[str, Any]) -> None:
+    value = SourceOptions(spec, **options)
+    assert SourceOptions.parse(value.to_options()) == value

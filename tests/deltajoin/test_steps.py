@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from deltajoin import DeltaJoinSpec, Side
 from tests.deltajoin.memory_tables import Row, Rows, counted, signed
-from tests.deltajoin.steps import Steps, joined_by, multiset_of
+from tests.deltajoin.steps import FORMS, Steps, joined_by, multiset_of
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 from upsert.store.filters import parse_where
@@ -91,12 +91,13 @@ def recomputed(steps: Steps) -> Rows:
     return joined_by(steps.spec, states[0], states[1])
 
 
-def check_steps(steps: Steps) -> None:
-    """Run what is new; every step must be exact, net, and the same when it is replayed."""
+def check_steps(steps: Steps, random: Random) -> None:
+    """Run what is new; every step must be exact, net, and the same when another form replays it."""
     start = steps.offset
     for rows in steps:
         assert steps.emitted == recomputed(steps)
         assert len(rows) == sum(map(abs, signed(rows).values())), "a row came with both signs"
+        steps.restart(random.choice(FORMS), random.randint(1, 3))
         assert signed(steps.micro_batch(start, steps.offset)) == signed(rows)
         start = steps.offset
 
@@ -107,14 +108,16 @@ def random_run(random: Random, folder: str) -> None:
     models = [Model(Table.create(f"{folder}/{i}", random.choice(SCHEMAS), options)) for i in range(2)]
     left, right = (Side(m.table.path, random.choice(SELECTS), ("k",), random.choice(WHERES)) for m in models)
     spec = DeltaJoinSpec.of("inner", left, right, shards=random.randint(1, 3))
-    steps = Steps(spec, max_rows=random.choice((None, 1, 2, 5)))
+    first_load = random.choice(("batch", "micro-batches"))
+    form = random.choice(FORMS)
+    steps = Steps(spec, max_rows=random.choice((None, 1, 2, 5)), form=form, first_load=first_load)
     for _ in range(6):
         for model in models:
             if random.random() < 0.8:
                 model.change(random)
         if random.random() < 0.7:
-            check_steps(steps)
-    check_steps(steps)
+            check_steps(steps, random)
+    check_steps(steps, random)
     assert all(model.is_right() for model in models)
 
 
@@ -137,4 +140,4 @@ def test_self_join_is_exact(seed: int) -> None:
         steps = Steps(DeltaJoinSpec.of("inner", side, side, shards=2), max_rows=random.choice((None, 2)))
         for _ in range(4):
             model.change(random)
-            check_steps(steps)
+            check_steps(steps, random)

@@ -1,0 +1,102 @@
+"""Changes as blobs by shard, for the forms that join above the source: one task for each bucket that changed.
+
+A blob holds changes of one table in one shard, and says which step they belong to; see `deltajoin.payload`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from deltajoin.changes import Changes
+from deltajoin.errors import BrokenPayloadError
+from deltajoin.forms.reading import bucket_changes, buckets_reached, by_shard, net_changes
+from deltajoin.forms.rows import joined_rows
+from deltajoin.payload import Label, Payload, decode, encode
+from deltajoin.spec import DeltaJoinSpec
+from deltajoin.step import JoinStep
+from deltajoin.stepping import Offset, SteppingReader
+from deltajoin.tables import JoinedTables
+
+SHARD_COLUMN: Final = "shard"
+PAYLOAD_COLUMN: Final = "payload"
+BLOBS: Final = f"{SHARD_COLUMN} INT, {PAYLOAD_COLUMN} BINARY"
+_ROWS: Final = pa.schema([pa.field(SHARD_COLUMN, pa.int32()), pa.field(PAYLOAD_COLUMN, pa.binary())])
+
+
+@dataclass(frozen=True)
+class BucketChanges(InputPartition):
+    """What one task reads: the changes of one table's bucket in one step."""
+
+    table: int
+    bucket: int
+    step: JoinStep
+
+
+class ChangesReader(SteppingReader):
+    """Reads the changes of each step as rows of (shard, payload)."""
+
+    def partitions(self, start: Offset, end: Offset) -> list[BucketChanges]:
+        """One for each bucket of each table that the step reaches."""
+        tables = JoinedTables.open(self._spec)
+        step = self.step(tables, start, end)
+        return [
+            BucketChanges(table, bucket, step)
+            for table in step.moved
+            for bucket in buckets_reached(tables, step, table)
+        ]
+
+    def read(self, partition: BucketChanges) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        """The bucket's changes as blobs, one row each: ones of several megabytes are enough for a batch."""
+        tables = JoinedTables.open(self._spec)
+        rows = bucket_changes(tables, partition.step, partition.table, [partition.bucket])
+        changes = net_changes(tables, partition.table, [rows])
+        label = Label(self._spec.fingerprint, partition.step, partition.table)
+        for shard, part in by_shard(changes.rows, tables, partition.table, self._spec.shards):
+            for blob in encode(label, part):
+                yield pa.record_batch(
+                    [pa.array([shard], pa.int32()), pa.array([blob], pa.binary())], schema=_ROWS
+                )
+
+
+def join_blobs(spec: DeltaJoinSpec, blobs: Iterable[bytes | pa.Buffer]) -> Iterator[pa.RecordBatch]:
+    """Net rows of one shard, from all of its blobs in one micro-batch.
+
+    Raises:
+        BrokenPayloadError: a blob is damaged, or belongs to another join or micro-batch.
+    """
+    payloads = [decode(blob) for blob in blobs]
+    if not payloads:
+        return
+    step = _one_step(payloads, spec)
+    tables = JoinedTables.open(spec)
+    changes = [_changes(payloads, tables, table) for table in range(len(spec.tables))]
+    yield from joined_rows(tables, step, changes)
+
+
+def _one_step(payloads: list[Payload], spec: DeltaJoinSpec) -> JoinStep:
+    steps = {(payload.label.fingerprint, payload.label.step) for payload in payloads}
+    fingerprint, step = payloads[0].label.fingerprint, payloads[0].label.step
+    if len(steps) != 1 or fingerprint != spec.fingerprint or len(step.old) != len(spec.tables):
+        raise BrokenPayloadError(
+            f"delta join {spec}: a shard must get the changes of one step of join {spec.fingerprint}, "
+            f"got {sorted(map(str, steps))}; run the micro-batch again"
+        )
+    return step
+
+
+def _changes(payloads: list[Payload], tables: JoinedTables, table: int) -> Changes:
+    """The changes of a table in this shard, net over all buckets."""
+    schema = tables.changes(table)
+    parts = [payload.rows for payload in payloads if payload.label.table == table]
+    for rows in parts:
+        if rows.schema != schema:
+            raise BrokenPayloadError(
+                f"delta join {tables.spec}: changes of table {table} must have the columns "
+                f"{schema.to_string()!r}, got {rows.schema.to_string()!r}; stop the query and start it again"
+            )
+    return net_changes(tables, table, parts)

@@ -1,0 +1,34 @@
+"""The rows that a step emits from its changes, whatever brought them together; and their types in Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from deltajoin.changes import Changes
+from deltajoin.semantics import inner_join
+from deltajoin.step import JoinStep
+from deltajoin.tables import JoinedTables
+from upsert.managed.spark_schema import spark_schema
+from upsert.schema import TableSchema
+
+
+def joined_rows(tables: JoinedTables, step: JoinStep, changes: Sequence[Changes]) -> Iterator[pa.RecordBatch]:
+    """Net rows of the join, in batches of ``tables.types.output``.
+
+    Args:
+        tables: the join.
+        step: the versions at which to look up.
+        changes: of each table the net changes, all of the step or those of one shard.
+    """
+    left, right = changes
+    yield from inner_join(
+        left, right, tables.match(0, step.old[0]), tables.match(1, step.new[1]), tables.types
+    )
+
+
+def output_type(tables: JoinedTables) -> StructType:
+    """Spark's schema of the join's output."""
+    return spark_schema(TableSchema.of(tables.types.output), row_kind=True)

@@ -1,0 +1,97 @@
+"""The part of the format ``delta-join`` that steps through the versions of all tables of a join.
+
+A micro-batch knows the versions from and to which each table moves from Spark's offset log, and a
+replayed batch is the same batch. What a task reads is the business of a physical form, see `deltajoin.forms`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from deltajoin.offset import JoinOffset, Versions
+from deltajoin.options import SourceOptions
+from deltajoin.step import JoinStep
+from deltajoin.tables import JoinedTables
+from upsert.store.version import Version
+
+Offset = dict[str, Any]
+
+
+class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Finds the end of each step of all tables.
+
+    Tables are opened anew in every call: Spark pickles readers and keeps them as long as it likes.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        """Nothing is opened yet."""
+        self._options = options
+        self._spec = options.spec
+        self._until: tuple[int, ...] | None = None
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        """All tables before their first commit, so that the first load is read as changes.
+
+        With the option ``start`` it is where another checkpoint of the same join has got to.
+
+        Raises:
+            CheckpointMismatchError: the option is an offset of another join or of other tables.
+        """
+        identity = JoinedTables.open(self._spec).identity
+        if self._options.start is not None:
+            return JoinOffset.of(self._options.start, identity).to_json()
+        return JoinOffset(identity, (Version.EMPTY,) * len(self._spec.tables)).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """``max_rows_per_trigger``, of each table."""
+        return ReadMaxRows(self._spec.max_rows_per_trigger)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Read no further than what is there now."""
+        self._until = _data_versions(JoinedTables.open(self._spec))
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        """The end of the next step of all tables; ``start`` itself when nothing is new.
+
+        Raises:
+            CheckpointMismatchError: ``start`` belongs to another join or to other tables.
+            SnapshotExpiredError: the changes after ``start`` are gone.
+            UntrackedChangesError: a commit was written with ``change-tracking = false``.
+        """
+        tables = JoinedTables.open(self._spec)
+        old = JoinOffset.of(start, tables.identity).versions
+        max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        if self.takes_all(tables, old):
+            max_rows = None
+        until = self._until or (None,) * len(old)
+        new = tuple(
+            table.advance(version, max_rows=max_rows, until=last)
+            for table, version, last in zip(tables.tables, old, until, strict=True)
+        )
+        return start if new == old else JoinOffset(tables.identity, new).to_json()
+
+    def takes_all(self, tables: JoinedTables, old: Versions) -> bool:  # noqa: ARG002
+        """Whether the step from these versions ignores the read limit."""
+        return False
+
+    def reportLatestOffset(self) -> Offset:  # noqa: N802
+        """Where the stream will be when it has read all: for the progress that Spark shows."""
+        tables = JoinedTables.open(self._spec)
+        versions = tuple(map(Version.complete, _data_versions(tables)))
+        return JoinOffset(tables.identity, versions).to_json()
+
+    def step(self, tables: JoinedTables, start: Offset, end: Offset) -> JoinStep:
+        """What lies between two offsets of this join.
+
+        Raises:
+            CheckpointMismatchError: one of them belongs to another join or to other tables.
+        """
+        old, new = (JoinOffset.of(offset, tables.identity).versions for offset in (start, end))
+        return JoinStep(old, new)
+
+
+def _data_versions(tables: JoinedTables) -> tuple[int, ...]:
+    return tuple(table.snapshot().info.data_version for table in tables.tables)
