@@ -96,7 +96,7 @@ class _Builder:
     def delta_join(self, join: DeltaJoin) -> JavaObject:
         session = self.catalyst.session
         spec = spec_of(join, self.shards)
-        source = self.catalyst.analyzed(deltajoin.read_join(session, spec))
+        source = self.catalyst.analyzed(deltajoin.read_join(session, spec, self.settings.physical))
         names = (*spec.columns, join.row_kind.name)
         return self.renamed(source, dict(zip(names, join.columns, strict=True)), f"the delta join {spec}")
 

@@ -137,6 +137,8 @@ class _Reader:
         if name.lower() == FORMAT:
             table = self.table(ReadOptions.parse(options))
             return Changelog(table.name, columns, table, ref=ref)
+        if name.lower() == JOIN_FORMAT and any(column.is_row_kind for column in columns):
+            return Changelog(JOIN_FORMAT, columns, None, ref=ref)
         connector = _CONNECTORS.get(name.lower())
         if connector is None:
             return Relation(name, columns, is_streaming=True, ref=ref)
