@@ -150,7 +150,7 @@ class Asker:
         return request.parts, request.failures
 
     async def _ask_again(self, request: _Request, tally: Tally, failure: LookupUnavailableError) -> None:
-        """Go on after a first attempt; that is made without tenacity, whose start costs as much as a request."""
+        """Go on after the first attempt, made without tenacity, whose start costs as much as a request."""
         outcomes: list[LookupUnavailableError] = [failure]
 
         async def attempt() -> None:

@@ -106,9 +106,8 @@ class LookupClient(Protocol):
         all the same.
 
         Args:
-            keys: exactly the source's ``keys``, in that order and in the types of its ``schema``. The engine
-                sends distinct keys without NULLs; a client that is asked directly answers each of equal keys,
-                and nothing for a key that has a NULL.
+            keys: exactly the source's ``keys``, in that order and in the types of its ``schema``; at least
+                one, all distinct, none with a NULL, -0.0 as 0.0: the engine sees to that.
 
         Returns:
             The rows and whose they are. Equality is that of Spark's joins: -0.0 equals 0.0, NaN equals NaN,

@@ -20,9 +20,10 @@ from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats import avro
 from upsert.formats.avro_codec import AvroCodec, shared_codec
 from upsert.formats.base import BadMessage, Decoded, Decoder, Encoder, Format, FormatContext, Side
-from upsert.formats.schema_registry import RegistryConfig, SchemaRegistry, Secret, shared_registry
+from upsert.formats.schema_registry import RegistryConfig, SchemaRegistry, shared_registry
 from upsert.metadata_columns import MetadataKey
 from upsert.options import Option
+from upsert.secret import Secret
 
 _MAGIC: Final = b"\x00"
 _HEADER_BYTES: Final = 5

@@ -21,6 +21,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, Request, build_opener
 
 from upsert.errors import ConfigurationError, KafkaUnavailableError, SchemaError
+from upsert.secret import Secret
 
 _MAX_REPLY_BYTES: Final = 10_000_000
 _TIMEOUT_SECONDS: Final = 10.0
@@ -29,19 +30,6 @@ _PAUSE_SECONDS: Final = 0.1
 _CONTENT_TYPE: Final = "application/vnd.schemaregistry.v1+json"
 _BUSY: Final = (408, 425, 429)
 _MAX_ID: Final = 2**31 - 1
-
-
-class Secret(str):
-    """A text that does not show itself.
-
-    >>> Secret("user:password")
-    '***'
-    """
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "'***'"
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ from upsert.errors import ConfigurationError, KafkaUnavailableError, SchemaError
 from upsert.formats.avro_confluent import FORMAT, AvroConfluentDecoder, AvroConfluentEncoder
 from upsert.formats.avro_schema import derived
 from upsert.formats.base import BadMessage, FormatContext, Side, format_named
-from upsert.formats.schema_registry import RegistryConfig, SchemaRegistry, Secret
+from upsert.formats.schema_registry import RegistryConfig, SchemaRegistry
 from upsert.options import parse as parse_options
+from upsert.secret import Secret
 
 URL = "http://registry.invalid:8081"
 

@@ -1,0 +1,94 @@
+"""Lookups over HTTP: a batch endpoint that takes keys and gives rows, both in JSON (see ``http_json``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import urlsplit, urlunsplit
+
+import pyarrow as pa
+
+from deltajoin.lookup.checks import check_columns
+from deltajoin.lookup.http_json import JsonExchange
+from deltajoin.lookup.protocol import LookupClient, RequestLimits
+from upsert.errors import ConfigurationError
+from upsert.secret import Secret
+
+MAX_REPLY_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True, repr=False)
+class HttpLookup:
+    """Rows behind an HTTP endpoint.
+
+    Keys are sent as ``POST url``, many in one request; ``docs/lookup-sources.md`` has the format. Connections
+    are kept and used again. A status of 429, 408 or 5xx, a lost connection and a timeout are tried again,
+    after the time that ``Retry-After`` says; all other errors are not. Redirects are not followed: they would
+    take the credentials elsewhere.
+
+    Args:
+        url: of the endpoint, ``http`` or ``https``.
+        schema: columns of the rows that it gives.
+        keys: the columns that it is asked by.
+        headers: sent with each request; their values are shown nowhere.
+        limits: keys a request, requests at a time, seconds a request, attempts.
+        missing_is_null: whether a row of a reply may leave columns out, which are NULL then.
+        max_reply_bytes: size of a reply, unpacked, above which it is refused.
+        ca_file: certificates to trust instead of the system's, PEM; must be on every worker.
+
+    Raises:
+        ConfigurationError, SchemaError: an argument is wrong; nothing was sent.
+
+    >>> schema = pa.schema({"id": pa.int64(), "name": pa.string()})
+    >>> HttpLookup("https://user:secret@example.com/users?token=x", schema, ["id"])
+    HttpLookup('https://example.com/users', keys=('id',))
+    """
+
+    url: str
+    schema: pa.Schema
+    keys: Sequence[str]
+    headers: Mapping[str, str] = field(default_factory=dict)
+    limits: RequestLimits = field(default_factory=RequestLimits)
+    missing_is_null: bool = False
+    max_reply_bytes: int = MAX_REPLY_BYTES
+    ca_file: str | None = None
+
+    def __post_init__(self) -> None:
+        check_columns(self.schema, self.keys, "HttpLookup")
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigurationError(
+                f"HttpLookup: url must be like 'https://host/path', got {self.shown_url!r}"
+            )
+        if self.max_reply_bytes < 1:
+            raise ConfigurationError(
+                f"HttpLookup: max_reply_bytes must be a positive integer, got {self.max_reply_bytes!r}"
+            )
+        JsonExchange(self.schema)
+        object.__setattr__(self, "keys", tuple(self.keys))
+        object.__setattr__(self, "headers", {name: Secret(text) for name, text in self.headers.items()})
+
+    def __repr__(self) -> str:
+        return f"HttpLookup({self.shown_url!r}, keys={self.keys!r})"
+
+    @property
+    def shown_url(self) -> str:
+        """The URL without what may be secret: user, password, query."""
+        parts = urlsplit(self.url)
+        return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+    def open(self) -> LookupClient:
+        """A client with a pool of connections, none of which is open yet.
+
+        Raises:
+            ConfigurationError: ``aiohttp`` is not installed, or ``ca_file`` cannot be read.
+        """
+        try:
+            from deltajoin.lookup.http_client import HttpClient
+        except ImportError as cause:
+            raise ConfigurationError(
+                f"HttpLookup needs the package 'aiohttp', which cannot be imported ({cause}); "
+                "pip install 'deltajoin[http]' on every worker"
+            ) from cause
+        return HttpClient(self)

@@ -1,0 +1,143 @@
+"""The open end of an ``HttpLookup``; the only file that uses ``aiohttp``."""
+
+from __future__ import annotations
+
+import ssl
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import aiohttp
+import pyarrow as pa
+
+from deltajoin.errors import LookupFailedError, LookupUnavailableError
+from deltajoin.lookup.http_json import JsonExchange
+from deltajoin.lookup.protocol import Answer
+from upsert.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from deltajoin.lookup.http import HttpLookup
+
+_BUSY: Final = (408, 425, 429)
+_IDLE_S: Final = 60.0
+_PIECE: Final = 1 << 16
+_EXCERPT: Final = 300
+
+
+class HttpClient:
+    """A pool of connections to one endpoint; must be made on the thread of a running event loop."""
+
+    def __init__(self, source: HttpLookup) -> None:
+        self._source = source
+        self._exchange = JsonExchange(source.schema, missing_is_null=source.missing_is_null)
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=source.limits.requests, keepalive_timeout=_IDLE_S, ssl=_trusted(source.ca_file)
+            ),
+            headers={"Content-Type": "application/json", "Accept": "application/json", **source.headers},
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=source.limits.timeout_s),
+        )
+
+    async def lookup(self, keys: pa.Table) -> Answer:
+        """One request about these keys.
+
+        Raises:
+            LookupUnavailableError: no connection, no answer in time, or a status that says to come back.
+            LookupFailedError: any other status, or a reply that is not what it should be.
+        """
+        reply = await self._reply(self._exchange.request(keys))
+        try:
+            return self._exchange.answer(reply, keys.num_rows)
+        except LookupFailedError as failure:
+            raise LookupFailedError(f"{self._shown}: {failure}") from None
+
+    async def _reply(self, body: bytes) -> bytes:
+        try:
+            async with self._session.post(self._source.url, data=body, allow_redirects=False) as response:
+                reply = await self._read(response)
+                if response.status != 200:
+                    self._refuse(response, reply)
+                return reply
+        except aiohttp.ClientSSLError as cause:
+            raise LookupFailedError(
+                f"{self._shown}: the connection must be secure, it is not ({cause}); see 'ca_file'"
+            ) from cause
+        except (aiohttp.ClientError, OSError) as cause:  # also TimeoutError
+            raise LookupUnavailableError(
+                f"{self._shown}: the endpoint must answer within {self._source.limits.timeout_s} s, it did "
+                f"not ({type(cause).__name__}: {cause}); check that it runs and can be reached from here"
+            ) from cause
+
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+        """The body, unpacked, in pieces: a reply that is too large is not read to its end."""
+        pieces: list[bytes] = []
+        size = 0
+        async for piece in response.content.iter_chunked(_PIECE):
+            size += len(piece)
+            if size > self._source.max_reply_bytes:
+                raise LookupFailedError(
+                    f"{self._shown}: a reply must have at most {self._source.max_reply_bytes} bytes, it has "
+                    "more; ask for fewer keys at a time, or raise 'max_reply_bytes'"
+                )
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def _refuse(self, response: aiohttp.ClientResponse, reply: bytes) -> NoReturn:
+        status = response.status
+        said = f"{status} {response.reason}: {reply[:_EXCERPT].decode(errors='replace')!r}"
+        if status in _BUSY or status >= 500:
+            raise LookupUnavailableError(
+                f"{self._shown}: the endpoint must answer with status 200, got {said}",
+                retry_after_s=retry_after_s(response.headers.get("Retry-After"), datetime.now(UTC)),
+            )
+        if 300 <= status < 400:
+            where = response.headers.get("Location")
+            raise LookupFailedError(
+                f"{self._shown}: the endpoint must answer itself, it redirects to {where!r}; correct the url"
+            )
+        if status in (401, 403):
+            raise LookupFailedError(
+                f"{self._shown}: the endpoint refused the credentials, {said}; see 'headers'"
+            )
+        raise LookupFailedError(f"{self._shown}: the endpoint must answer with status 200, got {said}")
+
+    @property
+    def _shown(self) -> str:
+        return f"HttpLookup {self._source.shown_url}"
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._session.close()
+
+
+def _trusted(ca_file: str | None) -> ssl.SSLContext | bool:
+    if ca_file is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as cause:  # also ssl.SSLError
+        raise ConfigurationError(
+            f"HttpLookup: ca_file must be a PEM file of certificates, {ca_file!r} is not ({cause})"
+        ) from cause
+
+
+def retry_after_s(header: str | None, now: datetime) -> float | None:
+    """Seconds that a ``Retry-After`` header asks for, given as such or as a date; None if it says nothing.
+
+    >>> retry_after_s("7", datetime(2026, 1, 1, tzinfo=UTC))
+    7.0
+    >>> retry_after_s("Thu, 01 Jan 2026 00:00:30 GMT", datetime(2026, 1, 1, tzinfo=UTC))
+    30.0
+    """
+    if header is None:
+        return None
+    if header.strip().isascii() and header.strip().isdigit():
+        return float(header)
+    try:
+        then = parsedate_to_datetime(header)
+    except ValueError:
+        return None
+    if then.tzinfo is None:
+        then = then.replace(tzinfo=UTC)
+    return max(0.0, (then - now).total_seconds())
