@@ -1,0 +1,117 @@
+"""Aggregates as Spark runs them: signed sums in its own aggregation, under the user's expression ids."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from planner.aggregate_nodes import Measure, SignedAggregate
+from planner.errors import PlanBuildError
+from planner.expressions import Aggregation, Expr, walk_expression
+from planner.group_keys import keys_by_name
+from planner.jvm import Catalyst, JavaObject
+from planner.plan import Output, Plan
+from planner.signed_sums import Result, Sums, kind_of, result_of
+from upsert.rowkind import ROW_KIND_COLUMN, UPSERTS_MARK, RowKind
+
+
+def signed_aggregate(catalyst: Catalyst, plan: SignedAggregate, child: JavaObject) -> JavaObject:
+    """Spark's aggregation over an input with nothing but the columns of groups and measures, and the kind.
+
+    Where a group is gone only its key has a value: an expression over the aggregates of no rows may fail.
+    """
+    rows = _without_marks(catalyst.dataframe(child))
+    sums = Sums()
+    results = [result_of(measure, sums) for measure in plan.measures]
+    kind = kind_of(sums, has_groups=bool(plan.groups))
+    source = catalyst.analyzed(_aggregated(rows, plan, sums, results, kind))
+    found = {catalyst.attribute(one)[1]: one for one in catalyst.output(source)}
+    known = [*_groups(catalyst, plan, found), *_measures(catalyst, plan, results, found)]
+    row_kind = found[ROW_KIND_COLUMN]
+    named = [_named(catalyst, output, known, row_kind) for output in plan.outputs]
+    return catalyst.project([*named, marked_kind(catalyst, plan, plan.row_kind.id, row_kind)], source)
+
+
+def _without_marks(rows: DataFrame) -> DataFrame:
+    """The rows with nothing attached to their columns.
+
+    A watermark would let Spark drop changes that come late, and forget groups that may yet change.
+    """
+    return rows.select(*(F.col(name).alias(name, metadata={}) for name in rows.columns))
+
+
+def marked_kind(catalyst: Catalyst, plan: Plan, number: int, kind: JavaObject) -> JavaObject:
+    """A kind that says of which upserts it is, for `write_changes` and for the planner itself."""
+    return catalyst.alias(kind, ROW_KIND_COLUMN, number, {UPSERTS_MARK: json.dumps(keys_by_name(plan))})
+
+
+def unless_gone(catalyst: Catalyst, kind: JavaObject, value: JavaObject) -> JavaObject:
+    """A value that is not computed for a group that is gone."""
+    return catalyst.unless(catalyst.is_text(kind, RowKind.DELETE), value)
+
+
+def kind_if(catalyst: Catalyst, kind: JavaObject, condition: JavaObject) -> JavaObject:
+    """The kind of a row that a HAVING may take away."""
+    chosen = catalyst.choice(condition, kind, RowKind.DELETE)
+    return catalyst.choice(catalyst.is_text(kind, RowKind.UPDATE_AFTER), chosen, RowKind.DELETE)
+
+
+def _aggregated(
+    rows: DataFrame, plan: SignedAggregate, sums: Sums, results: list[Result], kind: str
+) -> DataFrame:
+    names = [group.column.name for group in plan.groups]
+    kept = [F.expr(sql).alias(name) for sql, name in sums.names.items()]
+    made = [
+        F.expr(text).alias(f"{name}_{number}")
+        for number, result in enumerate(results)
+        for name, text in (("result", result.value), ("count", result.count))
+        if text is not None
+    ]
+    return rows.groupBy(*names).agg(*kept).select(*names, *made, F.expr(kind).alias(ROW_KIND_COLUMN))
+
+
+def _groups(
+    catalyst: Catalyst, plan: SignedAggregate, found: dict[str, JavaObject]
+) -> Iterator[tuple[JavaObject, JavaObject]]:
+    for group in plan.groups:
+        yield _original(catalyst, group.by.value), found[group.column.name]
+
+
+def _measures(
+    catalyst: Catalyst, plan: SignedAggregate, results: list[Result], found: dict[str, JavaObject]
+) -> Iterator[tuple[JavaObject, JavaObject]]:
+    for number, (measure, result) in enumerate(zip(plan.measures, results, strict=True)):
+        value = found[f"result_{number}"]
+        original = _original(catalyst, measure.function)
+        if result.count is not None:
+            function, _, _ = catalyst.aggregation(original)
+            value = catalyst.average(function, value, found[f"count_{number}"])
+        _check_type(catalyst, measure, original, value)
+        yield original, value
+
+
+def _named(
+    catalyst: Catalyst, output: Output, known: list[tuple[JavaObject, JavaObject]], row_kind: JavaObject
+) -> JavaObject:
+    value = catalyst.substituted(_original(catalyst, output.value), known)
+    is_computed = not isinstance(output.value, Aggregation) and any(
+        isinstance(part, Aggregation) for part in walk_expression(output.value)
+    )
+    if is_computed:
+        value = unless_gone(catalyst, row_kind, value)
+    return catalyst.alias(value, output.column.name, output.column.id, {})
+
+
+def _original(catalyst: Catalyst, expr: Expr) -> JavaObject:
+    if expr.ref is None:
+        raise PlanBuildError(f"{expr} must come from the user's query; this is a bug, please report it")
+    return catalyst.kept(expr.ref)
+
+
+def _check_type(catalyst: Catalyst, measure: Measure, original: JavaObject, made: JavaObject) -> None:
+    expected, found = catalyst.type_name(original), catalyst.type_name(made)
+    if expected != found:
+        raise PlanBuildError(f"{measure} must be {expected}, got {found}; this is a bug, please report it")
