@@ -9,13 +9,8 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
-import shutil
-import uuid
-from collections.abc import Callable
-from contextlib import suppress
-from difflib import get_close_matches
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -23,15 +18,15 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from upsert.catalog import persistence
 from upsert.catalog.connectors import ConnectorTable, connect
 from upsert.catalog.statements import CreateTable, DropTable
-from upsert.errors import ConfigurationError, TableExistsError, TableNotFoundError
+from upsert.catalog.warehouse import Warehouse
+from upsert.errors import ConfigurationError, TableExistsError
 from upsert.managed import frames
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.store import Table
-from upsert.store.paths import TABLE_FILE, sync_folder, table_folder
+from upsert.store.paths import table_folder
 
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
-_DROPPED: Final = ".dropped-"
-"""Prefix of the folders of dropped tables; no table can have such a name."""
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 class Catalog:
@@ -62,24 +57,25 @@ class Catalog:
         warehouse: str | os.PathLike[str],
         optimize: Callable[..., DataFrame] | None = None,
     ) -> None:
-        self._warehouse = table_folder(warehouse)
+        self._tables = Warehouse(table_folder(warehouse))
         self._optimize = optimize
+        self._mirrors: dict[str, StreamingQuery] = {}
 
     def __repr__(self) -> str:
-        return f"Catalog({self._warehouse!r})"
+        return f"Catalog({self.warehouse!r})"
 
     @property
     def warehouse(self) -> str:
         """The absolute path of the folder."""
-        return self._warehouse
+        return self._tables.folder
 
     def sql(self, text: str) -> None:
         """Carry out one statement: ``CREATE TABLE`` or ``DROP TABLE``.
 
         Follows FLIP-188, FLIP-486 (``INDEX``), and for connectors FLIP-149 and FLIP-107 (``METADATA``).
         A table is there, or gone, for everybody at one moment; a crash leaves either the one or the other.
-        ``DROP TABLE`` deletes a managed table's rows and history; of a table with a connector the definition
-        and the state of its readers, and nothing outside, no topic.
+        ``DROP TABLE`` deletes a managed table's rows and history; of a table with a connector the definition,
+        the state of its readers and its mirror, and nothing outside, no topic.
 
         Raises:
             SchemaError: the statement is none of these, contradicts itself, or its columns do not fit the
@@ -100,20 +96,50 @@ class Catalog:
 
     def tables(self) -> tuple[str, ...]:
         """Names of all tables, sorted."""
-        if not os.path.isdir(self._warehouse):
-            return ()
-        names = [name for name in os.listdir(self._warehouse) if _NAME.fullmatch(name)]
-        return tuple(sorted(name for name in names if self._is_table(name)))
+        return self._tables.names()
 
     def table(self, name: str) -> Table:
-        """The managed table of this name.
+        """The managed table of this name; of an upsert topic its mirror, which is for reading only.
 
         Raises:
-            ConfigurationError: no table can have this name, or the table has a connector.
+            ConfigurationError: no table can have this name, or the table has a connector and no mirror.
             TableNotFoundError: there is no such table.
             CorruptTableError: its files are damaged, or of another format version.
         """
-        return Table.open(self._existing(name))
+        path = self._tables.existing(name)
+        connected = self._connected(name, path)
+        return Table.open(path) if connected is None else connected.mirror_table()
+
+    def mirror(
+        self, spark: SparkSession, name: str, trigger: Mapping[str, Any] | None = None
+    ) -> StreamingQuery:
+        """Keep a managed table equal to an upsert topic, so that a join can look its rows up.
+
+        The mirror has the indexes of the topic's table, and its options that begin with ``mirror.``, as in
+        ``'mirror.bucket' = '4'``. One query keeps it, exactly once, with its checkpoint beside the mirror in
+        the warehouse: called again, this goes on where the last query stopped, or gives the one that runs in
+        this session. ``table(name)`` is the mirror; the planner uses it by itself; ``DROP TABLE`` takes it
+        away, once the query is stopped.
+
+        Args:
+            spark: the session that runs the query.
+            name: a table of the connector ``upsert-kafka``.
+            trigger: of the query, as ``DataStreamWriter.trigger`` takes it: ``{"availableNow": True}``.
+
+        Raises:
+            ConfigurationError: the table is managed, or of another connector.
+            TableNotFoundError: there is no such table.
+            KafkaUnavailableError: the brokers do not answer.
+        """
+        path = self._tables.existing(name)
+        connected = self._connected(name, path)
+        if connected is None:
+            raise ConfigurationError(
+                f"table {name!r}: only a table of the connector 'upsert-kafka' has a mirror, got a managed "
+                "one, which can be looked up itself; use it as it is"
+            )
+        self._mirrors[name] = connected.keep_mirror(spark, trigger or {})
+        return self._mirrors[name]
 
     def read_changes(self, spark: SparkSession, name: str, **options: object) -> DataFrame:
         """A table's changes as a streaming DataFrame: its columns, then ``_row_kind``.
@@ -127,7 +153,7 @@ class Catalog:
                 ``scan_mode="latest"``, ``max_rows_per_trigger=10_000``. For one query they replace those of
                 CREATE TABLE.
         """
-        path = self._existing(name)
+        path = self._tables.existing(name)
         if (connected := self._connected(name, path)) is not None:
             return connected.read_changes(spark, **options)
         return frames.read_changes(spark, path, **options)
@@ -138,7 +164,7 @@ class Catalog:
         Raises:
             ConfigurationError: the table has a connector, and a snapshot is asked for.
         """
-        path = self._existing(name)
+        path = self._tables.existing(name)
         if (connected := self._connected(name, path)) is None:
             return frames.read(spark, path, snapshot)
         if snapshot is not None:
@@ -161,7 +187,7 @@ class Catalog:
                 ``optimize``.
             SchemaError: its columns do not fit the table.
         """
-        path = self._existing(name)
+        path = self._tables.existing(name)
         if (connected := self._connected(name, path)) is not None:
             return connected.write_changes(self._optimized(df, name, connected.sink_key))
         return frames.write_changes(self._optimized(df, name, Table.open(path).schema.primary_key), path)
@@ -178,7 +204,7 @@ class Catalog:
                 ``optimize``.
             SchemaError: the DataFrame's columns do not fit the table.
         """
-        connected = self._connected(name, self._existing(name))
+        connected = self._connected(name, self._tables.existing(name))
         if connected is None:
             raise ConfigurationError(
                 f"table {name!r}: write_upsert needs a table of the connector 'upsert-kafka', got a managed "
@@ -207,14 +233,14 @@ class Catalog:
 
     def _create(self, statement: CreateTable) -> None:
         name = statement.name
-        path = self._path(name)
+        path = self._tables.path(name)
         if os.path.isfile(path):
             raise TableExistsError(f"table {name!r}: {path!r} is a file; choose another name")
         try:
             if "connector" in statement.options:
                 self._define(name, path, statement)
             else:
-                with persistence.ddl_lock(self._warehouse):
+                with persistence.ddl_lock(self.warehouse):
                     Table.create(path, statement.schema, statement.options)
         except TableExistsError:
             if not statement.if_not_exists:
@@ -224,57 +250,15 @@ class Catalog:
         options = dict(statement.options)
         definition = persistence.Definition(options.pop("connector"), statement.schema, options)
         connect(name, definition, path)
-        with persistence.ddl_lock(self._warehouse):
+        with persistence.ddl_lock(self.warehouse):
             persistence.create(path, definition)
 
     def _drop(self, statement: DropTable) -> None:
         name = statement.name
-        path = self._path(name)
-        trash = os.path.join(self._warehouse, f"{_DROPPED}{uuid.uuid4().hex}")
-        with persistence.ddl_lock(self._warehouse):
-            if is_there := self._is_table(name):
-                os.rename(path, trash)
-                sync_folder(self._warehouse)
-        if is_there:
-            self._empty_trash()
-        elif not statement.if_exists:
-            raise self._not_found(name)
-
-    def _empty_trash(self) -> None:
-        """Delete the files of dropped tables, also of those whose DROP TABLE was killed half-way."""
-        for entry in os.listdir(self._warehouse):
-            if entry.startswith(_DROPPED):
-                with suppress(FileNotFoundError):  # another process empties it too
-                    shutil.rmtree(os.path.join(self._warehouse, entry))
-
-    def _existing(self, name: str) -> str:
-        path = self._path(name)
-        if not self._is_table(name):
-            raise self._not_found(name)
-        return path
-
-    def _not_found(self, name: str) -> TableNotFoundError:
-        known = self.tables()
-        if close := get_close_matches(name, known, n=1):
-            hint = f"did you mean {close[0]!r}?"
-        else:
-            hint = f"tables are {', '.join(known)}" if known else "it has no tables yet"
-        return TableNotFoundError(f"table {name!r} does not exist in {self._warehouse!r}; {hint}")
-
-    def _is_table(self, name: str) -> bool:
-        path = os.path.join(self._warehouse, name)
-        return not os.path.islink(path) and os.path.isfile(os.path.join(path, TABLE_FILE))
-
-    def _path(self, name: str) -> str:
-        """Where a table lies, or would lie: directly in the warehouse, and not behind a link."""
-        if not _NAME.fullmatch(name):
+        if (query := self._mirrors.get(name)) is not None and query.isActive:
             raise ConfigurationError(
-                f"a table's name must be 1 to 128 letters, digits and _, the first no digit, got {name!r}"
+                f"table {name!r}: its mirror is kept by a query that runs; stop it first, with "
+                f"catalog.mirror(spark, {name!r}).stop()"
             )
-        path = os.path.join(self._warehouse, name)
-        if os.path.islink(path):
-            raise ConfigurationError(
-                f"table {name!r} must lie in the warehouse {self._warehouse!r}, got a link to "
-                f"{os.path.realpath(path)!r}; open it as Table.open({os.path.realpath(path)!r})"
-            )
-        return path
+        if not self._tables.drop(name) and not statement.if_exists:
+            raise self._tables.not_found(name)

@@ -6,21 +6,32 @@ Connectors are imported when a table needs one: every worker of a query imports 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from upsert.catalog.mirror import Mirror, split_options
 from upsert.catalog.persistence import Definition
 from upsert.errors import ConfigurationError, SchemaError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from upsert.kafka.table import KafkaTable
+    from upsert.store.table import Table
 
 _STATE_OPTION: Final = "state.path"
 _STATE_FOLDER: Final = "state"
+_MIRRORED: Final = frozenset({"upsert-kafka"})
+"""Connectors whose tables have a mirror, and so may have an INDEX."""
+_MIRROR_OPTION: Final = "mirror.path"
+_SAME_ROWS: Final = frozenset(
+    {"max_rows_per_trigger", "scan_parallelism", "scan_topic_partition_discovery_interval", "changelog"}
+)
+"""Options of a query with which it reads the rows that the mirror has."""
 
 
 class ConnectorTable(Protocol):
@@ -42,12 +53,19 @@ class ConnectorTable(Protocol):
     def write_upsert(self, df: DataFrame) -> DataStreamWriter:
         """A writer of a streaming DataFrame in update mode."""
 
+    def keep_mirror(self, spark: SparkSession, trigger: Mapping[str, Any]) -> StreamingQuery:
+        """The query that keeps the table's mirror, started if it does not run."""
+
+    def mirror_table(self) -> Table:
+        """The managed table that mirrors this one."""
+
 
 @dataclass(frozen=True)
 class KafkaConnector:
     """A Kafka topic as a table of the catalog."""
 
     table: KafkaTable
+    mirror: Mirror | None
 
     @property
     def sink_key(self) -> tuple[str, ...]:
@@ -65,7 +83,13 @@ class KafkaConnector:
         """The topic as a streaming DataFrame; ``options`` replace those of the table."""
         from upsert.kafka import frames
 
-        return frames.read_changes(spark, self.table, **options)
+        table = self.table if _SAME_ROWS.issuperset(map(_keyword, options)) else self._without_mirror()
+        return frames.read_changes(spark, table, **options)
+
+    def _without_mirror(self) -> KafkaTable:
+        table = self.table
+        given = {name: text for name, text in table.given.items() if name != _MIRROR_OPTION}
+        return table.called(table.name, table.connector, table.schema, given)
 
     def read(self, spark: SparkSession) -> DataFrame:
         """The rows that the topic holds now."""
@@ -90,6 +114,38 @@ class KafkaConnector:
             )
         return frames.write_upsert(df, self.table)
 
+    def keep_mirror(self, spark: SparkSession, trigger: Mapping[str, Any]) -> StreamingQuery:
+        """The query of this session that keeps the mirror; a new one goes on where the last one stopped."""
+        mirror = self._mirror()
+        if (running := mirror.running(spark)) is not None:
+            return running
+        table = mirror.create()
+        # the mirror replaces rows by key, so it needs no images; but deletions by key have NULLs elsewhere
+        needs_images = any(
+            not c.nullable and c.name not in self.table.primary_key for c in mirror.schema.columns
+        )
+        changes = self.read_changes(spark, changelog="all" if needs_images else "upsert")
+        return mirror.start(table, changes, trigger)
+
+    def mirror_table(self) -> Table:
+        """The mirror, which must have been begun."""
+        found = self._mirror().table()
+        if found is None:
+            raise ConfigurationError(
+                f"{self.table.name} must be a managed table or have a mirror, got a table of the connector "
+                f"{self.table.connector!r} without one; start catalog.mirror(spark, …), or use read_changes, "
+                "read and write_changes"
+            )
+        return found
+
+    def _mirror(self) -> Mirror:
+        if self.mirror is None:
+            raise ConfigurationError(
+                f"{self.table.name}: only tables of the connector 'upsert-kafka' have a mirror, got "
+                f"{self.table.connector!r}; write its changes into a managed table with write_changes"
+            )
+        return self.mirror
+
 
 def connect(name: str, definition: Definition, folder: str) -> ConnectorTable:
     """The table that a definition means, after every check that needs no look at the outside.
@@ -112,15 +168,29 @@ def connect(name: str, definition: Definition, folder: str) -> ConnectorTable:
         close = get_close_matches(connector, known, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"connectors are {', '.join(known)}"
         raise ConfigurationError(f"table {name!r}: unknown connector {definition.connector!r}; {hint}")
+    connector = CONNECTOR_ALIASES.get(connector, connector)
     _refuse_clauses_of_managed_tables(name, connector, definition)
     options = dict(definition.options)
     if _STATE_OPTION not in map(str.lower, options):
         options[_STATE_OPTION] = os.path.join(folder, _STATE_FOLDER)
-    return KafkaConnector(KafkaTable.of(connector, definition.schema, options, name=name))
+    if connector not in _MIRRORED:
+        return KafkaConnector(KafkaTable.of(connector, definition.schema, options, name=name), None)
+    options, of_mirror = split_options(options)
+    mirror = Mirror.of(name, folder, definition.schema, of_mirror)
+    options[_MIRROR_OPTION] = mirror.path
+    return KafkaConnector(KafkaTable.of(connector, definition.schema, options, name=name), mirror)
+
+
+def _keyword(option: str) -> str:
+    """An option of a query as a keyword, however it was written."""
+    return option.lower().replace(".", "_").replace("-", "_")
 
 
 def _refuse_clauses_of_managed_tables(name: str, connector: str, definition: Definition) -> None:
-    clauses = {"INDEX": definition.schema.indexes, "PARTITIONED BY": definition.schema.partitioned_by}
+    schema = definition.schema
+    clauses: dict[str, object] = {"PARTITIONED BY": schema.partitioned_by}
+    if connector not in _MIRRORED:
+        clauses["INDEX"] = schema.indexes
     for clause, given in clauses.items():
         if given:
             raise SchemaError(

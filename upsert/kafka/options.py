@@ -77,18 +77,6 @@ def partition_numbers(value: str) -> tuple[int, ...]:
     return tuple(sorted({int(part) for part in parts}))
 
 
-def micro_batch(value: str) -> tuple[str, int]:
-    """A query's id and the number of a micro-batch, from ``id:number``.
-
-    >>> micro_batch("8f14e45f:7")
-    ('8f14e45f', 7)
-    """
-    query, _, number = value.rpartition(":")
-    if not query or not number.isascii() or not number.isdigit():
-        raise ValueError("the id of a query and the number of a micro-batch, as in 'id:7'")
-    return query, int(number)
-
-
 _SHARED: Final = (
     Option("topic", topic_names, "one or more topics, separated by ';'", None),
     Option("topic-pattern", pattern, "regular expression that the whole name of a topic must match", None),
@@ -195,7 +183,7 @@ _SINK: Final = (
     ),
     Option(
         "sink.micro-batch",
-        micro_batch,
+        options.micro_batch,
         "query and number of the micro-batch that a batch write belongs to (set by write_upsert)",
         None,
     ),
@@ -213,6 +201,12 @@ _UPSERT_ONLY: Final = (
         options.one_of("arrival", "none"),
         "arrival: of each key the rows of a task come in order; none: they do not (set by write_changes)",
         "arrival",
+    ),
+    Option(
+        "mirror.path",
+        options.text,
+        "folder of the managed table that mirrors the topic (set by the catalog)",
+        None,
     ),
     Option("sequence.field", options.text, "of several values for a key in a batch the highest wins", None),
     Option(

@@ -130,7 +130,9 @@ def test_table_elsewhere_is_no_store(catalog: Catalog) -> None:
     catalog.sql(words())
     path = str(definition_file(catalog).parent)
     source = UpsertTableSource({"path": path})
-    for act in (lambda: catalog.table("words"), lambda: Table.open(path), source.schema):
+    with pytest.raises(ConfigurationError, match="'words' must be a managed table or have a mirror"):
+        catalog.table("words")
+    for act in (lambda: Table.open(path), source.schema):
         with pytest.raises(
             ConfigurationError,
             match=r"'words' must be a managed table, got one of the connector 'upsert-kafka'",
@@ -272,9 +274,21 @@ def test_one_of_many_creators_wins_and_its_whole_statement_is_kept(catalog: Cata
         (words(topics="a"), "table 'words': unknown option 'topics'; did you mean 'topic'"),
         (words(connector="kafka"), "options 'key.format' and 'key.fields' must be given together"),
         (
-            words().replace("PRIMARY KEY (word) NOT ENFORCED", "INDEX (word)"),
-            "table 'words': the connector 'upsert-kafka' has no INDEX; leave it out, or ",
+            words().replace(" NOT ENFORCED)", " NOT ENFORCED, UNIQUE INDEX (n))"),
+            "table 'words': UNIQUE INDEX INDEX_n (n) must not be UNIQUE, for nobody checks that when a topic",
         ),
+        (
+            words().replace(" NOT ENFORCED)", " NOT ENFORCED, INDEX (ts))"),
+            "index 'INDEX_ts': column 'ts' must be a physical column",
+        ),
+        (
+            words(connector="kafka", **{"key.format": None}).replace(
+                "PRIMARY KEY (word) NOT ENFORCED", "INDEX (word)"
+            ),
+            "table 'words': the connector 'kafka' has no INDEX; leave it out, or ",
+        ),
+        (words(**{"mirror.buckets": "4"}), "options 'mirror.*': unknown option 'buckets'; did you mean"),
+        (words(**{"mirror.path": "/tmp/x"}), "options 'mirror.*': unknown option 'path'"),
         (
             words().replace(" WITH", " PARTITIONED BY (word) WITH"),
             "the connector 'upsert-kafka' has no PARTITIONED BY",

@@ -1,0 +1,122 @@
+"""Mirrors of upsert topics on a real broker: what they hold, how they go on, and how they go away."""
+
+import json
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from upsert.catalog.catalog import Catalog
+from upsert.errors import ConfigurationError, TableNotFoundError
+from upsert.kafka.client.admin import create_topic
+from upsert.kafka.client.connection import Connection
+from upsert.kafka.client.producer import produce
+from upsert.kafka.testing import LocalKafka
+from upsert.schema import Index
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+NOW = {"availableNow": True}
+
+
+class Users:
+    """A topic of users, as a table of a catalog."""
+
+    def __init__(self, kafka: LocalKafka, catalog: Catalog, columns: str, *, mirror: str = "") -> None:
+        self.topic = f"users-{uuid.uuid4().hex[:8]}"
+        self.connection = Connection({"bootstrap.servers": kafka.bootstrap_servers})
+        create_topic(self.connection, self.topic, 2, {"cleanup.policy": "compact"})
+        catalog.sql(
+            f"CREATE TABLE users ({columns}, PRIMARY KEY (id) NOT ENFORCED, INDEX (region)) WITH ("
+            f"'connector' = 'upsert-kafka', 'topic' = '{self.topic}', {mirror}"
+            f"'properties.bootstrap.servers' = '{kafka.bootstrap_servers}', "
+            "'key.format' = 'json', 'value.format' = 'json')"
+        )
+
+    def send(self, *records: tuple[int, str | None]) -> None:
+        keys = [json.dumps({"id": id}).encode() for id, _ in records]
+        values = [region and json.dumps({"id": id, "region": region}).encode() for id, region in records]
+        columns = {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())}
+        produce(self.connection, self.topic, [pa.table(columns)])
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Catalog:
+    return Catalog(tmp_path / "warehouse")
+
+
+@pytest.fixture(autouse=True)
+def _stop_queries(spark: SparkSession) -> Iterator[None]:
+    yield
+    for query in spark.streams.active:
+        query.stop()
+
+
+def rows(catalog: Catalog, columns: Sequence[str] = ("id", "region")) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = catalog.table("users").snapshot().scan(columns).sort_by("id").to_pylist()
+    return found
+
+
+def finished(query: StreamingQuery) -> StreamingQuery:
+    query.awaitTermination()
+    return query
+
+
+def test_mirror_holds_the_topic_goes_on_after_a_stop_and_is_dropped_with_its_table(
+    spark: SparkSession, catalog: Catalog, kafka: LocalKafka
+) -> None:
+    columns = "id BIGINT, region STRING, place BIGINT METADATA FROM 'offset' VIRTUAL"
+    users = Users(kafka, catalog, columns, mirror="'mirror.bucket' = '2', ")
+    with pytest.raises(ConfigurationError, match="or have a mirror, got a table of the connector"):
+        catalog.table("users")
+    users.send((1, "Berlin"), (2, "Beijing"), (3, "Berlin"), (3, None))
+    first = finished(catalog.mirror(spark, "users", NOW))
+    mirror = catalog.table("users")
+    assert (mirror.name, mirror.options.bucket) == ("users", 2)
+    assert mirror.schema.indexes == (Index("INDEX_region", ("region",)),)
+    assert rows(catalog) == [{"id": 1, "region": "Berlin"}, {"id": 2, "region": "Beijing"}]
+    assert all(row["place"] is not None for row in rows(catalog, ["id", "place"]))
+
+    users.send((1, None), (2, "Hangzhou"), (4, "Berlin"))
+    second = catalog.mirror(spark, "users")
+    assert catalog.mirror(spark, "users").id == second.id == first.id, "it goes on, and runs once"
+    second.processAllAvailable()
+    found = mirror.snapshot().lookup(["region"], pa.table({"region": ["Hangzhou", "Berlin"]}))
+    assert sorted(found["id"].to_pylist()) == [2, 4]
+    with pytest.raises(ConfigurationError, match=r"a query that runs; stop it first, with catalog.mirror"):
+        catalog.sql("DROP TABLE users")
+    second.stop()
+    catalog.sql("DROP TABLE users")
+    assert not Path(mirror.path).exists()
+    with pytest.raises(TableNotFoundError):
+        catalog.mirror(spark, "users")
+
+
+def test_columns_that_are_not_null_are_mirrored_by_their_images(
+    spark: SparkSession, catalog: Catalog, kafka: LocalKafka
+) -> None:
+    """A deletion by key alone would have a NULL there."""
+    users = Users(kafka, catalog, "id BIGINT, region STRING NOT NULL")
+    users.send((1, "Berlin"), (2, "Beijing"))
+    finished(catalog.mirror(spark, "users", NOW))
+    users.send((1, None), (2, "Hangzhou"))
+    finished(catalog.mirror(spark, "users", NOW))
+    assert rows(catalog) == [{"id": 2, "region": "Hangzhou"}]
+
+
+def test_only_upsert_topics_have_a_mirror(spark: SparkSession, catalog: Catalog) -> None:
+    catalog.sql("CREATE TABLE here (id BIGINT, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.sql(
+        "CREATE TABLE log (id BIGINT) WITH ('connector' = 'kafka', 'topic' = 'log', "
+        "'properties.bootstrap.servers' = 'localhost:1', 'value.format' = 'json')"
+    )
+    with pytest.raises(ConfigurationError, match="got a managed one, which can be looked up itself"):
+        catalog.mirror(spark, "here")
+    with pytest.raises(ConfigurationError, match="'upsert-kafka' have a mirror, got 'kafka'"):
+        catalog.mirror(spark, "log")
+    with pytest.raises(ConfigurationError, match="'upsert-kafka' have a mirror, got 'kafka'"):
+        catalog.table("log")

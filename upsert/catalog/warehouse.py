@@ -1,0 +1,99 @@
+"""The folder of a catalog: which tables lie in it, by name, and how one goes away at one moment."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Final
+
+from upsert.catalog import persistence
+from upsert.errors import ConfigurationError, TableNotFoundError
+from upsert.store.paths import TABLE_FILE, sync_folder
+
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_DROPPED: Final = ".dropped-"
+"""Prefix of the folders of dropped tables; no table can have such a name."""
+
+
+@dataclass(frozen=True)
+class Warehouse:
+    """Tables are the folders directly in ``folder`` that have a ``table.json``."""
+
+    folder: str
+
+    def names(self) -> tuple[str, ...]:
+        """Names of all tables, sorted."""
+        if not os.path.isdir(self.folder):
+            return ()
+        names = [name for name in os.listdir(self.folder) if _NAME.fullmatch(name)]
+        return tuple(sorted(name for name in names if self._has(name)))
+
+    def path(self, name: str) -> str:
+        """Where a table lies, or would lie: directly in the warehouse, and not behind a link.
+
+        Raises:
+            ConfigurationError: no table can have this name here.
+        """
+        if not _NAME.fullmatch(name):
+            raise ConfigurationError(
+                f"a table's name must be 1 to 128 letters, digits and _, the first no digit, got {name!r}"
+            )
+        path = os.path.join(self.folder, name)
+        if os.path.islink(path):
+            raise ConfigurationError(
+                f"table {name!r} must lie in the warehouse {self.folder!r}, got a link to "
+                f"{os.path.realpath(path)!r}; open it as Table.open({os.path.realpath(path)!r})"
+            )
+        return path
+
+    def existing(self, name: str) -> str:
+        """Where a table lies.
+
+        Raises:
+            ConfigurationError: no table can have this name here.
+            TableNotFoundError: there is none; the message has a name that is much like it.
+        """
+        path = self.path(name)
+        if not self._has(name):
+            raise self.not_found(name)
+        return path
+
+    def drop(self, name: str) -> bool:
+        """Take a table away with all that lies in its folder; False if there is none.
+
+        It is gone at one moment; what remains of its files after a crash goes with the next one dropped.
+        """
+        path = self.path(name)
+        trash = os.path.join(self.folder, f"{_DROPPED}{uuid.uuid4().hex}")
+        with persistence.ddl_lock(self.folder):
+            if not self._has(name):
+                return False
+            os.rename(path, trash)
+            sync_folder(self.folder)
+        self._empty_trash()
+        return True
+
+    def not_found(self, name: str) -> TableNotFoundError:
+        """The error that says which tables there are."""
+        known = self.names()
+        if close := get_close_matches(name, known, n=1):
+            hint = f"did you mean {close[0]!r}?"
+        else:
+            hint = f"tables are {', '.join(known)}" if known else "it has no tables yet"
+        return TableNotFoundError(f"table {name!r} does not exist in {self.folder!r}; {hint}")
+
+    def _has(self, name: str) -> bool:
+        path = os.path.join(self.folder, name)
+        return not os.path.islink(path) and os.path.isfile(os.path.join(path, TABLE_FILE))
+
+    def _empty_trash(self) -> None:
+        """Delete the files of dropped tables, also of those whose DROP TABLE was killed half-way."""
+        for entry in os.listdir(self.folder):
+            if entry.startswith(_DROPPED):
+                with suppress(FileNotFoundError):  # another process empties it too
+                    shutil.rmtree(os.path.join(self.folder, entry))
