@@ -1,0 +1,160 @@
+"""The changes of one side in a micro-batch, each key once: what it is now, or that it is gone (pure).
+
+The result of a join is an upsert stream, of which a batch may carry one row a key, for a shuffle on the way
+to the sink loses the order of rows. So the rows of an upsert key are folded to the newest before they are
+joined; those in between would have been overwritten anyway. Which is newest is said by ``order_by``. Without
+it the order of arrival counts, which is that of the stream only within one task of its source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from deltajoin.latest.spec import INSERTS, LookupSide
+from deltajoin.row_codes import Ints, codes_of_keys, codes_of_rows
+from upsert.errors import ChangelogError
+from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.store.hashing import one_array
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows that one task of a source sent, in the order in which it did, with ``_row_kind``."""
+
+    task: int
+    number: int
+    rows: pa.Table
+
+
+@dataclass(frozen=True)
+class Drivers:
+    """Newest changes, one for each upsert key.
+
+    Attributes:
+        rows: the side's columns and ``_row_kind``.
+        is_value: False where the key is gone; such a row may hold NULL outside key columns.
+    """
+
+    rows: pa.Table
+    is_value: Mask
+
+    @classmethod
+    def of(cls, rows: pa.Table) -> Drivers:
+        """Rows that are folded already."""
+        gone = pc.equal(rows.column(ROW_KIND_COLUMN), RowKind.DELETE.value)
+        return cls(rows, ~gone.to_numpy())
+
+    def __len__(self) -> int:
+        return int(self.rows.num_rows)
+
+    def take(self, which: Ints | Mask) -> Drivers:
+        """Some of them: by position, or by mask."""
+        chosen = np.flatnonzero(which) if which.dtype == np.bool_ else which
+        return Drivers(self.rows.take(pa.array(chosen)), self.is_value[chosen])
+
+
+def empty(side: LookupSide) -> Drivers:
+    """No changes."""
+    return Drivers.of(change_schema(side).empty_table())
+
+
+def change_schema(side: LookupSide) -> pa.Schema:
+    """The side's columns and ``_row_kind``."""
+    return pa.schema([*side.columns, pa.field(ROW_KIND_COLUMN, pa.string())])
+
+
+def fold(side: LookupSide, name: str, waiting: pa.Table | None, parts: Sequence[Part]) -> Drivers:
+    """The newest change of each upsert key.
+
+    Args:
+        side: what is known of the side.
+        name: of the side, for messages.
+        waiting: changes of earlier batches, folded.
+        parts: those of this one, in any order.
+
+    Raises:
+        ChangelogError: a kind is not among those declared, an order is NULL, a delete lacks its join key, or
+            which of two rows is newest cannot be told.
+    """
+    ordered = sorted(parts, key=lambda part: (part.task, part.number))
+    earlier = 0 if waiting is None else waiting.num_rows
+    tables = [change_schema(side).empty_table() if waiting is None else waiting, *(p.rows for p in ordered)]
+    rows = pa.concat_tables(tables).combine_chunks()
+    if not rows.num_rows:
+        return Drivers.of(rows)
+    _check_kinds(side, name, rows)
+    key = codes_of(rows, side.upsert_key)
+    if side.order_by:
+        _check_order(side, name, rows)
+    else:
+        task = np.repeat([part.task for part in ordered], [part.rows.num_rows for part in ordered])
+        _check_one_task(side, name, rows.slice(earlier), key[earlier:], task)
+    return Drivers.of(rows.take(pa.array(newest(rows, key, side.order_by))))
+
+
+def newest(rows: pa.Table, key: Ints, order_by: Sequence[str]) -> Ints:
+    """For each key the position of its newest row; of rows of equal order the last one, ascending."""
+    position = np.arange(rows.num_rows)
+    if order_by:
+        columns = {f"{n}": one_array(rows.column(name)) for n, name in enumerate(order_by)}
+        by = pa.table({**columns, "position": position})
+        ascending = [(name, "ascending") for name in by.column_names]
+        position = pc.sort_indices(by, sort_keys=ascending).to_numpy().astype(np.int64)
+    last = np.full(int(key.max()) + 1 if len(key) else 0, -1, dtype=np.int64)
+    last[key[position]] = position  # numpy keeps the last of equal indexes
+    return np.sort(last[last >= 0])
+
+
+def codes_of(rows: pa.Table, names: Sequence[str]) -> Ints:
+    """A number for each row that is equal where the columns are."""
+    return codes_of_keys([one_array(rows.column(name)) for name in names])
+
+
+def _check_kinds(side: LookupSide, name: str, rows: pa.Table) -> None:
+    kinds = rows.column(ROW_KIND_COLUMN)
+    known = pc.is_in(kinds, value_set=pa.array(side.kinds))
+    if not pc.all(known).as_py():
+        found = pc.filter(kinds, pc.invert(known))[0].as_py()
+        raise ChangelogError(
+            f"lookup join: the {name} side is declared to carry {', '.join(side.kinds)}, got {found!r}; "
+            "declare it with with_lookup(…, kinds=…), or leave such rows out below"
+        )
+
+
+def _check_order(side: LookupSide, name: str, rows: pa.Table) -> None:
+    for column in side.order_by:
+        if rows.column(column).null_count:
+            raise ChangelogError(
+                f"lookup join: order_by column {column!r} of the {name} side must not be NULL, got NULL; "
+                "fill it below with_lookup"
+            )
+
+
+def _check_one_task(side: LookupSide, name: str, rows: pa.Table, key: Ints, task: Ints) -> None:
+    """Refuse different rows of one key from two tasks: nothing says which came first."""
+    if not len(task) or (task == task[0]).all():
+        return
+    order = np.argsort(key, kind="stable")
+    is_same_key = key[order][1:] == key[order][:-1]
+    is_other_task = task[order][1:] != task[order][:-1]
+    code = codes_of_rows(rows)[order]
+    for at in np.flatnonzero(is_same_key & is_other_task & (code[1:] != code[:-1]))[:1]:
+        found = {column: rows.column(column)[int(order[at])].as_py() for column in side.upsert_key}
+        raise ChangelogError(
+            f"lookup join: which of two rows of {found!r} of the {name} side is newer must be known, and two "
+            "tasks sent them; give with_lookup(…, order_by=…)"
+        )
+
+
+def kinds_of_plain_rows(side: LookupSide, rows: int) -> pa.Array:
+    """Kinds for the rows of a stream without ``_row_kind``."""
+    kind = RowKind.INSERT if side.kinds == INSERTS else RowKind.UPDATE_AFTER
+    return pa.repeat(pa.scalar(kind.value), rows)

@@ -1,0 +1,265 @@
+"""The join in ``applyInPandasWithState``, FLIP-486's own form: by shard, with lookups in flight together.
+
+A task of each side packs its changes, by the hash of the join key, as Arrow bytes: neither the JVM nor pandas
+converts a value, and a shard is one call of Python, not one a key. The stateful step folds, looks up, joins;
+a last step unpacks. What a micro-batch cost goes along as numbers, which ``observe`` adds up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+
+from deltajoin.errors import LookupFailedError
+from deltajoin.latest import measures
+from deltajoin.latest.drivers import Part, change_schema, kinds_of_plain_rows
+from deltajoin.latest.finder import SideFinder
+from deltajoin.latest.keys import join_keys
+from deltajoin.latest.measures import Measures
+from deltajoin.latest.shard_state import COLUMNS, ShardState
+from deltajoin.latest.spec import SIDES, LatestJoin
+from deltajoin.latest.step import StepResult, step
+from deltajoin.lookup.batch import Lookups, open_lookups
+from deltajoin.lookup.cache import RowCache
+from deltajoin.lookup.epoch import EpochCaches, caches_of
+from deltajoin.metrics import OBSERVED
+from upsert.blobs import from_blob, to_blobs
+from upsert.changelog.bucket_ids import bucket_ids
+from upsert.errors import BrokenPayloadError
+from upsert.managed.spark_schema import spark_schema
+from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.schema import TableSchema
+from upsert.store.hashing import bucket_of, hash_columns, one_array
+
+LOOKUP_JOIN_MARK: Final = "deltajoin.lookup_join"
+"""Metadata of the column that the stateful step puts out: names of the result's key columns."""
+_BLOB: Final = "blob"
+_PACKED: Final = f"shard INT, {_BLOB} BINARY"
+_PACK_BYTES: Final = 32 << 20
+_ROWS_PER_BATCH: Final = 100_000
+_RETRY_MS: Final = 10_000
+
+
+def join_streams(left: DataFrame, right: DataFrame, join: LatestJoin, shards: int) -> DataFrame:
+    """A stream of the join of two streams, which meets the conditions; columns are ``join.output``."""
+    packed = left.mapInArrow(Pack(join, 0, shards), _PACKED).unionByName(
+        right.mapInArrow(Pack(join, 1, shards), _PACKED)
+    )
+    queues = join.settings.on_error == "queue"
+    timeout = GroupStateTimeout.ProcessingTimeTimeout if queues else GroupStateTimeout.NoTimeout
+    joined = packed.groupBy("shard").applyInPandasWithState(
+        JoinShard(join, shards), _output_type(join), COLUMNS, "append", timeout
+    )
+    return joined.observe(OBSERVED, *_totals()).select(_BLOB).mapInArrow(Unpack(), _unpacked_type(join))
+
+
+def _measure_columns() -> list[tuple[str, str]]:
+    return [(f"{side}_{name}", name) for side in SIDES for name in measures.NAMES]
+
+
+def _totals() -> list[Any]:
+    """The measures of a micro-batch, over its shards."""
+    return [
+        (F.max if name in measures.MAXIMA else F.sum)(column).alias(column)
+        for column, name in _measure_columns()
+    ]
+
+
+def _output_type(join: LatestJoin) -> StructType:
+    marked = StructField(_BLOB, BinaryType(), metadata={LOOKUP_JOIN_MARK: list(join.output_key)})
+    return StructType([marked, *(StructField(column, LongType()) for column, _ in _measure_columns())])
+
+
+def _unpacked_type(join: LatestJoin) -> StructType:
+    columns = pa.schema([field for field in join.output if field.name != ROW_KIND_COLUMN])
+    return spark_schema(TableSchema.of(columns), row_kind=True)
+
+
+@dataclass(frozen=True)
+class Pack:
+    """A task of one side: its changes as blobs, each of one shard, numbered in the order of arrival."""
+
+    join: LatestJoin
+    side: int
+    shards: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Blobs with the number of their shard.
+
+        Raises:
+            ChangelogError: an upsert key is NULL.
+        """
+        ids = bucket_ids(self.shards)
+        number = 0
+        for rows in _gathered(batches):
+            for shard, own in self._by_shard(self._changes(rows)):
+                for blob in to_blobs(own, {"side": self.side, "task": _task(), "number": number}):
+                    number += 1
+                    shard_id = pa.array([ids[shard]], pa.int32())
+                    yield pa.record_batch({"shard": shard_id, _BLOB: pa.array([blob], pa.binary())})
+
+    def _changes(self, rows: pa.Table) -> pa.Table:
+        of = self.join.sides[self.side]
+        columns = [rows.column(name).cast(of.columns.field(name).type) for name in of.columns.names]
+        kinds = rows.column(ROW_KIND_COLUMN) if of.has_kinds else kinds_of_plain_rows(of, rows.num_rows)
+        return pa.Table.from_arrays([*columns, kinds], schema=change_schema(of))
+
+    def _by_shard(self, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+        keys = join_keys(self.join, self.side, rows)
+        shard = bucket_of(hash_columns([one_array(column) for column in keys.columns]), self.shards)
+        by_shard = rows.combine_chunks().take(pa.array(np.argsort(shard, kind="stable")))
+        start = 0
+        for number, count in enumerate(np.bincount(shard, minlength=self.shards).tolist()):
+            if count:
+                yield number, by_shard.slice(start, count)
+            start += count
+
+
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Batches put together: the more rows, the fewer blobs."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        waiting.append(batch)
+        size += batch.nbytes
+        if size >= _PACK_BYTES:
+            yield pa.Table.from_batches(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def _task() -> int:
+    context = TaskContext.get()
+    return context.partitionId() if context is not None else 0
+
+
+@dataclass(frozen=True)
+class JoinShard:
+    """What Spark calls for each shard that has rows in a batch, or whose waiting rows are due."""
+
+    join: LatestJoin
+    shards: int
+
+    def __call__(self, key: tuple[Any, ...], frames: Iterable[Any], state: GroupState) -> Iterator[Any]:
+        """Blobs of the result, then one row of measures.
+
+        Raises:
+            LookupFailedError: lookups have failed for good, and ``on-error`` is ``fail``; Spark runs the
+                batch again, or stops the query.
+            ChangelogError: the changes contradict what is declared of them.
+            CheckpointMismatchError: waiting rows belong to another join.
+            BrokenPayloadError: a blob is damaged.
+        """
+        before = ShardState(*state.get) if state.exists else ShardState(0)
+        caches = self._caches(int(key[0]))
+        caches.begin(before.epoch or None)
+        finders = self._finder(0, caches), self._finder(1, caches)
+        blobs = (blob for frame in frames for blob in frame[_BLOB])
+        result = step(self.join, before.waiting(self.join, self.shards), self._parts(blobs), finders)
+        self._check(result)
+        for piece in result.output:
+            for blob in to_blobs(piece, {}):
+                yield _frame(blob, (Measures(), Measures()))
+        state.update(tuple(ShardState.of(self.join, self.shards, caches.seal(), result.waiting)))
+        if result.waiting != (None, None):
+            state.setTimeoutDuration(_RETRY_MS)
+        yield _frame(None, self._measures(finders, result))
+
+    def _parts(self, blobs: Iterable[bytes]) -> tuple[Sequence[Part], Sequence[Part]]:
+        parts: tuple[list[Part], list[Part]] = [], []
+        for blob in blobs:
+            rows, about = from_blob(blob)
+            side = about.get("side")
+            if side not in (0, 1) or rows.schema != change_schema(self.join.sides[side]):
+                raise BrokenPayloadError(
+                    "lookup join: a shard must get changes of its two sides, got columns "
+                    f"{rows.schema.to_string()!r} of side {side!r}; run the micro-batch again"
+                )
+            parts[side].append(Part(about["task"], about["number"], rows))
+        return parts
+
+    def _check(self, result: StepResult) -> None:
+        if result.failures and self.join.settings.on_error == "fail":
+            raise LookupFailedError(
+                f"lookup join: {len(result.failures)} join key(s) could not be looked up; the first: "
+                f"{result.failures[0]}; the batch is run again, or set on_error='queue' to let such rows wait"
+            ) from result.failures[0]
+
+    def _caches(self, shard: int) -> EpochCaches:
+        settings = self.join.settings
+        sizes = settings.left_cache_size, settings.right_cache_size
+
+        def make() -> EpochCaches:
+            left, right = (
+                RowCache(
+                    side.columns,
+                    self.join.keys(number),
+                    side.upsert_key,
+                    max_keys=sizes[number],
+                    max_bytes=settings.cache_max_bytes,
+                )
+                for number, side in enumerate(self.join.sides)
+            )
+            return EpochCaches(left, right)
+
+        return caches_of((_run(), shard), make)
+
+    def _finder(self, side: int, caches: EpochCaches) -> SideFinder:
+        cache = (caches.left, caches.right)[side] if self.join.settings.cache_enabled else None
+        return SideFinder(self.join, side, self._lookups(side), cache)
+
+    def _lookups(self, side: int) -> Lookups:
+        settings = self.join.settings
+        return open_lookups(
+            (_run(), side),
+            self.join.sides[side].source,
+            capacity=settings.async_buffer_capacity,
+            timeout_s=settings.async_timeout / 1000,
+        )
+
+    def _measures(self, finders: Sequence[SideFinder], result: StepResult) -> tuple[Measures, ...]:
+        counts = [0 if rows is None else rows.num_rows for rows in result.waiting]
+        return tuple(
+            Measures.of(finder.take_cache_counts(), finder.lookup_counts, waiting)
+            for finder, waiting in zip(finders, counts, strict=True)
+        )
+
+
+def _run() -> str:
+    """What tells this run of this query from all others in the process: Spark's id of the run."""
+    context = TaskContext.get()
+    run = None if context is None else context.getLocalProperty("spark.jobGroup.id")
+    return run or ""
+
+
+def _frame(blob: bytes | None, of_sides: Sequence[Measures]) -> Any:
+    import pandas as pd  # a worker of another step has no need of it
+
+    values = [value for of_side in of_sides for value in astuple(of_side)]
+    names = [column for column, _ in _measure_columns()]
+    return pd.DataFrame([[blob, *values]], columns=[_BLOB, *names])
+
+
+@dataclass(frozen=True)
+class Unpack:
+    """The rows of blobs."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Rows, in the order in which they are in the blobs.
+
+        Raises:
+            BrokenPayloadError: a blob is damaged.
+        """
+        for batch in batches:
+            for blob in batch.column(_BLOB).drop_null():
+                yield from from_blob(blob.as_buffer())[0].to_batches(max_chunksize=_ROWS_PER_BATCH)

@@ -1,0 +1,172 @@
+"""One step of one shard: what waited and what arrived, in; what is emitted and what waits, out (pure).
+
+Nothing of a join key is emitted before all that came earlier for it: when a lookup of a key fails, all rows
+of the key wait, on both sides, and what comes later is folded into them. Other keys go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from deltajoin.errors import LookupFailedError
+from deltajoin.latest.drivers import Drivers, Part, codes_of, fold, newest
+from deltajoin.latest.emission import Emission
+from deltajoin.latest.keys import each_once, has_value, is_among, join_keys
+from deltajoin.latest.spec import SIDES, LatestJoin
+from upsert.errors import ChangelogError
+from upsert.rowkind import ROW_KIND_COLUMN
+
+Waiting = tuple[pa.Table | None, pa.Table | None]
+"""Folded changes of the left and of the right side whose lookups have not succeeded yet."""
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What is known about a batch of distinct join keys.
+
+    Attributes:
+        rows: rows of the side that was asked.
+        failures: by position of the key, why it could not be looked up; such a key has no rows.
+    """
+
+    rows: pa.Table
+    failures: Mapping[int, LookupFailedError]
+
+
+class Pending(Protocol):
+    """Lookups that are under way."""
+
+    def result(self) -> Found:
+        """Wait for them."""
+        ...
+
+
+class Finder(Protocol):
+    """Finds the newest rows of one side by join key; keys are those of `deltajoin.latest.keys`."""
+
+    def start(self, keys: pa.Table) -> Pending:
+        """Begin to look up distinct join keys without NULLs."""
+        ...
+
+    def learn(self, keys: pa.Table, rows: pa.Table, changes: Drivers) -> None:
+        """Take in what the step has shown.
+
+        Args:
+            keys: the join keys that were asked for and answered.
+            rows: all rows under these keys, the step's own changes on top.
+            changes: the side's changes that were joined, under these keys and others.
+        """
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class StepResult:
+    """What a step comes to.
+
+    Attributes:
+        output: what it emits, in pieces that are made as they are read; columns are ``join.output``.
+        waiting: changes that wait for the next step.
+        failures: why they do, one for each join key and side.
+    """
+
+    output: Iterator[pa.Table]
+    waiting: Waiting
+    failures: tuple[LookupFailedError, ...]
+
+
+def step(
+    join: LatestJoin,
+    waiting: Waiting,
+    arrived: tuple[Sequence[Part], Sequence[Part]],
+    finders: tuple[Finder, Finder],
+) -> StepResult:
+    """Join the changes of a shard with what is newest on the other side.
+
+    Raises:
+        ChangelogError: the changes contradict what is declared of them, or each other.
+    """
+    left, right = (fold(join.sides[n], SIDES[n], waiting[n], arrived[n]) for n in (0, 1))
+    _check_deletes(join, 0, left)
+    _check_deletes(join, 1, right)
+    # the changes of one side are looked up on the other one, both at the same time
+    asked_right = each_once(join_keys(join, 0, left.rows))
+    asked_left = each_once(join_keys(join, 1, right.rows))
+    pending_right, pending_left = finders[1].start(asked_right), finders[0].start(asked_left)
+    found_right, found_left = pending_right.result(), pending_left.result()
+    failed = pa.concat_tables([_failed(asked_right, found_right), _failed(asked_left, found_left)])
+    left, late_left = _split(join, 0, left, failed)
+    right, late_right = _split(join, 1, right, failed)
+    known_left = _learn(join, 0, _without(asked_left, failed), found_left, left, finders[0])
+    known_right = _learn(join, 1, _without(asked_right, failed), found_right, right, finders[1])
+    return StepResult(
+        Emission(join, (left, right), (known_left, known_right)).tables(),
+        (late_left, late_right),
+        (*found_left.failures.values(), *found_right.failures.values()),
+    )
+
+
+def _check_deletes(join: LatestJoin, side: int, own: Drivers) -> None:
+    """Refuse a delete without its join key: nothing would be found, and its pairs would stay."""
+    outside = [name for name in join.keys(side) if name not in join.sides[side].upsert_key]
+    if not outside or own.is_value.all():
+        return
+    deletes = own.take(~own.is_value).rows
+    if not has_value(join_keys(join, side, deletes)).all():
+        raise ChangelogError(
+            f"lookup join: deletes of the {SIDES[side]} side must carry the join column(s) "
+            f"{', '.join(outside)}, which are not in its upsert key, got NULL; take the changes from where "
+            "deletes are whole, as with upsert.normalize"
+        )
+
+
+def _failed(asked: pa.Table, found: Found) -> pa.Table:
+    return asked.take(pa.array(list(found.failures), pa.int64()))
+
+
+def _without(asked: pa.Table, failed: pa.Table) -> pa.Table:
+    return asked.filter(pa.array(~is_among(asked, failed)))
+
+
+def _split(join: LatestJoin, side: int, own: Drivers, failed: pa.Table) -> tuple[Drivers, pa.Table | None]:
+    """The changes whose join keys can go on, and those that wait."""
+    is_late = is_among(join_keys(join, side, own.rows), failed)
+    return own.take(~is_late), own.rows.filter(pa.array(is_late)) if is_late.any() else None
+
+
+def _learn(
+    join: LatestJoin, side: int, answered: pa.Table, found: Found, own: Drivers, finder: Finder
+) -> pa.Table:
+    """All rows of a side under the keys that were answered; its finder may remember them."""
+    names = join.sides[side].columns.names
+    looked_up = found.rows.select(names)
+    looked_up = looked_up.filter(pa.array(is_among(join_keys(join, side, looked_up), answered)))
+    changes = own.take(is_among(join_keys(join, side, own.rows), answered))
+    rows = _on_top(join, side, looked_up, changes)
+    finder.learn(answered, rows, own)
+    return rows
+
+
+def _on_top(join: LatestJoin, side: int, looked_up: pa.Table, changes: Drivers) -> pa.Table:
+    """Looked up rows with changes applied: the newest row of each upsert key, unless that is gone.
+
+    What was looked up may be older than a change (a source that lags) or newer (one that is ahead of the
+    stream). The order tells which; without one the change wins, and what was newer comes by itself. A delete
+    always wins: it is being forwarded, and the row that came after it comes by itself too.
+    """
+    of = join.sides[side]
+    both = pa.concat_tables(
+        [pa.Table.from_arrays(part.columns, schema=of.columns) for part in (looked_up, _plain(changes))]
+    ).combine_chunks()
+    key = codes_of(both, of.upsert_key)
+    is_gone = np.isin(key, key[looked_up.num_rows :][~changes.is_value])
+    chosen = newest(both, key, of.order_by)
+    return both.take(pa.array(chosen[~is_gone[chosen]]))
+
+
+def _plain(changes: Drivers) -> pa.Table:
+    return changes.rows.drop_columns([ROW_KIND_COLUMN])

@@ -1,0 +1,141 @@
+"""The operator through Spark: batches, restarts, rows that wait, metrics."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+import deltajoin
+from tests.deltajoin.latest.driver import Row, as_rows
+from tests.deltajoin.latest.files import FileLookup
+from tests.helpers import changelog
+from upsert.managed.spark_schema import spark_schema
+from upsert.schema import TableSchema
+
+pytestmark = pytest.mark.spark
+
+ORDERS = pa.schema({"id": pa.int64(), "user": pa.int64(), "amount": pa.int64()})
+USERS = pa.schema({"user": pa.int64(), "name": pa.string()})
+
+
+class Pipeline:
+    """Two folders of changes, one file a batch; two files with what is newest; a sink by key."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark, self.folder = spark, folder
+        self.sink: dict[Row, Row] = {}
+        self.batches: dict[int, list[Row]] = {}
+        for name in ("orders", "users"):
+            (folder / name).mkdir(exist_ok=True)
+
+    def write(self, name: str, *lines: str, newest: Sequence[str] | None = None) -> None:
+        """Changes into the stream, and what is newest into the file that is looked up."""
+        columns = ORDERS if name == "orders" else USERS
+        if lines:
+            number = len(list((self.folder / name).iterdir()))
+            pq.write_table(changelog(columns, *lines), self.folder / name / f"{number:05}.parquet")
+        if newest is not None:
+            rows = changelog(columns, *(f"+I {line}" for line in newest)).drop_columns(["_row_kind"])
+            pq.write_table(rows, self.folder / f"{name}.parquet")
+
+    def switch(self, name: str, *, on: bool) -> None:
+        off = Path(f"{self.folder / name}.parquet.off")
+        off.unlink(missing_ok=True) if on else off.touch()
+
+    def side(self, name: str, columns: pa.Schema, upsert_key: str, **more: Any) -> DataFrame:
+        schema = spark_schema(TableSchema.of(columns), row_kind=True)
+        reader = self.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
+        source = FileLookup(str(self.folder / f"{name}.parquet"), columns, ("user",))
+        stream = reader.parquet(str(self.folder / name))
+        return deltajoin.with_lookup(stream, source, keys="user", upsert_key=upsert_key, **more)
+
+    def join(self, how: str = "left", **options: Any) -> DataFrame:
+        orders = self.side("orders", ORDERS, "id", immutable=["user"])
+        users = self.side("users", USERS, "user", kinds=["+I", "+U"])
+        self.key = deltajoin.upsert_key_of(orders, users, on="user", how=how)
+        return deltajoin.lookup_delta_join(orders, users, on="user", how=how, **options)
+
+    def run(self, df: DataFrame) -> StreamingQuery:
+        def collect(batch: DataFrame, number: int) -> None:
+            rows = batch.toArrow()
+            at = [rows.column_names.index(name) for name in self.key]
+            self.batches[number] = as_rows(rows)
+            for row in self.batches[number]:
+                key = tuple(row[n] for n in at)
+                if row[-1] == "-D":
+                    self.sink.pop(key, None)
+                else:
+                    self.sink[key] = row[:-1]
+
+        writer = df.writeStream.foreachBatch(collect).trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(self.folder / "checkpoint")).start()
+        query.awaitTermination()
+        return query
+
+
+def test_a_left_join_goes_on_after_a_restart(spark: SparkSession, tmp_path: Path) -> None:
+    """Values that pandas would damage arrive as they were; the caches of the first run are not needed."""
+    pipeline = Pipeline(spark, tmp_path)
+    big = 2**53 + 1
+    pipeline.write("orders", f"+I 1 7 {big}", "+I 2 8 NULL", newest=[f"1 7 {big}", "2 8 NULL"])
+    pipeline.write("users", "+I 7 ann", newest=["7 ann"])
+    pipeline.run(pipeline.join())
+    assert sorted(pipeline.sink.values()) == [(1, 7, big, 7, "ann"), (2, 8, None, None, None)]
+    pipeline.write("users", "+U 7 eve", "+I 8 bob", newest=["7 eve", "8 bob"])
+    pipeline.write("orders", "-D 1 7 NULL", "+I 3 NULL 5", newest=["2 8 NULL", "3 NULL 5"])
+    pipeline.run(pipeline.join())
+    assert sorted(pipeline.sink.values()) == [(2, 8, None, 8, "bob"), (3, None, 5, None, None)]
+
+
+def test_a_failing_lookup_stops_the_query_and_the_batch_is_run_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(spark, tmp_path)
+    pipeline.write("orders", "+I 1 7 1", newest=["1 7 1"])
+    pipeline.write("users", newest=["7 ann"])
+    pipeline.switch("users", on=False)
+    with pytest.raises(
+        StreamingQueryException, match=r"could not be looked up; the first: .* is switched off"
+    ):
+        pipeline.run(pipeline.join())
+    pipeline.switch("users", on=True)
+    pipeline.run(pipeline.join())
+    assert pipeline.batches == {0: [(1, 7, 1, 7, "ann", "+I")]}
+
+
+def test_rows_whose_lookup_fails_wait_through_a_restart(spark: SparkSession, tmp_path: Path) -> None:
+    """Later rows of the key wait behind them; nothing is kept when they are through."""
+    pipeline = Pipeline(spark, tmp_path)
+    pipeline.write("orders", "+I 1 7 1", newest=["1 7 1"])
+    pipeline.write("users", newest=["7 ann"])
+    pipeline.switch("users", on=False)
+    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+    try:
+        first = pipeline.run(pipeline.join(on_error="queue"))
+        assert pipeline.sink == {}
+        assert deltajoin.metrics(first).last.left.waiting == 1
+        pipeline.switch("users", on=True)
+        pipeline.write("orders", "+U 1 7 2", newest=["1 7 2"])
+        second = pipeline.run(pipeline.join(on_error="queue"))
+    finally:
+        spark.conf.unset("spark.sql.streaming.noDataMicroBatches.enabled")
+    assert pipeline.batches[1] == [(1, 7, 2, 7, "ann", "+U")]
+    assert deltajoin.metrics(second).last.left.waiting == 0
+
+
+def test_metrics_tell_hits_misses_and_requests(spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = Pipeline(spark, tmp_path)
+    pipeline.write("users", newest=["7 ann"])
+    for amount in range(4):
+        pipeline.write("orders", f"+U 1 7 {amount}")
+    query = pipeline.run(pipeline.join(cache_enabled=False))
+    total = deltajoin.metrics(query).total
+    assert (total.right.keys, total.right.rows, total.right.requests) == (4, 4, 4)
+    assert (total.right.hits, total.right.misses, total.left.requests) == (0, 0, 0)
+    assert total.right.slowest_us <= total.right.lookup_us
