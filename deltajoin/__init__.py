@@ -2,6 +2,9 @@
 
 from deltajoin.checkpoint import reached
 from deltajoin.errors import BrokenPayloadError, CheckpointMismatchError
+from deltajoin.latest.api import lookup_delta_join, upsert_key_of
+from deltajoin.latest.sides import with_lookup
+from deltajoin.metrics import LookupMetrics, metrics
 from deltajoin.source import register
 from deltajoin.spec import DeltaJoinSpec, Side
 from deltajoin.stream import read_join
@@ -10,8 +13,13 @@ __all__ = [
     "BrokenPayloadError",
     "CheckpointMismatchError",
     "DeltaJoinSpec",
+    "LookupMetrics",
     "Side",
+    "lookup_delta_join",
+    "metrics",
     "reached",
     "read_join",
     "register",
+    "upsert_key_of",
+    "with_lookup",
 ]
