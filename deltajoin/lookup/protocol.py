@@ -10,8 +10,8 @@ once, in requests of at most ``limits.keys_per_request`` keys, at most ``limits.
 and repeats a request that failed with `LookupUnavailableError`. It also checks every answer against the
 schema and the keys that were asked for, so a client cannot make a join wrong, only make it fail.
 
-The suite that every source passes is `tests/deltajoin/lookup/contract.py`; `docs/lookup-sources.md` tells
-how to run it over a source of one's own. Follows FLIP-486 (its sources are async ``LookupTableSource``).
+The suite that every source passes is `deltajoin.lookup.contract`; `docs/lookup-sources.md` tells how to run
+it over a source of one's own. Follows FLIP-486 (its sources are async ``LookupTableSource``).
 """
 
 from __future__ import annotations

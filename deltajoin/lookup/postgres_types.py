@@ -1,0 +1,131 @@
+"""Which types of PostgreSQL are which of ours, and the statement that looks keys up (pure).
+
+Only types whose values and whose equality are the same on both sides are taken. Times come from the driver as
+the integers that PostgreSQL sends, counted from 2000-01-01, so that no value loses anything on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from deltajoin.errors import LookupFailedError
+from upsert import types
+from upsert.errors import SchemaError
+
+_READABLE: Final[dict[pa.DataType, tuple[str, ...]]] = {
+    pa.bool_(): ("bool",),
+    pa.int8(): ("int2",),
+    pa.int16(): ("int2",),
+    pa.int32(): ("int4", "int2"),
+    pa.int64(): ("int8", "int4", "int2"),
+    pa.float32(): ("float4",),
+    pa.float64(): ("float8", "float4"),
+    pa.string(): ("text", "varchar"),
+    pa.binary(): ("bytea",),
+    pa.date32(): ("date",),
+    types.TIMESTAMP: ("timestamptz",),
+    types.TIMESTAMP_NTZ: ("timestamp",),
+}
+"""Arrow type -> types of PostgreSQL that it can be read from; the first is the type of a key parameter."""
+
+_DAYS: Final = 10_957
+_MICROS: Final = _DAYS * 86_400_000_000
+_INFINITE_DAYS: Final = (-(2**31), 2**31 - 1)
+_INFINITE_MICROS: Final = (-(2**63), 2**63 - 1)
+
+Convert = Callable[[Any], Any]
+
+
+def pg_types(type_: pa.DataType) -> tuple[str, ...]:
+    """Types of PostgreSQL that a column of this type can be read from; none for types that it has not.
+
+    >>> pg_types(pa.int32()), pg_types(pa.decimal128(10, 2))
+    (('int4', 'int2'), ('numeric',))
+    """
+    return ("numeric",) if pa.types.is_decimal128(type_) else _READABLE.get(type_, ())
+
+
+def check_column_types(schema: pa.Schema) -> None:
+    """Refuse columns that PostgreSQL has no equal type for.
+
+    Raises:
+        SchemaError: there is such a column.
+    """
+    for field in schema:
+        if not pg_types(field.type):
+            raise SchemaError(
+                f"PostgresLookup: column {field.name!r} must have a scalar type, got "
+                f"{types.sql_name(field.type)}; leave it out, or let a view split it into columns"
+            )
+
+
+def quoted(name: str) -> str:
+    """A name as an identifier of SQL.
+
+    >>> quoted('a"b')
+    '"a""b"'
+    """
+    return '"' + name.replace('"', '""') + '"'
+
+
+def lookup_statement(table: Sequence[str], schema: pa.Schema, keys: Sequence[str]) -> str:
+    """The statement whose parameters are one array for each key column.
+
+    Its rows are the number of a key, from 1, and the columns of the schema.
+
+    >>> schema = pa.schema({"id": pa.int64(), "name": pa.string()})
+    >>> print(lookup_statement(("public", "users"), schema, ["id"]))
+    SELECT k.n, t."id", t."name" FROM unnest($1::int8[]) WITH ORDINALITY AS k(k0, n)
+    JOIN "public"."users" AS t ON t."id" = k.k0
+    """
+    columns = ", ".join(f"t.{quoted(name)}" for name in schema.names)
+    arrays = ", ".join(f"${at + 1}::{pg_types(schema.field(key).type)[0]}[]" for at, key in enumerate(keys))
+    aliases = ", ".join(f"k{at}" for at in range(len(keys)))
+    equal = " AND ".join(f"t.{quoted(key)} = k.k{at}" for at, key in enumerate(keys))
+    return (
+        f"SELECT k.n, {columns} FROM unnest({arrays}) WITH ORDINALITY AS k({aliases}, n)\n"
+        f"JOIN {'.'.join(map(quoted, table))} AS t ON {equal}"
+    )
+
+
+def to_parameter(column: pa.Array) -> list[Any]:
+    """Keys of one column as the driver takes them."""
+    type_ = column.type
+    if type_ == pa.date32():
+        return [days - _DAYS for days in column.cast(pa.int32()).to_pylist()]
+    if pa.types.is_timestamp(type_):
+        return [micros - _MICROS for micros in column.cast(pa.int64()).to_pylist()]
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def from_values(values: Sequence[Any], field: pa.Field) -> pa.Array:
+    """A column of what the driver gave.
+
+    Raises:
+        LookupFailedError: a value has no equal in the column's type.
+
+    >>> from_values([0, None], pa.field("d", pa.date32())).to_pylist()
+    [datetime.date(2000, 1, 1), None]
+    """
+    type_ = field.type
+    try:
+        if type_ == pa.date32():
+            return pa.array(_shifted(values, _DAYS, _INFINITE_DAYS), pa.int32()).cast(type_)
+        if pa.types.is_timestamp(type_):
+            return pa.array(_shifted(values, _MICROS, _INFINITE_MICROS), pa.int64()).cast(type_)
+        return pa.array(values, type_)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as cause:
+        raise LookupFailedError(
+            f"PostgresLookup: column {field.name!r}: values must fit into {types.sql_name(type_)} ({cause}); "
+            "declare a wider type, or let a view convert them"
+        ) from cause
+
+
+def _shifted(values: Sequence[int | None], by: int, infinite: tuple[int, int]) -> list[int | None]:
+    if any(end in values for end in infinite):
+        raise pa.ArrowInvalid("one is infinite")
+    return [None if value is None else value + by for value in values]
