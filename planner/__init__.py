@@ -2,7 +2,8 @@
 
 from planner.api import check_sink, explain, optimize
 from planner.errors import PlanBuildError, PlanError
-from planner.explain import Explanation, JoinReport, Lookups
+from planner.explain import Explanation
+from planner.join_reports import JoinReport, Lookups
 from planner.optimizer import RULES
 from planner.topic_reports import TopicReport
 

@@ -79,7 +79,7 @@ def explain(df: DataFrame, *, sink_key: Sequence[str] | None = None, **options: 
     ('refused', 'add INDEX (page) to clicks')
     """
     settings, _, trace = _optimized(df, options, sink_key)
-    return explanation_of(trace, settings.sink_key)
+    return explanation_of(trace, settings, settings.sink_key)
 
 
 def check_sink(df: DataFrame, sink_key: Sequence[str] = ()) -> None:

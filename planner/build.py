@@ -12,12 +12,16 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame
 
 import deltajoin
-from deltajoin import DeltaJoinSpec, Side
 from deltajoin.netting import net_changes
+from deltajoin.spec import DeltaJoinSpec, JoinedTable
+from planner.aggregate_build import kind_if, marked_kind, signed_aggregate, unless_gone
+from planner.aggregate_nodes import SignedAggregate
+from planner.delta_join import DeltaJoin
 from planner.errors import PlanBuildError
 from planner.expressions import Call, Column, Expr
+from planner.group_keys import KIND_IF, UNLESS_GONE
 from planner.jvm import Catalyst, JavaObject
-from planner.plan import Changelog, DeltaJoin, Filter, JoinSide, Net, Output, Plan, Project, Relation
+from planner.plan import Changelog, Filter, Output, Plan, Project, RegularJoin, Relation
 from planner.settings import Settings
 from planner.sources import KafkaTopic
 from planner.trees import children
@@ -34,15 +38,14 @@ def build_plan(catalyst: Catalyst, plan: Plan, settings: Settings) -> DataFrame:
 
 def spec_of(join: DeltaJoin, shards: int) -> DeltaJoinSpec:
     """What the source of a delta join is told."""
-    limit = min(join.left.table.max_rows, join.right.table.max_rows)
-    return DeltaJoinSpec.of(
-        "inner", _side(join.left), _side(join.right), shards=shards, max_rows_per_trigger=limit
+    limit = min(one.table.max_rows for one in join.tables)
+    tables = tuple(
+        JoinedTable(
+            one.table.path, tuple(column.name for column in one.columns), (one.where,) if one.where else None
+        )
+        for one in join.tables
     )
-
-
-def _side(side: JoinSide) -> Side:
-    names = tuple(column.name for column in side.columns)
-    return Side(side.table.path, names, side.keys, (side.where,) if side.where else None)
+    return DeltaJoinSpec(tables, join.tree, tuple(number for number, _ in join.present), shards, limit)
 
 
 class _Builder:
@@ -53,9 +56,11 @@ class _Builder:
     def node(self, plan: Plan) -> JavaObject:
         if isinstance(plan, DeltaJoin):
             return self.delta_join(plan)
-        if isinstance(plan, Net):
-            return self.net(plan)
+        if isinstance(plan, RegularJoin):
+            return self.regular_join(plan)
         inputs = [self.node(child) for child in children(plan)]
+        if isinstance(plan, SignedAggregate):
+            return signed_aggregate(self.catalyst, plan, inputs[0])
         if plan.ref is not None:
             node = self.catalyst.kept(plan.ref)
             return self.catalyst.with_children(node, inputs) if inputs else node
@@ -69,16 +74,18 @@ class _Builder:
         attributes = self.catalyst.attributes(child)
         match plan:
             case Project():
-                named = [self.named(output, attributes) for output in plan.outputs]
+                named = [self.named(output, attributes, plan) for output in plan.outputs]
                 return self.catalyst.project(named, child)
             case Filter():
                 return self.catalyst.filter(self.expr(plan.condition, attributes), child)
         raise PlanBuildError(f"no Spark node can be made of {plan}; this is a bug, please report it")
 
-    def named(self, output: Output, attributes: dict[int, JavaObject]) -> JavaObject:
+    def named(self, output: Output, attributes: dict[int, JavaObject], plan: Plan) -> JavaObject:
         if output.ref is not None:
             return self.catalyst.kept(output.ref)
         value = self.expr(output.value, attributes)
+        if isinstance(output.value, Call) and output.value.name == KIND_IF:
+            return marked_kind(self.catalyst, plan, output.column.id, value)
         if output.is_passed_on:
             return value
         return self.catalyst.alias(value, output.column.name, output.column.id)
@@ -91,6 +98,15 @@ class _Builder:
                 return attributes[number]
             case Call("And", (left, right)):
                 return self.catalyst.conjunction(self.expr(left, attributes), self.expr(right, attributes))
+            case Call("Or", (left, right)):
+                return self.catalyst.disjunction(self.expr(left, attributes), self.expr(right, attributes))
+            case Call("CaseWhen", (condition, value)):
+                parts = self.expr(condition, attributes), self.expr(value, attributes)
+                return self.catalyst.where(*parts)
+            case Call(name, args) if name in (UNLESS_GONE, KIND_IF):
+                kind, *others = (self.expr(arg, attributes) for arg in args)
+                make = unless_gone if name == UNLESS_GONE else kind_if
+                return make(self.catalyst, kind, others[0]) if others else kind
         raise PlanBuildError(f"{expr} does not come from below; this is a bug, please report it")
 
     def delta_join(self, join: DeltaJoin) -> JavaObject:
@@ -100,13 +116,17 @@ class _Builder:
         names = (*spec.columns, join.row_kind.name)
         return self.renamed(source, dict(zip(names, join.columns, strict=True)), f"the delta join {spec}")
 
-    def net(self, net: Net) -> JavaObject:
-        """The net changes of a join over signed rows, under the ids of the join's columns."""
-        kinds = [number for number, column in enumerate(net.child.columns) if column.is_row_kind]
-        joined = self.catalyst.dataframe(self.node(net.child))
+    def regular_join(self, join: RegularJoin) -> JavaObject:
+        """Spark's own join of both inputs, netted, under the ids of their columns."""
+        left, right = self.node(join.left), self.node(join.right)
+        attributes = self.catalyst.attributes(left) | self.catalyst.attributes(right)
+        condition = self.expr(join.condition, attributes)
+        joined = self.catalyst.dataframe(self.catalyst.inner_join(left, right, condition))
+        columns = (*join.left.columns, *join.right.columns)
+        kinds = [number for number, column in enumerate(columns) if column.is_row_kind]
         source = self.catalyst.analyzed(net_changes(joined, kinds, self.shards))
         names = [self.catalyst.attribute(found)[1] for found in self.catalyst.output(source)]
-        return self.renamed(source, dict(zip(names, net.columns, strict=True)), str(net))
+        return self.renamed(source, dict(zip(names, join.columns, strict=True)), str(join))
 
     @property
     def shards(self) -> int:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from planner.expressions import Call, Cast, Column, Expr, Literal, walk_expression
+from planner.delta_join import DeltaJoin
+from planner.expressions import Aggregation, Call, Cast, Column, Expr, Literal, walk_expression
 from planner.plan import (
     Changelog,
-    DeltaJoin,
     Filter,
     Output,
     Plan,
@@ -90,7 +90,7 @@ def without_widening(expr: Expr) -> Expr:
 
 def is_widening(value: Expr, wide: str) -> bool:
     """Whether a cast of the value to a type changes nothing but the width of an integer, at most."""
-    if isinstance(value, Call):
+    if isinstance(value, Call | Aggregation):
         return False
     narrow = value.type
     both_integers = narrow in INTEGER_WIDTHS and wide in INTEGER_WIDTHS

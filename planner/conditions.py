@@ -1,7 +1,8 @@
 """Named preconditions: each takes a node and gives the reason why it fails, or None (pure).
 
-These concern every node over a changelog; `planner/join_conditions.py` has those of joins. They are tried in
-order, so a later one may rely on the earlier ones.
+These concern every node over a changelog; `planner/operator_conditions.py` has those of single operators,
+`planner/join_conditions.py` those of joins. They are tried in order, so a later one may rely on the earlier
+ones.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from planner.delta_join import DeltaJoin
 from planner.expressions import Call, Cast, Column, Expr, Literal, walk_expression
 from planner.keys import equalities
-from planner.plan import Changelog, DeltaJoin, Filter, Join, Opaque, Plan, Project, Watermark
+from planner.plan import Changelog, Filter, Generate, Join, Plan, Project, Watermark
 from planner.trees import expressions, walk
 from upsert.rowkind import ROW_KIND_COLUMN
 
@@ -30,28 +32,6 @@ class Refused:
 
 Condition = Callable[[Plan], Refused | None]
 
-_ON_A_SNAPSHOT: Final = (
-    "write the changes into a managed table with catalog.write_changes "
-    "and run this over its snapshot, catalog.read"
-)
-OPERATORS: Final = {
-    "Aggregate": "an aggregate",
-    "Deduplicate": "dropDuplicates",
-    "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark",
-    "Distinct": "DISTINCT",
-    "Except": "EXCEPT",
-    "Expand": "an expansion of rows",
-    "Generate": "a generator",
-    "GlobalLimit": "a limit",
-    "Intersect": "INTERSECT",
-    "LocalLimit": "a limit",
-    "Offset": "an offset",
-    "Sample": "a sample",
-    "Sort": "a sort",
-    "Union": "a union",
-    "Window": "a window function",
-}
-"""What people call a node that Catalyst calls so."""
 _CLOCK_FUNCTIONS: Final = {
     "CurrentBatchTimestamp",
     "CurrentDate",
@@ -75,17 +55,6 @@ def changes_have_their_kind(node: Plan) -> Refused | None:
             "leave out the option 'row-kind' and any schema of your own",
         )
     return None
-
-
-def operator_digests_changes(node: Plan) -> Refused | None:
-    """An operator that is not known to respect the signs of changes may not stand above them."""
-    if not isinstance(node, Opaque):
-        return None
-    known = OPERATORS.get(node.name)
-    what = known or f"the operator {node.name!r}"
-    return Refused(
-        f"{what} over the changes of {sources(node)} would count rows taken away as rows", _ON_A_SNAPSHOT
-    )
 
 
 def expressions_are_repeatable(node: Plan) -> Refused | None:
@@ -120,6 +89,11 @@ def row_kind_is_left_alone(node: Plan) -> Refused | None:
                 f"{ROW_KIND_COLUMN!r} is among the join columns, as in a NATURAL JOIN of two changelogs",
                 f"name the join columns: {_without_row_kind(node)}",
             )
+        case Generate(generator=generator) if _uses_row_kind(generator):
+            return Refused(
+                f"{ROW_KIND_COLUMN!r} is used by the generator {generator}",
+                "leave it out; optimize gives the kind back as the last column",
+            )
         case Filter() | Watermark() if any(_uses_row_kind(expr) for expr in expressions(node)):
             return Refused(
                 f"{ROW_KIND_COLUMN!r} is used in a condition, which would keep half of an update",
@@ -130,7 +104,6 @@ def row_kind_is_left_alone(node: Plan) -> Refused | None:
 
 CHANGE_CONDITIONS: Final[tuple[Condition, ...]] = (
     changes_have_their_kind,
-    operator_digests_changes,
     row_kind_is_left_alone,
     expressions_are_repeatable,
 )
@@ -183,5 +156,5 @@ def sources(node: Plan) -> str:
             case Changelog():
                 names[repr(leaf.name)] = None
             case DeltaJoin():
-                names |= {repr(leaf.left.table.name): None, repr(leaf.right.table.name): None}
+                names |= dict.fromkeys(repr(one.table.name) for one in leaf.tables)
     return " and ".join(names)

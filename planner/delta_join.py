@@ -45,7 +45,7 @@ class DeltaJoin:
     Attributes:
         tables: the tables by number.
         tree: how they are joined.
-        present: number of a table -> the flag that says whether a row has a part of it; of those that need one.
+        present: table and flag: whether a row has a part of the table, for those where that is asked.
         row_kind: the kind of each change.
     """
 

@@ -5,27 +5,48 @@ They are tried in order, so a later one may rely on the earlier ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from planner.chain import chain_of
-from planner.conditions import OBSERVATION, OPERATORS, Refused, sources
-from planner.expressions import Call, conjuncts
-from planner.keys import choose_keys, equalities, equated_columns, index_within
-from planner.plan import Changelog, DeltaJoin, Join, Normalized, Opaque, Plan, Relation, Wrapper
+from planner.conditions import OBSERVATION, Refused, sources
+from planner.delta_join import DeltaJoin
+from planner.join_tree import KINDS
+from planner.operator_conditions import OPERATORS
+from planner.plan import (
+    Changelog,
+    Distinct,
+    Join,
+    Normalized,
+    Opaque,
+    Plan,
+    RegularJoin,
+    Relation,
+    Wrapper,
+)
 from planner.sources import KafkaTopic, ManagedTable
-from planner.trees import reads_changes, walk
+from planner.trees import joins_changes, reads_changes, walk
 
 JoinCondition = Callable[[Join], Refused | None]
 
 
-def join_is_inner(join: Join) -> Refused | None:
-    """Only an inner join is bilinear: a change of one side changes nothing but its own matches."""
-    if join.kind in ("inner", "cross"):
+def joins_of(join: Join) -> Iterator[Join]:
+    """The join, and those that lie right below it, with nothing but projections and filters between."""
+    for plan in (join.left, join.right):
+        leaf = chain_of(plan).leaf
+        if isinstance(leaf, Join) and joins_changes(leaf):
+            yield from joins_of(leaf)
+    yield join
+
+
+def join_is_of_a_known_kind(join: Join) -> Refused | None:
+    """What a delta join can do: INNER, LEFT, RIGHT, FULL, SEMI and ANTI."""
+    if join.kind in KINDS:
         return None
     return Refused(
-        f"the join over the changes of {sources(join)} is {join.kind!r}, a delta join must be 'inner'",
-        "make it an inner join, or run it over snapshots of the tables, catalog.read",
+        f"the join over the changes of {sources(join)} is {join.kind!r}, a delta join must be one of "
+        f"{', '.join(KINDS)}",
+        "write it as one of these, or run it over snapshots of the tables, catalog.read",
     )
 
 
@@ -65,10 +86,12 @@ def inputs_are_changelogs(join: Join) -> Refused | None:
         match leaf:
             case Changelog(origin=ManagedTable()):
                 continue
-            case Changelog() | Join() | DeltaJoin():
+            case Join() if joins_changes(leaf):
+                continue
+            case Changelog(origin=None) | DeltaJoin():
                 return Refused(
-                    f"the {side} input is itself a join",
-                    "write that join into a managed table with catalog.write_changes and join its changes",
+                    f"the {side} input was optimized by itself",
+                    "join first and optimize the whole query: planner.optimize(df)",
                 )
             case Opaque(name):
                 what = OPERATORS.get(name, f"the operator {name!r}")
@@ -76,83 +99,48 @@ def inputs_are_changelogs(join: Join) -> Refused | None:
                     f"between the {side} input and its table lies {what}, only projections and filters may",
                     "apply it in another query and join the managed table which that one writes",
                 )
+            case _:
+                return Refused(
+                    f"between the {side} input and its table lies {_operator_in_words(leaf)}, only "
+                    "projections and filters may",
+                    "apply it in another query and join the managed table which that one writes",
+                )
     return None
+
+
+def _operator_in_words(node: Plan) -> str:
+    match node:
+        case Join():
+            return "a join with static rows"
+        case RegularJoin():
+            return "Spark's own join"
+        case Distinct():
+            return "DISTINCT"
+        case _:
+            name = type(node).__name__
+            return OPERATORS.get(name, f"the operator {name!r}")
 
 
 def inputs_are_read_in_full(join: Join) -> Refused | None:
     """A lookup sees all rows of a table, so each of them must have been a change as well."""
-    for table in tables_of(join):
-        if table.scan_mode != "full":
-            return Refused(
-                f"table {table.name!r} is read with scan.mode {table.scan_mode!r}, a join needs 'full'",
-                "leave out the option 'scan.mode'",
-            )
+    for leaf in (chain_of(plan).leaf for plan in (join.left, join.right)):
+        match leaf:
+            case Changelog(origin=ManagedTable(name, scan_mode=mode)) if mode != "full":
+                return Refused(
+                    f"table {name!r} is read with scan.mode {mode!r}, a join needs 'full'",
+                    "leave out the option 'scan.mode'",
+                )
     return None
-
-
-def join_equates_columns(join: Join) -> Refused | None:
-    """Something must be looked up by: a column of each table."""
-    if equated_columns(join):
-        return None
-    for condition, _, _ in equalities(join):
-        return Refused(
-            f"no equality between plain columns of both tables, {condition} compares computed values",
-            "add the computed value as a column of the table, with an INDEX",
-        )
-    if any(isinstance(part, Call) and part.name == "EqualNullSafe" for part in conjuncts(join.condition)):
-        return Refused("no equality between columns of both tables; <=> also matches NULL", "join on =")
-    left, right = tables_of(join)
-    return Refused(
-        f"no equality between a column of {left.name!r} and one of {right.name!r}",
-        "join on equal columns; any other condition may come in addition",
-    )
-
-
-def indexes_lie_within_join_columns(join: Join) -> Refused | None:
-    """Each side is looked up by the columns that the join equates, so an index may need no others."""
-    pairs = equated_columns(join)
-    left, right = tables_of(join)
-    if choose_keys(pairs, left, right) is not None:
-        return None
-    joined = ", ".join(f"{left.name}.{p.left.name} = {right.name}.{p.right.name}" for p in pairs)
-    lacking = {  # once for a table joined with itself
-        (table.name, ", ".join(dict.fromkeys(columns))): None
-        for table, columns in (
-            (left, [pair.left.name for pair in pairs]),
-            (right, [pair.right.name for pair in pairs]),
-        )
-        if index_within(table.schema, set(columns)) is None
-    }
-    if not lacking:
-        return Refused(
-            f"no one-to-one choice among {joined} has an index of both {left.name!r} and {right.name!r}",
-            "add an INDEX, or drop the equality that repeats a column",
-        )
-    return Refused(
-        f"no index of {' nor of '.join(repr(name) for name, _ in lacking)} lies within the join columns "
-        f"{joined}",
-        "add " + " and ".join(f"INDEX ({columns}) to {name}" for name, columns in lacking),
-    )
 
 
 JOIN_CONDITIONS: Final[tuple[JoinCondition, ...]] = (
     inputs_can_be_looked_up,
-    join_is_inner,
+    join_is_of_a_known_kind,
     inputs_are_changelogs,
     inputs_are_read_in_full,
-    join_equates_columns,
-    indexes_lie_within_join_columns,
 )
 
 
 def _rows_in_words(plan: Plan) -> str:
     topics = [node.topic.name for node in walk(plan) if isinstance(node, Relation) and node.topic is not None]
     return f"a stream of the rows of {', '.join(map(repr, topics))}" if topics else "a stream of rows"
-
-
-def tables_of(join: Join) -> tuple[ManagedTable, ManagedTable]:
-    """The tables of a join that fulfils `inputs_are_changelogs`."""
-    match chain_of(join.left).leaf, chain_of(join.right).leaf:
-        case Changelog(origin=ManagedTable() as left), Changelog(origin=ManagedTable() as right):
-            return left, right
-    raise AssertionError("the inputs of the join were not checked to be changelogs of managed tables")

@@ -7,7 +7,7 @@ object means is the business of read.py and build.py. Written for PySpark 4.3 in
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
@@ -157,6 +157,27 @@ class Catalyst:
         """The column that a watermark node declares as event time."""
         return node.eventTime()
 
+    def grouping(self, node: JavaObject) -> list[JavaObject]:
+        """The expressions by which an Aggregate groups; none for one of all rows."""
+        return _items(node.groupingExpressions())
+
+    def aggregated(self, node: JavaObject) -> list[JavaObject]:
+        """The named expressions that an Aggregate puts out."""
+        return _items(node.aggregateExpressions())
+
+    def aggregation(self, expr: JavaObject) -> tuple[JavaObject, JavaObject | None, bool]:
+        """Function of an AggregateExpression, the condition of its FILTER, and whether it is DISTINCT."""
+        condition = expr.filter()
+        found = condition.get() if condition.isDefined() else None
+        return expr.aggregateFunction(), found, bool(expr.isDistinct())
+
+    def parameters(self, expr: JavaObject, names: Iterable[str]) -> tuple[tuple[str, str], ...]:
+        """What an expression was told beyond its arguments, as text, by the names of Catalyst's fields."""
+        values = {name: getattr(expr, name)() for name in names}
+        return tuple(
+            (name, value if isinstance(value, str) else str(value)) for name, value in values.items()
+        )
+
     def attribute(self, attribute: JavaObject) -> tuple[int, str, str]:
         """Id, name and type of an attribute or an alias."""
         expr_id = attribute.exprId()
@@ -229,20 +250,71 @@ class Catalyst:
             found[self._numbers.get(number, number)] = attribute
         return found
 
-    def alias(self, expr: JavaObject, name: str, number: int) -> JavaObject:
-        """The expression under the id of a column that was read, or under a new id for a negative number."""
+    def alias(
+        self, expr: JavaObject, name: str, number: int, metadata: Mapping[str, str] | None = None
+    ) -> JavaObject:
+        """The expression under the id of a column that was read, or under a new id for a negative number.
+
+        It inherits what is attached to a column, unless `metadata` replaces that.
+        """
         if number not in self._expr_ids:
             drawn = self._jvm.org.apache.spark.sql.catalyst.expressions.NamedExpression.newExprId()
             self._expr_ids[number] = drawn
             self._numbers[int(drawn.id())] = number
-        nothing = self._jvm.scala.Option.apply(None)
+        attached = None if metadata is None else self._metadata(metadata)
+        explicit = self._jvm.scala.Option.apply(attached)
         qualifier = self._qualifiers.get(number) or self._seq([])
         make = self._jvm.org.apache.spark.sql.catalyst.expressions.Alias
-        return make(expr, name, self._expr_ids[number], qualifier, nothing, self._seq([]))
+        return make(expr, name, self._expr_ids[number], qualifier, explicit, self._seq([]))
+
+    def _metadata(self, values: Mapping[str, str]) -> JavaObject:
+        return self._jvm.org.apache.spark.sql.types.Metadata.fromJson(json.dumps(dict(values)))
+
+    def substituted(self, expr: JavaObject, known: Sequence[tuple[JavaObject, JavaObject]]) -> JavaObject:
+        """The expression with each part that means the same as the first of a pair replaced by the second."""
+        for old, new in known:
+            if expr.semanticEquals(old):
+                return new
+        parts = self.children(expr)
+        changed = [self.substituted(part, known) for part in parts]
+        is_same = all(new is old for new, old in zip(changed, parts, strict=True))
+        return expr if is_same else self.with_children(expr, changed)
+
+    def average(self, function: JavaObject, total: JavaObject, count: JavaObject) -> JavaObject:
+        """What an Average makes of the sum and the number of its values, in its own type and rounding."""
+        slots = _items(function.aggBufferAttributes())
+        known = list(zip(slots, (total, count), strict=True))
+        return self.substituted(function.evaluateExpression(), known)
+
+    def unless(self, condition: JavaObject, expr: JavaObject) -> JavaObject:
+        """The expression, or NULL where the condition is true; then it is not computed."""
+        made = self._jvm.org.apache.spark.sql.catalyst.expressions
+        return made.If(condition, made.Literal.create(None, expr.dataType()), expr)
+
+    def is_text(self, expr: JavaObject, text: str) -> JavaObject:
+        """Whether an expression has this text as its value."""
+        return self._jvm.org.apache.spark.sql.catalyst.expressions.EqualTo(expr, self._text(text))
+
+    def choice(self, condition: JavaObject, one: JavaObject, text: str) -> JavaObject:
+        """One expression where the condition is true, else a text."""
+        return self._jvm.org.apache.spark.sql.catalyst.expressions.If(condition, one, self._text(text))
+
+    def _text(self, text: str) -> JavaObject:
+        string = self._jvm.org.apache.spark.sql.types.DataTypes.StringType
+        return self._jvm.org.apache.spark.sql.catalyst.expressions.Literal.create(str(text), string)
 
     def conjunction(self, left: JavaObject, right: JavaObject) -> JavaObject:
         """Both conditions."""
         return self._jvm.org.apache.spark.sql.catalyst.expressions.And(left, right)
+
+    def disjunction(self, left: JavaObject, right: JavaObject) -> JavaObject:
+        """One of the conditions, or both."""
+        return self._jvm.org.apache.spark.sql.catalyst.expressions.Or(left, right)
+
+    def where(self, condition: JavaObject, expr: JavaObject) -> JavaObject:
+        """The expression where the condition is true, else NULL; then it is not computed."""
+        made = self._jvm.org.apache.spark.sql.catalyst.expressions
+        return made.If(condition, expr, made.Literal.create(None, expr.dataType()))
 
     def project(self, named: Iterable[JavaObject], child: JavaObject) -> JavaObject:
         """A Project over a node."""
@@ -251,6 +323,13 @@ class Catalyst:
     def filter(self, condition: JavaObject, child: JavaObject) -> JavaObject:
         """A Filter over a node."""
         return self._jvm.org.apache.spark.sql.catalyst.plans.logical.Filter(condition, child)
+
+    def inner_join(self, left: JavaObject, right: JavaObject, condition: JavaObject) -> JavaObject:
+        """An inner Join of two nodes."""
+        package = self._jvm.org.apache.spark.sql.catalyst.plans
+        kind = package.JoinType.apply("inner")
+        hint = package.logical.JoinHint.NONE()
+        return package.logical.Join(left, right, kind, self._jvm.scala.Option.apply(condition), hint)
 
     def with_children(self, node: JavaObject, children: Iterable[JavaObject]) -> JavaObject:
         """The node over other inputs."""

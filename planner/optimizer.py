@@ -8,25 +8,35 @@ from typing import Final, Protocol
 
 from planner.conditions import Refused
 from planner.plan import Plan
+from planner.rules.carry_group_deletes import carry_group_deletes
 from planner.rules.carry_row_kind import carry_row_kind
+from planner.rules.drop_needless_distinct import drop_needless_distinct
+from planner.rules.end_with_row_kind import end_with_row_kind
+from planner.rules.fall_back_to_regular_join import fall_back_to_regular_join
 from planner.rules.leave_out_normalizer import leave_out_normalizer
 from planner.rules.merge_filter_into_join import merge_filter_into_join
 from planner.rules.narrow_kafka_range import narrow_kafka_range
 from planner.rules.prune_columns import prune_columns
 from planner.rules.push_filters import push_filters
+from planner.rules.refuse_over_groups import refuse_over_groups
+from planner.rules.refuse_static_join import refuse_static_join
+from planner.rules.refuse_ungrouped_sink import refuse_ungrouped_sink
 from planner.rules.refuse_unkeyed_sink import refuse_unkeyed_sink
 from planner.rules.refuse_unsupported import refuse_unsupported
+from planner.rules.replace_aggregate import replace_aggregate
 from planner.rules.replace_join import replace_join
 from planner.settings import Settings
-from planner.trees import at_top, transform_down, transform_up
+from planner.trees import at_join_trees, at_top, transform_down, transform_up
 
 
 class Rule(Protocol):
-    """Looks at one node: a rewritten node, a refusal, or None where the rule has nothing to say."""
+    """Looks at one node: a rewritten node, refusals, or None where the rule has nothing to say."""
 
     __name__: str
 
-    def __call__(self, node: Plan, settings: Settings, /) -> Plan | Refused | None: ...  # noqa: D102
+    def __call__(  # noqa: D102
+        self, node: Plan, settings: Settings, /
+    ) -> Plan | Refused | tuple[Refused, ...] | None: ...
 
 
 Walk = Callable[[Plan, Callable[[Plan], Plan]], Plan]
@@ -34,9 +44,18 @@ Walk = Callable[[Plan, Callable[[Plan], Plan]], Plan]
 RULES: Final[tuple[tuple[Walk, Rule], ...]] = (
     (transform_up, refuse_unsupported),  # first: the others may rely on what it has ruled out
     (at_top, refuse_unkeyed_sink),
+    (transform_up, drop_needless_distinct),
     (transform_up, merge_filter_into_join),  # before replace_join, which needs the equalities in the join
-    (transform_up, replace_join),
+    (transform_up, refuse_static_join),
+    (at_join_trees, fall_back_to_regular_join),
+    (at_join_trees, replace_join),  # once for joins that lie right below each other
     (transform_up, carry_row_kind),  # upwards: a Project passes on the kind that its input has by now
+    (transform_up, replace_aggregate),  # its input carries the kind by now
+    (transform_up, carry_group_deletes),
+    (transform_up, refuse_over_groups),
+    (transform_up, carry_row_kind),  # again: aggregates have a kind by now
+    (at_top, end_with_row_kind),
+    (at_top, refuse_ungrouped_sink),
     (transform_down, prune_columns),  # downwards: what a Project does not ask for, none below need pass on
     (transform_up, push_filters),
     (at_top, leave_out_normalizer),  # the sink is above the whole query
@@ -92,7 +111,12 @@ def apply_rule(rule: Rule, walk: Walk, plan: Plan, settings: Settings, steps: li
         result = rule(node, settings)
         if result is None:
             return node
+        if isinstance(result, Refused):
+            result = (result,)
+        if isinstance(result, tuple):
+            steps.extend(Step(rule.__name__, node, refused) for refused in result)
+            return node
         steps.append(Step(rule.__name__, node, result))
-        return node if isinstance(result, Refused) else result
+        return result
 
     return walk(plan, change)

@@ -6,13 +6,13 @@ rule that changes the node itself drops it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-from planner.delta_join import typed
+from planner.aggregate_nodes import Aggregate, SignedAggregate
+from planner.delta_join import DeltaJoin, typed
 from planner.expressions import Column, Expr, ref_field
 from planner.sources import KafkaTopic, ManagedTable
+from upsert.update_mode import UpsertKey
 
 
 @dataclass(frozen=True)
@@ -47,15 +47,23 @@ class Normalized:
 
 
 @dataclass(frozen=True)
+class Upserts:
+    """Upserts of groups that `optimize` made of an aggregate, and the columns by which they do."""
+
+    key: UpsertKey
+
+
+@dataclass(frozen=True)
 class Changelog:
     """Leaf: a stream of changes, with `_row_kind` among its columns unless the reader left it out.
 
-    `origin` says where they come from; None where they are already the result of a delta join.
+    `origin` says where they come from; None where they are already the result of a delta join. The changes of
+    `Upserts` have no `-U`.
     """
 
     name: str
     columns: tuple[Column, ...]
-    origin: ManagedTable | KafkaTopic | Normalized | None
+    origin: ManagedTable | KafkaTopic | Normalized | Upserts | None
     ref: int | None = ref_field()
 
     def __str__(self) -> str:
@@ -86,58 +94,6 @@ class Relation:
     def __str__(self) -> str:
         what = self.name if self.topic is None else str(self.topic)
         return f"{'Stream' if self.is_streaming else 'Relation'} {what} {typed(self.columns)}"
-
-
-Predicate = tuple[str, str, Any]
-"""A filter of the store: column, operator, value."""
-
-
-def predicates_in_words(predicates: Sequence[Predicate]) -> str:
-    """Filters that must all hold, as text.
-
-    >>> predicates_in_words([("a", ">", 3), ("b", "is null", None)])
-    'a > 3 and b is null'
-    """
-    parts = ((column, op, None if value is None else repr(value)) for column, op, value in predicates)
-    return " and ".join(" ".join(filter(None, part)) for part in parts)
-
-
-@dataclass(frozen=True)
-class JoinSide:
-    """One side of a delta join: what is read of its table, and the index by which its rows are found."""
-
-    table: ManagedTable
-    columns: tuple[Column, ...]
-    keys: tuple[str, ...]
-    index: str
-    where: tuple[Predicate, ...] = ()
-
-    def __str__(self) -> str:
-        where = predicates_in_words(self.where)
-        on = f"on ({', '.join(self.keys)}) by {self.index}"
-        return f"{self.table.name} {typed(self.columns)} {on}" + (f" where {where}" if where else "")
-
-
-@dataclass(frozen=True)
-class DeltaJoin:
-    """Leaf of a rewritten plan: the changes of an inner equi-join of two managed tables."""
-
-    left: JoinSide
-    right: JoinSide
-    row_kind: Column
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """Columns of the left side, of the right side, and the kind."""
-        return (*self.left.columns, *self.right.columns, self.row_kind)
-
-    @property
-    def sides(self) -> tuple[tuple[str, JoinSide], tuple[str, JoinSide]]:
-        """Both sides with their names."""
-        return ("left", self.left), ("right", self.right)
-
-    def __str__(self) -> str:
-        return f"DeltaJoin {self.row_kind}"
 
 
 @dataclass(frozen=True)
@@ -275,13 +231,15 @@ class Distinct:
 
 
 @dataclass(frozen=True)
-class Net:
-    """The net changes of Spark's own join of two inputs: its rows, with the product of their signs.
+class RegularJoin:
+    """The net changes of Spark's own inner join of two inputs: its rows, with the product of their signs.
 
     `reason` and `remedy` say why it is no delta join, and how it becomes one.
     """
 
-    child: Plan
+    left: Plan
+    right: Plan
+    condition: Expr
     row_kind: Column
     reason: str = field(compare=False)
     remedy: str = field(compare=False)
@@ -289,11 +247,12 @@ class Net:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The join's without the kinds of its inputs, and the kind."""
-        return (*(column for column in self.child.columns if not column.is_row_kind), self.row_kind)
+        """Those of both inputs without their kinds, and the kind."""
+        both = (*self.left.columns, *self.right.columns)
+        return (*(column for column in both if not column.is_row_kind), self.row_kind)
 
     def __str__(self) -> str:
-        return f"Net {self.row_kind}"
+        return f"RegularJoin {self.row_kind} ON {self.condition}"
 
 
 @dataclass(frozen=True)
@@ -310,4 +269,7 @@ class Opaque:
 
 
 Unary = Project | Filter | Watermark | Wrapper
-Plan = Changelog | Relation | DeltaJoin | Unary | Join | Union | Generate | Distinct | Net | Opaque
+Aggregated = Aggregate | SignedAggregate
+Plan = (
+    Changelog | Relation | DeltaJoin | Unary | Aggregated | Join | Union | Generate | Distinct | RegularJoin | Opaque
+)

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from planner.chain import INTEGER_WIDTHS, folded_integer, trace
+from planner.delta_join import Predicate
 from planner.expressions import Call, Column, Expr, Literal
-from planner.plan import Plan, Predicate
+from planner.plan import Plan
 
 _OPERATORS: Final = {
     "EqualTo": "==",

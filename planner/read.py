@@ -12,8 +12,10 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
+from planner.aggregate_nodes import Aggregate, GroupBy, WindowKind
+from deltajoin.netting import NET_MARK
 from planner.conditions import OBSERVATION, SUBQUERY, is_clock_word
-from planner.expressions import Call, Cast, Column, Expr, Literal, walk_expression
+from planner.expressions import Aggregation, Call, Cast, Column, Expr, Literal, walk_expression
 from planner.jvm import Catalyst, JavaObject
 from planner.plan import (
     Changelog,
@@ -28,6 +30,7 @@ from planner.plan import (
     Project,
     Relation,
     Union,
+    Upserts,
     Watermark,
     Wrapper,
 )
@@ -38,9 +41,22 @@ from upsert.kafka.declaration import declared
 from upsert.kafka.table import SPARK_FORMATS, KafkaTable
 from upsert.managed.options import FORMAT, ReadOptions
 from upsert.store.table import Table
+from upsert.update_mode import UPSERTS_MARK, UpsertKey
 
 JOIN_FORMAT: Final = "delta-join"
 NORMALIZE: Final = "normalize"
+REGULAR_JOIN: Final = "regular-join"
+_WINDOW_MARKS: Final = {"spark.timeWindow": WindowKind.TIME, "spark.sessionWindow": WindowKind.SESSION}
+"""What Catalyst attaches to a column that it made of a window."""
+_PARAMETERS: Final = {
+    "Average": ("evalMode",),
+    "CollectList": ("ignoreNulls",),
+    "CollectSet": ("ignoreNulls",),
+    "First": ("ignoreNulls",),
+    "Last": ("ignoreNulls",),
+    "Sum": ("evalContext",),
+}
+"""What aggregate functions are told beyond their values."""
 _CONNECTORS: Final = {name: connector for connector, name in SPARK_FORMATS.items()}
 _WRAPPERS: Final = {
     OBSERVATION,
@@ -71,6 +87,8 @@ class _Reader:
 
     def node(self, node: JavaObject) -> Plan:
         name, ref = self.catalyst.class_name(node), self.catalyst.keep(node)
+        if name == "Project" and (key := self.key_of_upserts(node)) is not None:
+            return Changelog("an aggregate", self.output(node), Upserts(key), ref=ref)
         inputs = tuple(self.node(child) for child in self.catalyst.children(node))
         match name, inputs:
             case "StreamingRelationV2", ():
@@ -80,6 +98,10 @@ class _Reader:
             case "Project", (child,):
                 outputs = tuple(self.named(expr) for expr in self.catalyst.projected(node))
                 return Project(child, outputs, ref=ref)
+            case "Aggregate", (child,):
+                groups = tuple(self.group(expr) for expr in self.catalyst.grouping(node))
+                outputs = tuple(self.named(expr) for expr in self.catalyst.aggregated(node))
+                return Aggregate(child, groups, outputs, ref=ref)
             case "Filter", (child,):
                 return Filter(child, self.expr(self.catalyst.condition(node)), ref=ref)
             case "EventTimeWatermark", (child,):
@@ -111,11 +133,13 @@ class _Reader:
     def unknown(self, node: Opaque, java: JavaObject) -> Plan:
         """The node; a leaf if it ends an operator of this project, which is where kinds come from.
 
-        That of a delta join is the first above its source with kinds. That of `upsert.normalize` follows on
-        Spark's stateful one with our mark.
+        That of a delta join is the first above its source with kinds. That of a regular join has our mark on
+        its input. That of `upsert.normalize` follows on Spark's stateful one with our mark.
         """
         if row_kind_of(node) is None or any(row_kind_of(child) is not None for child in node.inputs):
             return node
+        if any(NET_MARK in self.catalyst.metadata(attribute) for attribute in self.given(java)):
+            return Changelog(REGULAR_JOIN, node.columns, None, ref=node.ref)
         sources = [leaf for leaf in walk(node) if isinstance(leaf, Relation)]
         if sources and all(leaf.name == JOIN_FORMAT for leaf in sources):
             return Changelog(JOIN_FORMAT, node.columns, None, ref=node.ref)
@@ -127,9 +151,20 @@ class _Reader:
 
     def key_of_normalize(self, node: JavaObject) -> tuple[str, ...] | None:
         """The key by which `upsert.normalize` knows rows, if this is its last step."""
-        attributes = [one for child in self.catalyst.children(node) for one in self.catalyst.output(child)]
-        marks = [self.catalyst.metadata(attribute).get(NORMALIZE_MARK) for attribute in attributes]
+        marks = [self.catalyst.metadata(attribute).get(NORMALIZE_MARK) for attribute in self.given(node)]
         return tuple(marks[0]) if len(marks) == 1 and marks[0] is not None else None
+
+    def given(self, node: JavaObject) -> list[JavaObject]:
+        """The attributes of a node's inputs."""
+        return [one for child in self.catalyst.children(node) for one in self.catalyst.output(child)]
+
+    def key_of_upserts(self, node: JavaObject) -> UpsertKey | None:
+        """The key of upserts that `optimize` made, if this is their last step."""
+        *_, last = self.catalyst.projected(node) or [None]
+        if last is None or self.catalyst.class_name(last) != "Alias":
+            return None
+        mark = self.catalyst.metadata(last).get(UPSERTS_MARK)
+        return None if mark is None else UpsertKey.from_text(mark)
 
     def stream(self, node: JavaObject, ref: int) -> Plan:
         name, options = self.catalyst.source(node)
@@ -152,7 +187,8 @@ class _Reader:
     def table(self, options: ReadOptions) -> ManagedTable:
         path = options.path
         table = self.tables[path] = self.tables.get(path) or Table.open(path)
-        latest = table.snapshot().info
+        snapshot = table.snapshot()
+        latest = snapshot.info
         return ManagedTable(
             table.name,
             path,
@@ -162,6 +198,10 @@ class _Reader:
             options.scan_mode,
             options.max_rows,
             changed_rows=latest.delta_rows if latest.changes_rows else None,
+            rows=snapshot.row_count,
+            rows_per_key={
+                index.label: snapshot.rows_per_key(index.columns) for index in table.layout.indexes
+            },
         )
 
     # --- expressions -----------------------------------------------------------------------------------
@@ -182,6 +222,26 @@ class _Reader:
         computed = value.args[0] if isinstance(value, Call) and value.name == "Alias" else value
         return Output(Column(number, name, type_name), computed, ref=ref)
 
+    def group(self, expr: JavaObject) -> GroupBy:
+        is_column = self.catalyst.class_name(expr) == "AttributeReference"
+        marks = self.catalyst.metadata(expr) if is_column else {}
+        return GroupBy(
+            self.expr(expr), next((kind for mark, kind in _WINDOW_MARKS.items() if mark in marks), None)
+        )
+
+    def aggregation(self, expr: JavaObject, ref: int) -> Aggregation:
+        function, condition, is_distinct = self.catalyst.aggregation(expr)
+        name, values = self.catalyst.class_name(function), self.catalyst.children(function)
+        return Aggregation(
+            name,
+            tuple(self.expr(value) for value in values),
+            tuple(self.catalyst.type_name(value) for value in values),
+            None if condition is None else self.expr(condition),
+            is_distinct,
+            self.catalyst.parameters(function, _PARAMETERS.get(name, ())),
+            ref=ref,
+        )
+
     def expr(self, expr: JavaObject) -> Expr:
         name, ref = self.catalyst.class_name(expr), self.catalyst.keep(expr)
         match name:
@@ -191,6 +251,8 @@ class _Reader:
                 return self.constant(expr, ref)
             case "Cast":
                 return self.cast(expr, ref)
+            case "AggregateExpression":
+                return self.aggregation(expr, ref)
             case "Between":
                 parts = self.catalyst.between(expr)
             case _:
@@ -244,4 +306,7 @@ def _mode(table: KafkaTable) -> Mode:
 
 def _is_unstable(expr: Expr) -> bool:
     """Whether a part of the expression explains why the whole is not deterministic."""
-    return any(isinstance(part, Call) and not part.is_deterministic for part in walk_expression(expr))
+    return any(
+        isinstance(part, Aggregation) or (isinstance(part, Call) and not part.is_deterministic)
+        for part in walk_expression(expr)
+    )

@@ -14,7 +14,8 @@ from upsert.schema import TableSchema
 class ManagedTable:
     """What the planner knows about a managed table and about the way a query reads its changes.
 
-    `changed_rows` is the size of the latest commit, unless a compaction came after it.
+    `changed_rows` is the size of the latest commit, unless a compaction came after it; `rows` is about how
+    many rows there are, `rows_per_key` about how many of them one key finds, by the name of the index.
     """
 
     name: str
@@ -25,6 +26,8 @@ class ManagedTable:
     scan_mode: str = "full"
     max_rows: int = 1_000_000
     changed_rows: int | None = field(default=None, compare=False)
+    rows: int | None = field(default=None, compare=False)
+    rows_per_key: Mapping[str, float] = field(default_factory=dict, compare=False, repr=False)
 
 
 class Mode(StrEnum):

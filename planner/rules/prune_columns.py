@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from deltajoin.tree import columns_of as columns_of_tree
 from planner.chain import chain_of
+from planner.delta_join import DeltaJoin
 from planner.expressions import columns_of
-from planner.plan import DeltaJoin, Filter, JoinSide, Plan, Project, Watermark, Wrapper
+from planner.plan import Filter, Plan, Project, Watermark, Wrapper
 from planner.settings import Settings
 from planner.trees import expressions, with_children
 
@@ -15,8 +17,7 @@ def prune_columns(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG00
     """Drop what a Project does not use from the Project or the delta join below it.
 
     Spark prunes columns too, but not into the rows that come from Python. Works downwards: a Project that
-    was pruned asks for less. The keys of a delta join are always read: rows that differ in them are
-    different rows, though the query may not show it.
+    was pruned asks for less. What the tree of a delta join compares is always read.
     """
     if not isinstance(node, Project) or not isinstance(chain_of(node).leaf, DeltaJoin):
         return None
@@ -31,13 +32,18 @@ def _pruned(plan: Plan, needed: frozenset[int]) -> Plan:
             return plan if len(kept) == len(plan.outputs) else replace(plan, outputs=kept, ref=None)
         case Filter() | Watermark() | Wrapper():
             return with_children(plan, [_pruned(plan.child, needed | columns_of(*expressions(plan)))])
-        case DeltaJoin(left, right):
-            slim = replace(plan, left=_slim(left, needed), right=_slim(right, needed))
+        case DeltaJoin():
+            slim = _slim(plan, needed)
             return plan if slim == plan else slim
         case _:
             return plan
 
 
-def _slim(side: JoinSide, needed: frozenset[int]) -> JoinSide:
-    kept = tuple(column for column in side.columns if column.id in needed or column.name in side.keys)
-    return replace(side, columns=kept)
+def _slim(join: DeltaJoin, needed: frozenset[int]) -> DeltaJoin:
+    compared = {(ref.table, ref.column) for ref in columns_of_tree(join.tree)}
+    tables = []
+    for number, table in enumerate(join.tables):
+        kept = tuple(c for c in table.columns if c.id in needed or (number, c.name) in compared)
+        tables.append(replace(table, columns=kept))
+    flags = tuple((number, flag) for number, flag in join.present if flag.id in needed)
+    return replace(join, tables=tuple(tables), present=flags)

@@ -6,25 +6,30 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from deltajoin.expressions import Call as Compare
+from deltajoin.expressions import Condition, Const, Field, conjunction
+from deltajoin.tree import Inner, Leaf, Node, Outer, Ref, Where
+from planner.delta_join import JoinTable, Predicate
 from planner.expressions import Call, Cast, Column, Expr, Literal
 from planner.plan import (
     Changelog,
     DeltaJoin,
+    Distinct,
     Filter,
+    Generate,
     Join,
-    JoinSide,
     Normalized,
     Opaque,
     Output,
     Plan,
-    Predicate,
     Project,
     Relation,
+    Union,
     Watermark,
     Wrapper,
 )
 from planner.sources import KafkaTopic, ManagedTable, Mode, RecordRange
-from planner.trees import tree
+from planner.trees import tree, with_children
 from upsert import types
 from upsert.schema import Column as Declared
 from upsert.schema import TableSchema
@@ -121,8 +126,7 @@ def _node(lines: Sequence[str], depth: int, types: dict[int, str]) -> tuple[Plan
     line, rest = lines[0].strip(), lines[1:]
     inputs: list[Plan] = []
     if line.startswith("DeltaJoin"):
-        sides = [_side(below.strip(), types) for below in rest[:2]]
-        return DeltaJoin(sides[0], sides[1], _Parser(line.split()[1], types).column()), rest[2:]
+        return _delta_join(line, rest, types)
     while rest and len(rest[0]) - len(rest[0].lstrip()) == 2 * (depth + 1):
         child, rest = _node(rest, depth + 1, types)
         inputs.append(child)
@@ -147,7 +151,15 @@ def _make(line: str, inputs: Sequence[Plan], types: dict[int, str]) -> Plan:
         case "Join":
             kind, _, condition = rest.partition(" ON ")
             on = _Parser(condition, types).expr() if condition else None
-            return Join(inputs[0], inputs[1], kind, on, (*inputs[0].columns, *inputs[1].columns))
+            join = Join(inputs[0], inputs[1], kind, on, ())
+            return with_children(join, [replace(inputs[0]), inputs[1]])
+        case "Union":
+            return Union(tuple(inputs))
+        case "Generate":
+            generator, _, made = rest.rpartition(" AS ")
+            return Generate(inputs[0], _Parser(generator, types).expr(), _columns(made, types))
+        case "Distinct":
+            return Distinct(inputs[0], _columns(rest, types))
         case "Opaque":
             return Opaque(rest.split(" ")[0], tuple(inputs), _columns(rest, types))
         case _:
@@ -182,12 +194,70 @@ def _topic_read(rest: str) -> KafkaTopic:
     return KafkaTopic(name, TOPICS[name], Mode(mode), range_)
 
 
-def _side(line: str, types: dict[int, str]) -> JoinSide:
-    found = re.fullmatch(r"(?:left|right) (\w+) (\[.*?\]) on \((.*?)\) by (.*?)(?: where (.*))?", line)
+def _delta_join(line: str, rest: Sequence[str], types: dict[int, str]) -> tuple[Plan, Sequence[str]]:
+    kind, *flags = (_Parser(word, types).column() for word in line.split()[1:])
+    is_table = [re.match(r" *t\d+ \w", below) is not None for below in rest[1:]]
+    count = is_table.index(False) if False in is_table else len(is_table)
+    tables = tuple(_table(below.strip(), types) for below in rest[1 : 1 + count])
+    numbers = (int(flag.name.removeprefix("present_")) for flag in flags)
+    present = tuple(
+        (number, replace(flag, type="boolean")) for number, flag in zip(numbers, flags, strict=True)
+    )
+    return DeltaJoin(tables, parse_tree(rest[0].strip()), kind, present), rest[1 + count :]
+
+
+def _table(line: str, types: dict[int, str]) -> JoinTable:
+    found = re.fullmatch(r"t\d+ (\w+) (\[.*?\])(?: where (.*))?", line)
     assert found, line
-    name, columns, keys, index, where = found.groups()
+    name, columns, where = found.groups()
     predicates = tuple(_predicate(part) for part in where.split(" and ")) if where else ()
-    return JoinSide(TABLES[name], _columns(columns, types), tuple(keys.split(", ")), index, predicates)
+    return JoinTable(TABLES[name], _columns(columns, types), predicates)
+
+
+def parse_tree(text: str) -> Node:
+    """The join tree of its text; its conditions compare columns with each other and with numbers."""
+    if found := re.fullmatch(r"t(\d+)", text):
+        return Leaf(int(found[1]))
+    kind, inside = text[:-1].split("(", 1)
+    children, tail = _inputs(inside)
+    on = tuple(_pair(part) for part in tail if not part.startswith("("))
+    where = conjunction(*(_condition(part) for part in tail if part.startswith("(")))
+    match kind:
+        case "inner":
+            return Inner(children, on, where)
+        case "where":
+            assert where is not None
+            return Where(children[0], where)
+        case _:
+            return Outer(kind, children[0], children[1], on, where)
+
+
+def _inputs(text: str) -> tuple[tuple[Node, ...], list[str]]:
+    parts, depth, start = [], 0, 0
+    for i, char in enumerate(f"{text},"):
+        depth += (char == "(") - (char == ")")
+        if depth == 0 and char in ",:":
+            parts.append(text[start:i].strip())
+            start = i + 1
+            if char == ":":
+                return tuple(map(parse_tree, parts)), text[start:].strip().split(" and ")
+    return tuple(map(parse_tree, parts)), []
+
+
+def _pair(text: str) -> tuple[Ref, Ref]:
+    one, other = (_ref(part) for part in text.split(" = "))
+    return one, other
+
+
+def _ref(text: str) -> Ref:
+    table, column = text.split(".")
+    return Ref(int(table[1:]), column)
+
+
+def _condition(text: str) -> Condition:
+    one, operator, other = text.strip("()").split(" ")
+    right = Field(_ref(other)) if other.startswith("t") else Const(float(other), pa.float64())
+    return Compare(operator, (Field(_ref(one)), right))
 
 
 def _predicate(text: str) -> Predicate:
