@@ -12,8 +12,8 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from planner.aggregate_nodes import Aggregate, GroupBy, WindowKind
 from deltajoin.netting import NET_MARK
+from planner.aggregate_nodes import Aggregate, GroupBy, WindowKind
 from planner.conditions import OBSERVATION, SUBQUERY, is_clock_word
 from planner.expressions import Aggregation, Call, Cast, Column, Expr, Literal, walk_expression
 from planner.jvm import Catalyst, JavaObject
@@ -57,6 +57,12 @@ _PARAMETERS: Final = {
     "Sum": ("evalContext",),
 }
 """What aggregate functions are told beyond their values."""
+_DEFAULTS: Final = {
+    **dict.fromkeys(("Add", "Subtract", "Multiply"), ("evalMode", "ANSI")),
+    **dict.fromkeys(("UnaryMinus", "Abs"), ("failOnError", "True")),
+    "Like": ("escapeChar", "\\"),
+}
+"""What makes expressions mean something else: a parameter, and its value by default."""
 _CONNECTORS: Final = {name: connector for connector, name in SPARK_FORMATS.items()}
 _WRAPPERS: Final = {
     OBSERVATION,
@@ -261,7 +267,18 @@ class _Reader:
         if self.catalyst.has_plan(expr):
             return Call(SUBQUERY, args, ref=ref)
         is_deterministic = self.catalyst.is_deterministic(expr) or any(map(_is_unstable, args))
-        return Call(name, args, is_deterministic, ref=ref)
+        return Call(self.variant(name, expr), args, is_deterministic, ref=ref)
+
+    def variant(self, name: str, expr: JavaObject) -> str:
+        """The name of an expression, another one where it does not do what it does by default.
+
+        Arithmetic that gives NULL or wraps on overflow, and LIKE with an escape character of its own.
+        """
+        parameter, default = _DEFAULTS.get(name, ("", ""))
+        if not parameter:
+            return name
+        ((_, value),) = self.catalyst.parameters(expr, [parameter])
+        return name if value == default else f"{value}{name}"
 
     def constant(self, expr: JavaObject, ref: int) -> Expr:
         try:

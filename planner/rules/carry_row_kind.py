@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.expressions import Column
-from planner.plan import Changelog, Output, Plan, Project
+from planner.expressions import Call, Column
+from planner.group_keys import KIND_IF
+from planner.plan import Changelog, Output, Plan, Project, Union
 from planner.settings import Settings
-from planner.trees import reads_changes, row_kind_of
+from planner.trees import reads_changes, row_kind_of, with_children, with_row_kind_last
 from upsert.rowkind import ROW_KIND_COLUMN
 
 
@@ -19,22 +20,33 @@ def carry_row_kind(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG0
 
         Project [a#1]                    Project [a#1, _row_kind#2]
           Changelog …              =>      Changelog …
+
+    The inputs of a union all have it last, for they meet by position.
     """
     match node:
+        case Union(inputs) if reads_changes(node):
+            return _unless_same(node, with_children(node, [with_row_kind_last(part) for part in inputs]))
         case Project(child) if reads_changes(child) and (row_kind := row_kind_of(child)) is not None:
             if _carries(node, row_kind):
                 return None
             own = [output for output in node.outputs if not output.column.is_row_kind]
             return replace(node, outputs=(*own, Output.of(row_kind)), ref=None)
-        case Changelog() if (row_kind := row_kind_of(node)) is not None and row_kind != node.columns[-1]:
-            own_columns = [column for column in node.columns if column != row_kind]
-            return Project(node, tuple(Output.of(column) for column in (*own_columns, row_kind)))
+        case Changelog():
+            return _unless_same(node, with_row_kind_last(node))
     return None
 
 
+def _unless_same(node: Plan, changed: Plan) -> Plan | None:
+    return None if changed is node else changed
+
+
 def _carries(node: Project, row_kind: Column) -> bool:
-    """Whether the kind is the last column already, and the only one; it may have got a new id."""
+    """Whether the kind is the last column already, and the only one; it may have a new id, or be computed."""
     kinds = [output for output in node.outputs if output.column.is_row_kind]
-    return (
-        kinds == [node.outputs[-1]] and kinds[0].value == row_kind and kinds[0].column.name == ROW_KIND_COLUMN
-    )
+    if kinds != [node.outputs[-1]] or kinds[0].column.name != ROW_KIND_COLUMN:
+        return False
+    match kinds[0].value:
+        case Call(name, (kind, *_)) if name == KIND_IF:
+            return kind == row_kind
+        case kind:
+            return kind == row_kind

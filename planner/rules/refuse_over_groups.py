@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from planner.aggregate_conditions import upserts_go_to_a_sink
-from planner.aggregate_nodes import SignedAggregate
 from planner.conditions import Refused
 from planner.group_keys import group_keys
 from planner.plan import Filter, Plan, Project, Watermark, Wrapper
@@ -16,7 +15,7 @@ def refuse_over_groups(node: Plan, settings: Settings) -> Refused | None:  # noq
 
     They hold no `-U`, so what counts or joins changes would keep the rows that they replace.
     """
-    if isinstance(node, Project | Filter | Watermark | Wrapper | SignedAggregate):
+    if isinstance(node, Project | Filter | Watermark | Wrapper):
         return None
     if any(group_keys(child) is not None for child in children(node)):
         return upserts_go_to_a_sink(node)

@@ -13,6 +13,7 @@ from planner.aggregate_conditions import (
 from planner.aggregate_nodes import Aggregate, Group, Measure, SignedAggregate
 from planner.conditions import Refused, sources
 from planner.expressions import Column, Expr
+from planner.group_keys import group_keys
 from planner.plan import Join, Output, Plan, Project, Watermark
 from planner.settings import Settings
 from planner.trees import fresh_ids, reads_changes, row_kind_of, transform_up, walk
@@ -36,6 +37,8 @@ def replace_aggregate(node: Plan, settings: Settings) -> Plan | Refused | None: 
     """
     if not isinstance(node, Aggregate) or not reads_changes(node):
         return None
+    if group_keys(node.child) is not None:
+        return None  # the business of refuse_over_groups
     for condition in AGGREGATE_CONDITIONS:
         if refused := condition(node):
             return refused

@@ -1,0 +1,75 @@
+"""Queries with unions, generators, static rows and Spark's own join, against the same over the tables' snapshots."""
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import planner
+from tests.planner.operator_shapes import PASSED, REGULAR, _prices
+from tests.planner.shapes import Shape
+from tests.planner.test_queries import Rows, Warehouse, change_everything, check, in_one, new_warehouse
+from upsert.rowkind import RowKind
+
+pytestmark = pytest.mark.spark
+
+SHAPES = PASSED | REGULAR
+
+
+def results_of(shapes: Mapping[str, Shape], warehouse: Warehouse, folder: Path) -> dict[str, tuple[Rows, Rows]]:
+    """Net rows of optimized queries after a first load and a round of changes; rows of the same in batch."""
+    _prices(warehouse.spark).createOrReplaceTempView("prices")
+    changes = warehouse.changes()
+    optimized = {
+        title: planner.optimize(shape(warehouse.spark, changes), shards=1) for title, shape in shapes.items()
+    }
+    found: dict[str, tuple[Rows, Rows]] = {title: (Counter(), Counter()) for title in shapes}
+
+    def take(batch: DataFrame, batch_id: int) -> None:
+        rows = [(title, row, RowKind(kind).sign) for title, row, kind in batch.collect()]
+        signs: dict[tuple[str, str], set[int]] = {}
+        for title, row, sign in rows:
+            found[title][0][row] += sign
+            signs.setdefault((title, row), set()).add(sign)
+        opposed = {title for (title, _), both in signs.items() if len(both) > 1}
+        assert not opposed & REGULAR.keys(), "what a regular join puts out is net"
+        if batch_id == 0:  # the first load is through; all changes are one more batch
+            change_everything(warehouse.tables)
+
+    writer = in_one(optimized).writeStream.foreachBatch(take)
+    query = writer.option("checkpointLocation", str(folder)).start()
+    query.processAllAvailable()
+    query.stop()
+    snapshots = warehouse.snapshots()
+    expected = in_one({title: shape(warehouse.spark, snapshots) for title, shape in shapes.items()})
+    for title, row, _ in expected.collect():
+        found[title][1][row] += 1
+    return found
+
+
+@pytest.fixture(scope="module")
+def results(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Rows, Rows]]:
+    warehouse = new_warehouse(spark, tmp_path_factory.mktemp("warehouse"))
+    return results_of(SHAPES, warehouse, tmp_path_factory.mktemp("checkpoint"))
+
+
+@pytest.mark.parametrize("title", SHAPES)
+def test_rows_are_those_of_a_batch(title: str, results: dict[str, tuple[Rows, Rows]]) -> None:
+    check(*results[title])
+
+
+@pytest.fixture(scope="module")
+def warehouse(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+    _prices(spark).createOrReplaceTempView("prices")
+    return new_warehouse(spark, tmp_path_factory.mktemp("warehouse"))
+
+
+@pytest.mark.parametrize("title", SHAPES)
+def test_columns_are_the_users_and_the_kind(title: str, warehouse: Warehouse) -> None:
+    users = SHAPES[title](warehouse.spark, warehouse.snapshots()).dtypes
+    optimized = planner.optimize(SHAPES[title](warehouse.spark, warehouse.changes()))
+    assert optimized.dtypes == [*users, ("_row_kind", "string")]
+    assert planner.optimize(optimized) is optimized
+    planner.check_sink(optimized)
