@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 from pyspark.sql import DataFrame
@@ -11,11 +10,12 @@ from pyspark.sql import functions as F
 from planner.aggregate_nodes import Measure, SignedAggregate
 from planner.errors import PlanBuildError
 from planner.expressions import Aggregation, Expr, walk_expression
-from planner.group_keys import keys_by_name
+from planner.group_keys import upsert_key
 from planner.jvm import Catalyst, JavaObject
 from planner.plan import Output, Plan
 from planner.signed_sums import Result, Sums, kind_of, result_of
-from upsert.rowkind import ROW_KIND_COLUMN, UPSERTS_MARK, RowKind
+from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.update_mode import UPSERTS_MARK
 
 
 def signed_aggregate(catalyst: Catalyst, plan: SignedAggregate, child: JavaObject) -> JavaObject:
@@ -45,7 +45,7 @@ def _without_marks(rows: DataFrame) -> DataFrame:
 
 def marked_kind(catalyst: Catalyst, plan: Plan, number: int, kind: JavaObject) -> JavaObject:
     """A kind that says of which upserts it is, for `write_changes` and for the planner itself."""
-    return catalyst.alias(kind, ROW_KIND_COLUMN, number, {UPSERTS_MARK: json.dumps(keys_by_name(plan))})
+    return catalyst.alias(kind, ROW_KIND_COLUMN, number, {UPSERTS_MARK: upsert_key(plan).to_text()})
 
 
 def unless_gone(catalyst: Catalyst, kind: JavaObject, value: JavaObject) -> JavaObject:

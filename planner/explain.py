@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from planner.aggregate_reports import AggregateReport, aggregate_reports
 from planner.conditions import Refused
 from planner.explain_html import page
 from planner.join_reports import JoinReport, join_reports
@@ -26,6 +27,7 @@ class Explanation:
         after: the plan as `optimize` gives it back.
         steps: every rule that fired.
         topics: one report for each topic of Kafka, in the order of the plan.
+        aggregates: one report for each aggregate over changes, inner ones first.
     """
 
     joins: tuple[JoinReport, ...]
@@ -34,14 +36,16 @@ class Explanation:
     after: Plan
     steps: tuple[Step, ...]
     topics: tuple[TopicReport, ...] = ()
+    aggregates: tuple[AggregateReport, ...] = ()
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
 
     def _repr_html_(self) -> str:
         """The same for notebooks, with the plan before and after; all text is escaped."""
+        reports = [*map(str, self.joins), *map(str, self.aggregates), *map(str, self.topics)]
         return page(
-            [*map(str, self.joins), *map(str, self.topics)] or ["the query has no join"],
+            reports or ["the query has no join"],
             [(refused.reason, refused.remedy) for refused in self._other_refusals()],
             tree(self.before),
             None if self.before is self.after else tree(self.after),
@@ -51,6 +55,7 @@ class Explanation:
         if not self.joins:
             yield "the query has no join"
         yield from map(str, self.joins)
+        yield from map(str, self.aggregates)
         yield from map(str, self.topics)
         for refused in self._other_refusals():
             yield f"refused: {refused.reason}\n  remedy: {refused.remedy}"
@@ -63,9 +68,11 @@ class Explanation:
         yield tree(self.after)
 
     def _other_refusals(self) -> Iterator[Refused]:
-        """Those that do not concern one of the joins."""
+        """Those that do not concern one of the joins or aggregates."""
         of_joins = {refused for report in self.joins for refused in report.refusals}
-        return (refused for refused in self.refusals if refused not in of_joins)
+        of_aggregates = {report.reason for report in self.aggregates}
+        others = (refused for refused in self.refusals if refused not in of_joins)
+        return (refused for refused in others if refused.reason not in of_aggregates)
 
 
 def explanation_of(
@@ -74,4 +81,5 @@ def explanation_of(
     """What a trace says about the query, each of its joins and each of its topics."""
     reports = tuple(join_reports(trace, settings or Settings()))
     topics = tuple(topic_reports(trace.before, trace.after, sink_key))
-    return Explanation(reports, trace.refusals, trace.before, trace.after, trace.steps, topics)
+    aggregates = tuple(aggregate_reports(trace))
+    return Explanation(reports, trace.refusals, trace.before, trace.after, trace.steps, topics, aggregates)

@@ -107,7 +107,39 @@ class Call:
         return f"{self.name}({', '.join(str(arg) for arg in self.args)})"
 
 
-Expr = Column | Literal | Cast | Call
+@dataclass(frozen=True)
+class Aggregation:
+    """An aggregate function of a query.
+
+    Attributes:
+        name: Catalyst class name of the function, as in "Sum".
+        values: what it is given of each row.
+        types: their types, as Spark SQL spells them.
+        condition: of its FILTER; None without one.
+        is_distinct: whether equal values count once.
+        detail: what else the function was told, by the parameter's name: how it treats overflow, or NULL.
+    """
+
+    name: str
+    values: tuple[Expr, ...]
+    types: tuple[str, ...]
+    condition: Expr | None = None
+    is_distinct: bool = False
+    detail: tuple[tuple[str, str], ...] = ()
+    ref: int | None = ref_field()
+
+    @property
+    def args(self) -> tuple[Expr, ...]:
+        """The values, and the condition."""
+        return self.values if self.condition is None else (*self.values, self.condition)
+
+    def __str__(self) -> str:
+        values = ", ".join(map(str, self.values))
+        where = "" if self.condition is None else f" FILTER (WHERE {self.condition})"
+        return f"{self.name}({'DISTINCT ' if self.is_distinct else ''}{values}){where}"
+
+
+Expr = Column | Literal | Cast | Call | Aggregation
 
 
 def walk_expression(expr: Expr) -> Iterator[Expr]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -10,6 +11,7 @@ from planner.aggregate_nodes import GroupBy, SignedAggregate
 from planner.chain import without_widening
 from planner.expressions import Call, Column, Expr, Literal
 from planner.plan import Changelog, Filter, Output, Plan, Project, Upserts, Watermark, Wrapper
+from upsert.update_mode import UpsertKey
 
 UNLESS_GONE: Final = "UnlessGone"
 """Call of (kind, value): the value, or NULL for a group that is gone."""
@@ -31,7 +33,7 @@ def group_keys(plan: Plan) -> tuple[GroupKey, ...] | None:
     match plan:
         case SignedAggregate(groups=groups, outputs=outputs):
             return tuple(_held(group.by, outputs) for group in groups)
-        case Changelog(columns=columns, origin=Upserts(keys=names)):
+        case Changelog(columns=columns, origin=Upserts(UpsertKey(keys=names))):
             return tuple(
                 GroupKey(" or ".join(held), frozenset(c.id for c in columns if c.name in held))
                 for held in names
@@ -45,10 +47,11 @@ def group_keys(plan: Plan) -> tuple[GroupKey, ...] | None:
             return None
 
 
-def keys_by_name(plan: Plan) -> list[list[str]]:
-    """Names of the columns that hold each group key of a plan that gives upserts."""
+def upsert_key(plan: Plan) -> UpsertKey:
+    """The key of a plan that gives upserts, by the names of its columns."""
     keys = group_keys(plan) or ()
-    return [[column.name for column in plan.columns if column.id in key.ids] for key in keys]
+    held = tuple(tuple(column.name for column in plan.columns if column.id in key.ids) for key in keys)
+    return UpsertKey(held, tuple(column.name for column in plan.columns if _is_constant(column, plan)))
 
 
 def uses_keys_only(expr: Expr, keys: Sequence[GroupKey]) -> bool:
@@ -83,9 +86,13 @@ def _held(by: GroupBy, outputs: Sequence[Output]) -> GroupKey:
     value = without_widening(by.value)
     same = frozenset(o.column.id for o in outputs if without_widening(o.value) == value)
     if by.window is None or not isinstance(value, Column):
-        return GroupKey(str(by), same)
+        return GroupKey(_in_words(value), same)
     parts = frozenset(o.column.id for o in outputs if _is_part_of(o.value, frozenset({value.id})))
-    return GroupKey(str(by), same | parts, same)
+    return GroupKey(value.name, same | parts, same)
+
+
+def _in_words(value: Expr) -> str:
+    return re.sub(r"#-?\d+", "", str(value))
 
 
 def _followed(key: GroupKey, outputs: Sequence[Output]) -> GroupKey:
@@ -117,6 +124,8 @@ def _is_constant(column: Column, plan: Plan) -> bool:
             return isinstance(value, Literal) or (isinstance(value, Column) and _is_constant(value, child))
         case SignedAggregate(outputs=outputs):
             return any(o.column == column and isinstance(o.value, Literal) for o in outputs)
+        case Changelog(origin=Upserts(UpsertKey(constants=names))):
+            return column.name in names and column in plan.columns
         case Filter() | Watermark() | Wrapper():
             return _is_constant(column, plan.child)
         case _:

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Final
 
 from planner.chain import is_widening
-from planner.expressions import Call, Cast, Column, Expr, Literal
+from planner.expressions import Aggregation, Call, Cast, Column, Expr, Literal
 
 
 class Value(Enum):
@@ -79,6 +79,8 @@ def in_deletes(expr: Expr, columns: Mapping[int, Outcome]) -> Outcome | None:
         case Call(name, args):
             outcomes = [found for arg in args if (found := in_deletes(arg, columns)) is not None]
             return _of_call(name, outcomes) if len(outcomes) == len(args) else None
+        case Aggregation():
+            return None
 
 
 def _of_cast(cast: Cast, inner: Outcome | None) -> Outcome | None:

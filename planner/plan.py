@@ -271,5 +271,15 @@ class Opaque:
 Unary = Project | Filter | Watermark | Wrapper
 Aggregated = Aggregate | SignedAggregate
 Plan = (
-    Changelog | Relation | DeltaJoin | Unary | Aggregated | Join | Union | Generate | Distinct | RegularJoin | Opaque
+    Changelog
+    | Relation
+    | DeltaJoin
+    | Unary
+    | Aggregated
+    | Join
+    | Union
+    | Generate
+    | Distinct
+    | RegularJoin
+    | Opaque
 )

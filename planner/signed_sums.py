@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from planner.aggregate_nodes import Measure
+from planner.expressions import Literal
 from upsert.rowkind import ROW_KIND_COLUMN
 
 SIGNED: Final = ("Average", "BoolAnd", "BoolOr", "Count", "CountIf", "Sum")
@@ -77,7 +78,9 @@ def result_of(measure: Measure, sums: Sums) -> Result:
     detail = dict(measure.function.detail)
     match measure.function.name:
         case "Count":
-            return Result(sums.count(condition, *(f"{name} IS NOT NULL" for name in names)))
+            known = zip(names, measure.function.values, strict=True)
+            given = [name for name, value in known if not isinstance(value, Literal) or value.value is None]
+            return Result(sums.count(condition, *(f"{name} IS NOT NULL" for name in given)))
         case "CountIf":
             return Result(sums.count(condition, names[0]))
         case "BoolAnd" | "BoolOr" as name:

@@ -139,3 +139,15 @@ def names(value: str) -> tuple[str, ...]:
     if not all(parts):
         raise ValueError("column names separated by commas")
     return parts
+
+
+def micro_batch(value: str) -> tuple[str, int]:
+    """A query's id and the number of a micro-batch, from ``id:number``.
+
+    >>> micro_batch("8f14e45f:7")
+    ('8f14e45f', 7)
+    """
+    query, _, number = value.rpartition(":")
+    if not query or not number.isascii() or not number.isdigit():
+        raise ValueError("the id of a query and the number of a micro-batch, as in 'id:7'")
+    return query, int(number)

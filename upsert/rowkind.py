@@ -19,9 +19,6 @@ from upsert.errors import ChangelogError
 ROW_KIND_COLUMN: Final = "_row_kind"
 """Name of the column, always the last one, that holds the kind of each row of a changelog."""
 
-UPSERTS_MARK: Final = "upsert.upserts"
-"""Attached to the kind of a query in output mode update, which gives `+U` and `-D` alone: its key, as JSON."""
-
 
 class RowKind(StrEnum):
     """Kind of one row of a changelog.

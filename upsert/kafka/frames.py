@@ -16,6 +16,7 @@ from upsert.kafka.sink_distribution import distribution_of
 from upsert.kafka.table import SPARK_FORMATS, KafkaTable
 from upsert.kafka.write_upsert import write_upsert
 from upsert.spark_formats import register
+from upsert.update_mode import UpsertKey
 
 __all__ = ["read", "read_changes", "write_changes", "write_upsert"]
 
@@ -78,7 +79,8 @@ def write_changes(df: DataFrame, table: KafkaTable) -> DataStreamWriter:
     """A writer of a streaming DataFrame's rows, changes or not, into a table.
 
     Rows of an upsert table are distributed by their key and folded to one a key and micro-batch. A table of
-    the connector ``kafka`` gets all rows as they come. The caller adds at least
+    the connector ``kafka`` gets all rows as they come. The upserts of an aggregate are written in output mode
+    update, as often as a group changes. The caller adds at least
     ``option("checkpointLocation", …)`` and starts it.
 
     Raises:
@@ -91,6 +93,9 @@ def write_changes(df: DataFrame, table: KafkaTable) -> DataStreamWriter:
             f"{table.name}: write_changes needs a streaming DataFrame, got a batch one; use "
             f"df.write.format({SPARK_FORMATS[table.connector]!r})"
         )
+    if (key := UpsertKey.of_schema(df.schema.jsonValue())) is not None:
+        key.check_is_key(table.primary_key, of=table.name)
+        return write_upsert(df, table)
     distribution = distribution_of(table, df)
     return distribution.of(df).writeStream.format(distribution.format).options(**distribution.options)
 

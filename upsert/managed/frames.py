@@ -12,10 +12,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from upsert.errors import ConfigurationError
+from upsert.managed.micro_batch import WriteBatch, by_bucket, write_in_update_mode
 from upsert.managed.options import FORMAT, READ_OPTIONS
 from upsert.managed.spark_schema import check_fits
 from upsert.spark_formats import register
 from upsert.store.table import Table
+from upsert.update_mode import UpsertKey
 
 _KEYWORDS: Final = {
     name.replace(".", "_").replace("-", "_"): name
@@ -61,10 +63,11 @@ def read(spark: SparkSession, path: str, snapshot: int | None = None) -> DataFra
 def write_changes(df: DataFrame, path: str) -> DataStreamWriter:
     """A writer of a streaming DataFrame's rows, a changelog or not, into a table.
 
-    The caller adds at least ``option("checkpointLocation", …)`` and starts it.
+    The upserts of an aggregate are written in output mode update, as often as a group changes. The caller
+    adds at least ``option("checkpointLocation", …)`` and starts it.
 
     Raises:
-        ConfigurationError: the DataFrame is no stream.
+        ConfigurationError: the DataFrame is no stream, or an aggregate by another key than the table's.
         SchemaError: its columns do not fit the table.
     """
     if not df.isStreaming:
@@ -75,7 +78,10 @@ def write_changes(df: DataFrame, path: str) -> DataStreamWriter:
     check_fits(df.schema, table.schema, of=f"table {table.name!r}")
     register(df.sparkSession)
     expression = bucket_expression(table)
-    grouped = df if expression is None else _by_bucket(df, table.options.bucket, expression)
+    if (key := UpsertKey.of_schema(df.schema.jsonValue())) is not None:
+        key.check_is_key(table.schema.primary_key, of=f"table {table.name!r}")
+        return write_in_update_mode(df, WriteBatch(table.path, table.options.bucket, expression))
+    grouped = by_bucket(df, table.options.bucket, expression)
     writer = grouped.writeStream.format(FORMAT).option("path", table.path)
     return writer if expression is None else writer.option("bucketed", "true")
 
@@ -93,9 +99,3 @@ def bucket_expression(table: Table) -> str | None:
         return None
     quoted = ", ".join(f"`{name.replace('`', '``')}`" for name in columns)
     return f"pmod(xxhash64({quoted}), {table.options.bucket}L)"
-
-
-def _by_bucket(df: DataFrame, buckets: int, expression: str) -> DataFrame:
-    from pyspark.sql.functions import expr
-
-    return df.repartitionById(buckets, expr(expression).cast("int"))

@@ -12,6 +12,8 @@ from upsert.options import Option
 from upsert.store.paths import table_folder
 
 FORMAT: Final = "upsert-table"
+QUERY_ID: Final = "sql.streaming.queryId"
+"""Name of the local property of a stream's jobs that holds its id."""
 SCAN_MODES: Final = ("full", "latest", "from-snapshot", "from-timestamp")
 DEFAULT_MAX_ROWS: Final = 1_000_000
 
@@ -49,6 +51,12 @@ READ_OPTIONS: Final = (
 WRITE_OPTIONS: Final = (
     _PATH,
     Option("bucketed", options.boolean, "a key's rows come to one task; set by catalog.write_changes", False),
+    Option(
+        "micro-batch",
+        options.micro_batch,
+        "query and number of the micro-batch that a batch write is; set by catalog.write_changes",
+        None,
+    ),
 )
 """Options of ``df.write`` and ``df.writeStream``."""
 
@@ -95,6 +103,7 @@ class WriteOptions:
 
     path: str
     bucketed: bool = False
+    micro_batch: tuple[str, int] | None = None
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> WriteOptions:
@@ -105,7 +114,7 @@ class WriteOptions:
         """
         own = {key: value for key, value in given.items() if key.lower() not in _SPARKS_OWN}
         values = options.parse(FORMAT, WRITE_OPTIONS, own)
-        return cls(table_folder(values["path"]), values["bucketed"])
+        return cls(table_folder(values["path"]), values["bucketed"], values["micro-batch"])
 
 
 def _check_goes_with_mode(values: Mapping[str, Any], key: str, needed_by: str) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -19,11 +18,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from upsert.errors import ConfigurationError
-from upsert.managed.options import FORMAT, WriteOptions
+from upsert.managed.options import FORMAT, QUERY_ID, WriteOptions
 from upsert.managed.spark_schema import check_fits
 from upsert.store.table import StagedFiles, Table
-
-_QUERY_ID: Final = "sql.streaming.queryId"
 
 
 @dataclass(frozen=True)
@@ -49,11 +46,12 @@ class _Writer:
         self._uuid = table.uuid
         self._bucketed = options.bucketed
         self._overwrite = overwrite
+        self._micro_batch = options.micro_batch
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Stage one task's rows; publishes nothing. An attempt that fails leaves nothing that counts."""
         context = TaskContext.get()
-        query_id = context.getLocalProperty(_QUERY_ID) if context else None
+        query_id = context.getLocalProperty(QUERY_ID) if context else None
         batches = [batch for batch in iterator if batch.num_rows]
         if not batches:
             return TaskResult(query_id, None)
@@ -87,11 +85,11 @@ class _Writer:
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
-    """``df.write``: one commit, of kind append or overwrite."""
+    """``df.write``: one commit, of kind append or overwrite; that of a micro-batch counts once."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish what the tasks staged."""
-        self._publish(messages, None, None)
+        self._publish(messages, *(self._micro_batch or (None, None)))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove what the tasks staged, where it is sure that nobody published it."""

@@ -1,0 +1,78 @@
+"""What the planner decided about each aggregate over changes, and how its result is written (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from planner.aggregate_conditions import aggregations
+from planner.aggregate_nodes import Aggregate
+from planner.conditions import Refused, sources
+from planner.optimizer import Step, Trace
+from planner.plan import Watermark
+from planner.rules.replace_aggregate import replace_aggregate
+from planner.signed_sums import is_floating
+from planner.trees import walk
+from planner.words import without_ids
+
+
+@dataclass(frozen=True)
+class AggregateReport:
+    """How the query keeps one aggregate up to date.
+
+    Attributes:
+        aggregate: the aggregate in words: functions, groups and what it reads.
+        form: "signed sums" or "refused".
+        reason: why it is refused; None if it is not.
+        remedy: what to do about the reason.
+        notes: what its author should know: how it is written, what it keeps.
+    """
+
+    aggregate: str
+    form: str
+    reason: str | None = None
+    remedy: str | None = None
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [self.aggregate, f"  form: {self.form}", *(f"  {note}" for note in self.notes)]
+        if self.reason is not None:
+            lines += [f"  because {self.reason}", f"  remedy: {self.remedy}"]
+        return "\n".join(lines)
+
+
+def aggregate_reports(trace: Trace) -> Iterator[AggregateReport]:
+    """A report for each aggregate over changes, inner ones first."""
+    for step in trace.steps:
+        if step.rule == replace_aggregate.__name__ and isinstance(step.node, Aggregate):
+            yield _report(step, step.node)
+
+
+def _report(step: Step, node: Aggregate) -> AggregateReport:
+    match step.result:
+        case Refused(reason, remedy):
+            return AggregateReport(_in_words(node), "refused", reason, remedy)
+        case _:
+            return AggregateReport(_in_words(node), "signed sums", notes=tuple(_notes(node)))
+
+
+def _in_words(node: Aggregate) -> str:
+    functions = ", ".join(without_ids(function) for function in aggregations(node)) or "DISTINCT"
+    groups = ", ".join(without_ids(group.value) for group in node.groups)
+    return f"aggregate {functions} by ({groups}) over the changes of {sources(node)}"
+
+
+def _notes(node: Aggregate) -> Iterator[str]:
+    groups = ", ".join(without_ids(group.value) for group in node.groups)
+    key = f"the PRIMARY KEY ({groups})" if node.groups else "a PRIMARY KEY of a constant column"
+    yield f"written with catalog.write_changes into a table with {key}, in output mode update"
+    if node.groups:
+        yield "Spark's state has one row for each group, also for those that are gone"
+    else:
+        yield "the one row stays when no row is left, with counts of 0"
+    if any(isinstance(below, Watermark) for below in walk(node.child)):
+        yield "the watermark is left out: changes that come late count, and no group is ever forgotten"
+    floating = [f for f in aggregations(node) if f.name in ("Sum", "Average") and is_floating(f.types[0])]
+    if floating:
+        named = ", ".join(map(without_ids, floating))
+        yield f"{named}: a sum of DOUBLE rounds with every row that comes or goes; sum a DECIMAL to be exact"

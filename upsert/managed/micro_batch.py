@@ -1,0 +1,64 @@
+"""Streams in update mode into a managed table: what a Python sink cannot do, through ``foreachBatch``.
+
+The upserts of an aggregate change rows that went out before, which Spark gives to no Python sink. Each
+micro-batch is written as a batch that knows the query and its own number, so that the store takes it once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from upsert.errors import ConfigurationError
+from upsert.managed.options import FORMAT, QUERY_ID
+
+
+@dataclass(frozen=True)
+class WriteBatch:
+    """Writes one micro-batch; Spark calls it in the driver, for the same one again after a failure.
+
+    Attributes:
+        path: folder of the table.
+        buckets: how many tasks write, each the rows of one bucket.
+        bucket: Spark SQL for the bucket of a row; None where Spark cannot compute it.
+    """
+
+    path: str
+    buckets: int
+    bucket: str | None
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        """Write the rows of a micro-batch, unless an earlier call has.
+
+        Raises:
+            ConfigurationError: the call comes from no query, or its thread does not know which.
+        """
+        query = rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        if query is None:
+            raise ConfigurationError(
+                f"{FORMAT}: micro-batches of write_changes must be run by their query, in whose thread Spark "
+                "calls Python; leave PYSPARK_PIN_THREAD at its default, true"
+            )
+        grouped = by_bucket(rows, self.buckets, self.bucket)
+        writer = (
+            grouped.write.format(FORMAT).option("path", self.path).option("micro-batch", f"{query}:{batch}")
+        )
+        if self.bucket is not None:
+            writer = writer.option("bucketed", "true")
+        writer.mode("append").save()
+
+
+def write_in_update_mode(df: DataFrame, write: WriteBatch) -> DataStreamWriter:
+    """A writer of a stream whose rows replace those of earlier micro-batches."""
+    return df.writeStream.outputMode("update").foreachBatch(write)
+
+
+def by_bucket(rows: DataFrame, buckets: int, bucket: str | None) -> DataFrame:
+    """The rows with those of a bucket in one task, where Spark can compute the bucket."""
+    if bucket is None:
+        return rows
+    from pyspark.sql.functions import expr
+
+    return rows.repartitionById(buckets, expr(bucket).cast("int"))

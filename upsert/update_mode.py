@@ -1,0 +1,67 @@
+"""Which streams replace rows of earlier micro-batches, and what a table must be to take them (pure)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from upsert.errors import ConfigurationError
+from upsert.rowkind import ROW_KIND_COLUMN
+
+UPSERTS_MARK: Final = "upsert.upserts"
+"""Key of what is attached to the ``_row_kind`` of such a stream: JSON of an `UpsertKey`."""
+
+
+@dataclass(frozen=True)
+class UpsertKey:
+    """The columns by which rows of a stream of ``+U`` and ``-D`` replace each other.
+
+    Attributes:
+        keys: for each part of the key the columns that hold it; any of them will do.
+        constants: columns with one value in all rows; they may be part of a key, or all of it.
+
+    >>> UpsertKey.of_schema({"fields": [{"name": "n", "metadata": {}}]}) is None
+    True
+    """
+
+    keys: tuple[tuple[str, ...], ...]
+    constants: tuple[str, ...] = ()
+
+    @classmethod
+    def of_schema(cls, schema: dict[str, Any]) -> Self | None:
+        """The key of a stream in output mode update; None for any other stream.
+
+        Args:
+            schema: of the stream, as Spark has it in JSON.
+        """
+        kinds = [field for field in schema["fields"] if field["name"] == ROW_KIND_COLUMN]
+        mark = kinds[-1]["metadata"].get(UPSERTS_MARK) if kinds else None
+        return None if mark is None else cls.from_text(mark)
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """The inverse of `to_text`."""
+        found = json.loads(text)
+        return cls(tuple(tuple(names) for names in found["keys"]), tuple(found["constants"]))
+
+    def to_text(self) -> str:
+        """JSON of the key."""
+        return json.dumps({"keys": self.keys, "constants": self.constants})
+
+    def check_is_key(self, primary_key: Sequence[str], *, of: str) -> None:
+        """Make sure that a table replaces a row exactly where the stream does.
+
+        Raises:
+            ConfigurationError: the primary key has more columns than the stream's key, or fewer.
+        """
+        known = {name for names in self.keys for name in names} | set(self.constants)
+        is_whole = all(set(names) & set(primary_key) for names in self.keys)
+        if primary_key and is_whole and known.issuperset(primary_key):
+            return
+        wanted = ", ".join(names[0] if names else "?" for names in self.keys) or "a constant column"
+        raise ConfigurationError(
+            f"{of}: rows of an aggregate replace each other by ({wanted}), the table's PRIMARY KEY is "
+            f"({', '.join(primary_key)}); write them into a table with a PRIMARY KEY of the group columns"
+        )
