@@ -2,30 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
+from deltajoin.paths import Path
 from planner.conditions import Refused
-from planner.delta_join import DeltaJoin, tree_in_words
+from planner.delta_join import DeltaJoin, predicates_in_words, tree_in_words
+from planner.lookup_paths import lookup_paths
 from planner.optimizer import Step, Trace
-from planner.plan import Join
+from planner.plan import Join, Plan, RegularJoin
+from planner.rules.fall_back_to_regular_join import fall_back_to_regular_join
 from planner.rules.replace_join import replace_join
 from planner.settings import Settings
 from planner.trees import reads_changes, walk
 from planner.words import join_in_words
 
+_AUTO: Final = "fused"
+"""The physical form of a join of managed tables that was asked for none."""
+_CONSISTENCY: Final = {
+    "snapshot": "snapshot: lookups read the versions that the micro-batch moves between",
+    "latest": "latest: lookups read the newest rows",
+}
+
+
+@dataclass(frozen=True)
+class TableReport:
+    """One table of a delta join.
+
+    Attributes:
+        name: the table.
+        columns: those that are read.
+        where: filters of the store, in words; empty for none.
+        rows: about how many rows it has; None if unknown.
+        changed_rows: rows of its latest commit; None if unknown.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    where: str
+    rows: int | None
+    changed_rows: int | None
+
+    def __str__(self) -> str:
+        where = f" where {self.where}" if self.where else ""
+        rows = "" if self.rows is None else f", about {self.rows} rows"
+        return f"{self.name}({', '.join(self.columns)}){where}{rows}"
+
 
 @dataclass(frozen=True)
 class Lookups:
-    """How many rows a micro-batch looks up at most in each table: one for each row that changed elsewhere.
+    """How many keys a micro-batch looks up at most: what the path of each table comes to.
 
     Attributes:
-        by_change: rows of each table's latest commit; None if unknown.
-        limit: what no batch exceeds for any table, the first load included.
+        by_table: number of a table -> lookups for a batch with as many changes as its latest commit; None
+            where that is unknown.
+        limit: changes of each table that no batch exceeds, but for a first load in one batch.
     """
 
-    by_change: tuple[int | None, ...]
+    by_table: Mapping[int, int | None]
     limit: int
+
+    def __str__(self) -> str:
+        known = [count for count in self.by_table.values() if count is not None]
+        unknown = "" if len(known) == len(self.by_table) else ", and those for tables without commits"
+        return (
+            f"about {sum(known)} for the latest commits{unknown}; at most {self.limit} changes of each table"
+        )
 
 
 @dataclass(frozen=True)
@@ -34,19 +77,27 @@ class JoinReport:
 
     Attributes:
         join: the join in words: tables and condition.
-        form: physical form of a delta join; "spark" where Spark joins; "refused".
-        tree: how the delta join's tables are joined, by their numbers; None if it is none.
-        tables: its tables by number, with the columns and rows that are read.
+        form: of a delta join "fused", "shuffled" or "stateful"; "regular" where Spark joins signed rows;
+            "spark" where it joins rows; "refused".
+        tree: how the tables of a delta join are joined, by their numbers.
+        tables: its tables by number.
+        paths: what the changes of each table look up, in which order and by which index; tables in the order
+            in which they move from one version to the next.
+        consistency: which versions lookups read.
+        estimated_lookups: of a micro-batch; None if it is no delta join.
         refusals: why it is no delta join, and what to do about it; empty if it is one.
-        consistency: which versions lookups read; None if it is no delta join.
+        hints: what makes it dearer than it could be, and what to do about that.
     """
 
     join: str
     form: str
     tree: str | None = None
-    tables: tuple[str, ...] = ()
-    refusals: tuple[Refused, ...] = ()
+    tables: tuple[TableReport, ...] = ()
+    paths: tuple[Path, ...] = ()
     consistency: str | None = None
+    estimated_lookups: Lookups | None = None
+    refusals: tuple[Refused, ...] = ()
+    hints: tuple[str, ...] = ()
 
     @property
     def reason(self) -> str | None:
@@ -58,54 +109,116 @@ class JoinReport:
         """What to do about the first reason."""
         return self.refusals[0].remedy if self.refusals else None
 
+    @property
+    def indexes(self) -> Mapping[int, frozenset[str]]:
+        """Number of a table -> the indexes by which its rows are found."""
+        steps = [step for path in self.paths for step in path.steps]
+        return {
+            number: frozenset(step.index for step in steps if step.table == number)
+            for number in range(len(self.tables))
+        }
+
     def __str__(self) -> str:
         lines = [self.join]
-        if self.refusals:
+        if self.tree is None:
             lines.append(f"  form: {self.form}")
             for refused in self.refusals:
                 lines += [f"  because {refused.reason}", f"  remedy: {refused.remedy}"]
-        else:
-            lines += [
-                f"  form: delta join ({self.form})",
-                f"  tree: {self.tree}",
-                *(f"  t{number}: {table}" for number, table in enumerate(self.tables)),
-            ]
+            return "\n".join(lines)
+        lines += [f"  form: delta join ({self.form})", f"  consistency: {self.consistency}"]
+        lines.append(f"  tree: {self.tree}")
+        lines += [f"  t{number}: {table}" for number, table in enumerate(self.tables)]
+        for path in self.paths:
+            lines.append(f"  changes of t{path.table} {path.name}:")
+            lines += [f"    look up t{step.table} {step}" for step in path.steps]
+        lines.append(f"  lookups of a micro-batch: {self.estimated_lookups}")
+        lines += [f"  hint: {hint}" for hint in self.hints]
         return "\n".join(lines)
 
 
 def join_reports(trace: Trace, settings: Settings) -> Iterator[JoinReport]:
     """One report for each delta join and each join that is none, in the order of the plan."""
     final = {node.row_kind: node for node in walk(trace.after) if isinstance(node, DeltaJoin)}
-    steps = [step for step in trace.steps if step.rule == replace_join.__name__]
     handled = set()
-    for node, of_node in _by_node(steps):
-        if not isinstance(node, Join):
-            continue
-        name = join_in_words(node)
+    for join, results in _by_join(trace.steps):
+        name = join_in_words(join)
         handled.add(name)
-        refusals = tuple(step.result for step in of_node if isinstance(step.result, Refused))
+        refusals = tuple(result for result in results if isinstance(result, Refused))
         if refusals:
             yield JoinReport(name, "refused", refusals=refusals)
-        else:
-            results = (step.result for step in of_node if not isinstance(step.result, Refused))
-            parts = (part for result in results for part in walk(result))
-            made = next(part for part in parts if isinstance(part, DeltaJoin))
-            yield _rewritten(name, final[made.row_kind], settings)
+            continue
+        parts = [part for result in results if not isinstance(result, Refused) for part in walk(result)]
+        for part in parts:
+            if isinstance(part, DeltaJoin):
+                yield _delta_join(name, final.get(part.row_kind, part), settings)
+            elif isinstance(part, RegularJoin):
+                yield JoinReport(name, "regular", refusals=(Refused(part.reason, part.remedy),))
     for node in walk(trace.after):
         if isinstance(node, Join) and not reads_changes(node) and join_in_words(node) not in handled:
             yield _left_to_spark(node)
 
 
-def _by_node(steps: list[Step]) -> Iterator[tuple[object, list[Step]]]:
-    found: dict[int, list[Step]] = {}
+def _by_join(steps: Sequence[Step]) -> Iterator[tuple[Join, list[Plan | Refused]]]:
+    """Each join that a rule replaced or refused, with what came of it."""
+    names = (replace_join.__name__, fall_back_to_regular_join.__name__)
+    found: dict[int, tuple[Join, list[Plan | Refused]]] = {}
     for step in steps:
-        found.setdefault(id(step.node), []).append(step)
-    yield from ((of_node[0].node, of_node) for of_node in found.values())
+        if step.rule in names and isinstance(step.node, Join):
+            found.setdefault(id(step.node), (step.node, []))[1].append(step.result)
+    yield from found.values()
 
 
-def _rewritten(name: str, made: DeltaJoin, settings: Settings) -> JoinReport:
-    tables = tuple(map(str, made.tables))
-    return JoinReport(name, settings.physical, tree_in_words(made.tree), tables)
+def _delta_join(name: str, made: DeltaJoin, settings: Settings) -> JoinReport:
+    paths = lookup_paths(made)
+    tables = tuple(
+        TableReport(
+            one.table.name,
+            tuple(column.name for column in one.columns),
+            predicates_in_words(one.where),
+            one.table.rows,
+            one.table.changed_rows,
+        )
+        for one in made.tables
+    )
+    form = _AUTO if settings.physical == "auto" else settings.physical
+    return JoinReport(
+        name,
+        form,
+        tree_in_words(made.tree),
+        tables,
+        paths,
+        _CONSISTENCY[settings.consistency],
+        _lookups(made, paths),
+        hints=tuple(dict.fromkeys(_hints(made, paths, form))),
+    )
+
+
+def _lookups(join: DeltaJoin, paths: Sequence[Path]) -> Lookups:
+    limit = min(one.table.max_rows for one in join.tables)
+    by_table: dict[int, int | None] = {}
+    for path in paths:
+        changed = join.tables[path.table].table.changed_rows
+        keys, total = float(min(changed or 0, limit)), 0.0
+        for step in path.steps:
+            total += keys
+            keys *= max(1.0, step.rows)
+        by_table[path.table] = None if changed is None else round(total)
+    return Lookups(by_table, limit)
+
+
+def _hints(join: DeltaJoin, paths: Sequence[Path], form: str) -> Iterator[str]:
+    for step in (step for path in paths for step in path.steps):
+        table = join.tables[step.table].table
+        if table.buckets > 1 and not set(table.bucket_key) <= set(step.by):
+            yield (
+                f"each lookup in {table.name} by ({', '.join(step.by)}) searches all {table.buckets} buckets: "
+                f"the columns lack a part of the bucket key ({', '.join(table.bucket_key)})"
+            )
+    if form == "stateful":
+        yield (
+            "the stateful form has as many partitions as the session's spark.sql.shuffle.partitions says, 200 by "
+            "default, which costs seconds a batch; set it to the number of cores before the query starts"
+        )
 
 
 def _left_to_spark(join: Join) -> JoinReport:
