@@ -1,7 +1,8 @@
 """The delta join beside Spark's own stream-stream join while both sides grow: `python -m bench.join`.
 
 Prints a table, keeps the figures in `bench/results/join.json` and a plot in `bench/results/join.png`. Each
-system runs in processes of its own, one after the other, on the same rows; see `bench.join_systems`.
+system runs in processes of its own, one after the other, on the same rows; see `bench.join_systems`. First
+loads and backlogs are measured there too, latency in `bench.join_latency`. It takes 8 minutes.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table as Grid
 
+from bench.join_latency import CHANGES_A_SECOND
 from bench.join_systems import SYSTEMS
 
 RESULTS: Final = Path(__file__).parent / "results"
@@ -33,42 +36,68 @@ def main(
     rows: Annotated[int, typer.Option(help="rows a side that each step adds")] = 200_000,
     steps: Annotated[int, typer.Option(help="steps, so micro-batches that are timed")] = 8,
     systems: Annotated[str, typer.Option(help="which to run, separated by commas")] = ",".join(SYSTEMS),
+    latency_seconds: Annotated[int, typer.Option(help="how long latency is measured; 0: not at all")] = 40,
     results: Annotated[Path, typer.Option(help="folder for JSON and plot")] = RESULTS,
 ) -> None:
-    """Time micro-batches from first to last while both sides of a join grow."""
+    """Time micro-batches from first to last while both sides of a join grow; then first loads and latency."""
     measured = {name: run(name, rows, steps) for name in systems.split(",")}
-    report = {"about": about(rows, steps), "systems": measured, "summary": summary(measured)}
+    report: dict[str, Any] = {"about": about(rows, steps), "systems": measured, "summary": summary(measured)}
+    if latency_seconds:
+        report["latency"] = latency(latency_seconds)
     results.mkdir(parents=True, exist_ok=True)
     (results / "join.json").write_text(json.dumps(report, indent=1) + "\n")
-    plot(measured, results / "join.png")
+    plot(report, results / "join.png")
     console.print(grid(measured))
-    for line in findings(report["summary"]):
+    for line in findings(report):
         console.print(line)
 
 
 def run(name: str, rows: int, steps: int) -> dict[str, Any]:
-    """One system from an empty folder to its restart."""
+    """One system from an empty folder to its restart; of the fused join also what it does with a backlog."""
     result: dict[str, Any] = {"title": SYSTEMS[name].title, "steps": []}
+    phases = ("steps", "restart", "loads") if name == "fused" else ("steps", "restart")
     with tempfile.TemporaryDirectory(prefix=f"bench-join-{name}-") as folder:
-        for what in ("steps", "restart"):
-            for values in lines(what, name, folder, str(rows), str(steps)):
+        for what in phases:
+            for values in lines("bench.join_systems", what, name, folder, str(rows), str(steps)):
                 if "step" in values:
                     result["steps"].append(values)
-                    console.print(
-                        f"{result['title']}: {values['rows']:>9,} rows a side {values['seconds']:7.2f} s"
-                    )
+                    tell(result["title"], f"{values['rows']:>9,} rows a side", values["seconds"])
+                elif "load" in values:
+                    result.setdefault("loads", {})[values["load"]] = values
+                    tell(result["title"], values["load"].replace("_", " "), values["seconds"])
                 else:
                     result.update(values)
     return result
 
 
-def lines(*arguments: str) -> Iterator[dict[str, Any]]:
-    """What a system reports while it runs; its log is shown if it fails.
+def tell(title: str, what: str, seconds: float) -> None:
+    """One line of progress."""
+    console.print(f"{title}: {what} {seconds:7.2f} s")
+
+
+def latency(seconds: int) -> dict[str, Any]:
+    """Latency of the fused join at a steady rate of changes."""
+    console.print(f"delta join: latency at {CHANGES_A_SECOND:,} changes a second …")
+    with tempfile.TemporaryDirectory(prefix="bench-join-latency-") as folder:
+        (values,) = lines("bench.join_latency", folder, str(seconds))
+    found = values["latencies_ms"]
+    p50, p99 = (round(float(np.percentile(found, percent))) for percent in (50, 99))
+    return {
+        "changes_a_second": CHANGES_A_SECOND,
+        "p50_ms": p50,
+        "p99_ms": p99,
+        "max_ms": max(found),
+        **values,
+    }
+
+
+def lines(module: str, *arguments: str) -> Iterator[dict[str, Any]]:
+    """What a measurement reports while it runs; its log is shown if it fails.
 
     The JVM of a RocksDB query sometimes outlives its driver and keeps the pipe open, so the driver says
     itself that it is done, and whatever it has started is ended with it.
     """
-    command = [sys.executable, "-m", "bench.join_systems", *arguments]
+    command = [sys.executable, "-m", module, *arguments]
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
@@ -102,23 +131,35 @@ def about(rows: int, steps: int) -> dict[str, Any]:
 
 
 def summary(measured: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """First and last micro-batch of each system, and how the last one compares with the delta join's."""
+    """First and last micro-batch of each system, and how the last one compares with the fused join's."""
     found: dict[str, Any] = {}
     for name, result in measured.items():
         first, last = (result["steps"][i]["seconds"] for i in (0, -1))
         found[name] = {"first_seconds": first, "last_seconds": last, "growth": last / first}
-        if name != "delta" and "delta" in measured:
-            found[name]["times_delta_at_last"] = last / measured["delta"]["steps"][-1]["seconds"]
+        if name != "fused" and "fused" in measured:
+            found[name]["times_fused_at_last"] = last / measured["fused"]["steps"][-1]["seconds"]
     return found
 
 
-def findings(found: dict[str, Any]) -> Iterator[str]:
+def findings(report: dict[str, Any]) -> Iterator[str]:
     """The comparison in sentences."""
-    if "delta" in found:
-        yield f"The delta join's last micro-batch took {found['delta']['growth']:.2f} times its first."
+    found = report["summary"]
+    if "fused" in found:
+        yield f"The delta join's last micro-batch took {found['fused']['growth']:.2f} times its first."
     for name, values in found.items():
-        if "times_delta_at_last" in values:
-            yield f"{SYSTEMS[name].title}: {values['times_delta_at_last']:.1f} times as long at the last one."
+        if "times_fused_at_last" in values:
+            yield f"{SYSTEMS[name].title}: {values['times_fused_at_last']:.1f} times as long at the last one."
+    for values in report["systems"].get("fused", {}).get("loads", {}).values():
+        yield (
+            f"{values['load'].replace('_', ' ').capitalize()} of {values['rows']:,} rows a side: "
+            f"{values['seconds']:.1f} s in {values['micro_batches']} micro-batches."
+        )
+    if "latency" in report:
+        values = report["latency"]
+        yield (
+            f"Latency from commit to commit at {values['changes_a_second']:,} changes a second: "
+            f"p50 {values['p50_ms']} ms, p99 {values['p99_ms']} ms, longest {values['max_ms']} ms."
+        )
 
 
 def grid(measured: dict[str, dict[str, Any]]) -> Grid:
@@ -141,14 +182,15 @@ def grid(measured: dict[str, dict[str, Any]]) -> Grid:
     return table
 
 
-def plot(measured: dict[str, dict[str, Any]], path: Path) -> None:
-    """Seconds per micro-batch against rows a side, and the size of what is kept between micro-batches."""
+def plot(report: dict[str, Any], path: Path) -> None:
+    """Seconds per micro-batch against rows a side, what is kept between micro-batches, and latency."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, (times, sizes) = pyplot.subplots(1, 2, figsize=(11, 4), width_ratios=(2, 1))
+    measured = report["systems"]
+    figure, (times, sizes, waits) = pyplot.subplots(1, 3, figsize=(15, 4), width_ratios=(2, 1, 2))
     for result in measured.values():
         x = [step["rows"] / 1e6 for step in result["steps"]]
         times.plot(x, [step["seconds"] for step in result["steps"]], marker="o", label=result["title"])
@@ -158,6 +200,12 @@ def plot(measured: dict[str, dict[str, Any]], path: Path) -> None:
     sizes.barh(titles, [result["checkpoint_bytes"] / 1e6 for result in measured.values()])
     sizes.set(xscale="log", xlabel="checkpoint with state, MB")
     sizes.invert_yaxis()
+    if "latency" in report:
+        found = sorted(report["latency"]["latencies_ms"])
+        waits.plot(found, np.arange(1, len(found) + 1) / len(found) * 100)
+        waits.axhline(99, linestyle=":")
+        title = f"{report['latency']['changes_a_second']:,} changes a second"
+        waits.set(xlabel="ms from a change to its result", ylabel="% of commits", xlim=(0, None), title=title)
     figure.tight_layout()
     figure.savefig(path, dpi=120)
 

@@ -6,8 +6,11 @@ and only the history grows. Ids are scattered over 63 bits, so that no order of 
 
 The delta join reads them from two managed tables. Spark's own join gets them as Parquet files, its fastest
 source, two files a step and side, and has as many state partitions as there are cores. Both sides of a step
-are written between two triggers, `PACE_S` seconds apart, so that each step is one micro-batch for every
+are written between two triggers, so many seconds apart that each step is one micro-batch for every
 system; writing and waiting for the trigger are not timed, nor is the warm-up step.
+
+Two more measurements use the tables that the steps of a delta join leave: the first load, and a backlog, each
+read by one micro-batch and by several.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,7 +39,6 @@ from upsert.store.table import Table
 CORES: Final = 2
 WARM_UP_ROWS: Final = 1_000
 FILES_A_STEP: Final = CORES
-PACE_S: Final = 10
 _POLL_S: Final = 0.05
 _STATE: Final = "spark.sql.streaming.stateStore"
 _PROVIDERS: Final = "org.apache.spark.sql.execution.streaming.state"
@@ -55,12 +57,16 @@ SESSION_OPTIONS: Final = {
 
 @dataclass(frozen=True)
 class System:
-    """How a system takes its input, how it joins, and which session options it needs."""
+    """How a system takes its input, how it joins, and which session options it needs.
+
+    ``pace_s`` is the time between two triggers: longer than a step takes, with its writing.
+    """
 
     title: str
     write: Callable[[Path, pa.Table, pa.Table], None]
     join: Callable[[SparkSession, Path], DataFrame]
-    options: dict[str, str]
+    pace_s: int
+    options: dict[str, str] = field(default_factory=dict)
 
 
 def scattered(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -90,11 +96,20 @@ def write_tables(folder: Path, orders: pa.Table, events: pa.Table) -> None:
     Table.create(folder / "events", of_events, bucket, if_not_exists=True).write(events)
 
 
-def delta_join(spark: SparkSession, folder: Path) -> DataFrame:
+def spec_of(folder: Path, max_rows: int = 1_000_000) -> DeltaJoinSpec:
     """Our join of the two tables."""
     orders = Side(str(folder / "orders"), tuple(_ORDERS.names), ("order_id",))
     events = Side(str(folder / "events"), tuple(_EVENTS.names), ("order_id",))
-    return read_join(spark, DeltaJoinSpec.of("inner", orders, events, shards=CORES))
+    return DeltaJoinSpec.of("inner", orders, events, shards=CORES, max_rows_per_trigger=max_rows)
+
+
+def delta_join(physical: str) -> Callable[[SparkSession, Path], DataFrame]:
+    """Our join in one of its physical forms."""
+
+    def join(spark: SparkSession, folder: Path) -> DataFrame:
+        return read_join(spark, spec_of(folder), physical)
+
+    return join
 
 
 def write_files(folder: Path, orders: pa.Table, events: pa.Table) -> None:
@@ -120,17 +135,20 @@ def stream_stream_join(spark: SparkSession, folder: Path) -> DataFrame:
 
 
 SYSTEMS: Final = {
-    "delta": System("delta join (shuffled)", write_tables, delta_join, {}),
+    "fused": System("delta join", write_tables, delta_join("fused"), 3),
+    "shuffled": System("delta join, shuffled", write_tables, delta_join("shuffled"), 4),
     "rocksdb": System(
         "Spark's join, RocksDB state",
         write_files,
         stream_stream_join,
+        10,
         {f"{_STATE}.providerClass": f"{_PROVIDERS}.RocksDBStateStoreProvider"},
     ),
     "memory": System(
         "Spark's join, in-memory state",
         write_files,
         stream_stream_join,
+        8,
         {f"{_STATE}.providerClass": f"{_PROVIDERS}.HDFSBackedStateStoreProvider"},
     ),
 }
@@ -185,7 +203,7 @@ def measure(system: System, folder: Path, rows: int, steps: int) -> None:
     """Runs the warm-up and every step; prints one line of JSON for each step."""
     spark = session(system)
     system.write(folder, *step_rows(0, WARM_UP_ROWS))
-    query = start(system, spark, folder, PACE_S)
+    query = start(system, spark, folder, system.pace_s)
     batches = Micro(query)
     batches.finished(WARM_UP_ROWS)
     for step in range(steps):
@@ -213,6 +231,36 @@ def measure_restart(system: System, folder: Path, rows: int, steps: int) -> None
     query.stop()
 
 
+def measure_loads(system: System, folder: Path, rows: int, steps: int) -> None:
+    """The first load of the tables, and all but their first step as a backlog: in one go and in several."""
+    spark = session(system)
+    everything, limited = spec_of(folder, 1 << 40), spec_of(folder, rows)
+    done = json.loads((folder / "checkpoint" / "offsets" / "1").read_text().splitlines()[-1])
+    # the first of them also warms the session up
+    for name, spec, options in (
+        ("warm_up", limited, {"first_load": "batch"}),
+        ("first_load_batch", limited, {"first_load": "batch"}),
+        ("first_load_micro_batches", limited, {"first_load": "micro-batches"}),
+        ("backlog_batch", everything, {"start": done}),
+        ("backlog_micro_batches", limited, {"start": done}),
+    ):
+        began = time.perf_counter()
+        counted = read_join(spark, spec, **options).observe("emitted", sf.count(sf.lit(1)).alias("rows"))
+        writer = counted.writeStream.format("noop").option("checkpointLocation", str(folder / name))
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+        batches = [p for p in query.recentProgress if p.numInputRows]
+        report(
+            {
+                "load": name,
+                "seconds": time.perf_counter() - began,
+                "micro_batches": len(batches),
+                "emitted": sum(p.observedMetrics["emitted"].rows for p in batches),
+                "rows": steps * rows,
+            }
+        )
+
+
 def size(folder: Path) -> int:
     """Sum of the sizes of all files in a folder."""
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
@@ -230,6 +278,6 @@ def report(values: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     what, name, folder, rows, steps = sys.argv[1:]
-    run = {"steps": measure, "restart": measure_restart}[what]
+    run = {"steps": measure, "restart": measure_restart, "loads": measure_loads}[what]
     run(SYSTEMS[name], Path(folder), int(rows), int(steps))
     report({"done": True})
