@@ -8,18 +8,19 @@ from deltajoin.tree import columns_of as columns_of_tree
 from planner.chain import chain_of
 from planner.delta_join import DeltaJoin
 from planner.expressions import columns_of
-from planner.plan import Filter, Plan, Project, Watermark, Wrapper
+from planner.plan import Filter, Output, Plan, Project, RegularJoin, Watermark, Wrapper
 from planner.settings import Settings
 from planner.trees import expressions, with_children
 
 
 def prune_columns(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
-    """Drop what a Project does not use from the Project or the delta join below it.
+    """Drop what a Project does not use from the Project, the delta join or the regular join below it.
 
-    Spark prunes columns too, but not into the rows that come from Python. Works downwards: a Project that
-    was pruned asks for less. What the tree of a delta join compares is always read.
+    Spark prunes columns too, but neither into the rows that come from Python, nor from what a regular join
+    keeps in its state. Works downwards: a Project that was pruned asks for less. What the tree of a delta
+    join compares is always read.
     """
-    if not isinstance(node, Project) or not isinstance(chain_of(node).leaf, DeltaJoin):
+    if not isinstance(node, Project) or not isinstance(chain_of(node).leaf, DeltaJoin | RegularJoin):
         return None
     pruned = _pruned(node.child, columns_of(*expressions(node)))
     return None if pruned is node.child else with_children(node, [pruned])
@@ -35,8 +36,16 @@ def _pruned(plan: Plan, needed: frozenset[int]) -> Plan:
         case DeltaJoin():
             slim = _slim(plan, needed)
             return plan if slim == plan else slim
+        case RegularJoin(left, right, condition):
+            used = needed | columns_of(condition)
+            return with_children(plan, [_chosen(left, used), _chosen(right, used)])
         case _:
             return plan
+
+
+def _chosen(plan: Plan, needed: frozenset[int]) -> Plan:
+    kept = [column for column in plan.columns if column.id in needed or column.is_row_kind]
+    return plan if len(kept) == len(plan.columns) else Project(plan, tuple(map(Output.of, kept)))
 
 
 def _slim(join: DeltaJoin, needed: frozenset[int]) -> DeltaJoin:

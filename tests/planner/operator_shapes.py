@@ -10,7 +10,7 @@ def _sql(text: str) -> Shape:
     return lambda spark, _: spark.sql(text)
 
 
-def _prices(spark: SparkSession) -> DataFrame:
+def prices(spark: SparkSession) -> DataFrame:
     rows = [(i, "pqr"[i % 3], float(i)) for i in (1, 2, 3, 5, 5, 11)]
     return spark.createDataFrame(rows, "id BIGINT, grade STRING, fee DOUBLE")
 
@@ -52,17 +52,19 @@ PASSED: dict[str, Shape] = {
     "DISTINCT with the key": _sql("SELECT DISTINCT order_id, note FROM orders"),
     "dropDuplicates by the key": lambda _, t: t["shelves"].dropDuplicates(["shop", "product"]),
     "static rows": lambda spark, t: (
-        t["orders"].join(_prices(spark), F.expr("product_id = id")).select("order_id", "grade", "fee")
+        t["orders"].join(prices(spark), F.expr("product_id = id")).select("order_id", "grade", "fee")
     ),
     "static rows, all changes kept": lambda spark, t: (
-        t["orders"].join(_prices(spark), F.expr("product_id = id"), "left").select("order_id", "grade")
+        t["orders"].join(prices(spark), F.expr("product_id = id"), "left").select("order_id", "grade")
     ),
     "static rows on the left": lambda spark, t: (
-        _prices(spark).join(t["products"], F.expr("product_id = id"), "right").select("name", "fee")
+        prices(spark).join(t["products"], F.expr("product_id = id"), "right").select("name", "fee")
     ),
-    "static rows decide": lambda spark, t: t["orders"].join(_prices(spark), F.expr("product_id = id"), "semi"),
+    "static rows decide": lambda spark, t: (
+        t["orders"].join(prices(spark), F.expr("product_id = id"), "semi").select("order_id", "note")
+    ),
     "static rows decide otherwise": lambda spark, t: (
-        t["orders"].join(_prices(spark), F.expr("product_id = id"), "anti").select("order_id")
+        t["orders"].join(prices(spark), F.expr("product_id = id"), "anti").select("order_id")
     ),
     "static rows in sql": _sql(
         "SELECT * FROM (SELECT order_id, product_id FROM orders) o JOIN prices p ON o.product_id = p.id"
@@ -70,7 +72,7 @@ PASSED: dict[str, Shape] = {
     "static rows above a join": lambda spark, t: (
         t["orders"]
         .join(t["products"], "product_id")
-        .join(_prices(spark), F.expr("product_id = id"), "left")
+        .join(prices(spark), F.expr("product_id = id"), "left")
         .select("order_id", "name", "grade")
     ),
 }

@@ -23,6 +23,7 @@ from planner.plan import (
     Output,
     Plan,
     Project,
+    RegularJoin,
     Relation,
     Union,
     Watermark,
@@ -153,6 +154,10 @@ def _make(line: str, inputs: Sequence[Plan], types: dict[int, str]) -> Plan:
             on = _Parser(condition, types).expr() if condition else None
             join = Join(inputs[0], inputs[1], kind, on, ())
             return with_children(join, [replace(inputs[0]), inputs[1]])
+        case "RegularJoin":
+            row_kind, _, on = rest.partition(" ON ")
+            columns = _Parser(row_kind, types).column(), _Parser(on, types).expr()
+            return RegularJoin(inputs[0], inputs[1], columns[1], columns[0], "", "")
         case "Union":
             return Union(tuple(inputs))
         case "Generate":

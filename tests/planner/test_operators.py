@@ -1,4 +1,4 @@
-"""Queries with unions, generators, static rows and Spark's own join, against the same over the tables' snapshots."""
+"""Queries with unions, generators, static rows and Spark's own join, against the same over snapshots."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import planner
-from tests.planner.operator_shapes import PASSED, REGULAR, _prices
+from tests.planner.operator_shapes import PASSED, REGULAR, prices
 from tests.planner.shapes import Shape
 from tests.planner.test_queries import Rows, Warehouse, change_everything, check, in_one, new_warehouse
 from upsert.rowkind import RowKind
@@ -18,9 +18,11 @@ pytestmark = pytest.mark.spark
 SHAPES = PASSED | REGULAR
 
 
-def results_of(shapes: Mapping[str, Shape], warehouse: Warehouse, folder: Path) -> dict[str, tuple[Rows, Rows]]:
+def results_of(
+    shapes: Mapping[str, Shape], warehouse: Warehouse, folder: Path
+) -> dict[str, tuple[Rows, Rows]]:
     """Net rows of optimized queries after a first load and a round of changes; rows of the same in batch."""
-    _prices(warehouse.spark).createOrReplaceTempView("prices")
+    prices(warehouse.spark).createOrReplaceTempView("prices")
     changes = warehouse.changes()
     optimized = {
         title: planner.optimize(shape(warehouse.spark, changes), shards=1) for title, shape in shapes.items()
@@ -62,7 +64,7 @@ def test_rows_are_those_of_a_batch(title: str, results: dict[str, tuple[Rows, Ro
 
 @pytest.fixture(scope="module")
 def warehouse(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
-    _prices(spark).createOrReplaceTempView("prices")
+    prices(spark).createOrReplaceTempView("prices")
     return new_warehouse(spark, tmp_path_factory.mktemp("warehouse"))
 
 
