@@ -4,6 +4,7 @@ from deltajoin.checkpoint import reached
 from deltajoin.errors import BrokenPayloadError, CheckpointMismatchError
 from deltajoin.latest.api import lookup_delta_join, upsert_key_of
 from deltajoin.latest.sides import with_lookup
+from deltajoin.lookup_join import lookup_join
 from deltajoin.metrics import LookupMetrics, metrics
 from deltajoin.source import register
 from deltajoin.spec import DeltaJoinSpec, Side
@@ -16,6 +17,7 @@ __all__ = [
     "LookupMetrics",
     "Side",
     "lookup_delta_join",
+    "lookup_join",
     "metrics",
     "reached",
     "read_join",
