@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Self
 
 from upsert.errors import ConfigurationError
@@ -21,6 +21,9 @@ class UpsertKey:
     Attributes:
         keys: for each part of the key the columns that hold it; any of them will do.
         constants: columns with one value in all rows; they may be part of a key, or all of it.
+        of: what gives the rows, for messages.
+        is_append: whether the stream is one of output mode append all the same: each micro-batch has new
+            rows only, and any sink takes them.
 
     >>> UpsertKey.of_schema({"fields": [{"name": "n", "metadata": {}}]}) is None
     True
@@ -28,10 +31,12 @@ class UpsertKey:
 
     keys: tuple[tuple[str, ...], ...]
     constants: tuple[str, ...] = ()
+    of: str = "an aggregate"
+    is_append: bool = False
 
     @classmethod
     def of_schema(cls, schema: dict[str, Any]) -> Self | None:
-        """The key of a stream in output mode update; None for any other stream.
+        """The key of a stream that replaces rows; None for any other stream.
 
         Args:
             schema: of the stream, as Spark has it in JSON.
@@ -44,11 +49,12 @@ class UpsertKey:
     def from_text(cls, text: str) -> Self:
         """The inverse of `to_text`."""
         found = json.loads(text)
-        return cls(tuple(tuple(names) for names in found["keys"]), tuple(found["constants"]))
+        keys = tuple(tuple(names) for names in found["keys"])
+        return cls(keys, tuple(found["constants"]), found["of"], found["is_append"])
 
     def to_text(self) -> str:
         """JSON of the key."""
-        return json.dumps({"keys": self.keys, "constants": self.constants})
+        return json.dumps(asdict(self))
 
     def check_is_key(self, primary_key: Sequence[str], *, of: str) -> None:
         """Make sure that a table replaces a row exactly where the stream does.
@@ -62,6 +68,6 @@ class UpsertKey:
             return
         wanted = ", ".join(names[0] if names else "?" for names in self.keys) or "a constant column"
         raise ConfigurationError(
-            f"{of}: rows of an aggregate replace each other by ({wanted}), the table's PRIMARY KEY is "
-            f"({', '.join(primary_key)}); write them into a table with a PRIMARY KEY of the group columns"
+            f"{of}: rows of {self.of} replace each other by ({wanted}), the table's PRIMARY KEY is "
+            f"({', '.join(primary_key)}); write them into a table with a PRIMARY KEY of these columns"
         )

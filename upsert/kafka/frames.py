@@ -95,7 +95,8 @@ def write_changes(df: DataFrame, table: KafkaTable) -> DataStreamWriter:
         )
     if (key := UpsertKey.of_schema(df.schema.jsonValue())) is not None:
         key.check_is_key(table.primary_key, of=table.name)
-        return write_upsert(df, table)
+        if not key.is_append:
+            return write_upsert(df, table)
     distribution = distribution_of(table, df)
     return distribution.of(df).writeStream.format(distribution.format).options(**distribution.options)
 

@@ -80,7 +80,8 @@ def write_changes(df: DataFrame, path: str) -> DataStreamWriter:
     expression = bucket_expression(table)
     if (key := UpsertKey.of_schema(df.schema.jsonValue())) is not None:
         key.check_is_key(table.schema.primary_key, of=f"table {table.name!r}")
-        return write_in_update_mode(df, WriteBatch(table.path, table.options.bucket, expression))
+        if not key.is_append:
+            return write_in_update_mode(df, WriteBatch(table.path, table.options.bucket, expression))
     grouped = by_bucket(df, table.options.bucket, expression)
     writer = grouped.writeStream.format(FORMAT).option("path", table.path)
     return writer if expression is None else writer.option("bucketed", "true")
