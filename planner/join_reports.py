@@ -65,10 +65,8 @@ class Lookups:
 
     def __str__(self) -> str:
         known = [count for count in self.by_table.values() if count is not None]
-        unknown = "" if len(known) == len(self.by_table) else ", and those for tables without commits"
-        return (
-            f"about {sum(known)} for the latest commits{unknown}; at most {self.limit} changes of each table"
-        )
+        about = f"about {sum(known)} for" if len(known) == len(self.by_table) else "unknown for some of"
+        return f"{about} the latest commits; at most {self.limit} changes of each table"
 
 
 @dataclass(frozen=True)
@@ -211,13 +209,13 @@ def _hints(join: DeltaJoin, paths: Sequence[Path], form: str) -> Iterator[str]:
         table = join.tables[step.table].table
         if table.buckets > 1 and not set(table.bucket_key) <= set(step.by):
             yield (
-                f"each lookup in {table.name} by ({', '.join(step.by)}) searches all {table.buckets} buckets: "
-                f"the columns lack a part of the bucket key ({', '.join(table.bucket_key)})"
+                f"each lookup in {table.name} by ({', '.join(step.by)}) searches all its {table.buckets} "
+                f"buckets: these columns lack a part of the bucket key ({', '.join(table.bucket_key)})"
             )
     if form == "stateful":
         yield (
-            "the stateful form has as many partitions as the session's spark.sql.shuffle.partitions says, 200 by "
-            "default, which costs seconds a batch; set it to the number of cores before the query starts"
+            "the stateful form has as many partitions as the session's spark.sql.shuffle.partitions says, "
+            "200 by default, which costs seconds a batch; set it to the number of cores before the start"
         )
 
 

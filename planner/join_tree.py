@@ -234,6 +234,7 @@ class _Reader:
         on, rest = self.keys_between(one, other, parts, columns)
         if not on:
             self.faults.append(_no_keys(self.names(left.visible), self.names(right.visible), parts))
+            rest = ()
         what = f"the condition of the {join_in_words(join)}"
         where = tuple(found for part in rest if (found := self.condition(part, columns, what)) is not None)
         self.push(rest, columns, _decided_by(kind, one, other))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from deltajoin.paths import Path, paths_of, unreachable
+from deltajoin.paths import Path, Unreachable, paths_of, unreachable
 from deltajoin.tree import Node, flattened
 from planner.conditions import Refused
 from planner.delta_join import DeltaJoin
@@ -18,10 +18,11 @@ from planner.sources import ManagedTable
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of the tables of a join when it is planned."""
+    """What is known of the tables of a join when it is planned; indexes that are `assumed` are not there."""
 
     tables: Sequence[ManagedTable]
     selected: Sequence[tuple[str, ...]]
+    assumed: frozenset[tuple[int, tuple[str, ...]]] = frozenset()
 
     def name(self, table: int) -> str:
         """Its name."""
@@ -29,7 +30,8 @@ class Facts:
 
     def index_for(self, table: int, columns: Sequence[str]) -> str | None:
         """What serves a lookup by these columns."""
-        return index_within(self.tables[table].schema, set(columns))
+        found = index_within(self.tables[table].schema, set(columns))
+        return "INDEX" if found is None and (table, tuple(columns)) in self.assumed else found
 
     def rows_per_key(self, table: int, columns: Sequence[str]) -> float:
         """How many rows a lookup is expected to bring for one value of these columns: 1 if unknown."""
@@ -50,16 +52,24 @@ def lookup_paths(join: DeltaJoin) -> tuple[Path, ...]:
 def lacking_indexes(tree: Node, tables: Sequence[ManagedTable]) -> Iterator[Refused]:
     """What stands in the way of the lookups of a join: one refusal for each index that lacks."""
     selected = [tuple(column.name for column in table.schema.columns) for table in tables]
-    for lookup in unreachable(flattened(tree), Facts(tables, selected)):
-        columns = ", ".join(lookup.by)
-        if not columns:
-            yield Refused(
-                f"no equality leads from {lookup.driver_name!r} to {lookup.name!r}",
-                "join on equal columns; any other condition may come in addition",
-            )
-            continue
-        yield Refused(
-            f"no index of {lookup.name!r} lies within the join columns ({columns}), by which changes of "
-            f"{lookup.driver_name!r} find its rows",
-            f"add INDEX ({columns}) to {lookup.name}",
+    assumed: frozenset[tuple[int, tuple[str, ...]]] = frozenset()
+    # a path tells the first index that it lacks; with that one it would tell the next
+    while found := unreachable(flattened(tree), Facts(tables, selected, assumed)):
+        for lookup in found:
+            yield _lacking(lookup)
+        if not all(lookup.by for lookup in found):
+            return
+        assumed |= {(lookup.table, lookup.by) for lookup in found}
+
+
+def _lacking(lookup: Unreachable) -> Refused:
+    columns = ", ".join(lookup.by)
+    if not columns:
+        return Refused(
+            f"no equality leads from {lookup.driver_name!r} to {lookup.name!r}",
+            "join on equal columns; any other condition may come in addition",
         )
+    return Refused(
+        f"no index of {lookup.name!r} lies within its join columns ({columns})",
+        f"add INDEX ({columns}) to {lookup.name}",
+    )
