@@ -1,0 +1,189 @@
+"""A batch endpoint for tests: an aiohttp server in a process of its own, told over HTTP how to behave.
+
+``PUT /tables/T?keys=a,b`` takes rows as Arrow IPC, ``POST /lookup/T`` answers as `deltajoin.lookup.http_json`
+describes, ``PUT /behaviour`` says how, ``GET /seen`` tells what it was asked since then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+from aiohttp import web
+
+from deltajoin.lookup.distinct import comparable
+from tests.helpers import REPOSITORY
+from upsert.formats.base import FormatContext
+from upsert.formats.json import FORMAT
+from upsert.formats.timestamps import TimestampStandard
+
+JSON = {"timestamp-format.standard": TimestampStandard.ISO, "encode.decimal-as-plain-number": True}
+
+
+class BatchEndpoint:
+    """A running endpoint, and what a test says to it."""
+
+    def __init__(self) -> None:
+        self._tables = 0
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.deltajoin.lookup.batch_endpoint"],
+            cwd=REPOSITORY,
+            stdin=subprocess.PIPE,  # its end is the end of the server
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self.port = int(self._process.stdout.readline())
+        self.address = f"http://127.0.0.1:{self.port}"
+
+    def serve(self, rows: pa.Table, keys: Sequence[str]) -> str:
+        """The URL under which these rows can be looked up by these keys."""
+        self._tables += 1
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema) as writer:
+            writer.write_table(rows)
+        self._send("PUT", f"/tables/{self._tables}?keys={','.join(keys)}", sink.getvalue().to_pybytes())
+        return f"{self.address}/lookup/{self._tables}"
+
+    def behave(self, **behaviour: Any) -> None:
+        """How to answer from now on; see `Server.behaviour`."""
+        self._send("PUT", "/behaviour", json.dumps(behaviour).encode())
+
+    def seen(self) -> dict[str, Any]:
+        """Requests since the last ``behave``: their number, most at a time, the last one's headers, sizes."""
+        found: dict[str, Any] = json.loads(self._send("GET", "/seen"))
+        return found
+
+    def _send(self, method: str, path: str, body: bytes | None = None) -> bytes:
+        request = urllib.request.Request(f"{self.address}{path}", body, method=method)
+        with urllib.request.urlopen(request, timeout=30) as response:
+            content: bytes = response.read()
+        return content
+
+    def stop(self) -> None:
+        self._process.communicate()
+        assert self._process.returncode == 0
+
+
+class Server:
+    """The other side of `BatchEndpoint`.
+
+    Attributes:
+        behaviour: ``latency_s``: of each request. ``first``: ``[status, headers, body]`` of the first
+            requests, a body of None is the true one. ``cut``: end the connection within the body.
+            ``last``: ``[key, n]``: a request with this key is answered after n others.
+    """
+
+    def __init__(self) -> None:
+        self.tables: dict[str, tuple[list[str], dict[bytes, list[str]]]] = {}
+        self.begin({})
+
+    def begin(self, behaviour: dict[str, Any]) -> None:
+        self.behaviour = behaviour
+        self.requests = self.answered = self.in_flight = self.most_in_flight = 0
+        self.sizes: list[int] = []
+        self.asked: list[str] = []
+        self.connections: set[Any] = set()
+        self.headers: dict[str, str] = {}
+
+    async def put_table(self, request: web.Request) -> web.Response:
+        rows = pa.ipc.open_stream(await request.read()).read_all()
+        keys = request.query["keys"].split(",")
+        columns = {name: comparable(rows[name].combine_chunks()) for name in keys}
+        texts = encoded(pa.table(columns))
+        of_key: dict[bytes, list[str]] = {}
+        usable = [None not in row.values() for row in rows.select(keys).to_pylist()]
+        for key, row, is_usable in zip(texts, encoded(rows), usable, strict=True):
+            if is_usable:
+                of_key.setdefault(canonical(json.loads(key)), []).append(row.decode())
+        self.tables[request.match_info["name"]] = (keys, of_key)
+        return web.Response()
+
+    async def put_behaviour(self, request: web.Request) -> web.Response:
+        self.begin(await request.json())
+        return web.Response()
+
+    async def get_seen(self, _: web.Request) -> web.Response:
+        return web.json_response(
+            {
+                "requests": self.requests,
+                "most_in_flight": self.most_in_flight,
+                "sizes": self.sizes,
+                "asked": self.asked,
+                "connections": len(self.connections),
+                "headers": self.headers,
+            }
+        )
+
+    async def lookup(self, request: web.Request) -> web.StreamResponse:
+        self.in_flight += 1
+        self.requests += 1
+        number = self.requests
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        try:
+            return await self.answer(request, number)
+        finally:
+            self.in_flight -= 1
+
+    async def answer(self, request: web.Request, number: int) -> web.StreamResponse:
+        asked = await request.json()
+        keys, of_key = self.tables[request.match_info["name"]]
+        assert all(list(key) == keys for key in asked["keys"])
+        texts = [canonical(key) for key in asked["keys"]]
+        self.sizes.append(len(texts))
+        self.asked += [text.decode() for text in texts]
+        self.connections.add(request.transport.get_extra_info("peername") if request.transport else None)
+        self.headers = dict(request.headers)
+        await asyncio.sleep(self.behaviour.get("latency_s", 0))
+        last, others = self.behaviour.get("last", (None, 0))
+        while last in [text.decode() for text in texts] and self.answered < others:
+            await asyncio.sleep(0.005)
+        self.answered += 1
+        body = f'{{"results":[{",".join("[" + ",".join(of_key.get(text, [])) + "]" for text in texts)}]}}'
+        status, headers = 200, {}
+        if number <= len(self.behaviour.get("first", ())):
+            status, headers, other = self.behaviour["first"][number - 1]
+            body = body if other is None else other
+        if self.behaviour.get("cut"):
+            cut = web.StreamResponse(headers={"Content-Length": str(len(body) + 10)})
+            await cut.prepare(request)
+            await cut.write(body.encode())
+            assert request.transport is not None
+            request.transport.close()
+            return cut
+        return web.Response(status=status, headers=headers, body=body.encode())
+
+
+def encoded(rows: pa.Table) -> list[bytes]:
+    texts: list[bytes] = FORMAT.encoder(FormatContext(rows.schema, JSON)).encode(rows).to_pylist()
+    return texts
+
+
+def canonical(key: Any) -> bytes:
+    return json.dumps(key, sort_keys=True).encode()
+
+
+async def serve() -> None:
+    server = Server()
+    application = web.Application(client_max_size=1 << 30)
+    application.router.add_put("/tables/{name}", server.put_table)
+    application.router.add_put("/behaviour", server.put_behaviour)
+    application.router.add_get("/seen", server.get_seen)
+    application.router.add_post("/lookup/{name}", server.lookup)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    print(runner.addresses[0][1], flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    await runner.cleanup()
+
+
+if __name__ == "__main__":
+    asyncio.run(serve())

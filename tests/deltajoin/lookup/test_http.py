@@ -1,0 +1,303 @@
+"""Lookups over HTTP: the contract against a real server, and every way in which an endpoint can fail."""
+
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from deltajoin.errors import LookupFailedError, LookupUnavailableError
+from deltajoin.lookup import HttpLookup, LookupSource, RequestLimits
+from deltajoin.lookup.batch import Lookups
+from deltajoin.lookup.contract import LookupContract, ask
+from tests.deltajoin.lookup.batch_endpoint import BatchEndpoint
+from upsert.errors import ConfigurationError, SchemaError
+
+USERS = pa.table({"id": [1, 2, 3], "name": ["ann", "bob", "cy"]})
+QUICK = RequestLimits(attempts=3, first_wait_s=0.0, max_wait_s=0.0)
+OK = (200, {}, None)
+
+
+class TestHttpLookup(LookupContract):
+    @pytest.fixture(autouse=True)
+    def _endpoint(self, endpoint: BatchEndpoint) -> None:
+        self.endpoint = endpoint
+
+    def make(self, rows: pa.Table, keys: Sequence[str]) -> LookupSource:
+        return HttpLookup(self.endpoint.serve(rows, keys), rows.schema, keys)
+
+    def make_silent(self, rows: pa.Table, keys: Sequence[str]) -> LookupSource:
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            port = unused.getsockname()[1]
+        return HttpLookup(f"http://127.0.0.1:{port}/", rows.schema, keys, limits=RequestLimits(attempts=1))
+
+
+def users(endpoint: BatchEndpoint, **arguments: Any) -> HttpLookup:
+    return HttpLookup(endpoint.serve(USERS, ["id"]), USERS.schema, ["id"], **{"limits": QUICK, **arguments})
+
+
+def outcome(source: HttpLookup, ids: Sequence[int] = (1, 2)) -> list[Any]:
+    """For each key the names that were found, or the failure."""
+    answer = ask(source, pa.table({"id": ids}))
+    names: list[Any] = [answer.failures.get(at, []) for at in range(len(ids))]
+    for at, name in zip(answer.positions.tolist(), answer.rows["name"].to_pylist(), strict=True):
+        names[at].append(name)
+    return names
+
+
+def failure(source: HttpLookup) -> LookupFailedError:
+    """Why both keys failed."""
+    first, second = outcome(source)
+    assert first is second
+    assert isinstance(first, LookupFailedError)
+    return first
+
+
+# requests
+
+
+def test_keys_are_cut_into_requests_that_are_in_flight_together(endpoint: BatchEndpoint) -> None:
+    endpoint.behave(latency_s=0.02)
+    source = users(endpoint, limits=RequestLimits(keys_per_request=5, requests=4))
+    assert outcome(source, list(range(100)))[:4] == [[], ["ann"], ["bob"], ["cy"]]
+    seen = endpoint.seen()
+    assert (seen["sizes"], seen["most_in_flight"], seen["connections"]) == ([5] * 20, 4, 4)
+
+
+def test_a_key_is_sent_once_however_often_it_is_asked_for(endpoint: BatchEndpoint) -> None:
+    assert outcome(users(endpoint), [2, 2, 1, 2]) == [["bob"], ["bob"], ["ann"], ["bob"]]
+    assert sorted(endpoint.seen()["asked"]) == ['{"id": 1}', '{"id": 2}']
+
+
+def test_connections_serve_one_batch_after_the_other(endpoint: BatchEndpoint) -> None:
+    lookups = Lookups(users(endpoint, limits=RequestLimits(requests=1)))
+    for _ in range(5):
+        lookups.answer(pa.table({"id": [1]}))
+    lookups.close()
+    assert (endpoint.seen()["requests"], endpoint.seen()["connections"]) == (5, 1)
+
+
+def test_headers_are_sent_and_not_shown(endpoint: BatchEndpoint) -> None:
+    endpoint.behave(first=[(401, {}, "who are you?")])
+    source = users(endpoint, headers={"Authorization": "Bearer s3cr3t", "X-Team": "joins"})
+    assert str(failure(source)).endswith(
+        "the endpoint refused the credentials, 401 Unauthorized: 'who are you?'; see 'headers'"
+    )
+    assert endpoint.seen()["headers"]["Authorization"] == "Bearer s3cr3t"
+    assert endpoint.seen()["headers"]["X-Team"] == "joins"
+    assert "s3cr3t" not in repr(source)
+    assert "s3cr3t" not in repr(source.headers)
+
+
+# what is tried again
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
+def test_a_status_that_may_pass_is_tried_again(endpoint: BatchEndpoint, status: int) -> None:
+    endpoint.behave(first=[(status, {}, ""), (status, {}, "")])
+    assert outcome(users(endpoint)) == [["ann"], ["bob"]]
+    assert endpoint.seen()["requests"] == 3
+
+
+def test_attempts_are_limited(endpoint: BatchEndpoint) -> None:
+    endpoint.behave(first=[(503, {}, "later")] * 9)
+    found = failure(users(endpoint))
+    assert isinstance(found, LookupUnavailableError)
+    assert "must answer with status 200, got 503 Service Unavailable: 'later'" in str(found)
+    assert endpoint.seen()["requests"] == 3
+
+
+def test_the_endpoint_says_when_to_come_back(endpoint: BatchEndpoint) -> None:
+    endpoint.behave(first=[(429, {"Retry-After": "3600"}, "")])
+    lookups = Lookups(users(endpoint), timeout_s=0.3)
+    found = lookups.answer(pa.table({"id": [1]}))[0].failures[0]
+    lookups.close()
+    assert isinstance(found, LookupUnavailableError)
+    assert "1 attempts did not" in str(found)
+    assert endpoint.seen()["requests"] == 1
+
+
+def test_a_reply_that_is_cut_off_is_tried_again(endpoint: BatchEndpoint) -> None:
+    endpoint.behave(cut=True)
+    assert isinstance(failure(users(endpoint)), LookupUnavailableError)
+    assert endpoint.seen()["requests"] == 3
+
+
+def test_a_slow_request_is_ended_and_tried_again(endpoint: BatchEndpoint) -> None:
+    endpoint.behave(latency_s=30)
+    found = failure(users(endpoint, limits=RequestLimits(timeout_s=0.1, attempts=2, first_wait_s=0.0)))
+    assert isinstance(found, LookupUnavailableError)
+    assert endpoint.seen()["requests"] == 2
+
+
+def test_a_slow_key_holds_no_other_up(endpoint: BatchEndpoint) -> None:
+    """With two requests at a time the others overtake it: it is answered only after all of them."""
+    endpoint.behave(last=['{"id": 1}', 9])
+    limits = RequestLimits(keys_per_request=1, requests=2, timeout_s=20.0, attempts=1)
+    assert outcome(users(endpoint, limits=limits), range(1, 11))[:3] == [["ann"], ["bob"], ["cy"]]
+    assert endpoint.seen()["most_in_flight"] == 2
+
+
+def test_a_key_that_waits_for_its_next_try_holds_no_other_up(endpoint: BatchEndpoint) -> None:
+    """With one request at a time the others take its turn while it waits."""
+    endpoint.behave(first=[(503, {"Retry-After": "1"}, "")])
+    limits = RequestLimits(keys_per_request=1, requests=1)
+    assert outcome(users(endpoint, limits=limits), [1, 2, 3]) == [["ann"], ["bob"], ["cy"]]
+    assert endpoint.seen()["asked"] == ['{"id": 1}', '{"id": 2}', '{"id": 3}', '{"id": 1}']
+
+
+# what is not
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (400, "must answer with status 200, got 400 Bad Request: 'no'"),
+        (403, "refused the credentials, 403 Forbidden: 'no'"),
+        (404, "must answer with status 200, got 404 Not Found: 'no'"),
+        (204, "must answer with status 200, got 204 No Content: ''"),
+    ],
+)
+def test_other_statuses_fail_at_once(endpoint: BatchEndpoint, status: int, message: str) -> None:
+    endpoint.behave(first=[(status, {}, "no")])
+    found = failure(users(endpoint))
+    assert type(found) is LookupFailedError
+    assert message in str(found)
+    assert endpoint.seen()["requests"] == 1
+
+
+def test_redirects_are_not_followed(endpoint: BatchEndpoint) -> None:
+    endpoint.behave(first=[(307, {"Location": f"{endpoint.address}/lookup/1"}, "")])
+    assert "it redirects to" in str(failure(users(endpoint)))
+    assert endpoint.seen()["requests"] == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("<html>", "the reply must be JSON, it is not valid JSON"),
+        ("[" * 300, "the reply must be JSON, it is nested deeper than 200 levels"),
+        ("[]", "the reply must be an object whose 'results' are 2, one for each key, got b'[]'"),
+        (
+            '{"results": [[]]}',
+            "the reply must be an object whose 'results' are 2, one for each key, got 1 results",
+        ),
+        ('{"results": {}}', "the reply must be an object whose 'results' are 2"),
+    ],
+)
+def test_a_reply_must_have_the_form(endpoint: BatchEndpoint, body: str, message: str) -> None:
+    endpoint.behave(first=[(200, {}, body)])
+    found = failure(users(endpoint))
+    assert type(found) is LookupFailedError
+    assert message in str(found)
+    assert f"HttpLookup {endpoint.address}/lookup/" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ('[{"id": 1, "name": ["x"], "age": 3}]', None),
+        (
+            '[{"id": "one", "name": "x"}]',
+            "a row of the reply must fit the schema: field 'id': 'one' is no BIGINT",
+        ),
+        ('[{"id": 1.5, "name": "x"}]', "field 'id': 1.5 is no BIGINT"),
+        ('[{"id": 1}]', "field 'name': is missing"),
+        ("[7]", "a row of the reply must fit the schema: 7 is no object"),
+        ("null", "a result must be an array of rows, or an object with 'error', got null"),
+        ('{"error": "shard 3 is lost"}', 'the endpoint reports for the key: "shard 3 is lost"'),
+        (
+            '[{"id": 2, "name": "x"}]',
+            "rows must equal the key that they answer, byte by byte; the key {'id': 1}",
+        ),
+    ],
+)
+def test_what_is_wrong_with_one_result_is_a_failure_of_that_key(
+    endpoint: BatchEndpoint, result: str, message: str | None
+) -> None:
+    endpoint.behave(first=[(200, {}, f'{{"results": [{result}, [{{"name": "bob", "id": 2}}]]}}')])
+    first, second = outcome(users(endpoint))
+    assert second == ["bob"]
+    if message is None:
+        assert first == ['["x"]']
+    else:
+        assert type(first) is LookupFailedError
+        assert message in str(first)
+    assert endpoint.seen()["requests"] == 1
+
+
+def test_only_the_keys_that_may_succeed_are_asked_for_again(endpoint: BatchEndpoint) -> None:
+    results = '[{"error": "later", "retry": true}, [{"id": 2, "name": "bob"}], {"error": "never"}]'
+    endpoint.behave(first=[(200, {}, f'{{"results": {results}}}')])
+    first, second, third = outcome(users(endpoint), [1, 2, 3])
+    assert (first, second, type(third)) == (["ann"], ["bob"], LookupFailedError)
+    assert endpoint.seen()["sizes"] == [3, 1]
+
+
+def test_a_column_may_be_missing_where_that_is_agreed(endpoint: BatchEndpoint) -> None:
+    endpoint.behave(first=[(200, {}, '{"results": [[{"id": 1}], []]}')])
+    assert outcome(users(endpoint, missing_is_null=True)) == [[None], []]
+
+
+def test_a_reply_that_is_too_large_is_not_read(endpoint: BatchEndpoint) -> None:
+    endpoint.behave(first=[(200, {}, " " * 1_000_000)])
+    found = failure(users(endpoint, max_reply_bytes=100_000))
+    assert type(found) is LookupFailedError
+    assert "a reply must have at most 100000 bytes, it has more" in str(found)
+
+
+@pytest.fixture
+def babbling_port() -> Iterator[int]:
+    """The port of a server that answers everything with bytes that are no HTTP."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(1 << 16)
+                    connection.sendall(b"\x00\xffSMTP ready\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+    thread.join()
+
+
+def test_what_is_no_http_is_unavailable(babbling_port: int) -> None:
+    source = HttpLookup(f"http://127.0.0.1:{babbling_port}/", USERS.schema, ["id"], limits=QUICK)
+    found = failure(source)
+    assert isinstance(found, LookupUnavailableError)
+    assert "check that it runs and can be reached from here" in str(found)
+
+
+def test_a_connection_that_must_be_secure_and_is_not_fails(babbling_port: int) -> None:
+    source = HttpLookup(f"https://127.0.0.1:{babbling_port}/", USERS.schema, ["id"], limits=QUICK)
+    assert "HttpLookup https://127.0.0.1" in str(failure(source))
+
+
+# values
+
+
+@pytest.mark.parametrize("url", ["localhost:80/x", "ftp://host/x", "http:///x", ""])
+def test_the_url_must_be_one(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="url must be like 'https://host/path'"):
+        HttpLookup(url, USERS.schema, ["id"])
+
+
+def test_columns_must_have_a_form_in_json() -> None:
+    schema = pa.schema({"id": pa.int64(), "m": pa.map_(pa.int64(), pa.string())})
+    with pytest.raises(SchemaError, match="a MAP in JSON must have a key of type STRING"):
+        HttpLookup("http://host/", schema, ["id"])
+
+
+def test_certificates_must_be_readable(tmp_path: Any) -> None:
+    with pytest.raises(ConfigurationError, match="ca_file must be a PEM file of certificates"):
+        ask(HttpLookup("https://host/", USERS.schema, ["id"], ca_file=str(tmp_path)), USERS.select(["id"]))
