@@ -1,7 +1,7 @@
 """A driver that keeps a join in a third table, for tests that kill it or give it several executors.
 
-`python join_script.py SPEC_FILE SINK CHECKPOINT` changes the tables three times, joins after each time, and
-prints each micro-batch that it has finished. Started again after a crash, it goes on where it was.
+`python join_script.py SPEC_FILE SINK CHECKPOINT FORM` changes the tables three times, joins after each time,
+and prints each micro-batch that it has finished. Started again after a crash, it goes on where it was.
 """
 
 import sys
@@ -35,14 +35,14 @@ def change_tables(spec: DeltaJoinSpec, number: int) -> None:
         Table.open(side.path).write(changes, writer_id="script", transaction=number)
 
 
-def main(spec_file: str, sink: str, checkpoint: str) -> None:
+def main(spec_file: str, sink: str, checkpoint: str, form: str) -> None:
     spark = SparkSession.builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     spec = DeltaJoinSpec.from_json(Path(spec_file).read_text())
     seen = -1
     for number in range(ROUNDS):
         change_tables(spec, number)
-        writer = write_changes(read_join(spark, spec), sink).option("checkpointLocation", checkpoint)
+        writer = write_changes(read_join(spark, spec, form), sink).option("checkpointLocation", checkpoint)
         query = writer.trigger(availableNow=True).start()
         while query.isActive:
             progress = query.lastProgress

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -16,11 +16,12 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from deltajoin import DeltaJoinSpec, Side, read_join
+from deltajoin import CheckpointMismatchError, DeltaJoinSpec, Side, reached, read_join
 from tests.deltajoin.cases import halves, load
 from tests.deltajoin.memory_tables import Rows, signed
 from tests.deltajoin.steps import joined_by, multiset_of
 from tests.helpers import LOCAL_CLUSTER, changelog, run_spark_script, spark_script
+from upsert.errors import ConfigurationError
 from upsert.schema import TableSchema
 from upsert.store.table import Table
 
@@ -40,8 +41,9 @@ def make_tables(folder: Path) -> tuple[Table, Table, DeltaJoinSpec]:
     return orders, products, DeltaJoinSpec.of("inner", left, right, shards=2)
 
 
+FORMS = ("fused", "shuffled", "stateful")
 Sink = Callable[[DataFrame, int], None]
-Run = Callable[[DeltaJoinSpec, Sink], None]
+Run = Callable[..., None]
 
 
 class Collected:
@@ -61,19 +63,27 @@ class Collected:
     @property
     def total(self) -> Rows:
         """The sum of all micro-batches."""
-        total: Rows = Counter()
-        for emitted in self.batches.values():
-            total.update(emitted)
-        return Counter({row: weight for row, weight in total.items() if weight})
+        return total([self])
+
+
+def total(sinks: Iterable[Collected]) -> Rows:
+    """The sum of all micro-batches of several queries."""
+    rows: Rows = Counter()
+    for sink in sinks:
+        for emitted in sink.batches.values():
+            rows.update(emitted)
+    return Counter({row: weight for row, weight in rows.items() if weight})
 
 
 @pytest.fixture
 def run(spark: SparkSession, tmp_path: Path) -> Run:
-    """Runs a join until it has read all that is there, always with the same checkpoint."""
+    """Runs a join until it has read all that is there, with the same checkpoint unless told otherwise."""
 
-    def run(spec: DeltaJoinSpec, sink: Sink) -> None:
-        writer = read_join(spark, spec).writeStream.foreachBatch(sink)
-        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    def run(
+        spec: DeltaJoinSpec, sink: Sink, form: str = "auto", checkpoint: str = "checkpoint", **options: Any
+    ) -> None:
+        writer = read_join(spark, spec, form, **options).writeStream.foreachBatch(sink)
+        query = writer.option("checkpointLocation", str(tmp_path / checkpoint)).start()
         try:
             query.processAllAvailable()
         finally:
@@ -88,25 +98,78 @@ def truth(spec: DeltaJoinSpec) -> Rows:
     return joined_by(spec, left, right)
 
 
-def test_restarted_and_replayed_stream_is_the_join(run: Run, tmp_path: Path) -> None:
-    """Both sides change between restarts; once the crash comes before Spark has logged the batch as done."""
+@pytest.mark.parametrize(("form", "other"), [("fused", "shuffled"), ("shuffled", "fused")])
+def test_restarted_and_replayed_stream_is_the_join(run: Run, tmp_path: Path, form: str, other: str) -> None:
+    """The form changes at each restart; once the crash came before Spark had logged the batch as done."""
     orders, products, spec = make_tables(tmp_path)
     sink = Collected()
     orders.write(changelog(ORDERS.arrow, "+I 1 7 a", "+I 2 8 b", "+I 3 NULL c", "+I 4 7 d"))
     products.write(changelog(PRODUCTS.arrow, "+I 7 apple", "+I 9 pear"))
-    run(spec, sink)
+    run(spec, sink, form)
     assert sink.total == truth(spec)
-    orders.write(changelog(ORDERS.arrow, "-D 1 7 a", "+U 2 9 b", "+U 4 7 dd"))
-    products.write(changelog(PRODUCTS.arrow, "+U 7 apricot", "-D 9 pear", "+I 8 plum"))
-    run(spec, sink)
+    change(orders, products)
+    run(spec, sink, other)
     assert sink.total == truth(spec)
     last = max(sink.batches)
     for log in (tmp_path / "checkpoint" / "commits").glob(f"*{last}*"):
         log.unlink()
     orders.write(changelog(ORDERS.arrow, "+I 5 8 e"))
-    run(replace(spec, shards=3, max_rows_per_trigger=1), sink)
+    run(replace(spec, shards=3, max_rows_per_trigger=1), sink, form)
     assert sink.replayed == [last]
     assert sink.total == truth(spec)
+
+
+def change(orders: Table, products: Table) -> None:
+    """Changes of all kinds on both sides."""
+    orders.write(changelog(ORDERS.arrow, "-D 1 7 a", "+U 2 9 b", "+U 4 7 dd"))
+    products.write(changelog(PRODUCTS.arrow, "+U 7 apricot", "-D 9 pear", "+I 8 plum"))
+
+
+def test_a_new_checkpoint_goes_on_where_another_one_is(run: Run, spark: SparkSession, tmp_path: Path) -> None:
+    """For Spark lets no query begin or end to be stateful; nothing is missed, and nothing comes twice."""
+    orders, products, spec = make_tables(tmp_path)
+    sinks = [Collected() for _ in range(3)]
+    orders.write(changelog(ORDERS.arrow, "+I 1 7 a", "+I 2 8 b", "+I 4 7 d"))
+    products.write(changelog(PRODUCTS.arrow, "+I 7 apple", "+I 9 pear"))
+    run(spec, sinks[0], "shuffled")
+    start = reached(spark, str(tmp_path / "checkpoint"), spec)
+    change(orders, products)
+    run(spec, sinks[1], "stateful", "second", start=start)
+    orders.write(changelog(ORDERS.arrow, "-D 4 7 dd", "+I 5 8 e"))
+    run(spec, sinks[1], "stateful", "second", start=start)
+    assert total(sinks) == truth(spec)
+    start = reached(spark, str(tmp_path / "second"), spec)
+    products.write(changelog(PRODUCTS.arrow, "-D 8 plum"))
+    run(spec, sinks[2], "fused", "third", start=start)
+    assert all(sink.batches for sink in sinks)
+    assert total(sinks) == truth(spec)
+
+
+def test_a_checkpoint_is_gone_on_from_only_when_it_is_finished_and_the_joins_own(
+    run: Run, spark: SparkSession, tmp_path: Path
+) -> None:
+    orders, products, spec = make_tables(tmp_path)
+    orders.write(changelog(ORDERS.arrow, "+I 1 7 a"))
+    products.write(changelog(PRODUCTS.arrow, "+I 7 apple"))
+    checkpoint = str(tmp_path / "checkpoint")
+    with pytest.raises(CheckpointMismatchError, match="planned is none, finished is none"):
+        reached(spark, checkpoint, spec)
+    run(spec, Collected())
+    narrow = replace(spec.tables[0], select=("id", "product"))
+    other = replace(spec, tables=(narrow, spec.tables[1]))
+    with pytest.raises(CheckpointMismatchError, match="must have this join once, it has: orders"):
+        reached(spark, checkpoint, other)
+    (tmp_path / "checkpoint" / "commits" / "0").unlink()
+    with pytest.raises(CheckpointMismatchError, match="planned is 0, finished is none"):
+        reached(spark, checkpoint, spec)
+
+
+def test_unknown_forms_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    _, _, spec = make_tables(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"physical must be one of auto, fused.*got 'fast'"):
+        read_join(spark, spec, "fast")
+    with pytest.raises(ConfigurationError, match=r"first_load must be one of .*got 'never'"):
+        read_join(spark, spec, first_load="never")
 
 
 @pytest.mark.parametrize("name", ["equal_keys_without_primary_key", "delete_on_both_sides"])
@@ -119,7 +182,8 @@ def test_cases_run_as_streams(name: str, run: Run, tmp_path: Path) -> None:
         assert sink.total == case.truth()
 
 
-def test_every_column_type_comes_through(run: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", FORMS)
+def test_every_column_type_comes_through(run: Run, tmp_path: Path, form: str) -> None:
     """Exact values, where a detour over pandas would make floats of integers, and NULL of NaN."""
     value = pa.struct([pa.field("n", pa.int32()), pa.field("words", pa.list_(pa.string()))])
     schema = TableSchema.of(
@@ -164,7 +228,8 @@ def test_every_column_type_comes_through(run: Run, tmp_path: Path) -> None:
     left, right = (Side(table.path, schema.names, ("id",)) for table in tables)
     seen: list[dict[str, Any]] = []
     # collected as Arrow: Python's own rows cannot hold the year 9999 in every time zone
-    run(DeltaJoinSpec.of("inner", left, right), lambda frame, _: seen.extend(frame.toArrow().to_pylist()))
+    spec = DeltaJoinSpec.of("inner", left, right)
+    run(spec, lambda frame, _: seen.extend(frame.toArrow().to_pylist()), form)
     wanted = tables[0].snapshot().scan().to_pylist()
     for emitted, row in zip(sorted(seen, key=lambda r: r["t0_id"]), wanted, strict=True):
         for prefix in ("t0_", "t1_"):
@@ -208,21 +273,30 @@ def kill_with_children(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
-def test_sink_equals_the_join_although_the_driver_was_killed(tmp_path: Path) -> None:
+LONG_FORMS = [
+    "fused",
+    pytest.param("shuffled", marks=pytest.mark.long),
+    pytest.param("stateful", marks=pytest.mark.long),
+]
+
+
+@pytest.mark.parametrize("form", LONG_FORMS)
+def test_sink_equals_the_join_although_the_driver_was_killed(tmp_path: Path, form: str) -> None:
     spec, arguments = prepared(tmp_path, max_rows=200)
-    process = spark_script(SCRIPT, *arguments)
+    process = spark_script(SCRIPT, *arguments, form)
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("finished 1"):
             break
     kill_with_children(process)
-    run_spark_script(SCRIPT, *arguments)
+    run_spark_script(SCRIPT, *arguments, form)
     assert rows_in(arguments[1], spec) == truth(spec)
     assert truth(spec).total() > 50
 
 
-def test_sink_equals_the_join_on_several_executors(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", LONG_FORMS)
+def test_sink_equals_the_join_on_several_executors(tmp_path: Path, form: str) -> None:
     spec, arguments = prepared(tmp_path, max_rows=1000)
-    run_spark_script(SCRIPT, *arguments, master=LOCAL_CLUSTER)
+    run_spark_script(SCRIPT, *arguments, form, master=LOCAL_CLUSTER)
     assert rows_in(arguments[1], spec) == truth(spec)
     assert truth(spec).total() > 50
