@@ -18,6 +18,9 @@ from enum import Enum
 from itertools import count
 from typing import Final
 
+import pyarrow as pa
+
+from deltajoin.condition_types import check_is_condition
 from deltajoin.expressions import Condition, Ref, conjunction, refs_of
 from deltajoin.spec import MAX_TABLES
 from deltajoin.tree import Inner, Leaf, Node, On, Outer, Where, null_supplied, visible
@@ -34,6 +37,7 @@ from planner.sources import ManagedTable
 from planner.stack import Chained, Joined, Raw, Staged
 from planner.translate import NotTranslatableError, translated
 from planner.words import join_in_words
+from upsert.errors import ConfigurationError
 
 
 class Place(Enum):
@@ -331,11 +335,19 @@ class _Reader:
 
     def condition(self, condition: Expr, columns: Mapping[int, Expr], what: str) -> Condition | None:
         try:
-            return translated(_substituted(condition, columns), self.refs)
+            found = translated(_substituted(condition, columns), self.refs)
+            check_is_condition(found, self.type_of)
         except NotTranslatableError as cause:
             reason = f"{what} must hold inside the delta join, which cannot evaluate {cause}"
-            self.faults.append(Refused(reason, _COMPUTE))
-            return None
+        except ConfigurationError as cause:
+            reason = f"{what} must hold inside the delta join: {cause}"
+        else:
+            return found
+        self.faults.append(Refused(reason, _COMPUTE))
+        return None
+
+    def type_of(self, ref: Ref) -> pa.DataType:
+        return table_of(self.tables[ref.table]).schema.type_of(ref.column)
 
     def push(self, conditions: Sequence[Expr], columns: Mapping[int, Expr], tables: frozenset[int]) -> None:
         """Let the store leave out the rows of these tables that fail a condition."""
