@@ -24,7 +24,7 @@ class Changes:
     """Changes of one side: its selected columns with ``_row_kind`` last, and the join keys among them."""
 
     rows: pa.Table
-    keys: tuple[str, ...]
+    keys: tuple[str, ...] = ()
 
     @property
     def images(self) -> pa.Table:
@@ -84,11 +84,19 @@ def consolidated(changes: Changes) -> Changes:
     sign = changes.signs
     if not len(sign) or np.all(sign == sign[0]):
         return changes
-    codes = codes_of_rows(changes.images)
-    net = weights(codes, sign, int(codes.max()) + 1)
-    # Of each code, the first |net| rows of the net's own sign stay.
-    stays = _rank_within(codes * 2 + (sign < 0)) < net[codes] * sign
+    stays = stay_after_netting(codes_of_rows(changes.images), sign)
     return changes if stays.all() else changes.take(np.flatnonzero(stays))
+
+
+def stay_after_netting(codes: Ints, sign: Signs) -> npt.NDArray[np.bool_]:
+    """Of each code, the first |net| rows of the net's own sign.
+
+    >>> stay_after_netting(np.array([0, 0, 0, 1]), np.array([1, -1, 1, -1], np.int8)).tolist()
+    [True, False, False, True]
+    """
+    net = weights(codes, sign, int(codes.max()) + 1)
+    stays: npt.NDArray[np.bool_] = _rank_within(codes * 2 + (sign < 0)) < net[codes] * sign
+    return stays
 
 
 def _rank_within(groups: Ints) -> Ints:

@@ -59,7 +59,7 @@ def codes_of_keys(columns: Sequence[pa.Array]) -> Ints:
     """
     codes = _codes(_comparable(columns[0]))
     for column in columns[1:]:
-        codes = _paired(codes, _codes(_comparable(column)))
+        codes = paired(codes, _codes(_comparable(column)))
     return codes
 
 
@@ -84,8 +84,12 @@ def _codes(column: pa.Array) -> Ints:
     return _numpy(column.dictionary_encode(null_encoding="encode").indices)
 
 
-def _paired(first: Ints, second: Ints) -> Ints:
-    """Codes of pairs of codes; dense, so that the next pairing cannot overflow."""
+def paired(first: Ints, second: Ints) -> Ints:
+    """Codes of pairs of codes; dense, so that the next pairing cannot overflow.
+
+    >>> paired(np.array([0, 0, 1]), np.array([5, 6, 5])).tolist()
+    [0, 1, 2]
+    """
     width = int(second.max()) + 1 if len(second) else 1
     return _codes(pa.array(first * width + second))
 

@@ -1,144 +1,214 @@
-"""What a delta join of two tables emits when they move from A0, B0 to A1, B1 (pure).
+"""What a delta join emits when its tables move from old to new versions (pure).
 
-    A1 ⋈ B1 − A0 ⋈ B0  =  ΔA ⋈ B1  +  A0 ⋈ ΔB
+With the tables in some order, and table k moving while those before it are new and those after it old,
 
-Changes are signed rows, weights multiply, and nothing is counted twice: A's changes meet B at its new
-version, B's changes meet A at its *old* one. Deletes on both sides, updates that move a row to another
-join key and equal rows in a table without primary key need no rule of their own.
+    T(new …) − T(old …)  =  Σ_k  T(…, new_k, old …) − T(…, old_k, old …)
 
-The two terms can cancel only where both sides changed under one join key with opposite signs: an update
-there takes a pair away in one term and brings it back in the other. Such *contested* keys go to
-`deltajoin.contested`; all others are emitted as they match.
+holds for any tree T of joins, since each term's old part is the next one's new part. With one table moving,
+its changes go up the tree and look the others up: see `deltajoin.deltas`. Deletes anywhere, updates of join
+keys, NULL keys and equal rows in tables without primary key need no rule of their own.
 
-Memory holds the changes, the rows that one lookup brought, and one batch of output.
+Two paths may emit the same row with opposite signs. Rows of which that cannot be excluded (`deltajoin.marks`)
+are held back until all paths have run, and cancel then; all others leave at once. Where all joins share
+one key, this is done for a bounded number of keys at a time, so memory holds the changes, the rows that one
+lookup brought, one piece of output, and the held rows of some keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from deltajoin import contested
-from deltajoin.changes import Changes, Signs, shared_key_codes
+from deltajoin.bundles import Bundle, Marks
+from deltajoin.cancel import net
+from deltajoin.changes import KINDS, Changes
+from deltajoin.deltas import Match, World
 from deltajoin.key_chunks import KeyChunks
-from deltajoin.pairs import equal_pairs
-from deltajoin.row_codes import Ints
-from deltajoin.spec import output_name
+from deltajoin.marks import ChangedKeys, opposes
+from deltajoin.paths import TableFacts, delta_of, moving_order
+from deltajoin.plans import Delta
+from deltajoin.row_codes import codes_of_keys, key_columns
+from deltajoin.shards import Split
+from deltajoin.spec import DeltaJoinSpec, output_name, present_name
+from deltajoin.tree import Node, Outer, flattened, nodes
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.store.hashing import one_array
 
-Match = Callable[[pa.Table], tuple[Ints, pa.Table]]
-"""A lookup at a pinned version: distinct keys -> (for each row found, which key it matches; the rows)."""
+__all__ = ["OUTPUT_ROWS", "Join", "Match", "evaluate", "output_schema"]
 
 OUTPUT_ROWS: Final = 65_536
-Mask = npt.NDArray[np.bool_]
+ROUND_ROWS: Final = 65_536
+"""Changed rows from which on keys are done a bounded number at a time."""
 
 
 @dataclass(frozen=True)
-class JoinTypes:
-    """Arrow types of a join: those in which each pair of keys is compared, and the output's schema."""
+class Join:
+    """A tree with all that follows from it, its tables' schemas and their indexes.
 
-    keys: tuple[pa.DataType, ...]
-    output: pa.Schema
-
-
-def output_schema(left: pa.Schema, right: pa.Schema) -> pa.Schema:
-    """The output's columns: those that the sides select, prefixed and nullable, and ``_row_kind`` last.
-
-    >>> output_schema(pa.schema({"a": pa.int64()}), pa.schema({"a": pa.int32()})).names
-    ['t0_a', 't1_a', '_row_kind']
+    Args:
+        tree: the flattened tree.
+        schemas: rows of each table as the join carries them.
+        visible: tables that come out.
+        present: tables with a flag.
+        output: schema of the output.
+        plans: the plan of each table, in the order in which they move.
+        split: how the work is cut.
     """
-    fields = [
-        pa.field(output_name(number, field.name), field.type)
-        for number, schema in enumerate((left, right))
-        for field in schema
+
+    tree: Node
+    schemas: tuple[pa.Schema, ...]
+    visible: tuple[int, ...]
+    present: tuple[int, ...]
+    output: pa.Schema
+    plans: tuple[tuple[int, Delta], ...]
+    split: Split
+
+    @classmethod
+    def of(cls, spec: DeltaJoinSpec, schemas: Sequence[pa.Schema], split: Split, facts: TableFacts) -> Self:
+        """The join of a spec.
+
+        Raises:
+            SchemaError: a path needs a lookup that no index serves.
+        """
+        tree = flattened(spec.tree)
+        plans = tuple((table, delta_of(tree, table, facts)) for table in moving_order(tree))
+        output = output_schema(spec, schemas)
+        return cls(tree, tuple(schemas), spec.visible, spec.present, output, plans, split)
+
+    @property
+    def is_inner(self) -> bool:
+        """Whether there are only INNER joins."""
+        return not any(isinstance(node, Outer) for node in nodes(self.tree))
+
+
+def output_schema(spec: DeltaJoinSpec, schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """The output's columns, all nullable: those of the visible tables, the flags, and ``_row_kind`` last."""
+    of_tables = [
+        pa.field(output_name(table, field.name), field.type)
+        for table in spec.visible
+        for field in schemas[table]
     ]
-    return pa.schema([*fields, pa.field(ROW_KIND_COLUMN, pa.string())])
+    flags = [pa.field(present_name(table), pa.bool_()) for table in spec.present]
+    return pa.schema([*of_tables, *flags, pa.field(ROW_KIND_COLUMN, pa.string())])
 
 
-def inner_join(
-    left: Changes,
-    right: Changes,
-    match_left_old: Match,
-    match_right_new: Match,
-    types: JoinTypes,
+def evaluate(
+    join: Join,
+    changes: Sequence[Changes],
+    old: Sequence[Match],
+    new: Sequence[Match],
     *,
     output_rows: int = OUTPUT_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """Net signed rows of the join for one step of both tables, in batches of bounded size.
+    """Net signed rows of the join for one step of all tables, in batches of bounded size.
+
+    For one shard: pass the changes that ``join.split`` gives it, and lookups cut by ``Split.cut_lookup``.
 
     Args:
-        left: consolidated changes of A.
-        right: consolidated changes of B.
-        match_left_old: rows of A0 that match keys of B, with A's selected columns.
-        match_right_new: rows of B1 that match keys of A, with B's selected columns.
-        types: types of the keys and of the output.
+        join: what to join.
+        changes: of each table, consolidated.
+        old: lookups in each table before the step.
+        new: lookups in each table after it.
         output_rows: rows of a batch at most.
 
     Yields:
-        Batches of exactly ``types.output``. The kind of a row is that of the changed row that drove it. A
-        NULL key matches nothing. Over all batches, no row comes with both signs.
+        Batches of exactly ``join.output``. The kind of a row is that of the changed row that drove it, or
+        ``+I`` and ``-D`` for rows that a change of others' matches brings. Over all batches, no row comes
+        with both signs.
     """
-    left_mask, right_mask = _contested(left, right, types)
-    for changes, mask, match, is_left in (
-        (left, left_mask, match_right_new, True),
-        (right, right_mask, match_left_old, False),
-    ):
-        plain = changes.take(np.flatnonzero(~mask)) if mask.any() else changes
-        for driving, found, kinds in _driven(plain, match, types, output_rows):
-            yield _batch(types.output, *((driving, found) if is_left else (found, driving)), kinds)
-    if left_mask.any():
-        a, b = left.take(np.flatnonzero(left_mask)), right.take(np.flatnonzero(right_mask))
-        net = contested.net_pairs(a, b, match_left_old, match_right_new, types.keys, output_rows)
-        for left_rows, right_rows, kinds in net:
-            yield _batch(types.output, left_rows, right_rows, kinds)
-
-
-def _contested(left: Changes, right: Changes, types: JoinTypes) -> tuple[Mask, Mask]:
-    """For each row of both sides, whether its key was changed by both with opposite signs."""
-    a, b = left.signs, right.signs
-    if not len(a) or not len(b) or (np.all(a == a[0]) and np.all(b == a[0])):
-        return np.zeros(len(a), np.bool_), np.zeros(len(b), np.bool_)
-    a_codes, b_codes = shared_key_codes(left, right, types.keys)
-    count = int(max(a_codes.max(), b_codes.max())) + 1
-    a_plus, a_minus = _has_sign(a_codes, a, count)
-    b_plus, b_minus = _has_sign(b_codes, b, count)
-    is_contested = (a_plus & b_minus) | (a_minus & b_plus)
-    return is_contested[a_codes], is_contested[b_codes]
-
-
-def _has_sign(codes: Ints, sign: Signs, count: int) -> tuple[Mask, Mask]:
-    plus, minus = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
-    plus[codes[sign > 0]] = True
-    minus[codes[sign < 0]] = True
-    return plus, minus
-
-
-def _driven(
-    changes: Changes, match: Match, types: JoinTypes, output_rows: int
-) -> Iterator[tuple[pa.Table, pa.Table, pa.ChunkedArray]]:
-    """Changed rows, the rows of the other side that they match, and the kinds of the former."""
-    if not changes.rows.num_rows:
+    moving = [table for table, _ in join.plans if changes[table].rows.num_rows]
+    can_cancel = len(moving) > 1 and not (join.is_inner and _have_one_sign([changes[t] for t in moving]))
+    rounds = _by_key(join, changes) if can_cancel and join.split.is_by_key else None
+    if rounds is None:
+        for rows in _paths(join, changes, old, new, can_cancel, output_rows, []):
+            yield from batches(join, rows, output_rows)
         return
-    images, kinds = changes.images, changes.kinds
-    chunks = KeyChunks(changes.key_codes(types.keys))
-    for chunk in chunks:
-        which, found = match(changes.key_table(chunk.first))
-        chunks.found(found.num_rows)
-        found = found.combine_chunks()
-        for pairs in equal_pairs(chunk.keys, which, at_most=output_rows):
-            driver = pa.array(chunk.positions[pairs.left])
-            yield images.take(driver), found.take(pa.array(pairs.right)), kinds.take(driver)
+    chunks, some = rounds
+    for part in some:
+        held: list[Bundle] = []
+        for rows in _paths(join, part, old, new, can_cancel, output_rows, held):
+            yield from batches(join, rows, output_rows)
+        chunks.found(sum(map(len, held)))
 
 
-def _batch(
-    schema: pa.Schema, left: pa.Table, right: pa.Table, kinds: pa.Array | pa.ChunkedArray
-) -> pa.RecordBatch:
-    """One batch of output from as many rows of both sides and their kinds."""
-    arrays = [one_array(column) for column in (*left.columns, *right.columns, kinds)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+def _paths(
+    join: Join,
+    changes: Sequence[Changes],
+    old: Sequence[Match],
+    new: Sequence[Match],
+    can_cancel: bool,
+    piece: int,
+    held: list[Bundle],
+) -> Iterator[Bundle]:
+    """Rows of all paths; those that may cancel are collected in ``held`` and come net, at the end."""
+    match = dict(enumerate(old))
+    schemas = dict(enumerate(join.schemas))
+    changed = {table: ChangedKeys(some) for table, some in enumerate(changes) if some.rows.num_rows}
+    for table, plan in join.plans:
+        if table in changed:
+            marks = _marks_of(changed, table) if can_cancel else None
+            for rows in World(dict(match), marks, schemas, piece).changes(plan, changes[table]):
+                if marks is None:
+                    yield rows
+                    continue
+                may_cancel = opposes(rows.marks, rows.signs) if join.is_inner else rows.marks != 0
+                held.append(rows.where(may_cancel).compact())
+                yield rows.where(~may_cancel)
+        match[table] = new[table]
+    yield from net(held, join.visible)
+
+
+def _marks_of(
+    changed: dict[int, ChangedKeys], moving: int
+) -> Callable[[int, Sequence[str], pa.Table], Marks]:
+    def marks(table: int, by: Sequence[str], keys: pa.Table) -> Marks:
+        if table == moving or table not in changed:
+            return np.zeros(keys.num_rows, np.uint8)
+        return changed[table].marks(by, keys)
+
+    return marks
+
+
+def _by_key(join: Join, changes: Sequence[Changes]) -> tuple[KeyChunks, Iterator[list[Changes]]] | None:
+    """The changes of all tables, a bounded number of keys at a time; None if they are few."""
+    ends = np.cumsum([some.rows.num_rows for some in changes])
+    if ends[-1] <= ROUND_ROWS:
+        return None
+    split = join.split
+    keys = [
+        key_columns(some.rows, columns or (), types or ())
+        for some, columns, types in zip(changes, split.columns, split.types, strict=True)
+    ]
+    chunks = KeyChunks(codes_of_keys([pa.concat_arrays(column) for column in zip(*keys, strict=True)]))
+
+    def parts() -> Iterator[list[Changes]]:
+        for chunk in chunks:
+            positions = np.sort(chunk.positions)
+            of_tables = np.split(positions, np.searchsorted(positions, ends[:-1]))
+            starts = [0, *ends[:-1].tolist()]
+            yield [some.take(at - start) for some, at, start in zip(changes, of_tables, starts, strict=True)]
+
+    return chunks, parts()
+
+
+def _have_one_sign(changes: Sequence[Changes]) -> bool:
+    signs = np.concatenate([some.signs for some in changes])
+    return bool((signs == signs[0]).all())
+
+
+def batches(join: Join, rows: Bundle, output_rows: int) -> Iterator[pa.RecordBatch]:
+    """The rows as batches of the output."""
+    for start in range(0, len(rows), output_rows):
+        some = rows.take(np.arange(start, min(start + output_rows, len(rows))))
+        columns = [
+            one_array(column)
+            for table in join.visible
+            for column in some.parts[table].rows.take(some.parts[table].positions).columns
+        ]
+        flags = [pa.array(some.parts[table].at >= 0) for table in join.present]
+        kinds = KINDS.take(pa.array(some.kinds))
+        yield pa.RecordBatch.from_arrays([*columns, *flags, kinds], schema=join.output)

@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from deltajoin.offset import JoinIdentity
 from deltajoin.row_codes import Ints, common_key_type
-from deltajoin.semantics import JoinTypes, Match, output_schema
 from deltajoin.spec import DeltaJoinSpec, Side
+from deltajoin.two_tables import JoinTypes, Match, output_schema
 from upsert import types
 from upsert.errors import SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from deltajoin import expressions
-from deltajoin.expressions import MAX_DEPTH, Condition, Ref, refs_of
+from deltajoin.expressions import MAX_DEPTH, Condition, Ref, conjunction, refs_of
 from upsert.errors import ConfigurationError
 
 __all__ = [
@@ -24,6 +24,10 @@ __all__ = [
     "Outer",
     "Ref",
     "Where",
+    "children",
+    "columns_of",
+    "described",
+    "flattened",
     "from_json",
     "leaves",
     "nodes",
@@ -323,3 +327,42 @@ def _tail(on: On, where: Condition | None, names: Mapping[int, str]) -> str:
     keys = [" = ".join(f"{names[ref.table]}.{ref.column}" for ref in pair) for pair in on]
     parts = keys + ([] if where is None else [str(where)])
     return f": {' and '.join(parts)}" if parts else ""
+
+
+def flattened(node: Node) -> Node:
+    """The same tree with each region of INNER joins as one node, filters of its children in its condition.
+
+    >>> on = ((Ref(0, "a"), Ref(1, "a")),), ((Ref(1, "b"), Ref(2, "b")),)
+    >>> flattened(Inner((Inner((Leaf(0), Leaf(1)), on[0]), Leaf(2)), on[1])).children
+    (Leaf(table=0), Leaf(table=1), Leaf(table=2))
+    """
+    match node:
+        case Leaf():
+            return node
+        case Outer(kind, left, right, on, where):
+            return Outer(kind, flattened(left), flattened(right), on, where)
+        case Where(child, condition):
+            match flattened(child):
+                case Inner(below, on, where):
+                    return Inner(below, on, conjunction(where, condition))
+                case Where(inner, first):
+                    return Where(inner, conjunction(first, condition) or condition)
+                case other:
+                    return Where(other, condition)
+        case Inner(below, on, where):
+            return _region(tuple(map(flattened, below)), on, where)
+
+
+def _region(below: tuple[Node, ...], on: On, where: Condition | None) -> Inner:
+    parts: list[Node] = []
+    for child in below:
+        match child:
+            case Inner(inside, pairs, condition):
+                parts += inside
+                on, where = (*on, *pairs), conjunction(where, condition)
+            case Where(inner, condition):
+                parts.append(inner)
+                where = conjunction(where, condition)
+            case _:
+                parts.append(child)
+    return Inner(tuple(parts), on, where)

@@ -8,9 +8,9 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from deltajoin.changes import Changes
-from deltajoin.semantics import inner_join
 from deltajoin.step import JoinStep
 from deltajoin.tables import JoinedTables
+from deltajoin.two_tables import inner_join
 from upsert.managed.spark_schema import spark_schema
 from upsert.schema import TableSchema
 

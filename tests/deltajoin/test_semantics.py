@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from deltajoin.changes import Changes, consolidated
 from deltajoin.row_codes import common_key_type
-from deltajoin.semantics import JoinTypes, inner_join, output_schema
+from deltajoin.two_tables import JoinTypes, inner_join, output_schema
 from tests.deltajoin.memory_tables import (
     Row,
     Rows,

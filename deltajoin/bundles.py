@@ -1,0 +1,183 @@
+"""Rows of a join before they are put together: for each table the position of its part (pure).
+
+A row of a join of several tables is a row of positions, so that attaching one more table, filtering and
+cancelling move eight bytes a table, and columns are taken once, when they come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from deltajoin.changes import Signs
+from deltajoin.expressions import Ref
+from deltajoin.plans import Equal, Source
+from deltajoin.row_codes import Ints, codes_of_keys, common_key_type
+from upsert.rowkind import RowKind
+from upsert.store.hashing import one_array
+
+PROBE: Final = -1
+"""Number of the pseudo-table of the keys of a lookup; its columns are named 0, 1, …."""
+
+PADDED: Final = -1
+"""Position of a part that is not there: NULLs stand in its place."""
+
+Kinds = npt.NDArray[np.int8]
+"""Positions in ``changes.KINDS``."""
+
+Marks = npt.NDArray[np.uint8]
+Mask = npt.NDArray[np.bool_]
+
+SIGN_OF_KIND: Final = np.array([kind.sign for kind in RowKind], np.int8)
+INSERT: Final = list(RowKind).index(RowKind.INSERT)
+DELETE: Final = list(RowKind).index(RowKind.DELETE)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one table has in the rows: ``rows`` and, for each row, a position in them or ``PADDED``."""
+
+    rows: pa.Table
+    at: Ints
+    may_be_padded: bool = False
+
+    @classmethod
+    def all_of(cls, rows: pa.Table) -> Part:
+        """Each row once."""
+        return cls(rows, np.arange(rows.num_rows))
+
+    def take(self, positions: Ints) -> Part:
+        """The part of some of the rows."""
+        return replace(self, at=self.at[positions])
+
+    def compact(self) -> Part:
+        """The same part, without holding many other rows in memory."""
+        if self.rows.num_rows <= 4 * len(self.at):
+            return self
+        used, at = np.unique(self.at, return_inverse=True)
+        missing = int(len(used) and used[0] < 0)
+        return replace(self, rows=self.rows.take(pa.array(used[missing:])), at=at - missing)
+
+    @property
+    def positions(self) -> pa.Array:
+        """Positions as Arrow takes them: NULL where the part is padded."""
+        return pa.array(self.at, mask=self.at < 0) if self.may_be_padded else pa.array(self.at)
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Rows of a join of some tables.
+
+    Args:
+        parts: by number of the table.
+        kinds: kind of each row; without meaning in rows that were looked up.
+        marks: for each row, whether another table's changes may have a part in it: see `deltajoin.marks`.
+    """
+
+    parts: Mapping[int, Part]
+    kinds: Kinds
+    marks: Marks
+
+    @classmethod
+    def of(cls, parts: Mapping[int, Part], kinds: Kinds | None = None) -> Bundle:
+        """Rows without marks."""
+        count = len(next(iter(parts.values())).at)
+        return cls(parts, np.zeros(count, np.int8) if kinds is None else kinds, np.zeros(count, np.uint8))
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+    @property
+    def signs(self) -> Signs:
+        """Sign of each row."""
+        return SIGN_OF_KIND[self.kinds]
+
+    def take(self, positions: Ints) -> Bundle:
+        """Some of the rows."""
+        parts = {table: part.take(positions) for table, part in self.parts.items()}
+        return Bundle(parts, self.kinds[positions], self.marks[positions])
+
+    def where(self, mask: Mask) -> Bundle:
+        """The rows of which the mask is true."""
+        return self if mask.all() else self.take(np.flatnonzero(mask))
+
+    def only(self, tables: Iterable[int]) -> Bundle:
+        """The rows with the parts of these tables alone."""
+        return replace(self, parts={table: self.parts[table] for table in tables})
+
+    def beside(self, other: Bundle) -> Bundle:
+        """These rows with the parts of as many others; kinds and marks are these rows' own."""
+        mine = {table: part for table, part in other.parts.items() if table != PROBE}
+        return replace(self, parts={**self.parts, **mine})
+
+    def padded(self, tables: Iterable[int], schemas: Mapping[int, pa.Schema]) -> Bundle:
+        """The rows with NULLs in place of these tables' parts."""
+        nothing = np.full(len(self), PADDED)
+        pads = {table: Part(schemas[table].empty_table(), nothing, may_be_padded=True) for table in tables}
+        return replace(self, parts={**self.parts, **pads})
+
+    def compact(self) -> Bundle:
+        """The same rows, without holding many others in memory."""
+        parts = {table: part.compact() for table, part in self.parts.items() if table != PROBE}
+        return replace(self, parts=parts)
+
+    def column(self, source: Source) -> pa.Array:
+        """Values of a column, or of the n-th key of a probe."""
+        table, name = (PROBE, str(source)) if isinstance(source, int) else (source.table, source.column)
+        part = self.parts[table]
+        return one_array(part.rows.column(name)).take(part.positions)
+
+
+def concatenated(bundles: Sequence[Bundle]) -> Bundle:
+    """All rows of at least one bundle, of the same tables each."""
+    if len(bundles) == 1:
+        return bundles[0]
+    parts = {table: _joined([bundle.parts[table] for bundle in bundles]) for table in bundles[0].parts}
+    kinds = np.concatenate([bundle.kinds for bundle in bundles])
+    return Bundle(parts, kinds, np.concatenate([bundle.marks for bundle in bundles]))
+
+
+def _joined(parts: Sequence[Part]) -> Part:
+    first = parts[0].rows
+    may_be_padded = any(part.may_be_padded for part in parts)
+    if all(part.rows is first for part in parts):
+        return Part(first, np.concatenate([part.at for part in parts]), may_be_padded)
+    starts = np.cumsum([0, *(part.rows.num_rows for part in parts)])
+    at = [
+        np.where(part.at < 0, PADDED, part.at + start) for part, start in zip(parts, starts[:-1], strict=True)
+    ]
+    # A padded part has all columns, others may have been looked up with those alone that are needed.
+    names = min((part.rows.column_names for part in parts), key=len)
+    rows = pa.concat_tables([part.rows.select(names) for part in parts]).combine_chunks()
+    return Part(rows, np.concatenate(at), may_be_padded)
+
+
+def equal_keys(rows: Bundle, equal: Equal) -> Mask:
+    """Rows of which all these pairs of values are equal as join keys are: NULL is equal to nothing."""
+    masks = [_are_equal(rows.column(one), rows.column(other)) for one, other in equal]
+    return reduce(np.logical_and, masks, np.ones(len(rows), np.bool_))
+
+
+def _are_equal(one: pa.Array, other: pa.Array) -> Mask:
+    common = common_key_type(one.type, other.type)
+    codes = codes_of_keys([pa.concat_arrays([one.cast(common), other.cast(common)])])
+    both: Mask = pc.and_(one.is_valid(), other.is_valid()).to_numpy(zero_copy_only=False)
+    is_equal: Mask = both & (codes[: len(one)] == codes[len(one) :])
+    return is_equal
+
+
+def is_padded(rows: Bundle, table: int) -> Mask:
+    """Rows in which the table's part is not there."""
+    return rows.parts[table].at < 0
+
+
+def keys_of(rows: Bundle, sources: Sequence[Ref | int]) -> pa.Table:
+    """Values of the sources as a table of keys, columns named 0, 1, …."""
+    return pa.table({str(number): rows.column(source) for number, source in enumerate(sources)})

@@ -1,0 +1,121 @@
+"""Joins of any tree of tables against both whole results, recomputed row by row and subtracted."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from unittest.mock import patch
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deltajoin import key_chunks, semantics
+from deltajoin.changes import Changes
+from deltajoin.semantics import Join, evaluate
+from deltajoin.shards import split_of
+from deltajoin.spec import DeltaJoinSpec
+from tests.deltajoin.memory_tables import Row, Rows, difference, signed
+from tests.deltajoin.trees import (
+    COLUMNS,
+    SCHEMAS,
+    Facts,
+    changes_between,
+    evaluated,
+    match_in,
+    next_state,
+    output_of,
+    random_state,
+    random_tree,
+    spec_of,
+)
+
+ALL_KINDS = ("inner", "inner", "left", "full", "semi", "anti")
+RANDOMS = st.randoms(use_true_random=False)
+EXAMPLES = settings().max_examples
+
+
+@dataclass(frozen=True)
+class Step:
+    """Tables that go from their old to their new rows, and the join of them."""
+
+    spec: DeltaJoinSpec
+    schemas: Sequence[pa.Schema]
+    old: Sequence[Rows]
+    new: Sequence[Rows]
+    facts: Facts
+
+    def emitted(self, shards: int = 1, output_rows: int = 3) -> list[Row]:
+        """What all shards emit."""
+        split = split_of(
+            self.spec.tree, lambda ref: self.schemas[ref.table].field(ref.column).type, [COLUMNS] * 8
+        )
+        join = Join.of(self.spec, self.schemas, split, self.facts)
+        rows: list[Row] = []
+        for shard in range(shards):
+            changes = [
+                changes_between(schema, old, new)
+                for schema, old, new in zip(self.schemas, self.old, self.new, strict=True)
+            ]
+            cut = [Changes(split.of_shard(t, some.rows, shard, shards)) for t, some in enumerate(changes)]
+            old, new = (
+                [
+                    split.cut_lookup(t, match_in(schema, rows), shard, shards)
+                    for t, (schema, rows) in enumerate(zip(self.schemas, states, strict=True))
+                ]
+                for states in (self.old, self.new)
+            )
+            for batch in evaluate(join, cut, old, new, output_rows=output_rows):
+                assert batch.schema == join.output
+                assert 0 < batch.num_rows <= output_rows
+                rows += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        return rows
+
+    @property
+    def expected(self) -> Rows:
+        new, old = (output_of(self.spec, evaluated(self.spec.tree, s)) for s in (self.new, self.old))
+        return difference(new, old)
+
+
+def random_step(random: Random, kinds: Sequence[str], *, one_key: bool = False, shared: bool = False) -> Step:
+    tables = random.choice((2, 2, 3, 3, 4, 5))
+    schemas = [random.choice(SCHEMAS) for _ in range(tables)]
+    old = [random_state(random) for _ in range(tables)]
+    new = [next_state(random, rows) for rows in old]
+    if shared:
+        schemas[1], old[1], new[1] = schemas[0], old[0], new[0]
+    tree = random_tree(random, tables, kinds, one_key=one_key)
+    return Step(spec_of(random, tree), schemas, old, new, Facts(seed=random.randint(0, 9)))
+
+
+def check(step: Step, shards: int = 1) -> None:
+    emitted = step.emitted(shards)
+    assert signed(emitted) == step.expected
+    assert len(emitted) == sum(map(abs, signed(emitted).values())), "a row came with both signs"
+
+
+@given(random=RANDOMS)
+def test_inner_joins_emit_exactly_the_difference(random: Random) -> None:
+    check(random_step(random, ("inner",)))
+
+
+@given(random=RANDOMS)
+@settings(max_examples=EXAMPLES * 3)
+def test_any_tree_emits_exactly_the_difference(random: Random) -> None:
+    check(random_step(random, ALL_KINDS))
+
+
+@given(random=RANDOMS)
+def test_a_table_may_be_there_several_times(random: Random) -> None:
+    check(random_step(random, ALL_KINDS, shared=True))
+
+
+@given(random=RANDOMS, one_key=st.booleans(), shards=st.integers(1, 4))
+def test_the_shards_of_any_split_add_up_to_the_whole(random: Random, one_key: bool, shards: int) -> None:
+    check(random_step(random, ALL_KINDS, one_key=one_key), shards)
+
+
+@given(random=RANDOMS)
+def test_keys_done_a_few_at_a_time_are_net_all_the_same(random: Random) -> None:
+    step = random_step(random, ALL_KINDS, one_key=True)
+    with patch.object(semantics, "ROUND_ROWS", 0), patch.object(key_chunks, "FIRST_LOOKUP_KEYS", 1):
+        check(step)
