@@ -8,7 +8,7 @@ from functools import reduce
 from operator import add
 from typing import Any, Final, Self
 
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from deltajoin.latest.measures import NAMES, Measures
 from deltajoin.latest.spec import SIDES

@@ -7,6 +7,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from deltajoin.condition_types import check_is_condition
 from deltajoin.expressions import Condition
 from deltajoin.latest.conditions import check_join
 from deltajoin.latest.operator import join_streams
@@ -82,6 +83,8 @@ def lookup_delta_join(
     settings = JoinSettings.of(options, session.conf.getAll, "lookup_delta_join")
     join = LatestJoin(side_of(left, "left"), side_of(right, "right"), _pairs(on), how, where, settings)
     check_join(join)
+    if where is not None:
+        check_is_condition(where, lambda ref: join.sides[ref.table].columns.field(ref.column).type)
     return join_streams(left, right, join, settings.shards or session.sparkContext.defaultParallelism)
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltajoin.latest.spec import INSERTS, LookupSide
+from deltajoin.latest.spec import LookupSide
 from deltajoin.row_codes import Ints, codes_of_keys, codes_of_rows
 from upsert.errors import ChangelogError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
@@ -81,8 +81,8 @@ def fold(side: LookupSide, name: str, waiting: pa.Table | None, parts: Sequence[
         parts: those of this one, in any order.
 
     Raises:
-        ChangelogError: a kind is not among those declared, an order is NULL, a delete lacks its join key, or
-            which of two rows is newest cannot be told.
+        ChangelogError: a kind is not among those declared, a key or an order is NULL, or which of two rows
+            is newest cannot be told.
     """
     ordered = sorted(parts, key=lambda part: (part.task, part.number))
     earlier = 0 if waiting is None else waiting.num_rows
@@ -92,9 +92,9 @@ def fold(side: LookupSide, name: str, waiting: pa.Table | None, parts: Sequence[
         return Drivers.of(rows)
     _check_kinds(side, name, rows)
     key = codes_of(rows, side.upsert_key)
-    if side.order_by:
-        _check_order(side, name, rows)
-    else:
+    _check_present(rows, name, "upsert_key", side.upsert_key)
+    _check_present(rows, name, "order_by", side.order_by)
+    if not side.order_by:
         task = np.repeat([part.task for part in ordered], [part.rows.num_rows for part in ordered])
         _check_one_task(side, name, rows.slice(earlier), key[earlier:], task)
     return Drivers.of(rows.take(pa.array(newest(rows, key, side.order_by))))
@@ -129,12 +129,12 @@ def _check_kinds(side: LookupSide, name: str, rows: pa.Table) -> None:
         )
 
 
-def _check_order(side: LookupSide, name: str, rows: pa.Table) -> None:
-    for column in side.order_by:
+def _check_present(rows: pa.Table, name: str, what: str, columns: Sequence[str]) -> None:
+    for column in columns:
         if rows.column(column).null_count:
             raise ChangelogError(
-                f"lookup join: order_by column {column!r} of the {name} side must not be NULL, got NULL; "
-                "fill it below with_lookup"
+                f"lookup join: {what} column {column!r} of the {name} side must not be NULL, got NULL; "
+                "filter such rows out below with_lookup"
             )
 
 
@@ -152,9 +152,3 @@ def _check_one_task(side: LookupSide, name: str, rows: pa.Table, key: Ints, task
             f"lookup join: which of two rows of {found!r} of the {name} side is newer must be known, and two "
             "tasks sent them; give with_lookup(…, order_by=…)"
         )
-
-
-def kinds_of_plain_rows(side: LookupSide, rows: int) -> pa.Array:
-    """Kinds for the rows of a stream without ``_row_kind``."""
-    kind = RowKind.INSERT if side.kinds == INSERTS else RowKind.UPDATE_AFTER
-    return pa.repeat(pa.scalar(kind.value), rows)

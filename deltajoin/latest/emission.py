@@ -15,6 +15,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from deltajoin.conditions import mask
+from deltajoin.expressions import Ref
 from deltajoin.latest.drivers import Drivers, Mask, codes_of
 from deltajoin.latest.keys import has_value, join_keys
 from deltajoin.latest.spec import LatestJoin
@@ -106,7 +108,17 @@ class Emission:
         return pa.Table.from_arrays([*both, kinds], schema=self.join.output)
 
     def _holds(self, side: int, driver: Ints, found: Ints) -> Mask:
-        return np.ones(len(driver), np.bool_)
+        """Which pairs meet the rest of the join's condition."""
+        if self.join.where is None:
+            return np.ones(len(driver), np.bool_)
+
+        def column(ref: Ref) -> pa.Array:
+            of, at = (
+                (self.drivers[side].rows, driver) if ref.table == side else (self.known[ref.table], found)
+            )
+            return one_array(of.column(ref.column)).take(pa.array(at))
+
+        return mask(self.join.where, column, len(driver))
 
 
 def _kinds(own: Drivers, which: Ints) -> pa.Array:

@@ -21,11 +21,12 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from deltajoin.errors import LookupFailedError
 from deltajoin.latest import measures
-from deltajoin.latest.drivers import Part, change_schema, kinds_of_plain_rows
+from deltajoin.latest.drivers import Part, change_schema
 from deltajoin.latest.finder import SideFinder
 from deltajoin.latest.keys import join_keys
 from deltajoin.latest.measures import Measures
 from deltajoin.latest.shard_state import COLUMNS, ShardState
+from deltajoin.latest.sides import quoted
 from deltajoin.latest.spec import SIDES, LatestJoin
 from deltajoin.latest.step import StepResult, step
 from deltajoin.lookup.batch import Lookups, open_lookups
@@ -39,9 +40,8 @@ from upsert.managed.spark_schema import spark_schema
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 from upsert.store.hashing import bucket_of, hash_columns, one_array
+from upsert.update_mode import UPSERTS_MARK, UpsertKey
 
-LOOKUP_JOIN_MARK: Final = "deltajoin.lookup_join"
-"""Metadata of the column that the stateful step puts out: names of the result's key columns."""
 _BLOB: Final = "blob"
 _PACKED: Final = f"shard INT, {_BLOB} BINARY"
 _PACK_BYTES: Final = 32 << 20
@@ -57,9 +57,12 @@ def join_streams(left: DataFrame, right: DataFrame, join: LatestJoin, shards: in
     queues = join.settings.on_error == "queue"
     timeout = GroupStateTimeout.ProcessingTimeTimeout if queues else GroupStateTimeout.NoTimeout
     joined = packed.groupBy("shard").applyInPandasWithState(
-        JoinShard(join, shards), _output_type(join), COLUMNS, "append", timeout
+        JoinShard(join, shards), _output_type(), COLUMNS, "append", timeout
     )
-    return joined.observe(OBSERVED, *_totals()).select(_BLOB).mapInArrow(Unpack(), _unpacked_type(join))
+    rows = joined.observe(OBSERVED, *_totals()).select(_BLOB).mapInArrow(Unpack(), _unpacked_type(join))
+    key = UpsertKey(tuple((name,) for name in join.output_key), of="a lookup join", is_append=True)
+    kind = F.col(ROW_KIND_COLUMN).alias(ROW_KIND_COLUMN, metadata={UPSERTS_MARK: key.to_text()})
+    return rows.select(*(F.col(quoted(name)) for name in rows.columns[:-1]), kind)
 
 
 def _measure_columns() -> list[tuple[str, str]]:
@@ -74,9 +77,9 @@ def _totals() -> list[Any]:
     ]
 
 
-def _output_type(join: LatestJoin) -> StructType:
-    marked = StructField(_BLOB, BinaryType(), metadata={LOOKUP_JOIN_MARK: list(join.output_key)})
-    return StructType([marked, *(StructField(column, LongType()) for column, _ in _measure_columns())])
+def _output_type() -> StructType:
+    counts = [StructField(column, LongType()) for column, _ in _measure_columns()]
+    return StructType([StructField(_BLOB, BinaryType()), *counts])
 
 
 def _unpacked_type(join: LatestJoin) -> StructType:
@@ -93,11 +96,7 @@ class Pack:
     shards: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Blobs with the number of their shard.
-
-        Raises:
-            ChangelogError: an upsert key is NULL.
-        """
+        """Blobs with the number of their shard."""
         ids = bucket_ids(self.shards)
         number = 0
         for rows in _gathered(batches):
@@ -110,8 +109,7 @@ class Pack:
     def _changes(self, rows: pa.Table) -> pa.Table:
         of = self.join.sides[self.side]
         columns = [rows.column(name).cast(of.columns.field(name).type) for name in of.columns.names]
-        kinds = rows.column(ROW_KIND_COLUMN) if of.has_kinds else kinds_of_plain_rows(of, rows.num_rows)
-        return pa.Table.from_arrays([*columns, kinds], schema=change_schema(of))
+        return pa.Table.from_arrays([*columns, rows.column(ROW_KIND_COLUMN)], schema=change_schema(of))
 
     def _by_shard(self, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         keys = join_keys(self.join, self.side, rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -11,18 +10,15 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from deltajoin.latest.spec import ALL_BUT_BEFORE, UPSERTS, LookupSide
+from deltajoin.latest.marks import LOOKUP_SIDE_MARK, mark_of
+from deltajoin.latest.spec import ALL_BUT_BEFORE, INSERTS, UPSERTS, LookupSide
 from deltajoin.lookup.checks import check_source, name_of
 from deltajoin.lookup.protocol import LookupSource
 from upsert import types
 from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 
-LOOKUP_SIDE_MARK: Final = "deltajoin.lookup_side"
-"""Metadata of the columns of a marked stream: the number under which this process knows the side."""
-
 _of_frames: Final[WeakKeyDictionary[DataFrame, LookupSide]] = WeakKeyDictionary()
-_of_marks: Final[dict[str, LookupSide]] = {}
 
 
 def with_lookup(
@@ -45,7 +41,7 @@ def with_lookup(
     >>> users = spark.readStream.format("rate").load().selectExpr("value AS id", "string(timestamp) AS name")
     >>> source = MemoryLookup(pa.table({"id": [1], "name": ["ann"]}), ["id"])
     >>> with_lookup(users, source, keys="id", upsert_key="id")
-    DataFrame[id: bigint, name: string]
+    DataFrame[id: bigint, name: string, _row_kind: string]
 
     Args:
         df: a streaming DataFrame. With a column ``_row_kind`` it says what each row is; without, every row is
@@ -64,7 +60,7 @@ def with_lookup(
         immutable: columns that an upsert key has the same values of for ever.
 
     Returns:
-        The same rows, with a mark that `lookup_delta_join` and `planner.optimize` find.
+        The same rows with ``_row_kind`` last, and a mark for `lookup_delta_join` and `planner.optimize`.
 
     Raises:
         ConfigurationError: the DataFrame is no stream, or arguments contradict each other.
@@ -77,16 +73,15 @@ def with_lookup(
         source,
         _names(upsert_key),
         _kinds(df, kinds),
-        ROW_KIND_COLUMN in df.columns,
         _names(order_by),
         _names(immutable),
     )
     _check(side, _names(keys))
-    mark = uuid.uuid4().hex
-    marked = df.select(
-        *(F.col(f"`{name}`").alias(name, metadata={LOOKUP_SIDE_MARK: mark}) for name in df.columns)
-    )
-    _of_frames[marked] = _of_marks[mark] = side
+    columns = [quoted(name) for name in side.columns.names]
+    kind = F.col(ROW_KIND_COLUMN) if ROW_KIND_COLUMN in df.columns else F.lit(_kind_of_rows(side))
+    metadata = {LOOKUP_SIDE_MARK: mark_of(side)}
+    marked = df.select(*columns, kind.alias(ROW_KIND_COLUMN, metadata=metadata))
+    _of_frames[marked] = side
     return marked
 
 
@@ -105,9 +100,14 @@ def side_of(df: DataFrame, name: str) -> LookupSide:
     return side
 
 
-def side_of_mark(mark: str) -> LookupSide | None:
-    """The side that this process knows by a mark; None for a mark of another process."""
-    return _of_marks.get(mark)
+def quoted(name: str) -> str:
+    """A column's name as Spark SQL takes it, whatever is in it."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def _kind_of_rows(side: LookupSide) -> str:
+    """The kind of the rows of a stream that has no kinds."""
+    return (RowKind.INSERT if side.kinds == INSERTS else RowKind.UPDATE_AFTER).value
 
 
 def _names(given: str | Sequence[str]) -> tuple[str, ...]:

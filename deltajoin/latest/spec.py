@@ -31,7 +31,6 @@ class LookupSide:
         source: where its rows are; it gives at least these columns, in these types.
         upsert_key: the columns by which a later row replaces an earlier one.
         kinds: which kinds of change the stream may carry.
-        has_kinds: whether the stream has ``_row_kind``; without, every row is a value.
         order_by: which of two rows of one upsert key is newer; () for the order of arrival within a task.
         immutable: columns that an upsert key has the same values of for ever.
     """
@@ -40,7 +39,6 @@ class LookupSide:
     source: LookupSource
     upsert_key: tuple[str, ...]
     kinds: tuple[str, ...] = INSERTS
-    has_kinds: bool = False
     order_by: tuple[str, ...] = ()
     immutable: tuple[str, ...] = ()
 

@@ -30,7 +30,7 @@ def side(
     **more: Any,
 ) -> LookupSide:
     source = MemoryLookup(columns.empty_table(), asked_by)
-    return LookupSide(columns, source, tuple(upsert_key), tuple(kinds), has_kinds=True, **more)
+    return LookupSide(columns, source, tuple(upsert_key), tuple(kinds), **more)
 
 
 @dataclass

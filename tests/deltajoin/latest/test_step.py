@@ -1,5 +1,6 @@
 """What a step emits, against a join of the final tables."""
 
+from dataclasses import replace
 from typing import Any
 
 import hypothesis.strategies as st
@@ -7,9 +8,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
+from deltajoin.expressions import Call, Field, Ref
 from deltajoin.latest.conditions import faults_of
+from deltajoin.latest.drivers import Part, fold
 from deltajoin.latest.spec import KINDS, LatestJoin
-from tests.deltajoin.latest.driver import LEFT, ON, RIGHT, Driver, Row, World, rows, side
+from tests.deltajoin.latest.driver import LEFT, ON, RIGHT, Driver, Row, World, changes, rows, side
 from upsert.errors import ChangelogError
 
 SHAPES = {
@@ -184,3 +187,37 @@ def test_a_delete_without_its_join_key_is_refused() -> None:
     driver = Driver(join, (World(join, 0), World(join, 1)))
     with pytest.raises(ChangelogError, match="deletes of the left side must carry the join column"):
         driver.step(rows(LEFT, "-D 1 NULL NULL"))
+
+
+def test_the_rest_of_the_condition_decides_which_pairs_there_are() -> None:
+    condition = Call(">", (Field(Ref(0, "lid")), Field(Ref(1, "rid"))))
+    join = inner(kind="left", where=condition)
+    driver = Driver(join, (World(join, 0), World(join, 1)))
+    found = driver.step(rows(LEFT, "+I 1 7 a", "+I 5 7 b"), rows(RIGHT, "+I 2 7 x", "+I 9 7 y"))
+    assert found == [
+        ("+I", 1, 7, "a", None, None, None),
+        ("+I", 5, 7, "b", 2, 7, "x"),
+        ("-D", 5, 7, "b", None, None, None),
+    ]
+
+
+def test_rows_of_one_key_from_two_tasks_need_an_order() -> None:
+    join = inner()
+    parts = [
+        Part(task, 0, changes(join, 0, rows(LEFT, line)))
+        for task, line in enumerate(["+U 1 7 a", "+U 1 7 b"])
+    ]
+    with pytest.raises(
+        ChangelogError, match=r"two rows of \{'lid': 1\} of the left side .* give with_lookup"
+    ):
+        fold(join.left, "left", None, parts)
+    ordered = replace(join.left, order_by=("lv",))
+    assert fold(ordered, "left", None, parts).rows.to_pylist() == [
+        {"lid": 1, "lk": 7, "lv": "b", "_row_kind": "+U"}
+    ]
+
+
+def test_an_upsert_key_is_not_null() -> None:
+    join = inner()
+    with pytest.raises(ChangelogError, match="upsert_key column 'lid' of the left side must not be NULL"):
+        Driver(join, (World(join, 0), World(join, 1))).step(rows(LEFT, "+I NULL 7 a"))

@@ -1,0 +1,62 @@
+"""Drivers killed in the middle of a micro-batch: after a restart the sink is the join of the tables."""
+
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import upsert
+from tests.helpers import multiset, run_spark_script, spark_script
+
+pytestmark = pytest.mark.spark
+
+SCRIPT = Path(__file__).parent / "join_script.py"
+
+
+def tables(folder: Path) -> upsert.Catalog:
+    catalog = upsert.Catalog(str(folder))
+    for columns in (
+        "orders (id BIGINT, user BIGINT, v BIGINT, PRIMARY KEY (id) NOT ENFORCED, INDEX (user))",
+        "users (user BIGINT, name STRING, PRIMARY KEY (user) NOT ENFORCED)",
+        "joined (left_id BIGINT, left_user BIGINT, left_v BIGINT, right_name STRING, PRIMARY KEY (left_id) "
+        + "NOT ENFORCED)",
+    ):
+        catalog.sql(f"CREATE TABLE {columns} WITH ('bucket' = '2')")
+    return catalog
+
+
+def change(catalog: upsert.Catalog, number: int) -> None:
+    """60 orders out of 100, some of them deleted; five more users, and new names for those that are there."""
+    rng = random.Random(number)
+    ids = rng.sample(range(100), 60)
+    kinds = ["-D" if number and rng.random() < 0.2 else "+U" for _ in ids]
+    orders = {"id": ids, "user": [id_ % 20 for id_ in ids], "v": [number] * len(ids), "_row_kind": kinds}
+    catalog.table("orders").write(pa.table(orders))
+    users = list(range(5 * (number + 1)))
+    catalog.table("users").write(pa.table({"user": users, "name": [f"{user}-{number}" for user in users]}))
+
+
+def joined(catalog: upsert.Catalog) -> pa.Table:
+    users = catalog.table("users").snapshot().scan()
+    name_of = dict(zip(users["user"].to_pylist(), users["name"].to_pylist(), strict=True))
+    orders = catalog.table("orders").snapshot().scan()
+    return orders.append_column("name", pa.array([name_of.get(user) for user in orders["user"].to_pylist()]))
+
+
+def killed_run(warehouse: Path, checkpoint: Path, point: str, batch: int) -> None:
+    process = spark_script(SCRIPT, warehouse, checkpoint, point, batch)
+    output, _ = process.communicate(timeout=180)
+    assert process.returncode == -9, output
+    assert not (checkpoint / "commits" / str(batch)).exists()
+
+
+def test_killed_before_and_after_a_commit_of_the_sink(tmp_path: Path) -> None:
+    catalog, checkpoint = tables(tmp_path / "warehouse"), tmp_path / "checkpoint"
+    change(catalog, 0)
+    killed_run(tmp_path / "warehouse", checkpoint, "staged", 1)
+    change(catalog, 1)
+    killed_run(tmp_path / "warehouse", checkpoint, "after-publish", 2)
+    change(catalog, 2)
+    run_spark_script(SCRIPT, tmp_path / "warehouse", checkpoint)
+    assert multiset(catalog.table("joined").snapshot().scan()) == multiset(joined(catalog))
