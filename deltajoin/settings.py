@@ -47,6 +47,13 @@ OPTIONS: Final = (
         "snapshot",
     ),
     Option(
+        "first-load",
+        one_of("auto", "batch", "micro-batches"),
+        "batch: the first micro-batch joins all that is there; micro-batches: it obeys the read limit; auto: "
+        "batch where one table can drive it",
+        "auto",
+    ),
+    Option(
         "shards",
         positive_int,
         "tasks that share the join of a micro-batch; as many as the session has cores if not given",
@@ -108,6 +115,7 @@ class JoinSettings:
     strategy: str = "auto"
     physical: str = "auto"
     consistency: str = "snapshot"
+    first_load: str = "auto"
     shards: int | None = None
     cache_enabled: bool = True
     left_cache_size: int = 10_000

@@ -112,7 +112,8 @@ class _Builder:
     def delta_join(self, join: DeltaJoin) -> JavaObject:
         session = self.catalyst.session
         spec = spec_of(join, self.shards)
-        source = self.catalyst.analyzed(deltajoin.read_join(session, spec, self.settings.physical))
+        physical, first_load = self.settings.physical, self.settings.first_load
+        source = self.catalyst.analyzed(deltajoin.read_join(session, spec, physical, first_load=first_load))
         names = (*spec.columns, join.row_kind.name)
         return self.renamed(source, dict(zip(names, join.columns, strict=True)), f"the delta join {spec}")
 

@@ -11,6 +11,7 @@ from upsert.errors import ConfigurationError
 
 VALUES: dict[str, tuple[str, Any, str, str]] = {
     "strategy": ("FORCE", "force", "maybe", "one of auto, force, none"),
+    "first-load": ("batch", "batch", "all", "one of auto, batch, micro-batches"),
     "physical": ("fused", "fused", "merged", "one of auto, fused, shuffled, stateful"),
     "consistency": ("latest", "latest", "newest", "one of snapshot, latest"),
     "shards": ("4", 4, "0", "a positive integer"),
