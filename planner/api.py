@@ -16,6 +16,7 @@ from planner.optimizer import CHEAPER, Trace, optimize_plan
 from planner.read import read_plan
 from planner.settings import Settings
 from planner.trees import reads_changes
+from planner.unmet_upserts import unmet_everywhere
 
 
 def optimize(df: DataFrame, *, sink_key: Sequence[str] | None = None, **options: Any) -> DataFrame:
@@ -93,9 +94,16 @@ def check_sink(df: DataFrame, sink_key: Sequence[str] = ()) -> None:
         PlanError: the plan reads a changelog and has lost its kinds, needs `optimize` to be right, or gives
             upserts by another key than the table's.
     """
-    _, _, trace = _optimized(df, {}, sink_key)
-    if trace.refusals:
-        raise PlanError(trace.refusals)
+    settings, _, trace = _optimized(df, {}, sink_key)
+    unmet = (
+        Refused(
+            f"the upserts of {leaf.name!r} are not enough here: {reason}",
+            "read the topic with changelog = 'all', or write planner.optimize(df, sink_key=…) instead of df",
+        )
+        for leaf, reason in unmet_everywhere(trace.before, settings.sink_key)
+    )
+    if refusals := (*trace.refusals, *unmet):
+        raise PlanError(refusals)
     if _needs_rewriting(trace):
         raise PlanError(
             [

@@ -12,10 +12,12 @@ from planner.delta_join import DeltaJoin, predicates_in_words, tree_in_words
 from planner.lookup_paths import lookup_paths
 from planner.optimizer import Step, Trace
 from planner.plan import Join, Plan, RegularJoin
+from planner.regular_join import STATE_GROWS
 from planner.rules.fall_back_to_regular_join import fall_back_to_regular_join
 from planner.rules.replace_join import replace_join
 from planner.settings import Settings
-from planner.trees import reads_changes, walk
+from planner.static_joins import ASSUMED
+from planner.trees import reads_changes, static_input, walk
 from planner.words import join_in_words
 
 _AUTO: Final = "fused"
@@ -76,7 +78,8 @@ class JoinReport:
     Attributes:
         join: the join in words: tables and condition.
         form: of a delta join "fused", "shuffled" or "stateful"; "regular" where Spark joins signed rows;
-            "spark" where it joins rows; "refused".
+            "static" where it joins each change with rows that never change; "spark" where it joins rows;
+            "refused".
         tree: how the tables of a delta join are joined, by their numbers.
         tables: its tables by number.
         paths: what the changes of each table look up, in which order and by which index; tables in the order
@@ -84,7 +87,7 @@ class JoinReport:
         consistency: which versions lookups read.
         estimated_lookups: of a micro-batch; None if it is no delta join.
         refusals: why it is no delta join, and what to do about it; empty if it is one.
-        hints: what makes it dearer than it could be, and what to do about that.
+        hints: what makes it dearer than it could be, or what it relies on, and what to do about that.
     """
 
     join: str
@@ -122,7 +125,7 @@ class JoinReport:
             lines.append(f"  form: {self.form}")
             for refused in self.refusals:
                 lines += [f"  because {refused.reason}", f"  remedy: {refused.remedy}"]
-            return "\n".join(lines)
+            return "\n".join([*lines, *(f"  hint: {hint}" for hint in self.hints)])
         lines += [f"  form: delta join ({self.form})", f"  consistency: {self.consistency}"]
         lines.append(f"  tree: {self.tree}")
         lines += [f"  t{number}: {table}" for number, table in enumerate(self.tables)]
@@ -150,9 +153,14 @@ def join_reports(trace: Trace, settings: Settings) -> Iterator[JoinReport]:
             if isinstance(part, DeltaJoin):
                 yield _delta_join(name, final.get(part.row_kind, part), settings)
             elif isinstance(part, RegularJoin):
-                yield JoinReport(name, "regular", refusals=(Refused(part.reason, part.remedy),))
+                why = Refused(part.reason, part.remedy)
+                yield JoinReport(name, "regular", refusals=(why,), hints=(STATE_GROWS,))
     for node in walk(trace.after):
-        if isinstance(node, Join) and not reads_changes(node) and join_in_words(node) not in handled:
+        if not isinstance(node, Join) or join_in_words(node) in handled:
+            continue
+        if static_input(node) is not None:
+            yield JoinReport(join_in_words(node), "static", hints=(ASSUMED,))
+        elif not reads_changes(node):
             yield _left_to_spark(node)
 
 

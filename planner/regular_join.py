@@ -20,6 +20,11 @@ from planner.plan import Changelog, Distinct, Join, Opaque, Plan, RegularJoin, R
 from planner.sources import KafkaTopic, ManagedTable, Mode
 from planner.trees import reads_changes, row_kind_of, walk
 
+STATE_GROWS: Final = (
+    "Spark keeps every change of both inputs in its state for ever, those that took rows away among them"
+)
+"""What `explain` says of each such join."""
+
 RegularCondition = Callable[[Join], Refused | None]
 
 

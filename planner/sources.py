@@ -127,6 +127,8 @@ class KafkaTopic:
         source: the Spark format.
         label: the name that the user gave the source, by which checkpoints know it.
         options: those of the query, by key in lower case; they may hold secrets.
+        table: the catalog's table that declares it, if it may have a mirror.
+        mirror: the managed table that mirrors it, with the changes that the query reads.
     """
 
     name: str
@@ -136,10 +138,21 @@ class KafkaTopic:
     source: str = field(default="upsert-kafka", compare=False)
     label: str | None = field(default=None, compare=False)
     options: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    table: str | None = field(default=None, compare=False)
+    mirror: ManagedTable | None = field(default=None, compare=False)
 
     def as_upserts(self) -> KafkaTopic:
         """The topic read without a normalizer."""
         return replace(self, mode=Mode.UPSERT, options={**self.options, "changelog": Mode.UPSERT.value})
+
+    def as_changes(self) -> KafkaTopic:
+        """The topic read with a normalizer."""
+        return replace(self, mode=Mode.ALL, options={**self.options, "changelog": Mode.ALL.value})
+
+    @property
+    def has_state_path(self) -> bool:
+        """Whether it is known where the source may keep the newest row of each key."""
+        return "state.path" in self.options
 
     def within(self, range_: RecordRange) -> KafkaTopic:
         """The topic with less of it read."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from planner.plan import Changelog, Normalized, Plan, Relation
 from planner.sources import KafkaTopic, Mode, RecordRange
 from planner.trees import walk
+from planner.unmet_upserts import unmet_everywhere
 from planner.upsert_conditions import needs_normalizer, topic_of
 
 
@@ -17,9 +19,10 @@ class TopicReport:
 
     Attributes:
         topic: the topics' names, or the pattern that chooses them.
-        mode: what the query gets: "all", "upsert", "cdc", "cdc-normalized" or "rows".
-        normalizer: "left out", "kept", or "none" where the user's options ask for none.
-        reason: why it was left out or kept; None for "none".
+        mode: what the query gets: "all", "upsert", "cdc", "cdc-normalized" or "rows"; "mirror" where it reads
+            the changes of the managed table that mirrors the topic.
+        normalizer: "left out", "put in", "kept", or "none" where the user's options ask for none.
+        reason: why it was left out, put in or kept; None for "none".
         range: which records are read.
     """
 
@@ -30,7 +33,7 @@ class TopicReport:
     range: RecordRange
 
     def __str__(self) -> str:
-        lines = [f"topic {self.topic}: {_MODES[Mode(self.mode)]}"]
+        lines = [f"topic {self.topic}: {_MODES[self.mode]}"]
         if self.reason is not None:
             lines.append(f"  normalizer {self.normalizer}: {self.reason}")
         if where := str(self.range):
@@ -38,7 +41,9 @@ class TopicReport:
         return "\n".join(lines)
 
 
-_MODES = {
+_MIRROR: Final = "mirror"
+_MODES: Final[Mapping[str, str]] = {
+    _MIRROR: "the changes of its mirror, a managed table that catalog.mirror keeps",
     Mode.ALL: "every change, with UPDATE_BEFORE",
     Mode.UPSERT: "upserts, and deletes by key",
     Mode.CDC: "the changes in its records",
@@ -49,8 +54,12 @@ _MODES = {
 
 def topic_reports(before: Plan, after: Plan, sink_key: Sequence[str] | None) -> Iterator[TopicReport]:
     """A report for each topic of a plan, from left to right."""
-    leaves = zip(_topics(before), _topics(after), strict=True)
-    for given, read in leaves:
+    left = {number: topic for numbers, topic in _topics(after) for number in numbers}
+    for numbers, given in _topics(before):
+        read = next((left[number] for number in numbers if number in left), None)
+        if read is None:
+            yield TopicReport(given.name, _MIRROR, "none", None, given.range)
+            continue
         normalizer, reason = _normalizer(before, given, read, sink_key)
         yield TopicReport(read.name, read.mode.value, normalizer, reason, read.range)
 
@@ -60,6 +69,10 @@ def _normalizer(
 ) -> tuple[str, str | None]:
     if given.mode is Mode.CDC_NORMALIZED:
         return "kept", "the option 'cdc-events-duplicate' asks for it"
+    if given.mode is Mode.UPSERT and read.mode is Mode.ALL:
+        key = None if sink_key is None else tuple(sink_key)
+        reasons = (reason for leaf, reason in unmet_everywhere(before, key) if leaf.origin == given)
+        return "put in", next(reasons, None)
     if given.mode is not Mode.ALL:
         return "none", None
     if read.mode is Mode.UPSERT:
@@ -69,10 +82,11 @@ def _normalizer(
     return "kept", needs_normalizer(before, given, sink_key)
 
 
-def _topics(plan: Plan) -> Iterator[KafkaTopic]:
+def _topics(plan: Plan) -> Iterator[tuple[tuple[int, ...], KafkaTopic]]:
+    """Each topic that a plan reads, and the ids of its columns."""
     for node in walk(plan):
         match node:
             case Changelog(origin=KafkaTopic() as topic) | Relation(topic=KafkaTopic() as topic):
-                yield topic
+                yield tuple(column.id for column in node.columns), topic
             case Changelog(origin=Normalized(input=given)):
                 yield from _topics(given)

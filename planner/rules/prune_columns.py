@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from deltajoin.tree import columns_of as columns_of_tree
 from planner.chain import chain_of
 from planner.delta_join import DeltaJoin
 from planner.expressions import columns_of
-from planner.plan import Filter, Output, Plan, Project, RegularJoin, Watermark, Wrapper
+from planner.plan import Filter, Generate, Join, Output, Plan, Project, RegularJoin, Watermark, Wrapper
 from planner.settings import Settings
-from planner.trees import expressions, with_children
+from planner.trees import expressions, static_input, with_children
+
+_PRUNED: Final = DeltaJoin | RegularJoin | Join | Generate
 
 
 def prune_columns(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
-    """Drop what a Project does not use from the Project, the delta join or the regular join below it.
+    """Drop what a Project does not use from the Project, the join or the generator below it.
 
     Spark prunes columns too, but neither into the rows that come from Python, nor from what a regular join
     keeps in its state. Works downwards: a Project that was pruned asks for less. What the tree of a delta
     join compares is always read.
     """
-    if not isinstance(node, Project) or not isinstance(chain_of(node).leaf, DeltaJoin | RegularJoin):
+    if not isinstance(node, Project) or not isinstance(chain_of(node).leaf, _PRUNED):
         return None
     pruned = _pruned(node.child, columns_of(*expressions(node)))
     return None if pruned is node.child else with_children(node, [pruned])
@@ -39,6 +42,11 @@ def _pruned(plan: Plan, needed: frozenset[int]) -> Plan:
         case RegularJoin(left, right, condition):
             used = needed | columns_of(condition)
             return with_children(plan, [_chosen(left, used), _chosen(right, used)])
+        case Join(condition=condition) if static_input(plan) is not None:
+            used = needed if condition is None else needed | columns_of(condition)
+            return with_children(plan, [_chosen(plan.left, used), _chosen(plan.right, used)])
+        case Generate(child, generator):
+            return with_children(plan, [_chosen(child, needed | columns_of(generator))])
         case _:
             return plan
 

@@ -10,9 +10,16 @@ from planner.operator_conditions import OPERATOR_CONDITIONS
 from planner.plan import Changelog, Normalized, Plan
 from planner.settings import Settings
 from planner.trees import reads_changes, walk
+from planner.unmet_upserts import upserts_are_replaced_above
 from planner.upsert_conditions import UPSERT_CONDITIONS
 
-_CONDITIONS: Final = (*OPERATOR_CONDITIONS, *CHANGE_CONDITIONS, *UPSERT_CONDITIONS, *NORMALIZED_CONDITIONS)
+_CONDITIONS: Final = (
+    *OPERATOR_CONDITIONS,
+    *CHANGE_CONDITIONS,
+    *UPSERT_CONDITIONS,
+    upserts_are_replaced_above,
+    *NORMALIZED_CONDITIONS,
+)
 
 
 def refuse_unsupported(node: Plan, settings: Settings) -> Refused | None:

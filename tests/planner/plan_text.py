@@ -43,6 +43,7 @@ _SCHEMAS = {
     "products": TableSchema.of({"id": pa.int32(), "name": _TEXT, "price": pa.float64()}, ["id"]),
     "visits": TableSchema.of({"shop": _LONG, "day": pa.date32(), "guest": _LONG}, ["shop", "day", "guest"]),
     "stock": TableSchema.of({"item": _LONG, "shop": _LONG, "left": _LONG}, ["item"]),
+    "members": TableSchema.of({"id": _LONG, "region": _TEXT}, ["id"]).index("region"),
 }
 TABLES = {name: ManagedTable(name, f"/warehouse/{name}", schema) for name, schema in _SCHEMAS.items()}
 """Tables that the plans of these tests may read; only `orders` has a secondary index."""
@@ -65,8 +66,10 @@ def _topic(key: Sequence[str], *columns: Declared) -> TableSchema:
 
 TOPICS = {
     "words": _topic(["word"], Declared("word", _TEXT), Declared("n", _LONG), Declared("d", _TEXT)),
+    "stateless": _topic(["word"], Declared("word", _TEXT), Declared("n", _LONG)),
     "strict": _topic(["word"], Declared("word", _TEXT), Declared("n", _LONG, nullable=False)),
     "seats": _topic(["row", "seat"], *(Declared(name, _LONG) for name in ("row", "seat", "guest"))),
+    "members": _topic(["id"], Declared("id", _LONG), Declared("region", _TEXT)),
     "clicks": _topic([], Declared("user", _LONG), Declared("url", _TEXT)),
 }
 """Topics that the plans of these tests may read, all with the same METADATA columns; a leaf may lack some."""
@@ -80,6 +83,9 @@ LEAVES = {
     "_row_kind#54: string]",
     "<seats as upserts>": "Changelog topic seats upsert [row#51: bigint, seat#52: bigint, guest#53: bigint, "
     "_row_kind#54: string]",
+    "<members' topic>": "Changelog topic members all [id#61: bigint, region#62: string, "
+    "_row_kind#63: string]",
+    "<members>": "Changelog members [id#61: bigint, region#62: string, _row_kind#63: string]",
     "<orders>": "Changelog orders [order_id#1: bigint, product_id#2: bigint, amount#3: double, "
     "note#4: string, _row_kind#5: string]",
     "<products>": "Changelog products [id#6: int, name#7: string, price#8: double, _row_kind#9: string]",
@@ -177,7 +183,9 @@ def _changelog(rest: str, inputs: Sequence[Plan], types: dict[int, str]) -> Plan
         topic = _topic_read(rest)
         return Changelog(topic.name, columns, topic)
     if found := re.match(r"(normalize) by \((.*?)\)", rest):
-        return Changelog(found[1], columns, Normalized(tuple(found[2].split(", ")), inputs[0]))
+        given = {column.name for column in inputs[0].columns}
+        order = ("place",) if "place" in given else ("n",)  # n is NULL in deletes
+        return Changelog(found[1], columns, Normalized(tuple(found[2].split(", ")), inputs[0], order))
     *mode, name = rest.split(" [")[0].split()
     table = TABLES.get(name)
     return Changelog(name, columns, table and replace(table, scan_mode=mode[0] if mode else "full"))
@@ -196,7 +204,8 @@ def _topic_read(rest: str) -> KafkaTopic:
                 range_ &= RecordRange(offset_until=int(number))
             case "timestamp", ">=", number:
                 range_ &= RecordRange(timestamp_from=int(number))
-    return KafkaTopic(name, TOPICS[name], Mode(mode), range_)
+    options = {} if name == "stateless" else {"state.path": "/state"}
+    return KafkaTopic(name, TOPICS[name], Mode(mode), range_, mirror=TABLES.get(name), options=options)
 
 
 def _delta_join(line: str, rest: Sequence[str], types: dict[int, str]) -> tuple[Plan, Sequence[str]]:

@@ -127,7 +127,7 @@ def normalize(
         df.mapInArrow(Pack(spec), _PACKED)
         .groupBy("bucket")
         .applyInPandasWithState(
-            NormalizeBucket(spec), _marked(identity), _STATE, "append", GroupStateTimeout.NoTimeout
+            NormalizeBucket(spec), _marked(identity, order), _STATE, "append", GroupStateTimeout.NoTimeout
         )
         .mapInArrow(Unpack(), _output_type(df.schema))
     )
@@ -169,9 +169,10 @@ def _expiry(ttl: timedelta, time: str | None, order_by: Sequence[str], schema: T
     return Expiry(time, ttl // timedelta(milliseconds=1))
 
 
-def _marked(key: Sequence[str]) -> StructType:
+def _marked(key: Sequence[str], order: Sequence[str]) -> StructType:
     """The blobs of changes, with the mark by which a reader of Spark's plan knows the operator."""
-    return StructType([StructField(_BLOB, BinaryType(), nullable=True, metadata={NORMALIZE_MARK: list(key)})])
+    mark = {NORMALIZE_MARK: {"key": list(key), "order": list(order)}}
+    return StructType([StructField(_BLOB, BinaryType(), nullable=True, metadata=mark)])
 
 
 def _output_type(given: StructType) -> StructType:
