@@ -1,26 +1,33 @@
-"""A spec met with its two tables: what must hold for the join, and the types that follow from it."""
+"""A spec met with its tables: what must hold for the join, and all that follows from both."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Self
+from functools import cache, cached_property
+from typing import Self
 
 import pyarrow as pa
 
-from deltajoin.offset import JoinIdentity
+from deltajoin import shards
+from deltajoin.changes import Changes
+from deltajoin.condition_types import check_is_condition
+from deltajoin.deltas import Match
+from deltajoin.expressions import Ref
+from deltajoin.offset import JoinIdentity, Versions
+from deltajoin.paths import Path, paths_of, unreachable
 from deltajoin.row_codes import Ints, common_key_type
-from deltajoin.spec import DeltaJoinSpec, Side
-from deltajoin.two_tables import JoinTypes, Match, output_schema
+from deltajoin.semantics import Join, evaluate, output_schema
+from deltajoin.shards import Split, split_of
+from deltajoin.spec import DeltaJoinSpec, JoinedTable
+from deltajoin.tree import Inner, Node, Outer, Where, flattened, nodes
 from upsert import types
 from upsert.errors import SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
-from upsert.schema import TableSchema
 from upsert.store.filters import parse_where
+from upsert.store.snapshot import Snapshot
 from upsert.store.table import Table
 from upsert.store.version import Version
-
-SIDES: Final = ("left", "right")
 
 
 @dataclass(frozen=True)
@@ -28,9 +35,7 @@ class JoinedTables:
     """A spec and its tables, opened in this process."""
 
     spec: DeltaJoinSpec
-    left: Table
-    right: Table
-    types: JoinTypes
+    tables: tuple[Table, ...]
 
     @classmethod
     def open(cls, spec: DeltaJoinSpec) -> Self:
@@ -38,91 +43,183 @@ class JoinedTables:
 
         Raises:
             TableNotFoundError: there is no table at a path.
-            SchemaError: a column is unknown, a filter does not fit it, or the keys cannot be compared.
+            SchemaError: a column is unknown, a filter does not fit it, or keys cannot be compared.
+            ConfigurationError: a condition could mean something else than in Spark.
         """
-        left, right = (Table.open(side.path) for side in spec.sides)
-        for name, table, side in zip(SIDES, (left, right), spec.sides, strict=True):
-            _check_columns(table, side, name)
-            parse_where(side.table.pushed, table.schema)
-        keys = tuple(
-            _key_type(left, right, a, b) for a, b in zip(*(side.keys for side in spec.sides), strict=True)
-        )
-        output = output_schema(
-            *(
-                _selected(table.schema, side.select)
-                for table, side in zip((left, right), spec.sides, strict=True)
+        joined = cls(spec, tuple(Table.open(table.path) for table in spec.tables))
+        for number, (table, part) in enumerate(zip(joined.tables, spec.tables, strict=True)):
+            for column in part.columns:
+                table.schema.type_of(column, f"table t{number} of the join, {table.name!r}")
+            parse_where(part.pushed, table.schema)
+        joined._check_tree()
+        return joined
+
+    def _check_tree(self) -> None:
+        for node in nodes(self.spec.tree):
+            match node:
+                case Inner(_, on, where) | Outer(_, _, _, on, where):
+                    for one, other in on:
+                        self._check_keys(one, other)
+                    if where is not None:
+                        check_is_condition(where, self.type_of)
+                case Where(_, condition):
+                    check_is_condition(condition, self.type_of)
+
+    def _check_keys(self, one: Ref, other: Ref) -> None:
+        of_one, of_other = self.type_of(one), self.type_of(other)
+        if common_key_type(of_one, of_other) is None:
+            names = [f"{self.tables[ref.table].name}.{ref.column}" for ref in (one, other)]
+            raise SchemaError(
+                f"join keys {names[0]} and {names[1]} must have the same scalar type, or be two integers, "
+                f"got {types.sql_name(of_one)} and {types.sql_name(of_other)}; change one of the tables"
             )
-        )
-        return cls(spec, left, right, JoinTypes(keys, output))
+
+    def type_of(self, ref: Ref) -> pa.DataType:
+        """Type of a column."""
+        return self.tables[ref.table].schema.type_of(ref.column)
 
     def check_lookups(self) -> None:
         """Refuse a join that would have to scan a table to find the matches of a change.
 
         Raises:
-            SchemaError: a side has no index within its join keys; the message names the INDEX to add.
+            SchemaError: a path needs a lookup that no index serves; the message names each INDEX to add.
         """
-        for name, table, side in zip(SIDES, self.tables, self.spec.sides, strict=True):
-            if table.snapshot().index_for(side.keys) is None:
-                keys = ", ".join(side.keys)
-                raise SchemaError(
-                    f"{name} side of the join, table {table.name!r}: a PRIMARY KEY, a prefix of it or an "
-                    f"INDEX must lie within the join columns ({keys}), there is none; "
-                    f"declare INDEX ({keys}) in its CREATE TABLE"
-                )
+        if missing := unreachable(self._tree, _Facts(self)):
+            raise SchemaError("; ".join(map(str, missing)))
 
-    @property
-    def tables(self) -> tuple[Table, Table]:
-        """Left, then right."""
-        return self.left, self.right
+    def paths(self) -> tuple[Path, ...]:
+        """What the changes of each table look up, in turn, in the order in which the tables move.
+
+        Raises:
+            SchemaError: a path needs a lookup that no index serves.
+        """
+        return paths_of(self._tree, _Facts(self))
+
+    @cached_property
+    def _tree(self) -> Node:
+        return flattened(self.spec.tree)
 
     @property
     def located(self) -> DeltaJoinSpec:
         """The spec with absolute paths, for processes with another working folder."""
-        located = (
-            replace(part, path=table.path) for part, table in zip(self.spec.tables, self.tables, strict=True)
-        )
-        return replace(self.spec, tables=tuple(located))
+        parts = zip(self.spec.tables, self.tables, strict=True)
+        return replace(self.spec, tables=tuple(replace(part, path=table.path) for part, table in parts))
 
     @property
     def identity(self) -> JoinIdentity:
         """What the offsets of this join must belong to."""
-        return JoinIdentity(str(self.spec), self.spec.fingerprint, (self.left.uuid, self.right.uuid))
+        uuids = tuple(table.uuid for table in self.tables)
+        return JoinIdentity(str(self.spec), self.spec.fingerprint, uuids)
 
-    def match(self, side: int, version: Version) -> Match:
-        """Lookups in one of the tables at a version, by keys of the other one."""
-        part = self.spec.sides[side]
-        view, schema = self.tables[side].at(version), self.images(side)
+    @property
+    def output(self) -> pa.Schema:
+        """Arrow schema of the join's rows: the spec's columns, all nullable, and ``_row_kind``."""
+        return output_schema(self.spec, [self.images(table) for table in range(len(self.tables))])
 
-        def match(keys: pa.Table) -> tuple[Ints, pa.Table]:
-            probe = keys.rename_columns(list(part.keys))
-            positions, rows = view.match(part.keys, probe, select=part.select, where=part.table.pushed)
-            return positions, rows.cast(schema)
+    @property
+    def roots(self) -> tuple[int, ...]:
+        """Tables that every output row has a part of, so that a first load may be sliced by their rows."""
+        return tuple(sorted(shards.roots(self.spec.tree)))
+
+    @cached_property
+    def split(self) -> Split:
+        """How a step is cut into shards."""
+        return split_of(self.spec.tree, self.type_of, [self._identity_of(t) for t in range(len(self.tables))])
+
+    def _identity_of(self, table: int) -> tuple[str, ...]:
+        select, key = self.spec.tables[table].select, self.tables[table].schema.primary_key
+        return key if key and set(key) <= set(select) else select
+
+    def needed_keys(self, table: int) -> tuple[str, ...]:
+        """Columns of a table in which a NULL means that a row takes no part at all."""
+        return shards.needed_keys(self.spec.tree, table)
+
+    def images(self, table: int) -> pa.Schema:
+        """Arrow schema of a table's rows as the join carries them: the selected columns, all nullable."""
+        return _selected(self.tables[table], self.spec.tables[table])
+
+    def changes(self, table: int) -> pa.Schema:
+        """Arrow schema of a table's changes: its images, then ``_row_kind``."""
+        return self.images(table).append(pa.field(ROW_KIND_COLUMN, pa.string()))
+
+    def match(self, table: int, version: Version) -> Match:
+        """Lookups in one of the tables at a version."""
+        view, where, schema = (
+            self.tables[table].at(version),
+            self.spec.tables[table].pushed,
+            self.images(table),
+        )
+
+        def match(by: Sequence[str], keys: pa.Table, select: Sequence[str]) -> tuple[Ints, pa.Table]:
+            positions, rows = view.match(by, keys, select=select, where=where)
+            return positions, rows.cast(pa.schema([schema.field(name) for name in select]))
 
         return match
 
-    def images(self, side: int) -> pa.Schema:
-        """Arrow schema of a side's rows as the join carries them: the selected columns, all nullable."""
-        return _selected(self.tables[side].schema, self.spec.sides[side].select)
+    @cached_property
+    def join(self) -> Join:
+        """The join as `deltajoin.semantics` evaluates it.
 
-    def changes(self, side: int) -> pa.Schema:
-        """Arrow schema of a side's changes: its images, then ``_row_kind``."""
-        return self.images(side).append(pa.field(ROW_KIND_COLUMN, pa.string()))
+        Raises:
+            SchemaError: a path needs a lookup that no index serves.
+        """
+        schemas = [self.images(table) for table in range(len(self.tables))]
+        return Join.of(self.spec, schemas, self.split, _Facts(self))
+
+    def evaluate(
+        self, changes: Sequence[Changes], old: Versions, new: Versions, *, shard: int = 0, shards: int = 1
+    ) -> Iterator[pa.RecordBatch]:
+        """Net rows of one shard of a step, in batches of ``output``.
+
+        Args:
+            changes: of each table the net changes that ``split`` gives the shard, of all its buckets.
+            old: the versions before the step.
+            new: the versions after it.
+            shard: which one.
+            shards: of how many.
+        """
+        before, after = (
+            [
+                self.split.cut_lookup(table, self.match(table, version), shard, shards)
+                for table, version in enumerate(versions)
+            ]
+            for versions in (old, new)
+        )
+        yield from evaluate(self.join, changes, before, after)
 
 
-def _selected(schema: TableSchema, names: Sequence[str]) -> pa.Schema:
-    return pa.schema([pa.field(name, schema.type_of(name)) for name in names])
+class _Facts:
+    """What is known of the tables: their indexes, and statistics of their latest snapshots."""
+
+    def __init__(self, joined: JoinedTables) -> None:
+        self._joined = joined
+        self._snapshot = cache(self._latest)
+        self._estimate = cache(self._estimated)
+
+    def name(self, table: int) -> str:
+        """Its name."""
+        return self._joined.tables[table].name
+
+    def index_for(self, table: int, columns: Sequence[str]) -> str | None:
+        """What serves a lookup by these columns."""
+        index = self._joined.tables[table].layout.best_index(columns)
+        return None if index is None else index.label
+
+    def rows_per_key(self, table: int, columns: Sequence[str]) -> float:
+        """How many rows one key is expected to have."""
+        return self._estimate(table, tuple(columns))
+
+    def select(self, table: int) -> tuple[str, ...]:
+        """Columns that come out of the join."""
+        return self._joined.spec.tables[table].select
+
+    def _latest(self, table: int) -> Snapshot:
+        return self._joined.tables[table].snapshot()
+
+    def _estimated(self, table: int, columns: tuple[str, ...]) -> float:
+        snapshot: Snapshot = self._snapshot(table)
+        return snapshot.rows_per_key(columns)
 
 
-def _check_columns(table: Table, side: Side, name: str) -> None:
-    for column in side.table.columns:
-        table.schema.type_of(column, f"{name} side of the join, table {table.name!r}")
-
-
-def _key_type(left: Table, right: Table, a: str, b: str) -> pa.DataType:
-    of_a, of_b = left.schema.type_of(a), right.schema.type_of(b)
-    if common := common_key_type(of_a, of_b):
-        return common
-    raise SchemaError(
-        f"join keys {left.name}.{a} and {right.name}.{b} must have the same scalar type, or be two integers, "
-        f"got {types.sql_name(of_a)} and {types.sql_name(of_b)}; change one of the tables"
-    )
+def _selected(table: Table, part: JoinedTable) -> pa.Schema:
+    return pa.schema([pa.field(name, table.schema.type_of(name)) for name in part.select])

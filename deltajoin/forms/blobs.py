@@ -63,7 +63,9 @@ class ChangesReader(SteppingReader):
                 )
 
 
-def join_blobs(spec: DeltaJoinSpec, blobs: Iterable[bytes | pa.Buffer]) -> Iterator[pa.RecordBatch]:
+def join_blobs(
+    spec: DeltaJoinSpec, shard: int, blobs: Iterable[bytes | pa.Buffer]
+) -> Iterator[pa.RecordBatch]:
     """Net rows of one shard, from all of its blobs in one micro-batch.
 
     Raises:
@@ -75,7 +77,7 @@ def join_blobs(spec: DeltaJoinSpec, blobs: Iterable[bytes | pa.Buffer]) -> Itera
     step = _one_step(payloads, spec)
     tables = JoinedTables.open(spec)
     changes = [_changes(payloads, tables, table) for table in range(len(spec.tables))]
-    yield from joined_rows(tables, step, changes)
+    yield from joined_rows(tables, step, changes, shard, spec.shards)
 
 
 def _one_step(payloads: list[Payload], spec: DeltaJoinSpec) -> JoinStep:

@@ -2,7 +2,7 @@
 
 A task has one shard of the join keys. It reads the changes of all tables and keeps those of its shard, which
 costs each task that reading again, and is still dearer than a shuffle only beyond what a micro-batch
-holds: docs/decisions/0013 has the figures. Where a table is bucketed by the join key, a task reads only
+holds: docs/decisions/0010 has the figures. Where a table is bucketed by the join key, a task reads only
 the buckets that can hold its keys.
 
 The first load needs no shards. While all other tables are empty at their old versions, the rows of one table
@@ -80,7 +80,7 @@ class JoiningReader(SteppingReader):
             touched_rows(table, old, new)
             for table, old, new in zip(tables.tables, step.old, step.new, strict=True)
         )
-        shards = min(self._spec.shards, -(-rows // self._task_rows))
+        shards = tables.split.count(min(self._spec.shards, -(-rows // self._task_rows))) if rows else 0
         return [ShardOfStep(step, shard, shards) for shard in range(shards)]
 
     def read(self, partition: ShardOfStep) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
@@ -90,13 +90,13 @@ class JoiningReader(SteppingReader):
             shard_changes(tables, step, table, partition.shard, partition.shards)
             for table in range(len(tables.tables))
         ]
-        for batch in joined_rows(tables, step, changes):
+        for batch in joined_rows(tables, step, changes, partition.shard, partition.shards):
             yield pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
 
 
 def root_of(tables: JoinedTables) -> int | None:
     """The table that drives a first load: of those in every output row the one with most rows."""
-    return max(range(len(tables.tables)), key=lambda table: tables.tables[table].snapshot().row_count)
+    return max(tables.roots, key=lambda table: tables.tables[table].snapshot().row_count, default=None)
 
 
 def slices(

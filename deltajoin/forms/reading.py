@@ -14,11 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deltajoin.changes import Changes, consolidated
-from deltajoin.row_codes import Ints, key_columns
 from deltajoin.step import JoinStep
 from deltajoin.tables import JoinedTables
 from upsert.store.filters import parse_where
-from upsert.store.hashing import bucket_of, hash_columns
 from upsert.store.version import step_between
 
 
@@ -31,16 +29,14 @@ def buckets_reached(tables: JoinedTables, step: JoinStep, table: int) -> list[in
 
 
 def bucket_changes(tables: JoinedTables, step: JoinStep, table: int, buckets: Collection[int]) -> pa.Table:
-    """Signed rows of some buckets: selected columns, filters passed, no NULL key."""
-    side, stored = tables.spec.sides[table], tables.tables[table]
-    changed = stored.changes_between(
-        step.old[table], step.new[table], columns=side.table.columns, buckets=buckets
-    )
+    """Signed rows of some buckets: selected columns, filters passed, no NULL where that takes no part."""
+    part, stored = tables.spec.tables[table], tables.tables[table]
+    changed = stored.changes_between(step.old[table], step.new[table], columns=part.columns, buckets=buckets)
     # Each signed row by itself: an update may leave, enter or stay within the filter.
-    passed = parse_where(side.table.pushed, stored.schema).apply(changed)
+    passed = parse_where(part.pushed, stored.schema).apply(changed)
     schema = tables.changes(table)
     rows = passed.select(schema.names).combine_chunks().cast(schema)
-    for key in side.keys:
+    for key in tables.needed_keys(table):
         if rows.column(key).null_count:
             rows = rows.filter(pc.is_valid(rows.column(key)))
     return rows
@@ -55,33 +51,28 @@ def shard_changes(tables: JoinedTables, step: JoinStep, table: int, shard: int, 
     for bucket in buckets_reached(tables, step, table):
         if _may_hold(tables, table, bucket, shard, shards):
             rows = bucket_changes(tables, step, table, [bucket])
-            if shards > 1:
-                rows = rows.filter(pa.array(shards_of(rows, tables, table, shards) == shard))
-            parts.append(rows)
+            parts.append(tables.split.of_shard(table, rows, shard, shards))
     return net_changes(tables, table, parts)
-
-
-def shards_of(rows: pa.Table, tables: JoinedTables, table: int, shards: int) -> Ints:
-    """Shard of each row; a key has one shard, whatever the width of its integers."""
-    columns = key_columns(rows, tables.spec.sides[table].keys, tables.types.keys)
-    return bucket_of(hash_columns(columns, rows.num_rows), shards)
 
 
 def _may_hold(tables: JoinedTables, table: int, bucket: int, shard: int, shards: int) -> bool:
     """Whether a bucket may have rows of a shard: where both follow from one hash, only some can meet."""
-    stored, keys = tables.tables[table], tables.spec.sides[table].keys
-    types = [stored.schema.type_of(key) for key in keys]
-    if stored.layout.bucket_key != keys or types != list(tables.types.keys):
+    stored, columns = tables.tables[table], tables.split.columns[table]
+    types = [stored.schema.type_of(column) for column in columns or ()]
+    if stored.layout.bucket_key != columns or types != list(tables.split.types[table] or ()):
         return True
     common = gcd(stored.options.bucket, shards)
     return bucket % common == shard % common
 
 
 def by_shard(rows: pa.Table, tables: JoinedTables, table: int, shards: int) -> Iterator[tuple[int, pa.Table]]:
-    """The rows of each shard that has any."""
+    """The rows of each shard that has any; all of them for each shard where all shards need all."""
     if not rows.num_rows:
         return
-    shard = shards_of(rows, tables, table, shards)
+    shard = tables.split.shard_of(table, rows, shards)
+    if shard is None:
+        yield from ((number, rows) for number in range(tables.split.count(shards)))
+        return
     ordered = rows.take(pa.array(np.argsort(shard, kind="stable")))
     start = 0
     for number, count in enumerate(np.bincount(shard, minlength=shards).tolist()):
@@ -92,10 +83,10 @@ def by_shard(rows: pa.Table, tables: JoinedTables, table: int, shards: int) -> I
 
 def net_changes(tables: JoinedTables, table: int, parts: list[pa.Table]) -> Changes:
     """Changes of a table that were read bucket by bucket, without rows that cancel."""
-    side, stored = tables.spec.sides[table], tables.tables[table]
+    part, stored = tables.spec.tables[table], tables.tables[table]
     rows = pa.concat_tables([tables.changes(table).empty_table(), *parts]).combine_chunks()
-    changes = Changes(rows, side.keys)
+    changes = Changes(rows)
     # Images that hold the whole primary key are net already: each key is in one bucket, once.
     key = set(stored.schema.primary_key)
-    is_net = bool(key) and key <= set(side.select) and side.table.columns == side.select
+    is_net = bool(key) and key <= set(part.select) and part.columns == part.select
     return changes if is_net else consolidated(changes)

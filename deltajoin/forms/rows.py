@@ -10,25 +10,25 @@ from pyspark.sql.types import StructType
 from deltajoin.changes import Changes
 from deltajoin.step import JoinStep
 from deltajoin.tables import JoinedTables
-from deltajoin.two_tables import inner_join
 from upsert.managed.spark_schema import spark_schema
 from upsert.schema import TableSchema
 
 
-def joined_rows(tables: JoinedTables, step: JoinStep, changes: Sequence[Changes]) -> Iterator[pa.RecordBatch]:
-    """Net rows of the join, in batches of ``tables.types.output``.
+def joined_rows(
+    tables: JoinedTables, step: JoinStep, changes: Sequence[Changes], shard: int = 0, shards: int = 1
+) -> Iterator[pa.RecordBatch]:
+    """Net rows of the join, in batches of ``tables.output``.
 
     Args:
         tables: the join.
         step: the versions at which to look up.
         changes: of each table the net changes, all of the step or those of one shard.
+        shard: which shard.
+        shards: of how many.
     """
-    left, right = changes
-    yield from inner_join(
-        left, right, tables.match(0, step.old[0]), tables.match(1, step.new[1]), tables.types
-    )
+    yield from tables.evaluate(changes, step.old, step.new, shard=shard, shards=shards)
 
 
 def output_type(tables: JoinedTables) -> StructType:
     """Spark's schema of the join's output."""
-    return spark_schema(TableSchema.of(tables.types.output), row_kind=True)
+    return spark_schema(TableSchema.of(tables.output), row_kind=True)

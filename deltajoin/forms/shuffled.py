@@ -36,5 +36,10 @@ class JoinShard:
         Raises:
             BrokenPayloadError: a blob is damaged, or belongs to another join or micro-batch.
         """
-        blobs = (blob.as_buffer() for batch in batches for blob in batch.column(PAYLOAD_COLUMN))
-        yield from join_blobs(self.spec, blobs)
+        blobs: list[pa.Buffer] = []
+        shard = 0
+        for batch in batches:
+            blobs += (blob.as_buffer() for blob in batch.column(PAYLOAD_COLUMN))
+            if batch.num_rows:
+                shard = batch.column(SHARD_COLUMN)[0].as_py()
+        yield from join_blobs(self.spec, shard, blobs)

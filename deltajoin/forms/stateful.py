@@ -47,7 +47,7 @@ class JoinGroup:
 
     def __call__(
         self,
-        key: tuple[Any, ...],  # noqa: ARG002
+        key: tuple[Any, ...],
         batches: Iterable[pd.DataFrame],
         state: GroupState,  # noqa: ARG002
     ) -> Iterator[pd.DataFrame]:
@@ -57,7 +57,7 @@ class JoinGroup:
             BrokenPayloadError: a blob is damaged, or belongs to another join or micro-batch.
         """
         blobs = (blob for batch in batches for blob in batch[PAYLOAD_COLUMN])
-        for rows in join_blobs(self.spec, blobs):
+        for rows in join_blobs(self.spec, int(key[0]), blobs):
             yield pd.DataFrame({PAYLOAD_COLUMN: list(to_blobs(pa.Table.from_batches([rows]), {}))})
 
 

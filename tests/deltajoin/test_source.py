@@ -139,7 +139,7 @@ def test_a_missing_index_is_named_with_the_one_to_add(spec: DeltaJoinSpec) -> No
     by_note = replace(spec.sides[0], select=("id", "product", "note"), keys=("note",))
     by_name = replace(spec.sides[1], keys=("name",))
     tables = JoinedTables.open(with_sides(spec, left=by_note, right=by_name))
-    with pytest.raises(SchemaError, match=r"left side.*'orders'.*declare INDEX \(note\)"):
+    with pytest.raises(SchemaError, match=r"'orders' \(t0\).*declare INDEX \(note\)"):
         tables.check_lookups()
 
 
@@ -149,7 +149,7 @@ def test_keys_that_do_not_compare_are_refused(spec: DeltaJoinSpec) -> None:
 
 
 def test_unknown_columns_are_refused(spec: DeltaJoinSpec) -> None:
-    with pytest.raises(SchemaError, match=r"left side.*unknown column 'x'"):
+    with pytest.raises(SchemaError, match=r"table t0 of the join.*unknown column 'x'"):
         JoinedTables.open(with_sides(spec, left=replace(spec.sides[0], select=("product", "x"))))
     with pytest.raises(SchemaError, match="unknown column 'y'"):
         JoinedTables.open(with_sides(spec, right=replace(spec.sides[1], where=[("y", "=", 1)])))
