@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from planner.aggregate_nodes import Measure, SignedAggregate
+from deltajoin.aggregate.source import read_aggregate
+from deltajoin.aggregate.spec import DeltaAggregateSpec
+from planner.aggregate_nodes import LookupAggregate, SignedAggregate
 from planner.errors import PlanBuildError
 from planner.expressions import Aggregation, Expr, walk_expression
 from planner.group_keys import upsert_key
@@ -33,6 +35,35 @@ def signed_aggregate(catalyst: Catalyst, plan: SignedAggregate, child: JavaObjec
     row_kind = found[ROW_KIND_COLUMN]
     named = [_named(catalyst, output, known, row_kind) for output in plan.outputs]
     return catalyst.project([*named, marked_kind(catalyst, plan, plan.row_kind.id, row_kind)], source)
+
+
+def lookup_aggregate(catalyst: Catalyst, plan: LookupAggregate, shards: int) -> JavaObject:
+    """The source of an aggregate by lookups, under the columns of the user's aggregate."""
+    spec = DeltaAggregateSpec(
+        plan.table.path,
+        plan.keys,
+        tuple(measure.by for measure in plan.measures),
+        plan.where,
+        shards,
+        plan.table.max_rows,
+    )
+    source = catalyst.analyzed(read_aggregate(catalyst.session, spec))
+    found = {catalyst.attribute(one)[1]: one for one in catalyst.output(source)}
+    known = [*_groups(catalyst, plan, found)]
+    for measure in plan.measures:
+        original, made = _original(catalyst, measure.function), found[measure.column.name]
+        _check_type(catalyst, measure.function, original, made)
+        known.append((original, made))
+    named = [
+        catalyst.alias(
+            catalyst.substituted(_original(catalyst, output.value), known),
+            output.column.name,
+            output.column.id,
+        )
+        for output in plan.outputs
+    ]
+    kind = catalyst.alias(found[ROW_KIND_COLUMN], ROW_KIND_COLUMN, plan.row_kind.id)
+    return catalyst.project([*named, kind], source)
 
 
 def _without_marks(rows: DataFrame) -> DataFrame:
@@ -74,7 +105,7 @@ def _aggregated(
 
 
 def _groups(
-    catalyst: Catalyst, plan: SignedAggregate, found: dict[str, JavaObject]
+    catalyst: Catalyst, plan: SignedAggregate | LookupAggregate, found: dict[str, JavaObject]
 ) -> Iterator[tuple[JavaObject, JavaObject]]:
     for group in plan.groups:
         yield _original(catalyst, group.by.value), found[group.column.name]
@@ -89,7 +120,7 @@ def _measures(
         if result.count is not None:
             function, _, _ = catalyst.aggregation(original)
             value = catalyst.average(function, value, found[f"count_{number}"])
-        _check_type(catalyst, measure, original, value)
+        _check_type(catalyst, measure.function, original, value)
         yield original, value
 
 
@@ -111,7 +142,7 @@ def _original(catalyst: Catalyst, expr: Expr) -> JavaObject:
     return catalyst.kept(expr.ref)
 
 
-def _check_type(catalyst: Catalyst, measure: Measure, original: JavaObject, made: JavaObject) -> None:
+def _check_type(catalyst: Catalyst, function: Aggregation, original: JavaObject, made: JavaObject) -> None:
     expected, found = catalyst.type_name(original), catalyst.type_name(made)
     if expected != found:
-        raise PlanBuildError(f"{measure} must be {expected}, got {found}; this is a bug, please report it")
+        raise PlanBuildError(f"{function} must be {expected}, got {found}; this is a bug, please report it")

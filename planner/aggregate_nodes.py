@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from deltajoin.aggregate.spec import Measure as Computation
+from deltajoin.expressions import Condition
 from planner.expressions import Aggregation, Column, Expr, ref_field
+from planner.sources import ManagedTable
 
 if TYPE_CHECKING:
     from planner.plan import Output, Plan
@@ -71,6 +74,54 @@ class Measure:
     def __str__(self) -> str:
         where = "" if self.condition is None else f" where {self.condition}"
         return f"{self.function.name}({', '.join(map(str, self.values))}){where}"
+
+
+@dataclass(frozen=True)
+class Computed:
+    """An aggregate function, how it is computed from a table's rows, and the column that holds the result."""
+
+    function: Aggregation
+    by: Computation
+    column: Column
+
+    def __str__(self) -> str:
+        return f"{self.function} in {self.column}"
+
+
+@dataclass(frozen=True)
+class LookupAggregate:
+    """Leaf: the changes of an aggregate of one table, whose groups are computed anew from their rows.
+
+    Attributes:
+        table: what is read.
+        groups: a column of the table for each GROUP BY expression.
+        keys: names of these columns.
+        index: by what the rows of a group are found.
+        measures: what is computed.
+        where: which rows count; None for all.
+        outputs: the columns of the user's aggregate.
+        row_kind: the kind of each change.
+    """
+
+    table: ManagedTable
+    groups: tuple[Group, ...]
+    keys: tuple[str, ...]
+    index: str
+    measures: tuple[Computed, ...]
+    where: Condition | None
+    outputs: tuple[Output, ...]
+    row_kind: Column
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns of the user's aggregate, and the kind."""
+        return (*(output.column for output in self.outputs), self.row_kind)
+
+    def __str__(self) -> str:
+        where = "" if self.where is None else f" where {self.where}"
+        outputs = ", ".join(map(str, self.outputs))
+        by = f"({', '.join(self.keys)}) by {self.index}"
+        return f"LookupAggregate {self.table.name} {by}{where} [{outputs}, {self.row_kind}]"
 
 
 @dataclass(frozen=True)

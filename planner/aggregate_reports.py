@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from planner.aggregate_conditions import aggregations
-from planner.aggregate_nodes import Aggregate
+from planner.aggregate_nodes import Aggregate, LookupAggregate
 from planner.conditions import Refused, sources
 from planner.optimizer import Step, Trace
 from planner.plan import Watermark
@@ -22,7 +22,7 @@ class AggregateReport:
 
     Attributes:
         aggregate: the aggregate in words: functions, groups and what it reads.
-        form: "signed sums" or "refused".
+        form: "signed sums", "lookups" or "refused".
         reason: why it is refused; None if it is not.
         remedy: what to do about the reason.
         notes: what its author should know: how it is written, what it keeps.
@@ -52,6 +52,8 @@ def _report(step: Step, node: Aggregate) -> AggregateReport:
     match step.result:
         case Refused(reason, remedy):
             return AggregateReport(_in_words(node), "refused", reason, remedy)
+        case LookupAggregate() as made:
+            return AggregateReport(_in_words(node), "lookups", notes=tuple(_notes_of_lookups(made)))
         case _:
             return AggregateReport(_in_words(node), "signed sums", notes=tuple(_notes(node)))
 
@@ -60,6 +62,15 @@ def _in_words(node: Aggregate) -> str:
     functions = ", ".join(without_ids(function) for function in aggregations(node)) or "DISTINCT"
     groups = ", ".join(without_ids(group.value) for group in node.groups)
     return f"aggregate {functions} by ({groups}) over the changes of {sources(node)}"
+
+
+def _notes_of_lookups(made: LookupAggregate) -> Iterator[str]:
+    keys = ", ".join(made.keys)
+    yield (
+        f"of each group that changes all rows are looked up in {made.table.name} by {made.index} for ({keys}), "
+        "before and after"
+    )
+    yield "gives every kind of change and keeps no state, so anything may follow"
 
 
 def _notes(node: Aggregate) -> Iterator[str]:

@@ -12,19 +12,37 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame
 
 import deltajoin
+from deltajoin.latest.operator import join_streams
 from deltajoin.netting import net_changes
 from deltajoin.spec import DeltaJoinSpec, JoinedTable
-from planner.aggregate_build import kind_if, marked_kind, signed_aggregate, unless_gone
-from planner.aggregate_nodes import SignedAggregate
+from planner.aggregate_build import (
+    kind_if,
+    lookup_aggregate,
+    marked_kind,
+    signed_aggregate,
+    unless_gone,
+)
+from planner.aggregate_nodes import LookupAggregate, SignedAggregate
 from planner.delta_join import DeltaJoin
 from planner.errors import PlanBuildError
 from planner.expressions import Call, Column, Expr
 from planner.group_keys import KIND_IF, UNLESS_GONE
 from planner.jvm import Catalyst, JavaObject
-from planner.plan import Changelog, Filter, Output, Plan, Project, RegularJoin, Relation
+from planner.plan import (
+    Changelog,
+    Filter,
+    LookupJoined,
+    Normalized,
+    Output,
+    Plan,
+    Project,
+    RegularJoin,
+    Relation,
+)
 from planner.settings import Settings
-from planner.sources import KafkaTopic
+from planner.sources import KafkaTopic, ManagedTable
 from planner.trees import children
+from upsert.managed.frames import read_changes
 
 
 def build_plan(catalyst: Catalyst, plan: Plan, settings: Settings) -> DataFrame:
@@ -58,6 +76,8 @@ class _Builder:
             return self.delta_join(plan)
         if isinstance(plan, RegularJoin):
             return self.regular_join(plan)
+        if isinstance(plan, LookupAggregate):
+            return lookup_aggregate(self.catalyst, plan, self.shards)
         inputs = [self.node(child) for child in children(plan)]
         if isinstance(plan, SignedAggregate):
             return signed_aggregate(self.catalyst, plan, inputs[0])
@@ -65,8 +85,14 @@ class _Builder:
             node = self.catalyst.kept(plan.ref)
             return self.catalyst.with_children(node, inputs) if inputs else node
         match plan:
+            case Changelog(origin=Normalized() as normalized):
+                return self.normalized(normalized)
+            case Changelog(origin=LookupJoined() as joined):
+                return self.lookup_join(joined, plan.columns)
             case Changelog(origin=KafkaTopic() as topic) | Relation(topic=KafkaTopic() as topic):
                 return self.topic(topic, plan.columns)
+            case Changelog(origin=ManagedTable() as table):
+                return self.changes(table, plan.columns)
         return self.over(plan, inputs[0])
 
     def over(self, plan: Plan, child: JavaObject) -> JavaObject:
@@ -117,6 +143,12 @@ class _Builder:
         names = (*spec.columns, join.row_kind.name)
         return self.renamed(source, dict(zip(names, join.columns, strict=True)), f"the delta join {spec}")
 
+    def lookup_join(self, joined: LookupJoined, columns: Sequence[Column]) -> JavaObject:
+        """The stateful join of two streams with lookups."""
+        left, right = (self.catalyst.dataframe(self.node(leaf)) for leaf in (joined.left, joined.right))
+        source = self.catalyst.analyzed(join_streams(left, right, joined.join, self.shards))
+        return self.renamed(source, {column.name: column for column in columns}, str(joined.join.kind))
+
     def regular_join(self, join: RegularJoin) -> JavaObject:
         """Spark's own join of both inputs, netted, under the ids of their columns."""
         left, right = self.node(join.left), self.node(join.right)
@@ -134,6 +166,13 @@ class _Builder:
         """Tasks that share what the planner adds to a micro-batch."""
         return self.settings.shards or self.catalyst.session.sparkContext.defaultParallelism
 
+    def normalized(self, normalized: Normalized) -> JavaObject:
+        """The operator with all its steps over another input, which has the same columns."""
+        node = self.node(normalized.input)
+        for ref in reversed(normalized.refs):
+            node = self.catalyst.with_children(self.catalyst.kept(ref), [node])
+        return node
+
     def topic(self, topic: KafkaTopic, columns: Sequence[Column]) -> JavaObject:
         """The topic read anew with its options, under the ids of the columns that it had before."""
         attributes = [self.catalyst.kept(column.ref) for column in columns if column.ref is not None]
@@ -142,6 +181,12 @@ class _Builder:
         reader = reader if topic.label is None else reader.name(topic.label)
         source = self.catalyst.analyzed(reader.schema(schema).load())
         return self.renamed(source, {column.name: column for column in columns}, str(topic))
+
+    def changes(self, table: ManagedTable, columns: Sequence[Column]) -> JavaObject:
+        """The changes of a mirror, under the ids of the topic's columns."""
+        limit = {"max_rows_per_trigger": table.max_rows}
+        source = self.catalyst.analyzed(read_changes(self.catalyst.session, table.path, **limit))
+        return self.renamed(source, {column.name: column for column in columns}, f"the mirror {table.name!r}")
 
     def renamed(self, source: JavaObject, columns: Mapping[str, Column], what: str) -> JavaObject:
         """A Project that gives each column of the source the name and id of a column of the user's plan."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from planner.aggregate_nodes import LookupAggregate
 from planner.delta_join import DeltaJoin
 from planner.expressions import Call, Cast, Column, Expr, Literal, walk_expression
 from planner.keys import equalities
@@ -155,6 +156,8 @@ def sources(node: Plan) -> str:
         match leaf:
             case Changelog():
                 names[repr(leaf.name)] = None
+            case LookupAggregate():
+                names[repr(leaf.table.name)] = None
             case DeltaJoin():
                 names |= dict.fromkeys(repr(one.table.name) for one in leaf.tables)
     return " and ".join(names)

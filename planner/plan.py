@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from planner.aggregate_nodes import Aggregate, SignedAggregate
+from deltajoin.latest.spec import LatestJoin
+from planner.aggregate_nodes import Aggregate, LookupAggregate, SignedAggregate
 from planner.delta_join import DeltaJoin, typed
 from planner.expressions import Column, Expr, ref_field
 from planner.sources import KafkaTopic, ManagedTable
@@ -40,10 +41,19 @@ class Output:
 
 @dataclass(frozen=True)
 class Normalized:
-    """Changes that `upsert.normalize` makes whole: the key by which it knows rows, and its input."""
+    """Changes that `upsert.normalize` makes whole.
+
+    Attributes:
+        key: the columns by which it knows rows.
+        input: what it is given.
+        order: the columns by which it knows which row is newer.
+        refs: the operator's nodes from the top down to the one above its input.
+    """
 
     key: tuple[str, ...]
     input: Plan
+    order: tuple[str, ...] = field(default=(), compare=False)
+    refs: tuple[int, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -51,6 +61,22 @@ class Upserts:
     """Upserts of groups that `optimize` made of an aggregate, and the columns by which they do."""
 
     key: UpsertKey
+
+
+@dataclass(frozen=True)
+class LookupStream(Upserts):
+    """Upserts of a stream whose rows can be looked up elsewhere; `mark` names the side in this process."""
+
+    mark: str
+
+
+@dataclass(frozen=True)
+class LookupJoined(Upserts):
+    """Upserts of a join by lookups of two such streams."""
+
+    left: Changelog
+    right: Changelog
+    join: LatestJoin
 
 
 @dataclass(frozen=True)
@@ -75,6 +101,8 @@ class Changelog:
                 return str(self.origin)
             case Normalized(key):
                 return f"{self.name} by ({', '.join(key)})"
+            case LookupJoined(left=left, right=right, join=join):
+                return f"{self.name} ({join.kind}) of {left.name} with {right.name}"
             case ManagedTable(scan_mode=mode) if mode != "full":
                 return f"{mode} {self.name}"
             case _:
@@ -269,7 +297,7 @@ class Opaque:
 
 
 Unary = Project | Filter | Watermark | Wrapper
-Aggregated = Aggregate | SignedAggregate
+Aggregated = Aggregate | SignedAggregate | LookupAggregate
 Plan = (
     Changelog
     | Relation

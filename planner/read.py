@@ -6,12 +6,15 @@ a topic of Kafka is what the query declares; no broker is asked.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from pyspark.sql import DataFrame
 
+from deltajoin.aggregate.source import FORMAT as AGGREGATE_FORMAT
+from deltajoin.latest.marks import LOOKUP_SIDE_MARK, side_of_mark
 from deltajoin.netting import NET_MARK
 from planner.aggregate_nodes import Aggregate, GroupBy, WindowKind
 from planner.conditions import OBSERVATION, SUBQUERY, is_clock_word
@@ -23,6 +26,7 @@ from planner.plan import (
     Filter,
     Generate,
     Join,
+    LookupStream,
     Normalized,
     Opaque,
     Output,
@@ -37,6 +41,7 @@ from planner.plan import (
 from planner.sources import KafkaTopic, ManagedTable, Mode, RecordRange
 from planner.trees import children, row_kind_of, walk
 from upsert.changelog.operator import NORMALIZE_MARK
+from upsert.errors import TableNotFoundError
 from upsert.kafka.declaration import declared
 from upsert.kafka.table import SPARK_FORMATS, KafkaTable
 from upsert.managed.options import FORMAT, ReadOptions
@@ -63,6 +68,7 @@ _DEFAULTS: Final = {
     "Like": ("escapeChar", "\\"),
 }
 """What makes expressions mean something else: a parameter, and its value by default."""
+_MIRROR: Final = "mirror.path"
 _CONNECTORS: Final = {name: connector for connector, name in SPARK_FORMATS.items()}
 _WRAPPERS: Final = {
     OBSERVATION,
@@ -93,8 +99,8 @@ class _Reader:
 
     def node(self, node: JavaObject) -> Plan:
         name, ref = self.catalyst.class_name(node), self.catalyst.keep(node)
-        if name == "Project" and (key := self.key_of_upserts(node)) is not None:
-            return Changelog("an aggregate", self.output(node), Upserts(key), ref=ref)
+        if name == "Project" and (upserts := self.upserts(node)) is not None:
+            return Changelog(upserts.key.of, self.output(node), upserts, ref=ref)
         inputs = tuple(self.node(child) for child in self.catalyst.children(node))
         match name, inputs:
             case "StreamingRelationV2", ():
@@ -149,28 +155,31 @@ class _Reader:
         sources = [leaf for leaf in walk(node) if isinstance(leaf, Relation)]
         if sources and all(leaf.name == JOIN_FORMAT for leaf in sources):
             return Changelog(JOIN_FORMAT, node.columns, None, ref=node.ref)
-        key = self.key_of_normalize(java)
-        if key is not None:
-            origin = Normalized(key, _input_of_normalize(node))
-            return Changelog(NORMALIZE, node.columns, origin, ref=node.ref)
+        marks = [self.catalyst.metadata(attribute).get(NORMALIZE_MARK) for attribute in self.given(java)]
+        if len(marks) == 1 and marks[0] is not None:
+            return Changelog(NORMALIZE, node.columns, _normalized(node, marks[0]), ref=node.ref)
         return node
-
-    def key_of_normalize(self, node: JavaObject) -> tuple[str, ...] | None:
-        """The key by which `upsert.normalize` knows rows, if this is its last step."""
-        marks = [self.catalyst.metadata(attribute).get(NORMALIZE_MARK) for attribute in self.given(node)]
-        return tuple(marks[0]) if len(marks) == 1 and marks[0] is not None else None
 
     def given(self, node: JavaObject) -> list[JavaObject]:
         """The attributes of a node's inputs."""
         return [one for child in self.catalyst.children(node) for one in self.catalyst.output(child)]
 
-    def key_of_upserts(self, node: JavaObject) -> UpsertKey | None:
-        """The key of upserts that `optimize` made, if this is their last step."""
+    def upserts(self, node: JavaObject) -> Upserts | None:
+        """What is known of upserts that `optimize` or a join by lookups made, if this is their last step.
+
+        A stream that `deltajoin.with_lookup` has marked counts as one.
+        """
         *_, last = self.catalyst.projected(node) or [None]
         if last is None or self.catalyst.class_name(last) != "Alias":
             return None
-        mark = self.catalyst.metadata(last).get(UPSERTS_MARK)
-        return None if mark is None else UpsertKey.from_text(mark)
+        metadata = self.catalyst.metadata(last)
+        if (mark := metadata.get(LOOKUP_SIDE_MARK)) is not None:
+            side = side_of_mark(mark)
+            names = () if side is None else side.upsert_key
+            key = UpsertKey(tuple((name,) for name in names), of="a stream with lookups", is_append=True)
+            return LookupStream(key, mark)
+        found = metadata.get(UPSERTS_MARK)
+        return None if found is None else Upserts(UpsertKey.from_text(found))
 
     def stream(self, node: JavaObject, ref: int) -> Plan:
         name, options = self.catalyst.source(node)
@@ -180,6 +189,8 @@ class _Reader:
             return Changelog(table.name, columns, table, ref=ref)
         if name.lower() == JOIN_FORMAT and any(column.is_row_kind for column in columns):
             return Changelog(JOIN_FORMAT, columns, None, ref=ref)
+        if name.lower() == AGGREGATE_FORMAT:
+            return Changelog(AGGREGATE_FORMAT, columns, None, ref=ref)
         connector = _CONNECTORS.get(name.lower())
         if connector is None:
             return Relation(name, columns, is_streaming=True, ref=ref)
@@ -188,7 +199,17 @@ class _Reader:
         topic = replace(topic, source=name.lower(), label=self.catalyst.label(node))
         if topic.mode is Mode.ROWS:
             return Relation(name, columns, is_streaming=True, topic=topic, ref=ref)
+        if (mirror := options.get(_MIRROR)) is not None:
+            topic = replace(topic, table=os.path.basename(mirror), mirror=self.mirror(mirror, options))
         return Changelog(topic.name, columns, topic, ref=ref)
+
+    def mirror(self, path: str, options: Mapping[str, str]) -> ManagedTable | None:
+        """The managed table that mirrors a topic, read in steps of the same size; None if there is none."""
+        own = {name: options[name] for name in ("max-rows-per-trigger",) if name in options}
+        try:
+            return self.table(ReadOptions.parse({"path": path, **own}))
+        except TableNotFoundError:
+            return None
 
     def table(self, options: ReadOptions) -> ManagedTable:
         path = options.path
@@ -299,12 +320,16 @@ class _Reader:
         return Cast(value, type_name, ref=ref)
 
 
-def _input_of_normalize(node: Opaque) -> Plan:
-    """What the operator was given, from its last step down: below its first step, which packs rows."""
+def _normalized(node: Opaque, mark: Mapping[str, Sequence[str]]) -> Normalized:
+    """The operator that ends with this node; its first step is one like it, and packs the input's rows."""
     (below,) = node.inputs
+    refs = [node.ref]
     while not (isinstance(below, Opaque) and below.name == node.name):
+        refs.append(getattr(below, "ref", None))
         (below,) = children(below)
-    return below.inputs[0]
+    refs.append(below.ref)
+    known = tuple(ref for ref in refs if ref is not None)
+    return Normalized(tuple(mark["key"]), below.inputs[0], tuple(mark["order"]), known)
 
 
 def topic_of(table: KafkaTable, options: Mapping[str, str]) -> KafkaTopic:

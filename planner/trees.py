@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 
-from planner.aggregate_nodes import Aggregate, SignedAggregate
+from planner.aggregate_nodes import Aggregate, LookupAggregate, SignedAggregate
 from planner.delta_join import DeltaJoin
 from planner.expressions import Column, Expr
 from planner.plan import (
@@ -144,7 +144,7 @@ def is_streaming(plan: Plan) -> bool:
 
 def reads_changes(plan: Plan) -> bool:
     """Whether a changelog lies in the plan."""
-    return any(isinstance(node, Changelog | DeltaJoin) for node in walk(plan))
+    return any(isinstance(node, Changelog | DeltaJoin | LookupAggregate) for node in walk(plan))
 
 
 def at_top(plan: Plan, change: Callable[[Plan], Plan]) -> Plan:

@@ -10,6 +10,7 @@ from planner.aggregate_conditions import (
     functions_are_sums,
     sums_can_be_undone,
 )
+from planner.aggregate_lookup import lookup_aggregate
 from planner.aggregate_nodes import Aggregate, Group, Measure, SignedAggregate
 from planner.conditions import Refused, sources
 from planner.expressions import Column, Expr
@@ -43,11 +44,7 @@ def replace_aggregate(node: Plan, settings: Settings) -> Plan | Refused | None: 
         if refused := condition(node):
             return refused
     if reason := functions_are_sums(node):
-        return Refused(
-            f"{reason}, so an aggregate over the changes of {sources(node)} cannot keep it up to date",
-            "write the changes into a managed table with catalog.write_changes and aggregate its snapshot, "
-            "catalog.read",
-        )
+        return lookup_aggregate(node, reason)
     if refused := sums_can_be_undone(node):
         return refused
     row_kind = row_kind_of(node.child)

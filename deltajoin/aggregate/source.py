@@ -1,0 +1,219 @@
+"""The Spark format ``delta-aggregate``: changes of an aggregate, computed inside the source's ``read()``.
+
+A task has a share of the groups: it reads the changes of the step, keeps those of its groups, and looks all
+rows of these groups up, where the step begins and where it ends. The offset is the table's version, and
+nothing else is kept between two micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from deltajoin.aggregate.semantics import differences, output_schema, touched_groups, wanted
+from deltajoin.aggregate.spec import DeltaAggregateSpec
+from deltajoin.errors import CheckpointMismatchError
+from upsert.errors import SchemaError
+from upsert.managed.options import ReadOptions
+from upsert.managed.reader import ChangesReader, version_of
+from upsert.managed.spark_schema import arrow_schema, spark_schema
+from upsert.options import Option, parse, text
+from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.schema import TableSchema
+from upsert.store.hashing import bucket_of, hash_columns, one_array
+from upsert.store.steps import touched_rows
+from upsert.store.table import Table
+from upsert.store.version import Version
+
+FORMAT: Final = "delta-aggregate"
+OPTIONS: Final = (Option("spec", text, "the aggregate: JSON text of a DeltaAggregateSpec"),)
+
+TASK_ROWS: Final = 50_000
+"""Changed rows that are worth a task of their own."""
+LOOKUP_ROWS: Final = 500_000
+"""Rows that are looked up at a time, about; a single group may have more."""
+
+Offset = dict[str, Any]
+
+
+def read_aggregate(spark: SparkSession, spec: DeltaAggregateSpec) -> DataFrame:
+    """A stream of the aggregate's net changes: the columns of ``spec.columns``, then ``_row_kind``.
+
+    Each group that a micro-batch touches is computed anew from all of its rows, so that the cost follows the
+    size of the groups, and functions may be any; there is no state. A group without rows is no group.
+
+    Raises:
+        TableNotFoundError: there is no table at the path.
+        SchemaError: a column is unknown, a function does not fit it, or no index of the table lies within the
+            group columns; the message names the INDEX to add.
+    """
+    spark.dataSource.register(DeltaAggregateSource)
+    table = Table.open(spec.path)
+    output_schema(spec, table.schema)
+    if table.snapshot().index_for(spec.groups) is None:
+        names = ", ".join(spec.groups)
+        raise SchemaError(
+            f"aggregate of table {table.name!r}: a PRIMARY KEY, a prefix of it or an INDEX must lie within "
+            f"the group columns ({names}), there is none; declare INDEX ({names}) in its CREATE TABLE"
+        )
+    located = replace(spec, path=table.path)
+    return spark.readStream.format(FORMAT).option("spec", located.to_json()).load()
+
+
+class DeltaAggregateSource(DataSource):
+    """The format ``delta-aggregate``; made for `read_aggregate`."""
+
+    @classmethod
+    def name(cls) -> str:
+        """``delta-aggregate``."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """The group columns, the results and ``_row_kind``."""
+        spec = _spec(self.options)
+        return spark_schema(TableSchema.of(output_schema(spec, Table.open(spec.path).schema)), row_kind=True)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """A stream read."""
+        return AggregateReader(_spec(self.options), schema)
+
+
+@dataclass(frozen=True)
+class ShareOfGroups(InputPartition):
+    """What one task computes: one of so many shares of the groups that a step touches."""
+
+    start: Version
+    end: Version
+    share: int
+    shares: int
+
+
+class AggregateReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads the net changes of the aggregate; goes through the table's versions as its changes are read."""
+
+    def __init__(self, spec: DeltaAggregateSpec, asked: StructType) -> None:
+        """Check what is asked of the table."""
+        table = Table.open(spec.path)
+        self._spec = spec
+        self._asked = asked
+        options = ReadOptions(spec.path, max_rows=spec.max_rows_per_trigger)
+        self._versions = ChangesReader(options, spark_schema(table.schema, row_kind=True))
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        """The empty table."""
+        return self._own(self._versions.initialOffset())
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """``max_rows_per_trigger`` of the spec."""
+        return self._versions.getDefaultReadLimit()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Stop at what is there now."""
+        self._versions.prepareForTriggerAvailableNow()
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        """The version at the end of the next step; ``start`` itself when nothing is new."""
+        inner = self._inner(start)
+        end = self._versions.latestOffset(inner, limit)
+        return start if end == inner else self._own(end)
+
+    def reportLatestOffset(self) -> Offset:  # noqa: N802
+        """Where the stream will be when it has read all."""
+        return self._own(self._versions.reportLatestOffset())
+
+    def partitions(self, start: Offset, end: Offset) -> list[ShareOfGroups]:
+        """As many as the changes are worth."""
+        table = Table.open(self._spec.path)
+        first, last = (version_of(self._inner(offset), table) for offset in (start, end))
+        if first is None or last is None or first == last:
+            return []
+        shares = max(1, min(self._spec.shards, -(-touched_rows(table, first, last) // TASK_ROWS)))
+        return [ShareOfGroups(first, last, share, shares) for share in range(shares)]
+
+    def read(self, partition: ShareOfGroups) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        """The net changes of a share of the groups."""
+        schema = arrow_schema(self._asked)
+        for batch in changes_of(Table.open(self._spec.path), self._spec, partition):
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+
+    def _own(self, inner: Offset) -> Offset:
+        return {**inner, "aggregate": str(self._spec), "fingerprint": self._spec.fingerprint}
+
+    def _inner(self, offset: Offset) -> Offset:
+        """The offset of the table in an offset of this aggregate.
+
+        Raises:
+            CheckpointMismatchError: it belongs to something else.
+        """
+        if offset.get("fingerprint") != self._spec.fingerprint:
+            raise CheckpointMismatchError(
+                f"{FORMAT}: the checkpoint belongs to {offset.get('aggregate', offset)!r}, this is "
+                f"{str(self._spec)!r}; choose another checkpoint, or restore what it was made with"
+            )
+        return {name: value for name, value in offset.items() if name not in ("aggregate", "fingerprint")}
+
+
+def changes_of(table: Table, spec: DeltaAggregateSpec, part: ShareOfGroups) -> Iterator[pa.RecordBatch]:
+    """The net changes of a share of the groups that a step touches."""
+    changes = table.changes_between(part.start, part.end, columns=spec.read)
+    images = _of_share(spec, wanted(spec, changes.drop_columns([ROW_KIND_COLUMN])), part)
+    keys = touched_groups(spec, images)
+    schema = output_schema(spec, table.schema)
+    if part.start == Version.EMPTY:  # a first load: what came is all that is there
+        yield from differences(spec, schema, keys, lambda _: images.slice(0, 0), lambda _: images)
+        return
+    size = max(1, int(LOOKUP_ROWS / max(1.0, table.at(part.end).rows_per_key(spec.groups))))
+    for low in range(0, keys.num_rows, size):
+        some = keys.slice(low, size)
+        yield from differences(
+            spec,
+            schema,
+            some,
+            lambda wanted_keys: _rows_of(table, part.start, spec, wanted_keys),
+            lambda wanted_keys: _rows_of(table, part.end, spec, wanted_keys),
+        )
+
+
+def _of_share(spec: DeltaAggregateSpec, images: pa.Table, part: ShareOfGroups) -> pa.Table:
+    if part.shares == 1 or not images.num_rows:
+        return images
+    hashes = hash_columns([one_array(images.column(name)) for name in spec.groups])
+    return images.take(pa.array(np.flatnonzero(bucket_of(hashes, part.shares) == part.share)))
+
+
+def _rows_of(table: Table, version: Version, spec: DeltaAggregateSpec, keys: pa.Table) -> pa.Table:
+    """All rows of some groups at a version. Groups with a NULL are not in an index: they take a scan."""
+    view = table.at(version)
+    is_known = np.ones(keys.num_rows, np.bool_)
+    for column in keys.columns:
+        is_known &= pc.is_valid(column).to_numpy(zero_copy_only=False)
+    known = keys.filter(pa.array(is_known))
+    found = [view.lookup(spec.groups, known, select=spec.read)] if known.num_rows else []
+    unknown = keys.filter(pa.array(~is_known))
+    found += [
+        _first_null_in(name, spec, view.scan(spec.read, [(name, "is null", None)]))
+        for name in spec.groups
+        if unknown.column(name).null_count
+    ]
+    return pa.concat_tables(found) if found else view.scan(spec.read, [(spec.groups[0], "in", [])])
+
+
+def _first_null_in(name: str, spec: DeltaAggregateSpec, rows: pa.Table) -> pa.Table:
+    """The rows whose first NULL among the group columns is in this one, so that none comes twice."""
+    keeps = np.ones(rows.num_rows, np.bool_)
+    for earlier in spec.groups[: spec.groups.index(name)]:
+        keeps &= pc.is_valid(rows.column(earlier)).to_numpy(zero_copy_only=False)
+    return rows.filter(pa.array(keeps))
+
+
+def _spec(options: Any) -> DeltaAggregateSpec:
+    return DeltaAggregateSpec.from_json(parse(FORMAT, OPTIONS, options)["spec"])

@@ -1,0 +1,179 @@
+"""What an aggregate by lookups computes, as a value that travels as JSON (pure)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Final, Self
+
+from deltajoin import expressions
+from deltajoin.expressions import Condition, Ref, refs_of
+from upsert.errors import ConfigurationError
+
+FUNCTIONS: Final = {
+    "avg": 1,
+    "collect_list": 1,
+    "collect_set": 1,
+    "count": None,
+    "max": 1,
+    "max_by": 2,
+    "min": 1,
+    "min_by": 2,
+    "sum": 1,
+}
+"""Aggregate functions and how many values each takes; None: any number."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """An aggregate function of some columns.
+
+    Attributes:
+        function: one of `FUNCTIONS`.
+        columns: stored columns that it is given; none for ``count(*)``.
+        is_distinct: whether equal values count once.
+        where: its FILTER, as a condition on table 0.
+    """
+
+    function: str
+    columns: tuple[str, ...]
+    is_distinct: bool = False
+    where: Condition | None = None
+
+    def __post_init__(self) -> None:
+        """Check the parts against each other."""
+        object.__setattr__(self, "columns", tuple(self.columns))
+        takes = FUNCTIONS.get(self.function, -1)
+        if takes is not None and takes != len(self.columns):
+            raise ConfigurationError(
+                f"an aggregate function must be one of {', '.join(FUNCTIONS)}, with its columns, got "
+                f"{self.function!r} of {self.columns!r}"
+            )
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All columns that it reads."""
+        return frozenset(self.columns) | {ref.column for ref in refs_of(self.where)}
+
+    def to_json(self) -> list[Any]:
+        """JSON values."""
+        return [self.function, list(self.columns), self.is_distinct, expressions.to_json(self.where)]
+
+
+@dataclass(frozen=True)
+class DeltaAggregateSpec:
+    """An aggregate of one managed table, by columns that an index of it finds rows by.
+
+    Attributes:
+        path: folder of the table.
+        groups: columns to group by, at least one.
+        measures: what is computed of each group.
+        where: which rows count, as a condition on table 0; None for all.
+        shards: tasks that share the groups of a micro-batch, at most.
+        max_rows_per_trigger: changed rows that a micro-batch reads at most.
+    """
+
+    path: str
+    groups: tuple[str, ...]
+    measures: tuple[Measure, ...]
+    where: Condition | None = None
+    shards: int = 2
+    max_rows_per_trigger: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        """Check the parts against each other."""
+        object.__setattr__(self, "groups", tuple(self.groups))
+        object.__setattr__(self, "measures", tuple(self.measures))
+        if not self.groups or len(set(self.groups)) != len(self.groups):
+            raise ConfigurationError(f"an aggregate needs groups, each once, got {self.groups!r}")
+        for name in ("shards", "max_rows_per_trigger"):
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} must be a positive integer, got {getattr(self, name)!r}")
+        if any(
+            ref.table for part in (self.where, *(m.where for m in self.measures)) for ref in refs_of(part)
+        ):
+            raise ConfigurationError("conditions of an aggregate must be on table 0, got another table")
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """Columns of the table that it reads: those of the groups first."""
+        others = {ref.column for ref in refs_of(self.where)}.union(*(m.names for m in self.measures))
+        return (*self.groups, *sorted(others.difference(self.groups)))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that come out: ``group_0`` and so on, then ``result_0`` and so on."""
+        groups = (f"group_{number}" for number in range(len(self.groups)))
+        return (*groups, *(f"result_{number}" for number in range(len(self.measures))))
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for specs that mean the same, wherever the table lies and however many tasks there are."""
+        meaning = {
+            key: value for key, value in self._values().items() if key in ("groups", "measures", "where")
+        }
+        return sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()[:16]
+
+    def __str__(self) -> str:
+        functions = ", ".join(f"{m.function}({', '.join(m.columns) or '*'})" for m in self.measures)
+        return f"{functions} by ({', '.join(self.groups)})"
+
+    def to_json(self) -> str:
+        """JSON text of which ``from_json`` makes the spec again.
+
+        >>> spec = DeltaAggregateSpec("/t", ("region",), (Measure("max", ("amount",)),))
+        >>> DeltaAggregateSpec.from_json(spec.to_json()) == spec
+        True
+        """
+        return json.dumps(self._values())
+
+    def _values(self) -> dict[str, Any]:
+        return {
+            "path": self.path,
+            "groups": list(self.groups),
+            "measures": [measure.to_json() for measure in self.measures],
+            "where": expressions.to_json(self.where),
+            "shards": self.shards,
+            "max-rows-per-trigger": self.max_rows_per_trigger,
+        }
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The spec of its JSON text, which may be anybody's.
+
+        Raises:
+            ConfigurationError: the text is no spec.
+        """
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            value = None
+        match value:
+            case {
+                "path": str(path),
+                "groups": list(groups),
+                "measures": list(measures),
+                "where": where,
+                "shards": int(shards),
+                "max-rows-per-trigger": int(max_rows),
+            } if all(isinstance(name, str) for name in groups):
+                parsed = tuple(_measure(measure) for measure in measures)
+                return cls(path, tuple(groups), parsed, expressions.from_json(where), shards, max_rows)
+        raise ConfigurationError(f"the spec of an aggregate must be JSON text, got {text[:80]!r}")
+
+
+def _measure(value: Any) -> Measure:
+    match value:
+        case [str(function), list(columns), bool(is_distinct), where] if all(
+            isinstance(name, str) for name in columns
+        ):
+            return Measure(function, tuple(columns), is_distinct, expressions.from_json(where))
+    raise ConfigurationError(
+        f"a measure must be [function, columns, distinct, where], got {str(value)[:80]!r}"
+    )
+
+
+def of_table(column: str) -> Ref:
+    """A column of the aggregate's table, for conditions."""
+    return Ref(0, column)
