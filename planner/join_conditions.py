@@ -53,16 +53,19 @@ def join_is_of_a_known_kind(join: Join) -> Refused | None:
 def inputs_can_be_looked_up(join: Join) -> Refused | None:
     """The rows of the other side are found in a table; a topic is a log, and knows no row by its key."""
     for side, plan in (("left", join.left), ("right", join.right)):
+        remedy = "write it into a managed table with catalog.write_changes and join the changes of that table"
         match chain_of(plan).leaf:
-            case Changelog(name, origin=KafkaTopic()):
+            case Changelog(name, origin=KafkaTopic(table=table)):
                 what = f"reads the topic {name!r}"
+                if table is not None:
+                    remedy = f"mirror the topic in a managed table: start catalog.mirror(spark, {table!r})"
             case Changelog(origin=Normalized()):
                 what = "is made by upsert.normalize"
             case _:
                 continue
         return Refused(
             f"the {side} input of the join {what}, and a delta join must look its rows up in a table",
-            "write it into a managed table with catalog.write_changes and join the changes of that table",
+            remedy,
         )
     return None
 
