@@ -337,15 +337,18 @@ import pyarrow as pa
 from deltajoin.lookup.batch import open_lookups
 from tests.deltajoin.lookup.recording import Recording
 
+def say(what):
+    os.write(1, f"{os.getpid() == parent} {what}\\n".encode())
+
 class Told(Recording):
     async def close(self):
-        print(os.getpid() == parent, "closed", flush=True)
+        say("closed")
 
 parent, keys = os.getpid(), pa.table({"id": [1]})
 open_lookups("q", Told()).answer(keys)
 child = os.fork()
 answer, _ = open_lookups("q", Told()).answer(keys)
-print(os.getpid() == parent, answer.rows["name"].to_pylist(), flush=True)
+say(answer.rows["name"].to_pylist())
 if child:
     assert os.waitpid(child, 0)[1] == 0
 """
