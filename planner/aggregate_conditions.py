@@ -13,6 +13,7 @@ from planner.plan import Changelog, Plan
 from planner.signed_sums import SIGNED, is_summable
 from planner.sources import KafkaTopic, ManagedTable, Mode
 from planner.trees import walk
+from planner.words import without_ids
 
 AggregateCondition = Callable[[Aggregate], Refused | None]
 
@@ -77,9 +78,9 @@ def functions_are_sums(node: Aggregate) -> str | None:
     """What a signed sum cannot answer must be computed anew from the rows of the group."""
     for function in aggregations(node):
         if function.name not in SIGNED:
-            return f"{function} is no sum"
+            return f"{without_ids(function)} is no sum"
         if function.is_distinct:
-            return f"{function} counts values, not rows"
+            return f"{without_ids(function)} counts values, not rows"
     return None
 
 
@@ -91,14 +92,14 @@ def sums_can_be_undone(node: Aggregate) -> Refused | None:
         (type_,) = function.types
         if not is_summable(type_):
             return Refused(
-                f"{function} over the changes of {sources(node)} is of type {type_}, whose sums cannot be "
+                f"{without_ids(function)} over the changes of {sources(node)} is of type {type_}, whose sums cannot be "
                 "taken apart here",
                 "sum a number, such as the microseconds of an interval",
             )
         is_loud = any("ANSI" in told for _, told in function.detail)
         if not is_loud and (found := _DECIMAL.fullmatch(type_)) and int(found[1]) > _EXACT_DIGITS:
             return Refused(
-                f"{function} over the changes of {sources(node)} is of type {type_}: a sum that overflows "
+                f"{without_ids(function)} over the changes of {sources(node)} is of type {type_}: a sum that overflows "
                 "becomes NULL, and would stay NULL when rows are taken away",
                 f"write CAST(… AS DECIMAL({_EXACT_DIGITS}, {min(int(found[2]), _EXACT_DIGITS)})), or set "
                 "spark.sql.ansi.enabled, which makes an overflow an error",

@@ -61,7 +61,7 @@ def lookup_aggregate(node: Aggregate, because: str) -> LookupAggregate | Refused
         node: an aggregate that fulfils `AGGREGATE_CONDITIONS`.
         because: why it is not made of signed sums.
     """
-    what = f"{without_ids_of(because)}, so the rows of a group that changes must be looked up"
+    what = f"{because}, so the rows of a group that changes must be looked up"
     match leaf := chain_of(node.child).leaf:
         case Changelog(origin=ManagedTable() as table):
             pass
@@ -89,11 +89,6 @@ def lookup_aggregate(node: Aggregate, because: str) -> LookupAggregate | Refused
         return _made(node, table, leaf, keys, index)
     except _NotComputableError as fault:
         return Refused(f"{what}; but {fault}", fault.remedy)
-
-
-def without_ids_of(text: str) -> str:
-    """A reason without the ids of columns, which are for plans only."""
-    return without_ids(Call(text, ())).removesuffix("()")
 
 
 def _made(

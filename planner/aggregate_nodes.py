@@ -30,7 +30,7 @@ class GroupBy:
     window: WindowKind | None = None
 
     def __str__(self) -> str:
-        return str(self.value)
+        return str(self.value) if self.window is None else f"{self.window} {self.value}"
 
 
 @dataclass(frozen=True)

@@ -67,8 +67,8 @@ def _in_words(node: Aggregate) -> str:
 def _notes_of_lookups(made: LookupAggregate) -> Iterator[str]:
     keys = ", ".join(made.keys)
     yield (
-        f"of each group that changes all rows are looked up in {made.table.name} by {made.index} for ({keys}), "
-        "before and after"
+        f"of each group that changes all rows are looked up in {made.table.name}, by {made.index} for "
+        f"({keys}), before and after"
     )
     yield "gives every kind of change and keeps no state, so anything may follow"
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from deltajoin.latest.spec import LatestJoin
 from planner.aggregate_nodes import Aggregate, LookupAggregate, SignedAggregate
 from planner.delta_join import DeltaJoin, typed
+from planner.enriched import Enriched, TableRows
 from planner.expressions import Column, Expr, ref_field
 from planner.sources import KafkaTopic, ManagedTable
 from upsert.update_mode import UpsertKey
@@ -103,6 +104,8 @@ class Changelog:
                 return f"{self.name} by ({', '.join(key)})"
             case LookupJoined(left=left, right=right, join=join):
                 return f"{self.name} ({join.kind}) of {left.name} with {right.name}"
+            case Upserts(UpsertKey(keys=keys)):
+                return f"{self.name} by ({', '.join('|'.join(names) for names in keys)})"
             case ManagedTable(scan_mode=mode) if mode != "full":
                 return f"{mode} {self.name}"
             case _:
@@ -111,16 +114,20 @@ class Changelog:
 
 @dataclass(frozen=True)
 class Relation:
-    """Leaf: rows that are no changes, streaming or not; `topic` where they are the records of one."""
+    """Leaf: rows that are no changes, streaming or not.
+
+    `topic` where they are the records of one, `rows` where they are those of a managed table, read at once.
+    """
 
     name: str
     columns: tuple[Column, ...]
     is_streaming: bool = False
     topic: KafkaTopic | None = None
+    rows: TableRows | None = None
     ref: int | None = ref_field()
 
     def __str__(self) -> str:
-        what = self.name if self.topic is None else str(self.topic)
+        what = str(self.topic or self.rows or self.name)
         return f"{'Stream' if self.is_streaming else 'Relation'} {what} {typed(self.columns)}"
 
 
@@ -309,5 +316,6 @@ Plan = (
     | Generate
     | Distinct
     | RegularJoin
+    | Enriched
     | Opaque
 )

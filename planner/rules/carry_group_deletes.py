@@ -33,6 +33,8 @@ def carry_group_deletes(node: Plan, settings: Settings) -> Plan | None:
     new_kind = Column(next(fresh_ids(node)), ROW_KIND_COLUMN, "string")
     if isinstance(node, Filter):
         return _having(node, kind, new_kind, keys)
+    if any(isinstance(o.value, Call) and o.value.name == KIND_IF for o in node.outputs):
+        return None
     guarded = tuple(_guarded(output, kind, keys) for output in node.outputs if not output.column.is_row_kind)
     if set(map(id, guarded)) <= set(map(id, node.outputs)):
         return carry_row_kind(node, settings)

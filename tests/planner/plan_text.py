@@ -9,8 +9,10 @@ import pyarrow as pa
 from deltajoin.expressions import Call as Compare
 from deltajoin.expressions import Condition, Const, Field, conjunction
 from deltajoin.tree import Inner, Leaf, Node, Outer, Ref, Where
+from planner.aggregate_nodes import Aggregate, GroupBy, WindowKind
 from planner.delta_join import JoinTable, Predicate
-from planner.expressions import Call, Cast, Column, Expr, Literal
+from planner.enriched import Enriched, TableRows
+from planner.expressions import Aggregation, Call, Cast, Column, Expr, Literal
 from planner.plan import (
     Changelog,
     DeltaJoin,
@@ -26,6 +28,7 @@ from planner.plan import (
     RegularJoin,
     Relation,
     Union,
+    Upserts,
     Watermark,
     Wrapper,
 )
@@ -34,6 +37,7 @@ from planner.trees import tree, with_children
 from upsert import types
 from upsert.schema import Column as Declared
 from upsert.schema import TableSchema
+from upsert.update_mode import UpsertKey
 
 _LONG, _TEXT = pa.int64(), pa.string()
 _SCHEMAS = {
@@ -85,6 +89,8 @@ LEAVES = {
     "_row_kind#54: string]",
     "<members' topic>": "Changelog topic members all [id#61: bigint, region#62: string, "
     "_row_kind#63: string]",
+    "<member rows>": "Relation table members [id#64: bigint, region#65: string]",
+    "<views>": "Stream views [view#66: bigint, user#67: int, page#68: string]",
     "<members>": "Changelog members [id#61: bigint, region#62: string, _row_kind#63: string]",
     "<orders>": "Changelog orders [order_id#1: bigint, product_id#2: bigint, amount#3: double, "
     "note#4: string, _row_kind#5: string]",
@@ -106,6 +112,7 @@ _OPERATORS |= {
     "*": "Multiply",
 }
 _UNSTABLE = {"Rand", "Uuid"}
+_AGGREGATES = {"Average", "CollectSet", "Count", "CountIf", "Max", "Median", "Min", "MinBy", "Sum"}
 _TOKEN = re.compile(r"\s*([A-Za-z_]\w*#-?\d+|[A-Za-z_]\w*|\d+\.\d+|-?\d+|'[^']*'|<=>|>=|<=|[-()=<>+*,])")
 _TYPED = re.compile(r"(\w+)#(-?\d+): (\w+)")
 
@@ -148,6 +155,9 @@ def _make(line: str, inputs: Sequence[Plan], types: dict[int, str]) -> Plan:
         case "Relation" | "Stream":
             if rest.startswith("topic "):
                 return Relation("kafka-changelog", _columns(rest, types), True, _topic_read(rest))
+            if found := re.match(r"table (\w+)(?: at snapshot (\d+))?", rest):
+                rows = TableRows(TABLES[found[1]], None if found[2] is None else int(found[2]))
+                return Relation("DataSourceV2Relation", _columns(rest, types), rows=rows)
             return Relation(rest.split(" ")[0], _columns(rest, types), word == "Stream")
         case "Project":
             return Project(inputs[0], _Parser(rest[1:-1], types).outputs())
@@ -160,6 +170,8 @@ def _make(line: str, inputs: Sequence[Plan], types: dict[int, str]) -> Plan:
             on = _Parser(condition, types).expr() if condition else None
             join = Join(inputs[0], inputs[1], kind, on, ())
             return with_children(join, [replace(inputs[0]), inputs[1]])
+        case "Enriched":
+            return _enriched(rest, inputs[0], types)
         case "RegularJoin":
             row_kind, _, on = rest.partition(" ON ")
             columns = _Parser(row_kind, types).column(), _Parser(on, types).expr()
@@ -171,6 +183,10 @@ def _make(line: str, inputs: Sequence[Plan], types: dict[int, str]) -> Plan:
             return Generate(inputs[0], _Parser(generator, types).expr(), _columns(made, types))
         case "Distinct":
             return Distinct(inputs[0], _columns(rest, types))
+        case "Aggregate":
+            by, _, outputs = rest.removeprefix("by (").partition(") [")
+            parser = _Parser(outputs[:-1], types)
+            return Aggregate(inputs[0], _groups(by, types), parser.outputs())
         case "Opaque":
             return Opaque(rest.split(" ")[0], tuple(inputs), _columns(rest, types))
         case _:
@@ -182,6 +198,9 @@ def _changelog(rest: str, inputs: Sequence[Plan], types: dict[int, str]) -> Plan
     if rest.startswith("topic "):
         topic = _topic_read(rest)
         return Changelog(topic.name, columns, topic)
+    if found := re.match(r"(an aggregate) by \((.*?)\)", rest):
+        keys = tuple(tuple(names.split("|")) for names in found[2].split(", "))
+        return Changelog(found[1], columns, Upserts(UpsertKey(keys)))
     if found := re.match(r"(normalize) by \((.*?)\)", rest):
         given = {column.name for column in inputs[0].columns}
         order = ("place",) if "place" in given else ("n",)  # n is NULL in deletes
@@ -189,6 +208,28 @@ def _changelog(rest: str, inputs: Sequence[Plan], types: dict[int, str]) -> Plan
     *mode, name = rest.split(" [")[0].split()
     table = TABLES.get(name)
     return Changelog(name, columns, table and replace(table, scan_mode=mode[0] if mode else "full"))
+
+
+def _enriched(rest: str, child: Plan, types: dict[int, str]) -> Plan:
+    found = re.fullmatch(r"(\w+) by table (\w+)(?: at snapshot (\d+))? (\[.*?\]) on \((.*)\)", rest)
+    assert found, rest
+    how, name, snapshot, added, on = found.groups()
+    pairs = (pair.split(" = ") for pair in on.split(", "))
+    keys = tuple((_Parser(column, types).column(), of) for column, of in pairs)
+    rows = TableRows(TABLES[name], None if snapshot is None else int(snapshot))
+    return Enriched(child, rows, _columns(added, types), keys, how)
+
+
+def _groups(text: str, types: dict[int, str]) -> tuple[GroupBy, ...]:
+    parser = _Parser(text, types)
+    groups = []
+    while parser.tokens:
+        windows = {kind.value: kind for kind in WindowKind}
+        window = windows[parser.take()] if parser.tokens[0] in windows else None
+        groups.append(GroupBy(parser.expr(), window))
+        if parser.tokens:
+            parser.take(",")
+    return tuple(groups)
 
 
 def _topic_read(rest: str) -> KafkaTopic:
@@ -334,10 +375,25 @@ class _Parser:
             type_ = self.take()
             self.take(")")
             return Cast(value, type_)
-        args = []
+        if is_distinct := token in _AGGREGATES and self.tokens[0] == "DISTINCT":
+            self.take()
+        args: list[Expr] = []
         while self.tokens[0] != ")":
             args.append(self.expr())
             if self.tokens[0] == ",":
                 self.take(",")
         self.take(")")
+        if token in _AGGREGATES:
+            return self.aggregation(token, args, is_distinct)
         return Call(token, tuple(args), token not in _UNSTABLE)
+
+    def aggregation(self, name: str, args: list[Expr], is_distinct: bool) -> Aggregation:
+        condition = None
+        if self.tokens[:1] == ["FILTER"]:
+            for word in ("FILTER", "(", "WHERE"):
+                self.take(word)
+            condition = self.expr()
+            self.take(")")
+        types = tuple(arg.type if isinstance(arg, Column | Literal) else "double" for arg in args)
+        told = (("evalContext", "ANSI"),) if name in ("Sum", "Average") else ()
+        return Aggregation(name, tuple(args), types, condition, is_distinct, told)
