@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from planner.aggregate_nodes import GroupBy, SignedAggregate
-from planner.chain import without_widening
+from planner.chain import chain_of, without_widening
 from planner.expressions import Call, Column, Expr, Literal
 from planner.plan import Changelog, Filter, Output, Plan, Project, Upserts, Watermark, Wrapper
 from upsert.update_mode import UpsertKey
@@ -51,7 +51,17 @@ def upsert_key(plan: Plan) -> UpsertKey:
     """The key of a plan that gives upserts, by the names of its columns."""
     keys = group_keys(plan) or ()
     held = tuple(tuple(column.name for column in plan.columns if column.id in key.ids) for key in keys)
-    return UpsertKey(held, tuple(column.name for column in plan.columns if _is_constant(column, plan)))
+    constants = tuple(column.name for column in plan.columns if _is_constant(column, plan))
+    return replace(_made_by(plan), keys=held, constants=constants)
+
+
+def _made_by(plan: Plan) -> UpsertKey:
+    """The key that the source of the upserts has, for what else it says of them."""
+    match chain_of(plan).leaf:
+        case Changelog(origin=Upserts(key)):
+            return key
+        case _:
+            return UpsertKey(())
 
 
 def uses_keys_only(expr: Expr, keys: Sequence[GroupKey]) -> bool:

@@ -9,12 +9,15 @@ from typing import Final
 from deltajoin.paths import Path
 from planner.conditions import Refused
 from planner.delta_join import DeltaJoin, predicates_in_words, tree_in_words
+from planner.enriched import Enriched
 from planner.lookup_paths import lookup_paths
 from planner.optimizer import Step, Trace
-from planner.plan import Join, Plan, RegularJoin
+from planner.plan import Changelog, Join, LookupJoined, Plan, RegularJoin
 from planner.regular_join import STATE_GROWS
+from planner.rules.enrich_stream import enrich_stream
 from planner.rules.fall_back_to_regular_join import fall_back_to_regular_join
 from planner.rules.replace_join import replace_join
+from planner.rules.replace_lookup_join import replace_lookup_join
 from planner.settings import Settings
 from planner.static_joins import ASSUMED
 from planner.trees import reads_changes, static_input, walk
@@ -26,6 +29,14 @@ _CONSISTENCY: Final = {
     "snapshot": "snapshot: lookups read the versions that the micro-batch moves between",
     "latest": "latest: lookups read the newest rows",
 }
+_ENRICHED: Final = (
+    "each row of the stream looks the table up when it is processed; what changes in the table later comes "
+    "to later rows only, and a micro-batch that is run again may find newer rows"
+)
+_PARTITIONS: Final = (
+    "the stateful form has as many partitions as the session's spark.sql.shuffle.partitions says, "
+    "200 by default, which costs seconds a batch; set it to the number of cores before the start"
+)
 
 
 @dataclass(frozen=True)
@@ -78,7 +89,8 @@ class JoinReport:
     Attributes:
         join: the join in words: tables and condition.
         form: of a delta join "fused", "shuffled" or "stateful"; "regular" where Spark joins signed rows;
-            "static" where it joins each change with rows that never change; "spark" where it joins rows;
+            "static" where it joins each change with rows that never change; "lookup" where the rows of a stream
+            look a managed table up; "spark" where it joins rows;
             "refused".
         tree: how the tables of a delta join are joined, by their numbers.
         tables: its tables by number.
@@ -132,7 +144,8 @@ class JoinReport:
         for path in self.paths:
             lines.append(f"  changes of t{path.table} {path.name}:")
             lines += [f"    look up t{step.table} {step}" for step in path.steps]
-        lines.append(f"  lookups of a micro-batch: {self.estimated_lookups}")
+        if self.estimated_lookups is not None:
+            lines.append(f"  lookups of a micro-batch: {self.estimated_lookups}")
         lines += [f"  hint: {hint}" for hint in self.hints]
         return "\n".join(lines)
 
@@ -152,9 +165,13 @@ def join_reports(trace: Trace, settings: Settings) -> Iterator[JoinReport]:
         for part in parts:
             if isinstance(part, DeltaJoin):
                 yield _delta_join(name, final.get(part.row_kind, part), settings)
+            elif isinstance(part, Enriched):
+                yield JoinReport(name, "lookup", hints=(_ENRICHED,))
             elif isinstance(part, RegularJoin):
                 why = Refused(part.reason, part.remedy)
                 yield JoinReport(name, "regular", refusals=(why,), hints=(STATE_GROWS,))
+            elif isinstance(part, Changelog) and isinstance(part.origin, LookupJoined):
+                yield _lookup_join(name, part.origin)
     for node in walk(trace.after):
         if not isinstance(node, Join) or join_in_words(node) in handled:
             continue
@@ -166,7 +183,8 @@ def join_reports(trace: Trace, settings: Settings) -> Iterator[JoinReport]:
 
 def _by_join(steps: Sequence[Step]) -> Iterator[tuple[Join, list[Plan | Refused]]]:
     """Each join that a rule replaced or refused, with what came of it."""
-    names = (replace_join.__name__, fall_back_to_regular_join.__name__)
+    rules = (replace_join, replace_lookup_join, enrich_stream, fall_back_to_regular_join)
+    names = {rule.__name__ for rule in rules}
     found: dict[int, tuple[Join, list[Plan | Refused]]] = {}
     for step in steps:
         if step.rule in names and isinstance(step.node, Join):
@@ -221,10 +239,24 @@ def _hints(join: DeltaJoin, paths: Sequence[Path], form: str) -> Iterator[str]:
                 f"buckets: these columns lack a part of the bucket key ({', '.join(table.bucket_key)})"
             )
     if form == "stateful":
-        yield (
-            "the stateful form has as many partitions as the session's spark.sql.shuffle.partitions says, "
-            "200 by default, which costs seconds a batch; set it to the number of cores before the start"
-        )
+        yield _PARTITIONS
+
+
+def _lookup_join(name: str, made: LookupJoined) -> JoinReport:
+    """The report of a join of two streams with lookups: each change asks the other side's source."""
+    sides = zip((made.left, made.right), made.join.sides, strict=True)
+    tables = (TableReport(leaf.name, tuple(side.columns.names), "", None, None) for leaf, side in sides)
+    on = " and ".join(f"t0.{left} = t1.{right}" for left, right in made.join.on)
+    rest = "" if made.join.where is None else f" and {made.join.where}"
+    key = f"rows replace each other by ({', '.join(names[0] for names in made.key.keys)})"
+    return JoinReport(
+        name,
+        "stateful",
+        f"t0 {made.join.kind} join t1 on {on}{rest}",
+        tuple(tables),
+        consistency=_CONSISTENCY["latest"],
+        hints=(f"{key}, which the sink must be keyed by", _PARTITIONS),
+    )
 
 
 def _left_to_spark(join: Join) -> JoinReport:

@@ -73,8 +73,8 @@ def _both_inputs_can_be_looked_up(join: Join) -> Refused | None:
         if leaf is None:
             return Refused(
                 f"one input of the join is a stream with lookups, the {name} one is not",
-                "give that one a source as well: deltajoin.with_lookup(df, source, keys=…, upsert_key=…), for "
-                "a managed table with TableLookup.of(path, keys)",
+                "give that one a source as well: deltajoin.with_lookup(df, source, keys=…, upsert_key=…), "
+                "for a managed table with TableLookup.of(path, keys)",
             )
         if side_of_mark(_origin(leaf).mark) is None:
             return Refused(
