@@ -29,8 +29,8 @@ def lookup_delta_join(
 ) -> DataFrame:
     """The join of two streams, by looking each change up on the other side (FLIP-486's own form).
 
-    The result is an upsert stream: a row replaces the one before with its key, ``-D`` deletes by key, and
-    there is no ``-U``. It must go into a sink with that key, which `upsert_key_of` tells; there it comes out
+    The result is an upsert stream: ``+U`` replaces the row before with its key, ``-D`` deletes by key, and
+    there is nothing else. It must go into a sink with that key, which `upsert_key_of` tells; there it comes out
     right in the end, since lookups read what is newest, which may be ahead of what the streams have brought.
     Of each key a micro-batch has one row. No row of either side is kept in Spark's state: what is there, are
     rows whose lookup has failed, and a few bytes a shard. After a crash the batch is run again, and may emit
@@ -47,7 +47,8 @@ def lookup_delta_join(
     in a query. The number of tasks is ``spark.sql.shuffle.partitions``.
 
     >>> from deltajoin import with_lookup
-    >>> from deltajoin.lookup.memory import MemoryLookup
+    >>> import pyarrow as pa
+    >>> from deltajoin.lookup import MemoryLookup
     >>> rate = spark.readStream.format("rate").load()
     >>> source = MemoryLookup(pa.table({"id": [1], "user": [7]}), ["user"])
     >>> orders = with_lookup(

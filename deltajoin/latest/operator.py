@@ -37,7 +37,7 @@ from upsert.blobs import from_blob, to_blobs
 from upsert.changelog.bucket_ids import bucket_ids
 from upsert.errors import BrokenPayloadError
 from upsert.managed.spark_schema import spark_schema
-from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import TableSchema
 from upsert.store.hashing import bucket_of, hash_columns, one_array
 from upsert.update_mode import UPSERTS_MARK, UpsertKey
@@ -61,7 +61,10 @@ def join_streams(left: DataFrame, right: DataFrame, join: LatestJoin, shards: in
     )
     rows = joined.observe(OBSERVED, *_totals()).select(_BLOB).mapInArrow(Unpack(), _unpacked_type(join))
     key = UpsertKey(tuple((name,) for name in join.output_key), of="a lookup join", is_append=True)
-    kind = F.col(ROW_KIND_COLUMN).alias(ROW_KIND_COLUMN, metadata={UPSERTS_MARK: key.to_text()})
+    # whether a row is new to the sink is not known after a replay: upserts are +U and -D alone
+    upserts = F.when(F.col(ROW_KIND_COLUMN) == RowKind.DELETE.value, RowKind.DELETE.value)
+    kind = upserts.otherwise(RowKind.UPDATE_AFTER.value)
+    kind = kind.alias(ROW_KIND_COLUMN, metadata={UPSERTS_MARK: key.to_text()})
     return rows.select(*(F.col(quoted(name)) for name in rows.columns[:-1]), kind)
 
 

@@ -37,7 +37,8 @@ def with_lookup(
     the same filters, with at least the same columns. It may show a change before the stream brings it. What
     was declared of the stream here (kinds, what is immutable) is believed; kinds are also checked row by row.
 
-    >>> from deltajoin.lookup.memory import MemoryLookup
+    >>> import pyarrow as pa
+    >>> from deltajoin.lookup import MemoryLookup
     >>> users = spark.readStream.format("rate").load().selectExpr("value AS id", "string(timestamp) AS name")
     >>> source = MemoryLookup(pa.table({"id": [1], "name": ["ann"]}), ["id"])
     >>> with_lookup(users, source, keys="id", upsert_key="id")

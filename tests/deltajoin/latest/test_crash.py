@@ -16,11 +16,11 @@ SCRIPT = Path(__file__).parent / "join_script.py"
 
 def tables(folder: Path) -> upsert.Catalog:
     catalog = upsert.Catalog(str(folder))
+    joined = "joined (left_id BIGINT, left_user BIGINT, left_v BIGINT, right_name STRING"
     for columns in (
         "orders (id BIGINT, user BIGINT, v BIGINT, PRIMARY KEY (id) NOT ENFORCED, INDEX (user))",
         "users (user BIGINT, name STRING, PRIMARY KEY (user) NOT ENFORCED)",
-        "joined (left_id BIGINT, left_user BIGINT, left_v BIGINT, right_name STRING, PRIMARY KEY (left_id) "
-        + "NOT ENFORCED)",
+        f"{joined}, PRIMARY KEY (left_id) NOT ENFORCED)",
     ):
         catalog.sql(f"CREATE TABLE {columns} WITH ('bucket' = '2')")
     return catalog
@@ -51,12 +51,15 @@ def killed_run(warehouse: Path, checkpoint: Path, point: str, batch: int) -> Non
     assert not (checkpoint / "commits" / str(batch)).exists()
 
 
-def test_killed_before_and_after_a_commit_of_the_sink(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "points", [["after-publish"], pytest.param(["staged", "after-publish"], marks=pytest.mark.long)]
+)
+def test_killed_within_a_micro_batch(tmp_path: Path, points: list[str]) -> None:
+    """Before the sink has committed, and after it has, but before Spark knows."""
     catalog, checkpoint = tables(tmp_path / "warehouse"), tmp_path / "checkpoint"
-    change(catalog, 0)
-    killed_run(tmp_path / "warehouse", checkpoint, "staged", 1)
-    change(catalog, 1)
-    killed_run(tmp_path / "warehouse", checkpoint, "after-publish", 2)
-    change(catalog, 2)
+    for batch, point in enumerate(points, start=1):
+        change(catalog, batch - 1)
+        killed_run(tmp_path / "warehouse", checkpoint, point, batch)
+    change(catalog, len(points))
     run_spark_script(SCRIPT, tmp_path / "warehouse", checkpoint)
     assert multiset(catalog.table("joined").snapshot().scan()) == multiset(joined(catalog))

@@ -106,7 +106,7 @@ def test_a_failing_lookup_stops_the_query_and_the_batch_is_run_again(
         pipeline.run(pipeline.join())
     pipeline.switch("users", on=True)
     pipeline.run(pipeline.join())
-    assert pipeline.batches == {0: [(1, 7, 1, 7, "ann", "+I")]}
+    assert pipeline.batches == {0: [(1, 7, 1, 7, "ann", "+U")]}
 
 
 def test_rows_whose_lookup_fails_wait_through_a_restart(spark: SparkSession, tmp_path: Path) -> None:
