@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 import pandas as pd
 import pyspark.sql.functions as F
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession, Window
 
 import planner
@@ -22,8 +23,20 @@ def _same(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
     yield from batches
 
 
+def _as_of(_: SparkSession, t: Mapping[str, DataFrame]) -> DataFrame:
+    orders, products = t["orders"], t["products"].withColumn("valid", F.lit("2013-01-01").cast("timestamp"))
+    return orders._joinAsOf(products, orders["at"], products["valid"], allowExactMatches=True)
+
+
 def _rows(spark: SparkSession) -> DataFrame:
     return spark.readStream.format("rate").load().select(F.col("value").alias("product_id"))
+
+
+def _nine_tables(_: SparkSession, t: Mapping[str, DataFrame]) -> DataFrame:
+    joined = t["products"].select("product_id")
+    for _ in range(8):
+        joined = joined.join(t["products"].select("product_id"), "product_id", "left")
+    return joined
 
 
 ROWS = "would count rows taken away as rows"
@@ -35,11 +48,11 @@ REFUSED: dict[str, tuple[Query, str]] = {
     ),
     "distinct": (
         lambda _, t: t["orders"].select("note").distinct(),
-        f"dropDuplicates over the changes of 'orders' {ROWS}",
+        f"DISTINCT over the changes of 'orders' {ROWS}; write SELECT note, count(*) … GROUP BY note",
     ),
     "dropDuplicates": (
         lambda _, t: t["orders"].dropDuplicates(["note"]),
-        f"dropDuplicates over the changes of 'orders' {ROWS}",
+        f"dropDuplicates by (note) over the changes of 'orders' {ROWS}",
     ),
     "limit": (lambda _, t: t["orders"].limit(3), f"a limit over the changes of 'orders' {ROWS}"),
     "sort": (lambda _, t: t["orders"].sort("note"), f"a sort over the changes of 'orders' {ROWS}"),
@@ -51,7 +64,31 @@ REFUSED: dict[str, tuple[Query, str]] = {
         lambda _, t: t["orders"].withWatermark("at", "1 minute").groupBy(F.window("at", "1 minute")).count(),
         f"an aggregate over the changes of 'orders' {ROWS}",
     ),
-    "union": (lambda _, t: t["orders"].union(t["orders"]), f"a union over the changes of 'orders' {ROWS}"),
+    "dropDuplicates within a watermark": (
+        lambda _, t: t["orders"].withWatermark("at", "1 minute").dropDuplicatesWithinWatermark(["order_id"]),
+        f"dropDuplicatesWithinWatermark over the changes of 'orders' {ROWS}",
+    ),
+    "offset": (lambda _, t: t["orders"].offset(3), f"an offset over the changes of 'orders' {ROWS}"),
+    "sample": (
+        lambda _, t: t["orders"].sample(0.5),
+        f"a sample over the changes of 'orders' {ROWS}; choose rows by a hash of their key",
+    ),
+    "union with a stream of rows": (
+        lambda spark, t: t["orders"].select("product_id").union(_rows(spark)),
+        "a union of the changes of 'orders' with rows that are no changes (input 2 of 2)",
+    ),
+    "union of misplaced kinds": (
+        lambda _, t: t["orders"].select("_row_kind", "note").union(t["products"].select("name", "_row_kind")),
+        "have '_row_kind' at different positions",
+    ),
+    "rollup": (
+        lambda _, t: t["orders"].rollup("product_id").count(),
+        f"ROLLUP, CUBE or GROUPING SETS over the changes of 'orders' {ROWS}",
+    ),
+    "temporal join": (
+        _as_of,
+        f"an event-time temporal join over the changes of 'orders' and 'products' {ROWS}",
+    ),
     "except": (
         lambda _, t: t["orders"].exceptAll(t["orders"]),
         f"EXCEPT over the changes of 'orders' {ROWS}",
@@ -60,13 +97,13 @@ REFUSED: dict[str, tuple[Query, str]] = {
         lambda _, t: t["orders"].intersect(t["orders"]),
         f"INTERSECT over the changes of 'orders' {ROWS}",
     ),
-    "explode": (
-        lambda _, t: t["orders"].select(F.explode(F.split("note", " "))),
-        f"a generator over the changes of 'orders' {ROWS}",
+    "explode of the clock": (
+        lambda _, t: t["orders"].select(F.explode(F.array(F.current_timestamp()))),
+        "CurrentTimestamp(…) reads the clock",
     ),
     "mapInPandas": (
         lambda _, t: t["orders"].mapInPandas(_same, t["orders"].schema),
-        "the operator 'MapInPandas' over the changes of 'orders'",
+        "mapInPandas over the changes of 'orders'",
     ),
     "aggregate above a join": (
         lambda _, t: t["orders"].join(t["products"], "product_id").groupBy("name").count(),
@@ -120,13 +157,39 @@ REFUSED: dict[str, tuple[Query, str]] = {
         lambda _, t: t["orders"].join(t["products"], ["product_id", "_row_kind"]),
         "'_row_kind' is among the join columns",
     ),
-    "left join": (
-        lambda _, t: t["orders"].join(t["products"], "product_id", "left"),
-        "the join over the changes of 'orders' and 'products' is 'left outer', a delta join must be 'inner'",
+    "left join by what is computed": (
+        lambda _, t: t["orders"].join(t["products"], F.expr("upper(note) = name"), "left"),
+        "(Upper(note#",
     ),
-    "full join": (lambda _, t: t["orders"].join(t["products"], "product_id", "full"), "is 'full outer'"),
-    "semi join": (lambda _, t: t["orders"].join(t["products"], "product_id", "semi"), "is 'left semi'"),
-    "anti join": (lambda _, t: t["orders"].join(t["products"], "product_id", "anti"), "is 'left anti'"),
+    "left join without index": (
+        lambda _, t: t["orders"].join(t["products"], F.expr("note = name"), "left"),
+        "no index of 'orders' lies within its join columns (note); add INDEX (note) to orders",
+    ),
+    "a condition that only Spark knows": (
+        lambda _, t: t["orders"].join(
+            t["products"],
+            (t["orders"].product_id == t["products"].product_id) & F.expr("note rlike name"),
+            "anti",
+        ),
+        "must hold inside the delta join, which cannot evaluate RLike(note, name)",
+    ),
+    "a filter below an outer join that depends on the time zone": (
+        lambda _, t: t["products"].join(t["orders"].filter("hour(at) = 3"), "product_id", "left"),
+        "the filter (Hour(at#",
+    ),
+    "a Python function below an outer join": (
+        lambda _, t: t["orders"].join(
+            t["products"].withColumn("loud", F.udf(lambda name: name + "!", "string")("name")),
+            "product_id",
+            "left",
+        ),
+        "a Python function computes 'loud' below an outer join, where it would be called for rows that are",
+    ),
+    "nine tables": (_nine_tables, "the query joins 9 tables, a delta join takes 8 at most"),
+    "an outer join over an aggregate": (
+        lambda _, t: t["orders"].join(t["products"].groupBy("product_id").count(), "product_id", "left"),
+        "between the right input and its table lies an aggregate",
+    ),
     "cross join": (
         lambda _, t: t["orders"].crossJoin(t["products"]),
         "no equality between a column of 'orders' and one of 'products'",
@@ -134,29 +197,6 @@ REFUSED: dict[str, tuple[Query, str]] = {
     "join by inequality": (
         lambda _, t: t["orders"].join(t["products"], F.expr("amount > price")),
         "no equality between a column of 'orders' and one of 'products'",
-    ),
-    "join by what is computed": (
-        lambda _, t: t["orders"].join(t["products"], F.expr("upper(note) = name")),
-        "(Upper(note#",
-    ),
-    "join without index": (
-        lambda _, t: t["orders"].join(t["products"], F.expr("note = name")),
-        "join columns orders.note = products.name; add INDEX (note) to orders and INDEX (name) to products",
-    ),
-    "three tables": (
-        lambda spark, _: spark.sql(
-            "SELECT * FROM orders o JOIN products p ON o.product_id = p.product_id JOIN shelves s "
-            "ON s.shop = p.shop AND s.product = p.product_id"
-        ),
-        "the left input is itself a join",
-    ),
-    "a stream of rows": (
-        lambda spark, t: t["orders"].join(_rows(spark), "product_id"),
-        "the right input reads no changelog; it is a stream of rows",
-    ),
-    "a static DataFrame": (
-        lambda spark, t: t["orders"].join(spark.range(3).toDF("product_id"), "product_id"),
-        "the right input reads no changelog; it is a static DataFrame",
     ),
     "an aggregate below a join": (
         lambda _, t: t["orders"].groupBy("product_id").count().join(t["products"], "product_id"),
@@ -174,6 +214,70 @@ def test_query_is_refused(title: str, spark: SparkSession, changes: Mapping[str,
     assert reason in str(refused.value)
     with pytest.raises(PlanError):
         planner.check_sink(df)
+
+
+FORCED: dict[str, tuple[Query, str]] = {
+    "join by what is computed": (
+        lambda _, t: t["orders"].join(t["products"], F.expr("upper(note) = name")),
+        "(Upper(note#",
+    ),
+    "join without index": (
+        lambda _, t: t["orders"].join(t["products"], F.expr("note = name")),
+        "no index of 'orders' lies within its join columns (note); add INDEX (note) to orders",
+    ),
+    "a stream of rows": (
+        lambda spark, t: t["orders"].join(_rows(spark), "product_id"),
+        "the right input reads no changelog; it is a stream of rows",
+    ),
+    "a static DataFrame": (
+        lambda spark, t: t["orders"].join(spark.range(3).toDF("product_id"), "product_id"),
+        "strategy is 'force', and this join is one with static rows",
+    ),
+    "join of three, one of them without index": (
+        lambda spark, _: spark.sql(
+            "SELECT * FROM orders o JOIN products p ON o.product_id = p.product_id JOIN shelves s "
+            "ON s.product = p.product_id"
+        ),
+        "no index of 'shelves' lies within its join columns (product); add INDEX (product) to shelves",
+    ),
+}
+"""Queries that Spark's own join may run: refused where a delta join is a must."""
+
+
+def test_subqueries_over_streams_are_refused_by_spark_itself(
+    spark: SparkSession, changes: Mapping[str, DataFrame]
+) -> None:
+    """EXISTS and IN never come to the planner; LEFT SEMI JOIN and LEFT ANTI JOIN say the same."""
+    assert changes
+    for condition in (
+        "EXISTS (SELECT 1 FROM products p WHERE p.product_id = o.product_id)",
+        "order_id NOT IN (SELECT product_id FROM products)",
+    ):
+        with pytest.raises(AnalysisException, match="Streaming query is not allowed in subquery"):
+            spark.sql(f"SELECT order_id FROM orders o WHERE {condition}")
+
+
+@pytest.mark.parametrize("title", FORCED)
+def test_join_is_refused_as_a_delta_join(
+    title: str, spark: SparkSession, changes: Mapping[str, DataFrame]
+) -> None:
+    query, reason = FORCED[title]
+    df = query(spark, changes)
+    with pytest.raises(PlanError) as refused:
+        planner.optimize(df, strategy="force")
+    assert reason in str(refused.value)
+    assert planner.optimize(df).columns[-1] == "_row_kind"
+
+
+def test_static_rows_are_refused_where_they_need_a_state(
+    spark: SparkSession, changes: Mapping[str, DataFrame]
+) -> None:
+    static = spark.range(3).toDF("product_id")
+    for kind, other in (("right", "right outer"), ("full", "full outer")):
+        with pytest.raises(PlanError, match=f"with static rows is '{other}'"):
+            planner.optimize(changes["orders"].join(static, "product_id", kind))
+    with pytest.raises(PlanError, match="the static side of the join with the changes of 'orders'"):
+        planner.optimize(changes["orders"].join(static.filter("rand() > 0.5"), "product_id"))
 
 
 def test_lost_signs_are_refused(spark: SparkSession, empty_tables: Mapping[str, Table]) -> None:
