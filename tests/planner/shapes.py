@@ -146,6 +146,57 @@ SHAPES: dict[str, Shape] = {
         .filter("length(name) > 1")
     ),
     "sql with a view of a view": _sql("SELECT order_id, loud FROM named JOIN orders ON id = product_id"),
+    "left join": lambda _, t: t["orders"].join(t["products"], "product_id", "left"),
+    "left join with conditions on both sides": _sql(
+        "SELECT order_id, name FROM orders o LEFT JOIN products p "
+        "ON o.product_id = p.product_id AND o.amount > 2 AND p.price < 4 "
+        "AND (p.shop = 'north' OR o.note IS NULL)"
+    ),
+    "left join, rows without a match alone": _sql(
+        "SELECT o.* FROM orders o LEFT JOIN products p ON o.product_id = p.product_id "
+        "WHERE p.product_id IS NULL"
+    ),
+    "left join with what is computed of rows that may be missing": lambda _, t: t["orders"].join(
+        t["products"].select(
+            "product_id",
+            F.lit(1).alias("one"),
+            F.coalesce("name", F.lit("?")).alias("label"),
+            F.col("price").isNull().alias("free"),
+            F.upper("shop").alias("upper"),
+        ),
+        "product_id",
+        "left",
+    ),
+    "right join": lambda _, t: t["orders"].join(t["products"].filter("price > 1"), "product_id", "right"),
+    "full join": lambda _, t: (
+        t["orders"].filter("amount > 1").join(t["products"].filter("shop <> 'east'"), "product_id", "full")
+    ),
+    "semi join": lambda _, t: t["orders"].join(t["products"].filter("price > 2"), "product_id", "semi"),
+    "anti join": lambda _, t: t["orders"].join(t["products"].filter("price > 2"), "product_id", "anti"),
+    "anti join with a condition of both": _sql(
+        "SELECT order_id FROM orders o LEFT ANTI JOIN products p "
+        "ON o.product_id = p.product_id AND p.price > o.amount"
+    ),
+    "three tables": _sql(
+        "SELECT order_id, name, count FROM orders o, products p, shelves s "
+        "WHERE o.product_id = p.product_id AND s.shop = p.shop AND s.product = p.product_id AND o.amount > 1"
+    ),
+    "outer joins over inner ones": _sql(
+        "SELECT order_id, x.* FROM orders o LEFT JOIN (SELECT p.product_id, s.count, 1 AS one "
+        "FROM products p JOIN shelves s ON p.shop = s.shop AND p.product_id = s.product WHERE s.count > 1) x "
+        "ON o.product_id = x.product_id WHERE x.count IS NULL OR x.count > 2"
+    ),
+    "a tree of outer joins": _sql(
+        "SELECT o.order_id, p.name, s.count, c.note AS child FROM orders o "
+        "LEFT JOIN products p ON o.product_id = p.product_id "
+        "LEFT JOIN shelves s ON s.shop = p.shop AND s.product = p.product_id "
+        "FULL JOIN orders c ON c.parent = o.order_id"
+    ),
+    "one table four times": _sql(
+        "SELECT a.order_id, b.order_id AS parent, c.order_id AS grandparent, d.note FROM orders a "
+        "LEFT JOIN orders b ON a.parent = b.order_id LEFT JOIN orders c ON b.parent = c.order_id "
+        "LEFT SEMI JOIN products p ON a.product_id = p.product_id JOIN orders d ON d.order_id = a.order_id"
+    ),
 }
 
 ALIKE = {

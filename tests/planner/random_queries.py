@@ -1,0 +1,163 @@
+"""Random queries in SQL that join random tables in every way, for comparing streams with batch."""
+
+from dataclasses import dataclass, replace
+from itertools import count
+
+import pyarrow as pa
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
+
+from upsert.schema import TableSchema
+
+_LONG, _TEXT = pa.int64(), pa.string()
+SCHEMAS = {
+    "a": TableSchema.of({"id": _LONG, "k": pa.int32(), "v": pa.float64(), "s": _TEXT}, ["id"]).index("k"),
+    "b": TableSchema.of({"k": pa.int32(), "n": _LONG, "s": _TEXT}, ["k"]).index("n"),
+    "c": TableSchema.of({"k": _LONG, "n": _LONG, "s": _TEXT}).index("k").index("n"),
+}
+"""`c` has no primary key: a multiset. Keys are of different widths."""
+
+KINDS = (
+    "JOIN",
+    "JOIN",
+    "LEFT JOIN",
+    "LEFT JOIN",
+    "RIGHT JOIN",
+    "FULL JOIN",
+    "LEFT SEMI JOIN",
+    "LEFT ANTI JOIN",
+)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a relation; `is_key` where it is a plain one that an index finds."""
+
+    name: str
+    kind: str
+    is_key: bool = False
+
+
+@dataclass(frozen=True)
+class Relation:
+    """Something to select from, in SQL, with the columns that it has."""
+
+    sql: str
+    columns: tuple[Column, ...]
+
+    def of(self, *kinds: str) -> list[str]:
+        return [column.name for column in self.columns if column.kind in kinds]
+
+
+@dataclass
+class _Names:
+    """Names that no other part of the query has."""
+
+    numbers: count
+
+    def next(self, prefix: str) -> str:
+        return f"{prefix}{next(self.numbers)}"
+
+
+@st.composite
+def queries(draw: DrawFn, most_tables: int = 4) -> str:
+    """A query over `SCHEMAS`: joins of two tables and more, with filters and projections anywhere."""
+    names = _Names(count())
+    relation = draw(_relation(names, draw(st.integers(2, most_tables))))
+    chosen = draw(st.lists(st.sampled_from(relation.columns), min_size=1, max_size=6, unique=True))
+    renamed = draw(st.booleans())
+    outputs = [
+        f"{column.name} AS same" if renamed and i < 2 else column.name for i, column in enumerate(chosen)
+    ]
+    where = draw(st.one_of(st.just(""), _condition(relation).map(lambda found: f" WHERE {found}")))
+    return f"SELECT {', '.join(outputs)} FROM {relation.sql}{where}"
+
+
+def _relation(names: _Names, tables: int) -> SearchStrategy[Relation]:
+    return _table(names) if tables == 1 else _join(names, tables)
+
+
+@st.composite
+def _table(draw: DrawFn, names: _Names) -> Relation:
+    table = draw(st.sampled_from(sorted(SCHEMAS)))
+    kinds = {_TEXT: "text", pa.float64(): "number"}
+    columns = [
+        Column(c.name, kinds.get(c.type, "integer"), c.name in ("id", "k", "n"))
+        for c in SCHEMAS[table].columns
+    ]
+    return draw(_wrapped(names, Relation(table, tuple(columns))))
+
+
+@st.composite
+def _join(draw: DrawFn, names: _Names, tables: int) -> Relation:
+    left_tables = draw(st.integers(1, tables - 1))
+    left, right = draw(_relation(names, left_tables)), draw(_relation(names, tables - left_tables))
+    kind = draw(st.sampled_from(KINDS))
+    keys = [[column.name for column in side.columns if column.is_key] for side in (left, right)]
+    if not all(keys):
+        return left if keys[0] else right
+    on = " = ".join(draw(st.sampled_from(side)) for side in keys)
+    both = Relation("", (*left.columns, *right.columns))
+    if draw(st.integers(0, 2)) == 0:
+        on += f" AND {draw(_condition(both))}"
+    columns = left.columns if "SEMI" in kind or "ANTI" in kind else both.columns
+    return draw(_wrapped(names, Relation(f"({left.sql} {kind} {right.sql} ON {on})", columns)))
+
+
+@st.composite
+def _wrapped(draw: DrawFn, names: _Names, relation: Relation) -> Relation:
+    """The relation as a subquery with names of its own, some computed columns, and perhaps a filter."""
+    outputs, columns = [], []
+    for column in relation.columns:
+        own = replace(column, name=names.next(column.name[0]))
+        outputs.append(f"{column.name} AS {own.name}")
+        columns.append(own)
+    for _ in range(draw(st.integers(0, 2))):
+        value, kind = draw(_computed(relation))
+        own = Column(names.next("x"), kind)
+        outputs.append(f"{value} AS {own.name}")
+        columns.append(own)
+    where = f" WHERE {draw(_condition(relation))}" if draw(st.integers(0, 2)) == 0 else ""
+    sql = f"(SELECT {', '.join(outputs)} FROM {relation.sql}{where}) {names.next('q')}"
+    return Relation(sql, tuple(columns))
+
+
+@st.composite
+def _computed(draw: DrawFn, relation: Relation) -> tuple[str, str]:
+    text, integer = (draw(st.sampled_from(found)) for found in (relation.of("text"), relation.of("integer")))
+    return draw(
+        st.sampled_from(
+            [
+                ("1", "integer"),
+                (f"coalesce({text}, '?')", "text"),
+                (f"concat({text}, '!')", "text"),
+                (f"{integer} + 1", "integer"),
+                (f"CASE WHEN {integer} > 2 THEN 'high' ELSE 'low' END", "text"),
+                (f"coalesce({integer}, 7)", "integer"),
+                (f"{text} IS NULL", "flag"),
+            ]
+        )
+    )
+
+
+@st.composite
+def _condition(draw: DrawFn, relation: Relation) -> str:
+    text, integer = (draw(st.sampled_from(found)) for found in (relation.of("text"), relation.of("integer")))
+    other = draw(st.sampled_from(relation.of("integer")))
+    number = draw(st.integers(0, 4))
+    return draw(
+        st.sampled_from(
+            [
+                f"{integer} > {number}",
+                f"{integer} <> {other}",
+                f"{integer} IS NULL",
+                f"{integer} BETWEEN 1 AND {number}",
+                f"{text} = 'x'",
+                f"{text} IN ('x', 'yy')",
+                f"{text} LIKE 'y%'",
+                f"({text} IS NULL OR {integer} <= {other})",
+                f"coalesce({integer}, 0) + 1 < {number + 2}",
+                f"NOT ({text} <=> 'z')",
+            ]
+        )
+    )

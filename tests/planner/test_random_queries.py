@@ -1,0 +1,114 @@
+"""Random queries as streams, over changes of every kind, against the same queries over snapshots."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame, SparkSession
+
+import planner
+from tests.planner.random_queries import SCHEMAS, queries
+from tests.planner.test_queries import Rows, in_one
+from upsert.managed import frames
+from upsert.rowkind import RowKind
+from upsert.store import Table
+
+pytestmark = pytest.mark.spark
+QUERIES = 8
+"""Queries of one stream: a stream for each would take minutes."""
+
+_KEY = st.none() | st.integers(0, 4)
+_TEXT = st.sampled_from(["x", "yy", "z", None])
+_VALUES = {"id": st.integers(0, 12), "v": st.floats(allow_nan=True, width=16) | st.none(), "s": _TEXT}
+
+
+def _rows(name: str) -> st.SearchStrategy[list[dict[str, Any]]]:
+    schema = SCHEMAS[name]
+    values = {c.name: _VALUES.get(c.name, _KEY) for c in schema.columns}
+    values |= {column: st.integers(0, 12) for column in schema.primary_key}
+    row = st.fixed_dictionaries(values)
+    key = schema.primary_key
+    unique = (lambda one: tuple(one[column] for column in key)) if key else None
+    return st.lists(row, max_size=12, unique_by=unique)
+
+
+_CHANGES = st.fixed_dictionaries({name: _rows(name) for name in SCHEMAS})
+
+
+def _write(table: Table, rows: Sequence[dict[str, Any]], kind: str) -> None:
+    if rows:
+        batch = pa.Table.from_pylist(list(rows), schema=table.schema.arrow)
+        table.write(batch.append_column("_row_kind", pa.array([kind] * len(rows))))
+
+
+def _change(tables: dict[str, Table], rows: dict[str, list[dict[str, Any]]]) -> None:
+    """Take some rows away, then write others: those of equal keys are updates."""
+    for name, table in tables.items():
+        _write(table, table.snapshot().scan().to_pylist()[::3], "-D")
+        _write(table, rows[name], "+I")
+
+
+def _net_rows(spark: SparkSession, texts: Sequence[str], changes: Sequence[Any], folder: Path) -> None:
+    tables = {name: Table.create(folder / name, schema) for name, schema in SCHEMAS.items()}
+    _change(tables, changes[0])
+    views = {name: frames.read_changes(spark, table.path) for name, table in tables.items()}
+    for name, view in views.items():
+        view.createOrReplaceTempView(name)
+    optimized = {text: planner.optimize(spark.sql(text), strategy="force", shards=1) for text in texts}
+    net: dict[str, Rows] = {title: Counter() for title in optimized}
+
+    def take(batch: DataFrame, batch_id: int) -> None:
+        in_batch: dict[tuple[str, str], set[int]] = {}
+        for title, row, kind in batch.collect():
+            net[title][row] += RowKind(kind).sign
+            in_batch.setdefault((title, row), set()).add(RowKind(kind).sign)
+        if batch_id < len(changes) - 1:
+            _change(tables, changes[batch_id + 1])
+
+    query = in_one(optimized).writeStream.foreachBatch(take)
+    stream = query.option("checkpointLocation", str(folder / "checkpoint")).start()
+    try:
+        stream.processAllAvailable()
+    finally:
+        stream.stop()
+    for name, table in tables.items():
+        frames.read(spark, table.path).createOrReplaceTempView(name)
+    wanted: dict[str, Rows] = {title: Counter() for title in optimized}
+    for title, row, _ in in_one({title: spark.sql(title) for title in optimized}).collect():
+        wanted[title][row] += 1
+    for title in optimized:
+        assert {row: found for row, found in net[title].items() if found} == wanted[title], title
+
+
+def _check(spark: SparkSession, texts: Sequence[str], changes: Sequence[Any]) -> None:
+    with TemporaryDirectory() as folder:
+        _net_rows(spark, texts, changes, Path(folder))
+
+
+_SETTINGS = settings(
+    phases=[Phase.explicit, Phase.generate],  # to shrink an example takes a stream each time
+    suppress_health_check=list(HealthCheck),
+    deadline=None,
+)
+
+
+@settings(_SETTINGS, max_examples=1, derandomize=True)
+@given(st.lists(queries(), min_size=QUERIES, max_size=QUERIES), st.lists(_CHANGES, min_size=2, max_size=2))
+def test_net_rows_are_those_of_the_query(spark: SparkSession, texts: list[str], changes: list[Any]) -> None:
+    _check(spark, texts, changes)
+
+
+@pytest.mark.long
+@settings(_SETTINGS, max_examples=15)
+@given(
+    st.lists(queries(most_tables=6), min_size=QUERIES, max_size=QUERIES),
+    st.lists(_CHANGES, min_size=3, max_size=3),
+)
+def test_net_rows_of_many_queries(spark: SparkSession, texts: list[str], changes: list[Any]) -> None:
+    _check(spark, texts, changes)
