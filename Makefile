@@ -39,10 +39,11 @@ test: $(STAMP)  ## all tests that a change must pass (PYTEST_ARGS=… is passed 
 test-long: $(STAMP)  ## random, crash and race tests with large counts
 	@$(WITH_JAVA) $(PY) -m pytest -m "long or hypothesis" --hypothesis-profile=long $(PYTEST_ARGS)
 
-bench: $(STAMP)  ## measure the store, the sink and the join; tables, JSON and plots
+bench: $(STAMP)  ## measure the store, the sink, the join and lookups; tables, JSON and plots
 	@$(WITH_JAVA) $(PY) -m bench.store
 	@$(WITH_JAVA) $(PY) -m bench.sink
 	@$(WITH_JAVA) $(PY) -m bench.join
+	@$(PY) -m bench.lookups
 
 bench-kafka: $(STAMP)  ## measure Kafka source, normalizer and sink beside a plain client loop
 	@$(WITH_JAVA) $(PY) -m bench.kafka

@@ -260,11 +260,6 @@ class RowCache:
                 self._set(key, entry)
         self._tidy()
 
-    def forget(self, keys: pa.Table) -> None:
-        """Drop the entries of some keys: the next lookup asks the source."""
-        for key in key_values(keys):
-            self._lru.pop(key, None)
-
     def drop(self) -> None:
         """Drop all entries."""
         self._drops += 1

@@ -16,7 +16,7 @@ it over a source of one's own. Follows FLIP-486 (its sources are async ``LookupT
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -162,7 +162,7 @@ class LookupSource(Protocol):
         ...
 
     @property
-    def keys(self) -> tuple[str, ...]:
+    def keys(self) -> Sequence[str]:
         """The columns that it is asked by, all of them each time, of scalar types."""
         ...
 

@@ -11,10 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltajoin.errors import LookupFailedError
-from deltajoin.lookup import Answer, MemoryLookup
-from deltajoin.lookup.batch import Lookups
+from deltajoin.lookup import Answer
 from deltajoin.lookup.cache import CacheCounts, RowCache
-from deltajoin.lookup.cached import start_lookups
 from deltajoin.lookup.epoch import EpochCaches, caches_of
 from upsert.errors import ConfigurationError, SchemaError
 
@@ -101,13 +99,6 @@ def test_without_an_upsert_key_a_change_drops_the_entry() -> None:
     assert known(kept, "JFK", "EWR") == {1: [CY]}
 
 
-def test_forgotten_keys_are_asked_for_again() -> None:
-    kept = cache()
-    put(kept, {"JFK": [ANN], "EWR": [CY]})
-    kept.forget(hubs("JFK", "LGA", None))
-    assert known(kept, "JFK", "EWR") == {1: [CY]}
-
-
 def test_rows_of_a_key_must_differ_in_their_upsert_key() -> None:
     with pytest.raises(SchemaError, match=r"several rows of \{'hub': 'JFK'\} have equal ones"):
         put(cache(), {"JFK": [ANN, ("JFK", 1, "eve")]})
@@ -166,7 +157,6 @@ def test_a_row_keeps_nothing_else_of_its_reply_in_memory() -> None:
 OPERATION = st.one_of(
     st.tuples(st.just("put"), st.sets(st.sampled_from("abcdef"), min_size=1)),
     st.tuples(st.just("get"), st.lists(st.sampled_from("abcdef"))),
-    st.tuples(st.just("forget"), st.sets(st.sampled_from("abcdef"))),
     st.tuples(
         st.just("update"),
         st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 3), st.booleans()), max_size=8),
@@ -191,8 +181,6 @@ def test_what_a_cache_knows_is_true(operations: list[Any], max_keys: int, max_by
             case "get":
                 for at, rows in known(kept, *argument).items():
                     assert rows == sorted(truth[argument[at]].values())
-            case "forget":
-                kept.forget(hubs(*argument))
             case "update":
                 rows = []
                 for hub, id_, is_deleted in argument:
@@ -253,26 +241,3 @@ def test_a_process_keeps_the_caches_it_used_last() -> None:
     caches_of(63, epochs)
     assert caches_of("first", epochs) is first
     assert caches_of(1, epochs) is not None
-
-
-# through the cache
-
-
-def test_only_what_is_missing_is_looked_up() -> None:
-    source = MemoryLookup(table([ANN, BOB, CY]), ["hub"], refused=[("BOS",)])
-    lookups, kept = Lookups(source), cache()
-    try:
-        asked = hubs("JFK", "BOS", "LGA", None, "JFK")
-        found, counts = start_lookups(lookups, asked, kept).result()
-        assert (found.positions.tolist(), counts.keys) == ([0, 0, 4, 4], 3)
-        found, counts = start_lookups(lookups, hubs("BOS", "EWR", "JFK", "LGA"), kept).result()
-        assert (found.positions.tolist(), found.rows["id"].to_pylist(), counts.keys) == (
-            [1, 2, 2],
-            [3, 1, 2],
-            2,
-        )
-        assert list(found.failures) == [0]
-        found, counts = start_lookups(lookups, hubs("EWR", "JFK"), None).result()
-        assert (found.rows["id"].to_pylist(), counts.keys) == ([3, 1, 2], 2)
-    finally:
-        lookups.close()
