@@ -24,6 +24,7 @@ from planner.aggregate_build import (
 )
 from planner.aggregate_nodes import LookupAggregate, SignedAggregate
 from planner.delta_join import DeltaJoin
+from planner.enriched import Enriched
 from planner.errors import PlanBuildError
 from planner.expressions import Call, Column, Expr
 from planner.group_keys import KIND_IF, UNLESS_GONE
@@ -79,6 +80,8 @@ class _Builder:
         if isinstance(plan, LookupAggregate):
             return lookup_aggregate(self.catalyst, plan, self.shards)
         inputs = [self.node(child) for child in children(plan)]
+        if isinstance(plan, Enriched):
+            return self.enriched(plan, inputs[0])
         if isinstance(plan, SignedAggregate):
             return signed_aggregate(self.catalyst, plan, inputs[0])
         if plan.ref is not None:
@@ -181,6 +184,21 @@ class _Builder:
         reader = reader if topic.label is None else reader.name(topic.label)
         source = self.catalyst.analyzed(reader.schema(schema).load())
         return self.renamed(source, {column.name: column for column in columns}, str(topic))
+
+    def enriched(self, plan: Enriched, child: JavaObject) -> JavaObject:
+        """The lookups of a stream, under the ids of its own columns and of the table's."""
+        ids = [column.id for column in plan.child.columns]
+        names = [f"_stream_{number}" for number in range(len(ids))]
+        joined = deltajoin.lookup_join(
+            self.catalyst.dataframe(child).toDF(*names),
+            plan.rows.table.path,
+            on=[(names[ids.index(column.id)], name) for column, name in plan.keys],
+            how=plan.how,
+            select=[column.name for column in plan.added],
+            snapshot=plan.rows.snapshot,
+        )
+        columns = dict(zip(joined.columns, plan.columns, strict=True))
+        return self.renamed(self.catalyst.analyzed(joined), columns, str(plan))
 
     def changes(self, table: ManagedTable, columns: Sequence[Column]) -> JavaObject:
         """The changes of a mirror, under the ids of the topic's columns."""

@@ -89,9 +89,8 @@ class JoinReport:
     Attributes:
         join: the join in words: tables and condition.
         form: of a delta join "fused", "shuffled" or "stateful"; "regular" where Spark joins signed rows;
-            "static" where it joins each change with rows that never change; "lookup" where the rows of a stream
-            look a managed table up; "spark" where it joins rows;
-            "refused".
+            "static" where it joins each change with rows that never change; "lookup" where rows of a stream
+            look a managed table up; "spark" where it joins rows; "refused".
         tree: how the tables of a delta join are joined, by their numbers.
         tables: its tables by number.
         paths: what the changes of each table look up, in which order and by which index; tables in the order
@@ -123,13 +122,14 @@ class JoinReport:
         return self.refusals[0].remedy if self.refusals else None
 
     @property
-    def indexes(self) -> Mapping[int, frozenset[str]]:
-        """Number of a table -> the indexes by which its rows are found."""
+    def indexes(self) -> tuple[str, ...]:
+        """For each table, by number, the index by which its rows are found, or several with "and" between."""
         steps = [step for path in self.paths for step in path.steps]
-        return {
-            number: frozenset(step.index for step in steps if step.table == number)
+        found = (
+            dict.fromkeys(step.index for step in steps if step.table == number)
             for number in range(len(self.tables))
-        }
+        )
+        return tuple(map(" and ".join, found))
 
     def __str__(self) -> str:
         lines = [self.join]

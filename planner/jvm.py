@@ -108,6 +108,11 @@ class Catalyst:
         """Format and options of a streaming relation."""
         return str(node.sourceName()), {str(k): str(v) for k, v in dict(node.extraOptions()).items()}
 
+    def batch_source(self, node: JavaObject) -> tuple[str, dict[str, str]]:
+        """Format and options of a relation that is read at once."""
+        options = dict(node.options().asCaseSensitiveMap())
+        return str(node.table().name()), {str(k).lower(): str(v) for k, v in options.items()}
+
     def label(self, node: JavaObject) -> str | None:
         """The name that the user gave a streaming relation with `readStream.name(…)`."""
         found = node.sourceIdentifyingName()

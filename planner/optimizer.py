@@ -12,12 +12,15 @@ from planner.rules.carry_group_deletes import carry_group_deletes
 from planner.rules.carry_row_kind import carry_row_kind
 from planner.rules.drop_needless_distinct import drop_needless_distinct
 from planner.rules.end_with_row_kind import end_with_row_kind
+from planner.rules.enrich_stream import enrich_stream
 from planner.rules.fall_back_to_regular_join import fall_back_to_regular_join
 from planner.rules.leave_out_normalizer import leave_out_normalizer
+from planner.rules.look_below_normalize import look_below_normalize
 from planner.rules.merge_filter_into_join import merge_filter_into_join
 from planner.rules.narrow_kafka_range import narrow_kafka_range
 from planner.rules.prune_columns import prune_columns
 from planner.rules.push_filters import push_filters
+from planner.rules.put_in_normalizer import put_in_normalizer
 from planner.rules.refuse_over_groups import refuse_over_groups
 from planner.rules.refuse_static_join import refuse_static_join
 from planner.rules.refuse_ungrouped_sink import refuse_ungrouped_sink
@@ -25,6 +28,8 @@ from planner.rules.refuse_unkeyed_sink import refuse_unkeyed_sink
 from planner.rules.refuse_unsupported import refuse_unsupported
 from planner.rules.replace_aggregate import replace_aggregate
 from planner.rules.replace_join import replace_join
+from planner.rules.replace_lookup_join import replace_lookup_join
+from planner.rules.use_mirror import use_mirror
 from planner.settings import Settings
 from planner.trees import at_join_trees, at_top, transform_down, transform_up
 
@@ -42,10 +47,15 @@ class Rule(Protocol):
 Walk = Callable[[Plan, Callable[[Plan], Plan]], Plan]
 
 RULES: Final[tuple[tuple[Walk, Rule], ...]] = (
-    (transform_up, refuse_unsupported),  # first: the others may rely on what it has ruled out
+    (transform_up, use_mirror),  # a mirror is a managed table to all others
+    (at_top, put_in_normalizer),  # before the refusal of what needs it
+    (transform_up, look_below_normalize),
+    (transform_up, refuse_unsupported),  # the rules below may rely on what it has ruled out
     (at_top, refuse_unkeyed_sink),
     (transform_up, drop_needless_distinct),
     (transform_up, merge_filter_into_join),  # before replace_join, which needs the equalities in the join
+    (transform_up, replace_lookup_join),  # such streams can be joined in no other way
+    (transform_up, enrich_stream),
     (transform_up, refuse_static_join),
     (at_join_trees, fall_back_to_regular_join),
     (at_join_trees, replace_join),  # once for joins that lie right below each other
@@ -63,8 +73,11 @@ RULES: Final[tuple[tuple[Walk, Rule], ...]] = (
 )
 """Each rule with the direction in which it walks the plan."""
 
-CHEAPER: Final = frozenset({leave_out_normalizer.__name__, narrow_kafka_range.__name__})
-"""Rules without which a plan is as right, only dearer."""
+CHEAPER: Final = frozenset(
+    rule.__name__
+    for rule in (enrich_stream, leave_out_normalizer, look_below_normalize, narrow_kafka_range)
+)
+"""Rules without which a plan is as right, only dearer, or of which `check_sink` asks by itself."""
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,11 @@ from pyspark.sql import DataFrame
 
 from deltajoin.aggregate.source import FORMAT as AGGREGATE_FORMAT
 from deltajoin.latest.marks import LOOKUP_SIDE_MARK, side_of_mark
+from deltajoin.lookup.checks import name_of
 from deltajoin.netting import NET_MARK
 from planner.aggregate_nodes import Aggregate, GroupBy, WindowKind
 from planner.conditions import OBSERVATION, SUBQUERY, is_clock_word
+from planner.enriched import TableRows
 from planner.expressions import Aggregation, Call, Cast, Column, Expr, Literal, walk_expression
 from planner.jvm import Catalyst, JavaObject
 from planner.plan import (
@@ -105,6 +107,8 @@ class _Reader:
         match name, inputs:
             case "StreamingRelationV2", ():
                 return self.stream(node, ref)
+            case "DataSourceV2Relation", ():
+                return Relation(name, self.output(node), rows=self.rows(node), ref=ref)
             case _, ():
                 return Relation(name, self.output(node), self.catalyst.is_streaming(node), ref=ref)
             case "Project", (child,):
@@ -176,7 +180,8 @@ class _Reader:
         if (mark := metadata.get(LOOKUP_SIDE_MARK)) is not None:
             side = side_of_mark(mark)
             names = () if side is None else side.upsert_key
-            key = UpsertKey(tuple((name,) for name in names), of="a stream with lookups", is_append=True)
+            of = "a stream with lookups" if side is None else f"a stream with {name_of(side.source)}"
+            key = UpsertKey(tuple((name,) for name in names), of=of, is_append=True)
             return LookupStream(key, mark)
         found = metadata.get(UPSERTS_MARK)
         return None if found is None else Upserts(UpsertKey.from_text(found))
@@ -202,6 +207,16 @@ class _Reader:
         if (mirror := options.get(_MIRROR)) is not None:
             topic = replace(topic, table=os.path.basename(mirror), mirror=self.mirror(mirror, options))
         return Changelog(topic.name, columns, topic, ref=ref)
+
+    def rows(self, node: JavaObject) -> TableRows | None:
+        """What a relation reads of a managed table; None for one of another format or another time."""
+        name, options = self.catalyst.batch_source(node)
+        if name != FORMAT:
+            return None
+        asked = ReadOptions.parse(options)
+        if asked.row_kind or asked.timestamp_ms is not None:
+            return None
+        return TableRows(self.table(asked), asked.snapshot_id)
 
     def mirror(self, path: str, options: Mapping[str, str]) -> ManagedTable | None:
         """The managed table that mirrors a topic, read in steps of the same size; None if there is none."""

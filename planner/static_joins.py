@@ -55,6 +55,22 @@ def static_side_gives_the_same_rows(join: Join) -> Refused | None:
     return None
 
 
+def static_side_does_not_change(join: Join) -> Refused | None:
+    """Rows of a managed table come and go, so a change would not take away the matches that it had made."""
+    static = static_input(join)
+    for node in walk(static) if static is not None else ():
+        if isinstance(node, Relation) and node.rows is not None and node.rows.snapshot is None:
+            name = node.rows.table.name
+            return Refused(
+                f"the static side of the join with the changes of {sources(join)} is the managed table "
+                f"{name!r}, whose rows may change",
+                f"join its changes, catalog.read_changes(spark, {name!r}), or one snapshot of it, "
+                f"catalog.read(spark, {name!r}, snapshot=…); deltajoin.lookup_join with upsert_key takes "
+                "what it holds at the time",
+            )
+    return None
+
+
 def static_side_has_no_kind(join: Join) -> Refused | None:
     """`_row_kind` is the name of the kind alone."""
     static = static_input(join)
@@ -68,6 +84,7 @@ def static_side_has_no_kind(join: Join) -> Refused | None:
 
 STATIC_JOIN_CONDITIONS: Final[tuple[Callable[[Join], Refused | None], ...]] = (
     static_side_has_no_kind,
+    static_side_does_not_change,
     static_side_is_not_preserved,
     static_side_gives_the_same_rows,
 )

@@ -8,6 +8,7 @@ from itertools import count
 
 from planner.aggregate_nodes import Aggregate, LookupAggregate, SignedAggregate
 from planner.delta_join import DeltaJoin
+from planner.enriched import Enriched
 from planner.expressions import Column, Expr
 from planner.plan import (
     Changelog,
@@ -31,7 +32,7 @@ from planner.plan import (
 def children(node: Plan) -> tuple[Plan, ...]:
     """The inputs of a node, from left to right."""
     match node:
-        case Project() | Filter() | Watermark() | Wrapper() | Generate() | Distinct():
+        case Project() | Filter() | Watermark() | Wrapper() | Generate() | Distinct() | Enriched():
             return (node.child,)
         case Aggregate() | SignedAggregate():
             return (node.child,)
@@ -48,7 +49,7 @@ def with_children(node: Plan, inputs: Sequence[Plan]) -> Plan:
     if all(new is old for new, old in zip(inputs, children(node), strict=True)):
         return node
     match node:
-        case Project() | Filter() | Watermark() | Wrapper() | Generate() | Distinct():
+        case Project() | Filter() | Watermark() | Wrapper() | Generate() | Distinct() | Enriched():
             return replace(node, child=inputs[0])
         case Aggregate() | SignedAggregate():
             return replace(node, child=inputs[0])
