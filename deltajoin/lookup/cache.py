@@ -101,14 +101,13 @@ class RowCache:
     Args:
         schema: columns of the rows.
         keys: the columns that they are looked up by.
-        upsert_key: columns that tell the rows of one key apart; None: nothing does, and a change of the own
-            side drops the entry of its key instead of changing it.
+        upsert_key: the columns that tell the rows of one key apart, at least one.
         max_keys: entries at most.
         max_bytes: memory at most; half of it is for rows in use, so that rows no longer used can be cleared
             away seldom and all at once.
 
     Raises:
-        ConfigurationError: a bound is below 1, or a column is not in the schema.
+        ConfigurationError: a bound is below 1, or a column is missing.
 
     >>> cache = RowCache(pa.schema({"id": pa.int64(), "name": pa.string()}), ["id"], ["id"])
     >>> keys = pa.table({"id": [1, 2]})
@@ -125,7 +124,7 @@ class RowCache:
         self,
         schema: pa.Schema,
         keys: Sequence[str],
-        upsert_key: Sequence[str] | None,
+        upsert_key: Sequence[str],
         *,
         max_keys: int = MAX_KEYS,
         max_bytes: int = MAX_BYTES,
@@ -133,14 +132,16 @@ class RowCache:
         for name, value in (("max_keys", max_keys), ("max_bytes", max_bytes)):
             if value < 1:
                 raise ConfigurationError(f"cache: {name} must be a positive integer, got {value!r}")
-        for column in (*keys, *(upsert_key or ())):
+        if not upsert_key:
+            raise ConfigurationError("cache: upsert_key must have one column or more, it has none")
+        for column in (*keys, *upsert_key):
             if column not in schema.names:
                 raise ConfigurationError(
                     f"cache: {column!r} must be one of the columns, which are {', '.join(schema.names)}"
                 )
         self._schema = schema
         self._keys = list(keys)
-        self._upsert_key = None if upsert_key is None else list(upsert_key)
+        self._upsert_key = list(upsert_key)
         self._max_keys = max_keys
         self._max_bytes = max_bytes
         self._hits = self._misses = self._evictions = self._drops = 0
@@ -183,7 +184,7 @@ class RowCache:
         rows = answer.rows.take(pa.array(order))
         ends = np.cumsum(np.bincount(answer.positions, minlength=keys.num_rows)).tolist()
         first = self._store.add(rows)
-        tellers = self._tellers(rows, first)
+        tellers = self._tellers(rows)
         start = 0
         each = zip(key_values(keys), bytes_of_rows(keys).tolist(), ends, strict=True)
         for at, (key, key_bytes, end) in enumerate(each):
@@ -196,10 +197,8 @@ class RowCache:
             start = end
         self._tidy()
 
-    def _tellers(self, rows: pa.Table, first: int) -> Sequence[Hashable]:
-        """What tells rows of one key apart: their upsert keys, else the rows' numbers."""
-        if self._upsert_key is None:
-            return range(first, first + rows.num_rows)
+    def _tellers(self, rows: pa.Table) -> list[Hashable]:
+        """The upsert key of each row."""
         values = key_values(rows.select(self._upsert_key))
         if None in values:
             raise SchemaError(
@@ -210,7 +209,7 @@ class RowCache:
 
     def _refuse(self, key: pa.Table) -> None:
         raise SchemaError(
-            f"upsert key ({', '.join(self._upsert_key or ())}): must tell the rows of a key apart, several "
+            f"upsert key ({', '.join(self._upsert_key)}): must tell the rows of a key apart, several "
             f"rows of {key.to_pylist()[0]!r} have equal ones; name more columns in upsert_key"
         )
 
@@ -239,12 +238,8 @@ class RowCache:
         known = [at for at, value in enumerate(values) if value in self._lru]
         if not known:
             return
-        if self._upsert_key is None:
-            for at in known:
-                self._lru.pop(values[at], None)
-            return
         rows = rows.take(pa.array(known, pa.int64()))
-        tellers = self._tellers(rows, 0)
+        tellers = self._tellers(rows)
         first = self._store.add(rows.select(self._schema.names).cast(self._schema))
         changed: dict[Hashable, _Entry] = {}
         for nth, at in enumerate(known):

@@ -91,14 +91,6 @@ def test_a_deletion_of_what_is_not_there_does_nothing() -> None:
     assert known(kept, "JFK") == {0: [ANN]}
 
 
-def test_without_an_upsert_key_a_change_drops_the_entry() -> None:
-    """Whether the row is one of those that were looked up, or one more, cannot be known."""
-    kept = RowCache(SCHEMA, ["hub"], None)
-    put(kept, {"JFK": [ANN, ANN], "EWR": [CY]})
-    kept.update(table([ANN]))
-    assert known(kept, "JFK", "EWR") == {1: [CY]}
-
-
 def test_rows_of_a_key_must_differ_in_their_upsert_key() -> None:
     with pytest.raises(SchemaError, match=r"several rows of \{'hub': 'JFK'\} have equal ones"):
         put(cache(), {"JFK": [ANN, ("JFK", 1, "eve")]})
@@ -111,6 +103,8 @@ def test_arguments_are_checked() -> None:
         cache(max_keys=0)
     with pytest.raises(ConfigurationError, match="cache: 'x' must be one of the columns"):
         RowCache(SCHEMA, ["hub"], ["x"])
+    with pytest.raises(ConfigurationError, match="upsert_key must have one column or more"):
+        RowCache(SCHEMA, ["hub"], [])
 
 
 # bounds
