@@ -22,7 +22,7 @@ def main() -> None:
         joined = catalog.read_changes(spark, "orders").join(catalog.read_changes(spark, "products"), "sku")
         joined = joined.select("id", "sku", "price")
         (join,) = planner.explain(joined).joins
-        print(f"delta join: orders by {join.left_index}, products by {join.right_index}")
+        print("delta join: orders by {}, products by {}".format(*join.indexes))
 
         def follow(title: str) -> None:
             """Bring the joined table up to date, as a query without a trigger would do all the time."""

@@ -50,7 +50,8 @@ def flights_with_weather(catalog: Catalog, spark: SparkSession) -> DataFrame:
 def describe(joined: DataFrame) -> str:
     """What the planner makes of the query, in one line."""
     (join,) = planner.explain(joined).joins
-    return f"delta join: {tables.FLIGHTS} by {join.left_index}, {tables.WEATHER} by {join.right_index}"
+    found = zip(join.tables, join.indexes, strict=True)
+    return f"delta join: {', '.join(f'{table.name} by {index}' for table, index in found)}"
 
 
 def count(changes: DataFrame) -> DataFrame:

@@ -108,13 +108,13 @@ def test_explain_tells_form_index_and_lookups(changes: Mapping[str, DataFrame]) 
     )
     found = planner.explain(df)
     (join,) = found.joins
-    assert (join.form, join.left_index, join.right_index) == ("shuffled", "INDEX_product_id", "PRIMARY KEY")
+    assert (join.form, join.indexes) == ("fused", ("INDEX_product_id", "PRIMARY KEY"))
     assert (join.reason, join.remedy, found.refusals) == (None, None, ())
     assert join.estimated_lookups is not None
     assert join.estimated_lookups.limit == 1_000_000
     text = str(found)
-    assert "left: orders(order_id, product_id, note) where order_id > 3" in text
-    assert "its rows are found by INDEX_product_id for the join columns (product_id)" in text
+    assert "t0: orders(order_id, product_id, note) where order_id > 3, about 0 rows" in text
+    assert "changes of t1 products:\n    look up t0 orders by (product_id) with INDEX_product_id" in text
 
 
 def test_explain_tells_why_not_and_how_to_change_that(changes: Mapping[str, DataFrame]) -> None:

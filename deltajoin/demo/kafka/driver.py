@@ -56,7 +56,7 @@ def start(query: Query, catalog: Catalog, spark: SparkSession, checkpoint: Path)
 def describe(changes: DataFrame, sink_key: tuple[str, ...]) -> str:
     """What the planner makes of a query, in one line."""
     explained = planner.explain(changes, sink_key=sink_key)
-    joins = [f"delta join by {join.left_index} and {join.right_index}" for join in explained.joins]
+    joins = [f"delta join by {' and '.join(join.indexes)}" for join in explained.joins]
     topics = [", ".join(map(str.strip, str(topic).splitlines())) for topic in explained.topics]
     return "; ".join(joins + topics)
 
