@@ -92,15 +92,15 @@ def sums_can_be_undone(node: Aggregate) -> Refused | None:
         (type_,) = function.types
         if not is_summable(type_):
             return Refused(
-                f"{without_ids(function)} over the changes of {sources(node)} is of type {type_}, whose sums cannot be "
-                "taken apart here",
+                f"{without_ids(function)} over the changes of {sources(node)} is of type {type_}, whose sums "
+                "cannot be taken apart here",
                 "sum a number, such as the microseconds of an interval",
             )
         is_loud = any("ANSI" in told for _, told in function.detail)
         if not is_loud and (found := _DECIMAL.fullmatch(type_)) and int(found[1]) > _EXACT_DIGITS:
             return Refused(
-                f"{without_ids(function)} over the changes of {sources(node)} is of type {type_}: a sum that overflows "
-                "becomes NULL, and would stay NULL when rows are taken away",
+                f"{without_ids(function)} over the changes of {sources(node)} is of type {type_}: a sum that "
+                "overflows becomes NULL, and would stay NULL when rows are taken away",
                 f"write CAST(… AS DECIMAL({_EXACT_DIGITS}, {min(int(found[2]), _EXACT_DIGITS)})), or set "
                 "spark.sql.ansi.enabled, which makes an overflow an error",
             )
