@@ -28,13 +28,14 @@ Reader = Callable[..., DataFrame]
 
 @pytest.fixture
 def words(spark: SparkSession) -> Reader:
-    """A reader of an upsert topic; options by keyword."""
+    """A reader of an upsert topic; options by keyword, and whether it may remember rows."""
     upsert.register(spark)
     own = {"columns": f"word STRING, n BIGINT, d STRING, {METADATA}", "primary-key": "word", "topic": "words"}
     formats = {"key.format": "json", "value.format": "json", "state.path": "/nowhere"}
 
-    def read(**options: str) -> DataFrame:
+    def read(*, remembers: bool = True, **options: str) -> DataFrame:
         given = {**own, **formats, **BROKERS, **options}
+        given = given if remembers else {key: given[key] for key in given if key != "state.path"}
         return spark.readStream.format("upsert-kafka").options(**given).load()
 
     return read
@@ -103,8 +104,9 @@ def test_no_option_is_in_what_explain_prints(words: Reader, clicks: Reader) -> N
 
 
 def test_upserts_are_refused_where_they_would_leave_rows_behind(words: Reader) -> None:
-    upserts = words(changelog="upsert")
-    for df in (upserts.filter("n > 3"), upserts.select("n"), upserts.groupBy("word").count()):
+    upserts = words(changelog="upsert", remembers=False)
+    exploded = upserts.select("word", F.explode(F.split("d", " ")))
+    for df in (upserts.filter("n > 3"), upserts.select("n"), exploded, upserts.union(upserts)):
         with pytest.raises(PlanError, match="'words'"):
             planner.optimize(df)
     with pytest.raises(PlanError, match=r"the sink is keyed by \(n\), the topic by \(word\)"):
@@ -113,6 +115,28 @@ def test_upserts_are_refused_where_they_would_leave_rows_behind(words: Reader) -
         planner.check_sink(upserts)
     planner.check_sink(upserts, ["word"])
     planner.check_sink(words())
+
+
+def test_normalizer_is_put_in_where_upserts_are_not_enough(words: Reader) -> None:
+    upserts = words(changelog="upsert")
+    exploded = upserts.select("word", F.explode(F.split("d", " ")))
+    for df in (upserts.filter("n > 3"), upserts.select("n"), exploded, upserts.union(upserts)):
+        optimized = planner.optimize(df)
+        assert first_line_of_leaf(optimized) == "Changelog topic words all"
+        assert planner.optimize(optimized) is optimized
+        with pytest.raises(PlanError, match="the upserts of 'words' are not enough here"):
+            planner.check_sink(df, ["word"])
+        planner.check_sink(optimized)
+    keyed_otherwise = planner.optimize(upserts, sink_key=["n"])
+    assert first_line_of_leaf(keyed_otherwise) == "Changelog topic words all"
+    assert keyed_otherwise.dtypes == upserts.dtypes
+
+
+def test_explain_tells_why_the_normalizer_was_put_in(words: Reader) -> None:
+    (topic,) = planner.explain(words(changelog="upsert").filter("n > 3")).topics
+    assert (topic.mode, topic.normalizer) == ("all", "put in")
+    assert topic.reason is not None
+    assert topic.reason.startswith("a filter on n of 'words'")
 
 
 def test_topic_is_not_joined_but_told_how_to_be(words: Reader, changes: dict[str, DataFrame]) -> None:
@@ -173,28 +197,44 @@ def test_key_of_the_sink_is_names(spark: SparkSession) -> None:
 
 def test_normalize_is_known_by_its_mark_and_its_input_is_looked_at(words: Reader, clicks: Reader) -> None:
     whole = normalize(words(changelog="upsert"), "word", order_by="place")
+    stateless = words(changelog="upsert", remembers=False)
     found = planner.explain(whole.filter("n > 3").select("word"), sink_key=["n"])
     assert not found.refusals
     assert found.after.columns[-1].is_row_kind
     assert "Changelog normalize by (word) [" in str(found)
     assert planner.optimize(whole) is whole
+    made_whole = planner.optimize(normalize(words(changelog="upsert").filter("n > 3"), "word", "place"))
+    assert first_line_of_leaf(made_whole) == "Changelog topic words all"
     of_rows = normalize(clicks(), ["user"], order_by=["part", "place"])
     assert planner.optimize(of_rows.select("url")).columns == ["url", "_row_kind"]
     for wrong, reason in (
-        (normalize(words(changelog="upsert"), "n", order_by="place"), "the topic's key is (word)"),
-        (normalize(words(changelog="upsert").filter("n > 3"), "word", order_by="place"), "a filter on n"),
+        (normalize(stateless, "n", order_by="place"), "the topic's key is (word)"),
+        (normalize(stateless.filter("n > 3"), "word", order_by="place"), "a filter on n"),
         (normalize(words().drop("_row_kind"), "word", order_by="place"), "has lost its '_row_kind'"),
-        (whole.groupBy("n").count(), "an aggregate over the changes of 'normalize'"),
+        (whole.limit(3), "a limit over the changes of 'normalize'"),
     ):
         with pytest.raises(PlanError) as refused:
             planner.optimize(wrong)
         assert reason in str(refused.value)
 
 
+def test_what_is_normalized_is_read_no_further_than_needed(words: Reader, clicks: Reader) -> None:
+    twice = normalize(words(), "word", order_by="place")
+    once = planner.optimize(twice)
+    assert first_line_of_leaf(once) == "Changelog topic words upsert"
+    assert once.dtypes == twice.dtypes
+    assert planner.optimize(once) is once
+    planner.check_sink(twice)
+    by_value = normalize(words(), "word", order_by="n")
+    assert planner.optimize(by_value) is by_value, "a delete by key has no place in that order"
+    narrowed = planner.optimize(normalize(clicks().filter("place >= 5"), "user", order_by="place"))
+    assert first_line_of_leaf(narrowed) == "Stream topic clicks;taps rows where offset >= 5"
+
+
 def test_function_of_the_users_over_whole_changes_is_not_taken_for_normalize(words: Reader) -> None:
     """Though it copies the schema, with all that is attached to it."""
     whole = normalize(words(changelog="upsert"), "word", order_by="place")
-    with pytest.raises(PlanError, match="the operator 'MapInArrow' over the changes of 'normalize'"):
+    with pytest.raises(PlanError, match="mapInArrow over the changes of 'normalize'"):
         planner.optimize(whole.mapInArrow(_same, whole.schema))
 
 
@@ -203,9 +243,10 @@ def test_catalog_refuses_upserts_for_a_table_with_another_key(words: Reader, tmp
     catalog.sql("CREATE TABLE by_number (word STRING, n BIGINT, PRIMARY KEY (n) NOT ENFORCED)")
     catalog.sql("CREATE TABLE log (word STRING, n BIGINT)")
     catalog.sql("CREATE TABLE by_word (word STRING, n BIGINT, PRIMARY KEY (word) NOT ENFORCED)")
-    upserts = words(changelog="upsert").select("word", "n")
+    upserts = words(changelog="upsert", remembers=False).select("word", "n")
     for table, reason in (("by_number", "the sink is keyed by (n)"), ("log", "the sink has no primary key")):
         with pytest.raises(PlanError) as refused:
             catalog.write_changes(upserts, table)
         assert reason in str(refused.value)
     catalog.write_changes(upserts, "by_word")
+    catalog.write_changes(words(changelog="upsert").select("word", "n"), "by_number")
