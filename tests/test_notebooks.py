@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -32,21 +33,35 @@ def results(notebook: Any) -> dict[str, dict[str, str]]:
     return found
 
 
+def executed(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, str]]:
+    """What the cells of a notebook show when all of them are run."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    notebook = read(ROOT / "examples" / "notebooks" / f"{name}.ipynb")
+    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(folder)}}).execute()
+    return results(notebook)
+
+
 @pytest.mark.spark
 @pytest.mark.kafka
 def test_the_pipeline_runs_and_its_topic_and_table_agree(
     tmp_path: Path, kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(BOOTSTRAP_VARIABLE, kafka.bootstrap_servers)
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    notebook = read(ROOT / "examples" / "notebooks" / "kafka_pipeline.ipynb")
-    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    shown = results(notebook)
+    shown = executed("kafka_pipeline", tmp_path, monkeypatch)
     assert "normalizer left out: the sink is keyed by (id)" in shown["start-queries"]["text/plain"]
     assert "image/png" in shown["plot"]
     last_round = shown["flow"]["text/plain"].splitlines()[-1].split()
     assert last_round == ["7", "0", "0", "1800"]
+
+
+@pytest.mark.spark
+def test_the_joined_rows_are_those_of_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = executed("joins_side_by_side", tmp_path, monkeypatch)
+    said = shown["equal"]["text/plain"]
+    assert re.fullmatch(r"(\d{6}) joined rows, \1 in the tables, 0 counted wrongly\n", said)
+    assert "image/png" in shown["plot"]
+    assert "text/html" in shown["explain"]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -56,5 +71,5 @@ def test_outputs_are_not_kept(path: Path) -> None:
     assert [cell.id for cell in code if cell.outputs or cell.execution_count] == []
 
 
-def test_there_is_a_notebook() -> None:
-    assert [path.stem for path in NOTEBOOKS] == ["kafka_pipeline"]
+def test_there_are_notebooks() -> None:
+    assert [path.stem for path in NOTEBOOKS] == ["joins_side_by_side", "kafka_pipeline"]
