@@ -148,7 +148,7 @@ def _upserts(
     kind = StructField(ROW_KIND_COLUMN, df.schema[ROW_KIND_COLUMN].dataType, False)
     together = df.repartition(df.sparkSession.sparkContext.defaultParallelism, *map(_quoted, key))
     found = together.mapInArrow(folding, StructType([*own, *fields, kind]))
-    mark = UpsertKey(tuple((name,) for name in key)).to_text()
+    mark = UpsertKey(tuple((name,) for name in key), of="lookup_join", is_append=True).to_text()
     names = [_quoted(name) for name in found.columns[:-1]]
     return found.select(*names, F.col(ROW_KIND_COLUMN).alias(ROW_KIND_COLUMN, metadata={UPSERTS_MARK: mark}))
 
