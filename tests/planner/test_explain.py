@@ -47,8 +47,10 @@ def test_paths_are_told_with_their_indexes_and_statistics() -> None:
         "left outer join of orders and products with stock on (order_id#1 = item#31)",
         "  form: delta join (fused)",
         "  consistency: snapshot: lookups read the versions that the micro-batch moves between",
-        "  tree: left(left(t0, where(t1: (t1.name = 'x')): t0.product_id = t1.id), "
-        "t2: t0.order_id = t2.item)",
+        (
+            "  tree: left(left(t0, where(t1: (t1.name = 'x')): t0.product_id = t1.id), "
+            "t2: t0.order_id = t2.item)"
+        ),
         "  t0: orders(order_id, product_id, amount, note), about 1000 rows",
         "  t1: products(id, name, price) where name == 'x', about 1000 rows",
         "  t2: stock(item, shop, left), about 1000 rows",
