@@ -36,7 +36,9 @@ def fall_back_to_regular_join(node: Plan, settings: Settings) -> Plan | None:
 def _why_no_delta_join(join: Join, settings: Settings) -> Refused | None:
     if settings.strategy == "none":
         return Refused("strategy is 'none'", "allow a delta join with strategy='auto'")
-    return next(iter(faults_of(join)), None)
+    faults = faults_of(join)
+    reasons, remedies = ([fault.reason for fault in faults], [fault.remedy for fault in faults])
+    return Refused("; ".join(reasons), "; ".join(dict.fromkeys(remedies))) if faults else None
 
 
 def _or_same(join: Plan, settings: Settings) -> Plan:

@@ -102,3 +102,20 @@ REGULAR: dict[str, Shape] = {
     ),
 }
 """Without an index that could serve a delta join."""
+
+ALIKE = {
+    "union with itself",
+    "union by name",
+    "union by name with missing columns",
+    "filter above a union of unions",
+    "dropDuplicates by the key",
+    "lateral view",
+    "explode above a join",
+    "static rows",
+    "static rows on the left",
+    "static rows decide",
+    "static rows decide otherwise",
+    "static rows above a join",
+    "equal or NULL",
+}
+"""Shapes that are like others: checked by `make test-long` only."""

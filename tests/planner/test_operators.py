@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import planner
-from tests.planner.operator_shapes import PASSED, REGULAR, prices
+from tests.planner.operator_shapes import ALIKE, PASSED, REGULAR, prices
 from tests.planner.shapes import Shape
 from tests.planner.test_queries import Rows, Warehouse, change_everything, check, in_one, new_warehouse
 from upsert.rowkind import RowKind
@@ -16,6 +16,7 @@ from upsert.rowkind import RowKind
 pytestmark = pytest.mark.spark
 
 SHAPES = PASSED | REGULAR
+TITLES = [pytest.param(title, marks=pytest.mark.long if title in ALIKE else ()) for title in SHAPES]
 
 
 def results_of(
@@ -49,12 +50,21 @@ def results_of(
 @pytest.fixture(scope="module")
 def results(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Rows, Rows]]:
     warehouse = new_warehouse(spark, tmp_path_factory.mktemp("warehouse"))
-    return results_of(SHAPES, warehouse, tmp_path_factory.mktemp("checkpoint"))
+    shapes = {title: shape for title, shape in SHAPES.items() if title not in ALIKE}
+    return results_of(shapes, warehouse, tmp_path_factory.mktemp("checkpoint"))
 
 
-@pytest.mark.parametrize("title", SHAPES)
+@pytest.mark.parametrize("title", [title for title in SHAPES if title not in ALIKE])
 def test_rows_are_those_of_a_batch(title: str, results: dict[str, tuple[Rows, Rows]]) -> None:
     check(*results[title])
+
+
+@pytest.mark.long
+def test_rows_of_the_other_shapes(spark: SparkSession, tmp_path: Path) -> None:
+    warehouse = new_warehouse(spark, tmp_path / "warehouse")
+    shapes = {title: SHAPES[title] for title in ALIKE}
+    for net, wanted in results_of(shapes, warehouse, tmp_path / "checkpoint").values():
+        check(net, wanted)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +73,7 @@ def warehouse(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
     return new_warehouse(spark, tmp_path_factory.mktemp("warehouse"))
 
 
-@pytest.mark.parametrize("title", SHAPES)
+@pytest.mark.parametrize("title", TITLES)
 def test_columns_are_the_users_and_the_kind(title: str, warehouse: Warehouse) -> None:
     users = SHAPES[title](warehouse.spark, warehouse.snapshots()).dtypes
     optimized = planner.optimize(SHAPES[title](warehouse.spark, warehouse.changes()))
