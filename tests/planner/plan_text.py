@@ -34,6 +34,7 @@ from planner.plan import (
 )
 from planner.sources import KafkaTopic, ManagedTable, Mode, RecordRange
 from planner.trees import tree, with_children
+from tests.planner.lookup_sides import LOOKUP_STREAMS
 from upsert import types
 from upsert.schema import Column as Declared
 from upsert.schema import TableSchema
@@ -98,6 +99,10 @@ LEAVES = {
     "<orders again>": "Changelog orders [order_id#11: bigint, product_id#12: bigint, amount#13: double, "
     "note#14: string, _row_kind#15: string]",
     "<visits>": "Changelog visits [shop#21: bigint, day#22: date, guest#23: bigint, _row_kind#24: string]",
+    "<orders with lookups>": "Changelog orders with lookups by (order_id) [order_id#71: bigint, "
+    "product_id#72: bigint, amount#73: double, note#74: string, _row_kind#75: string]",
+    "<items with lookups>": "Changelog items with lookups by (id) [id#76: bigint, name#77: string, "
+    "price#78: double, _row_kind#79: string]",
     "<stock>": "Changelog stock [item#31: bigint, shop#32: bigint, left#33: bigint, _row_kind#34: string]",
 }
 """Short names of the leaves that most plans have."""
@@ -198,6 +203,8 @@ def _changelog(rest: str, inputs: Sequence[Plan], types: dict[int, str]) -> Plan
     if rest.startswith("topic "):
         topic = _topic_read(rest)
         return Changelog(topic.name, columns, topic)
+    if found := re.match(r"(\w+) with lookups", rest):
+        return Changelog(found[0], columns, LOOKUP_STREAMS[found[1]])
     if found := re.match(r"(an aggregate) by \((.*?)\)", rest):
         keys = tuple(tuple(names.split("|")) for names in found[2].split(", "))
         return Changelog(found[1], columns, Upserts(UpsertKey(keys)))

@@ -1,0 +1,32 @@
+"""Streams with lookups that plans in tests may read, known to this process."""
+
+import pyarrow as pa
+
+from deltajoin.latest.marks import mark_of
+from deltajoin.latest.spec import ALL_BUT_BEFORE, UPSERTS, LookupSide
+from deltajoin.lookup import MemoryLookup
+from planner.plan import LookupStream
+from upsert.update_mode import UpsertKey
+
+_LONG, _TEXT = pa.int64(), pa.string()
+_ORDERS = pa.schema({"order_id": _LONG, "product_id": _LONG, "amount": pa.float64(), "note": _TEXT})
+_ITEMS = pa.schema({"id": _LONG, "name": _TEXT, "price": pa.float64()})
+
+_SIDES = {
+    "orders": LookupSide(
+        _ORDERS,
+        MemoryLookup(_ORDERS.empty_table(), ["product_id"]),
+        ("order_id",),
+        ALL_BUT_BEFORE,
+        immutable=("product_id",),
+    ),
+    "items": LookupSide(_ITEMS, MemoryLookup(_ITEMS.empty_table(), ["id"]), ("id",), UPSERTS),
+}
+
+LOOKUP_STREAMS = {
+    name: LookupStream(
+        UpsertKey(tuple((column,) for column in side.upsert_key), is_append=True), mark_of(side)
+    )
+    for name, side in _SIDES.items()
+} | {"lost": LookupStream(UpsertKey(()), "of another process")}
+"""Origins by name; `orders` deletes, `items` only updates, `lost` was marked by another process."""
