@@ -17,6 +17,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from deltajoin import CheckpointMismatchError, DeltaJoinSpec, Side, reached, read_join
+from deltajoin.spec import JoinedTable
+from deltajoin.tree import Leaf, Outer, Ref
 from tests.deltajoin.cases import halves, load
 from tests.deltajoin.memory_tables import Rows, signed
 from tests.deltajoin.steps import joined_by, multiset_of
@@ -30,6 +32,7 @@ pytestmark = pytest.mark.spark
 SCRIPT = Path(__file__).parent / "join_script.py"
 ORDERS = TableSchema.of({"id": pa.int64(), "product": pa.int32(), "note": pa.string()}, primary_key=["id"])
 PRODUCTS = TableSchema.of({"code": pa.int64(), "name": pa.string()}, primary_key=["code"])
+LABELS = TableSchema.of({"name": pa.string(), "label": pa.string()}, primary_key=["name"])
 
 
 def make_tables(folder: Path) -> tuple[Table, Table, DeltaJoinSpec]:
@@ -42,6 +45,11 @@ def make_tables(folder: Path) -> tuple[Table, Table, DeltaJoinSpec]:
 
 
 FORMS = ("fused", "shuffled", "stateful")
+LONG_FORMS = [
+    "fused",
+    pytest.param("shuffled", marks=pytest.mark.long),
+    pytest.param("stateful", marks=pytest.mark.long),
+]
 Sink = Callable[[DataFrame, int], None]
 Run = Callable[..., None]
 
@@ -237,6 +245,42 @@ def test_every_column_type_comes_through(run: Run, tmp_path: Path, form: str) ->
             assert repr(found) == repr(row)
 
 
+@pytest.mark.parametrize("form", LONG_FORMS)
+def test_a_tree_of_three_tables_is_joined(run: Run, tmp_path: Path, form: str) -> None:
+    """(orders left join products) left join labels by another key: no one key shards them all."""
+    orders, _, _ = make_tables(tmp_path)
+    products = Table.create(tmp_path / "named", PRODUCTS.index("name"))
+    labels = Table.create(tmp_path / "labels", LABELS)
+    on = (Ref(0, "product"), Ref(1, "code")), (Ref(1, "name"), Ref(2, "name"))
+    tree = Outer("left", Outer("left", Leaf(0), Leaf(1), on[:1]), Leaf(2), on[1:])
+    tables = (
+        JoinedTable(orders.path, ("id", "product")),
+        JoinedTable(products.path, ("code", "name")),
+        JoinedTable(labels.path, ("name", "label")),
+    )
+    spec = DeltaJoinSpec(tables, tree, present=(1, 2), shards=2)
+    sink = Collected()
+    orders.write(changelog(ORDERS.arrow, "+I 1 7 a", "+I 2 8 b", "+I 3 NULL c"))
+    products.write(changelog(PRODUCTS.arrow, "+I 7 apple"))
+    labels.write(changelog(LABELS.arrow, "+I apple red", "+I plum blue"))
+    run(spec, sink, form)
+    nothing = (None, None)
+    assert sink.total == {
+        (1, 7, 7, "apple", "apple", "red", True, True): 1,
+        (2, 8, *nothing, *nothing, False, False): 1,
+        (3, None, *nothing, *nothing, False, False): 1,
+    }
+    products.write(changelog(PRODUCTS.arrow, "+I 8 plum", "-D 7 apple"))
+    labels.write(changelog(LABELS.arrow, "-D apple red", "+U plum black"))
+    run(spec, sink, form)
+    assert sink.batches[max(sink.batches)] == {
+        (1, 7, 7, "apple", "apple", "red", True, True): -1,
+        (1, 7, *nothing, *nothing, False, False): 1,
+        (2, 8, *nothing, *nothing, False, False): -1,
+        (2, 8, 8, "plum", "plum", "black", True, True): 1,
+    }
+
+
 def test_an_error_of_the_source_names_what_is_wrong(run: Run, tmp_path: Path) -> None:
     """A commit that no change stream shows stops the query, and the message reaches the user."""
     orders, products, spec = make_tables(tmp_path)
@@ -271,13 +315,6 @@ def kill_with_children(process: subprocess.Popen[str]) -> None:
     for pid in (process.pid, *map(int, children)):
         os.kill(pid, signal.SIGKILL)
     process.wait()
-
-
-LONG_FORMS = [
-    "fused",
-    pytest.param("shuffled", marks=pytest.mark.long),
-    pytest.param("stateful", marks=pytest.mark.long),
-]
 
 
 @pytest.mark.parametrize("form", LONG_FORMS)
