@@ -42,20 +42,24 @@ DELETE: Final = list(RowKind).index(RowKind.DELETE)
 
 @dataclass(frozen=True)
 class Part:
-    """What one table has in the rows: ``rows`` and, for each row, a position in them or ``PADDED``."""
+    """What one table has in the rows: ``rows`` and, for each row, a position in them or ``PADDED``.
+
+    ``is_whole`` says that it has each of them once, in their order.
+    """
 
     rows: pa.Table
     at: Ints
     may_be_padded: bool = False
+    is_whole: bool = False
 
     @classmethod
     def all_of(cls, rows: pa.Table) -> Part:
         """Each row once."""
-        return cls(rows, np.arange(rows.num_rows))
+        return cls(rows, np.arange(rows.num_rows), is_whole=True)
 
     def take(self, positions: Ints) -> Part:
         """The part of some of the rows."""
-        return replace(self, at=self.at[positions])
+        return Part(self.rows, self.at[positions], self.may_be_padded)
 
     def compact(self) -> Part:
         """The same part, without holding many other rows in memory."""
@@ -63,7 +67,7 @@ class Part:
             return self
         used, at = np.unique(self.at, return_inverse=True)
         missing = int(len(used) and used[0] < 0)
-        return replace(self, rows=self.rows.take(pa.array(used[missing:])), at=at - missing)
+        return Part(self.rows.take(pa.array(used[missing:])), at - missing, self.may_be_padded)
 
     @property
     def positions(self) -> pa.Array:
@@ -132,7 +136,8 @@ class Bundle:
         """Values of a column, or of the n-th key of a probe."""
         table, name = (PROBE, str(source)) if isinstance(source, int) else (source.table, source.column)
         part = self.parts[table]
-        return one_array(part.rows.column(name)).take(part.positions)
+        values = one_array(part.rows.column(name))
+        return values if part.is_whole else values.take(part.positions)
 
 
 def concatenated(bundles: Sequence[Bundle]) -> Bundle:
@@ -181,3 +186,17 @@ def is_padded(rows: Bundle, table: int) -> Mask:
 def keys_of(rows: Bundle, sources: Sequence[Ref | int]) -> pa.Table:
     """Values of the sources as a table of keys, columns named 0, 1, …."""
     return pa.table({str(number): rows.column(source) for number, source in enumerate(sources)})
+
+
+def have_values(rows: pa.Table, columns: Sequence[str]) -> Mask:
+    """Rows without a NULL in these columns.
+
+    >>> have_values(pa.table({"a": [1, None]}), ["a"]).tolist()
+    [True, False]
+    """
+    usable = np.ones(rows.num_rows, np.bool_)
+    for name in columns:
+        column = rows.column(name)
+        if column.null_count:
+            usable &= column.is_valid().to_numpy()
+    return usable

@@ -53,6 +53,10 @@ class Changes:
         """The rows at these positions."""
         return Changes(self.rows.take(pa.array(positions)).combine_chunks(), self.keys)
 
+    def where(self, mask: npt.NDArray[np.bool_]) -> Changes:
+        """The rows for which the mask is true."""
+        return self if mask.all() else self.take(np.flatnonzero(mask))
+
 
 def shared_key_codes(left: Changes, right: Changes, as_types: Sequence[pa.DataType]) -> tuple[Ints, Ints]:
     """Codes of both sides' keys, equal where the keys are; dense over both sides together."""

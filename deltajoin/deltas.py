@@ -27,6 +27,7 @@ from deltajoin.bundles import (
     Part,
     concatenated,
     equal_keys,
+    have_values,
     keys_of,
 )
 from deltajoin.changes import KINDS, Changes
@@ -85,7 +86,9 @@ class World:
                     yield rows.where(_holds(rows, (), condition))
             case InnerDelta(child, equal, where, steps):
                 for rows in self.changes(child, changes):
-                    yield from self._steps(rows.where(_holds(rows, equal, where)), steps, None)
+                    is_free = not equal and where is None
+                    own = rows if is_free else rows.where(_holds(rows, equal, where))
+                    yield from self._steps(own, steps, None)
             case OuterDelta():
                 yield from self._outer(plan, changes)
 
@@ -148,7 +151,7 @@ class World:
     def _matches(self, rows: Bundle, step: Attach, noted: Marks | None) -> Iterator[_Chunk]:
         """Each row once, with what its key finds; rows whose key has a NULL find nothing."""
         keys = keys_of(rows, step.sources)
-        usable = _have_all(keys)
+        usable = have_values(keys, keys.column_names)
         if not usable.all():
             lonely = np.flatnonzero(~usable)
             yield _Chunk(rows.take(lonely), lonely, np.zeros(len(lonely), np.int64), None, step)
@@ -158,7 +161,7 @@ class World:
         at = np.flatnonzero(usable)
         chunks = KeyChunks(codes_of_keys([column.combine_chunks() for column in keys.columns]))
         for chunk in chunks:
-            distinct = keys.take(pa.array(chunk.first)).combine_chunks()
+            distinct = keys.take(pa.array(chunk.first))
             found, marks = self.lookup(step.lookup, distinct)
             chunks.found(len(found))
             positions = at[chunk.positions]
@@ -249,6 +252,9 @@ class _Chunk:
             return
         for pairs in equal_pairs(self.keys, self.found.parts[PROBE].at, at_most=piece):
             joined = self.rows.take(pairs.left).beside(self.found.take(pairs.right))
+            if not self.step.equal and self.step.where is None:
+                yield pairs.left, pairs.right, joined
+                continue
             holds = _holds(joined, self.step.equal, self.step.where)
             if holds.all():
                 yield pairs.left, pairs.right, joined
@@ -287,15 +293,6 @@ def _holds(rows: Bundle, equal: Equal, where: Condition | None) -> Mask:
     if where is None or not len(rows):
         return mask
     return mask & conditions.mask(where, rows.column, len(rows))
-
-
-def _have_all(keys: pa.Table) -> Mask:
-    """Keys without a NULL."""
-    usable = np.ones(keys.num_rows, np.bool_)
-    for column in keys.columns:
-        if column.null_count:
-            usable &= column.is_valid().to_numpy()
-    return usable
 
 
 def _tables(plan: Lookup) -> frozenset[int]:

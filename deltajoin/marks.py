@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from deltajoin.bundles import Marks
 from deltajoin.changes import Changes, Signs
+from deltajoin.row_codes import Ints
 from upsert.store.hashing import Hashes, hash_columns, one_array
 
 PLUS: Final = 1
@@ -47,7 +48,7 @@ class ChangedKeys:
     def _of(self, by: tuple[str, ...]) -> tuple[Hashes, Hashes]:
         if by not in self._known:
             hashes = _hashes(self._changes.rows.select(list(by)))
-            self._known[by] = np.unique(hashes[self._signs > 0]), np.unique(hashes[self._signs < 0])
+            self._known[by] = np.sort(hashes[self._signs > 0]), np.sort(hashes[self._signs < 0])
         return self._known[by]
 
 
@@ -55,6 +56,34 @@ def opposes(marks: Marks, sign: Signs) -> npt.NDArray[np.bool_]:
     """Rows that hold a mark of the sign opposite to their own."""
     opposite: npt.NDArray[np.bool_] = (marks & np.where(sign > 0, MINUS, PLUS)) != 0
     return opposite
+
+
+def contested_keys(
+    signs: Sequence[Signs], codes: Sequence[Ints], *, only_opposite: bool
+) -> npt.NDArray[np.bool_]:
+    """For each code of a key that all tables share, whether several tables changed rows with it.
+
+    Args:
+        signs: of each table's changes.
+        codes: of their keys.
+        only_opposite: whether only changes of opposite sign count.
+
+    >>> one, other = np.array([1, 1], np.int8), np.array([-1], np.int8)
+    >>> contested_keys([one, other], [np.array([0, 1]), np.array([1])], only_opposite=True).tolist()
+    [False, True]
+    """
+    count = 1 + max(int(own.max(initial=-1)) for own in codes)
+    came, went, either = np.zeros((3, count), np.int64)
+    contested = np.zeros(count, np.bool_)
+    for sign, own in zip(signs, codes, strict=True):
+        plus, minus = np.zeros((2, count), np.bool_)
+        plus[own[sign > 0]] = True
+        minus[own[sign < 0]] = True
+        contested |= (
+            (plus & (went > 0)) | (minus & (came > 0)) if only_opposite else (plus | minus) & (either > 0)
+        )
+        came, went, either = came + plus, went + minus, either + (plus | minus)
+    return contested
 
 
 def _hashes(keys: pa.Table) -> Hashes:

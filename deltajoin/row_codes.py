@@ -72,6 +72,15 @@ def codes_of_rows(rows: pa.Table) -> Ints:
     return codes_of_keys([one_array(column) for column in rows.columns])
 
 
+def dense(codes: Ints) -> Ints:
+    """The codes with no number left out, in order of first appearance.
+
+    >>> dense(np.array([7, 2, 7])).tolist()
+    [0, 1, 0]
+    """
+    return _codes(pa.array(codes))
+
+
 def first_of_each(codes: Ints) -> Ints:
     """For each code, the position of its first row."""
     count = int(codes.max()) + 1 if len(codes) else 0

@@ -10,28 +10,29 @@ keys, NULL keys and equal rows in tables without primary key need no rule of the
 
 Two paths may emit the same row with opposite signs. Rows of which that cannot be excluded (`deltajoin.marks`)
 are held back until all paths have run, and cancel then; all others leave at once. Where all joins share
-one key, this is done for a bounded number of keys at a time, so memory holds the changes, the rows that one
-lookup brought, one piece of output, and the held rows of some keys.
+one key, they are those of the keys that several tables changed, a bounded number of keys at a time; so memory
+holds the changes, the rows that one lookup brought, one piece of output, and the held rows of some keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
 import numpy as np
 import pyarrow as pa
 
-from deltajoin.bundles import Bundle, Marks
+from deltajoin import two_tables
+from deltajoin.bundles import Bundle, Marks, have_values
 from deltajoin.cancel import net
 from deltajoin.changes import KINDS, Changes
 from deltajoin.deltas import Match, World
 from deltajoin.key_chunks import KeyChunks
-from deltajoin.marks import ChangedKeys, opposes
+from deltajoin.marks import ChangedKeys, contested_keys, opposes
 from deltajoin.paths import TableFacts, delta_of, moving_order
 from deltajoin.plans import Delta
-from deltajoin.row_codes import codes_of_keys, key_columns
+from deltajoin.row_codes import Ints, codes_of_keys, dense, key_columns
 from deltajoin.shards import Split
 from deltajoin.spec import DeltaJoinSpec, output_name, present_name
 from deltajoin.tree import Node, Outer, flattened, nodes
@@ -41,8 +42,6 @@ from upsert.store.hashing import one_array
 __all__ = ["OUTPUT_ROWS", "Join", "Match", "evaluate", "output_schema"]
 
 OUTPUT_ROWS: Final = 65_536
-ROUND_ROWS: Final = 65_536
-"""Changed rows from which on keys are done a bounded number at a time."""
 
 
 @dataclass(frozen=True)
@@ -120,50 +119,109 @@ def evaluate(
         ``+I`` and ``-D`` for rows that a change of others' matches brings. Over all batches, no row comes
         with both signs.
     """
+    if (keys := two_tables.keys_of(join.tree)) is not None:
+        yield from _pairs(join, keys, changes, old[0], new[1], output_rows)
+        return
     moving = [table for table, _ in join.plans if changes[table].rows.num_rows]
     can_cancel = len(moving) > 1 and not (join.is_inner and _have_one_sign([changes[t] for t in moving]))
-    rounds = _by_key(join, changes) if can_cancel and join.split.is_by_key else None
-    if rounds is None:
-        for rows in _paths(join, changes, old, new, can_cancel, output_rows, []):
-            yield from batches(join, rows, output_rows)
-        return
-    chunks, some = rounds
-    for part in some:
+    step = _Step(join, old, new, output_rows)
+    if not can_cancel:
+        found = step.rows(changes)
+    elif join.split.is_by_key:
+        found = step.rows_by_key(changes)
+    else:
+        found = step.rows_by_marks(changes)
+    for rows in found:
+        yield from batches(join, rows, output_rows)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One step of all tables: the rows of all paths, made net in the way that the join allows."""
+
+    join: Join
+    old: Sequence[Match]
+    new: Sequence[Match]
+    piece: int
+
+    def rows(
+        self, changes: Sequence[Changes], changed: Mapping[int, ChangedKeys] | None = None
+    ) -> Iterator[Bundle]:
+        """Rows of all paths as they come, with marks where keys that changed are given."""
+        match = dict(enumerate(self.old))
+        schemas = dict(enumerate(self.join.schemas))
+        for table, plan in self.join.plans:
+            if changes[table].rows.num_rows:
+                marks = None if changed is None else _marks_of(changed, table)
+                yield from World(dict(match), marks, schemas, self.piece).changes(plan, changes[table])
+            match[table] = self.new[table]
+
+    def rows_by_marks(self, changes: Sequence[Changes]) -> Iterator[Bundle]:
+        """Net rows: those with marks are held back until all paths have run."""
+        changed = {table: ChangedKeys(some) for table, some in enumerate(changes) if some.rows.num_rows}
         held: list[Bundle] = []
-        for rows in _paths(join, part, old, new, can_cancel, output_rows, held):
-            yield from batches(join, rows, output_rows)
-        chunks.found(sum(map(len, held)))
+        for rows in self.rows(changes, changed):
+            may_cancel = opposes(rows.marks, rows.signs) if self.join.is_inner else rows.marks != 0
+            held.append(rows.where(may_cancel).compact())
+            yield rows.where(~may_cancel)
+        yield from net(held, self.join.visible)
+
+    def rows_by_key(self, changes: Sequence[Changes]) -> Iterator[Bundle]:
+        """Net rows: what other tables did to the keys of a change is known before any lookup."""
+        codes = self._key_codes(changes)
+        contested = contested_keys([some.signs for some in changes], codes, only_opposite=self.join.is_inner)
+        plain = [some.where(~contested[own]) for some, own in zip(changes, codes, strict=True)]
+        yield from self.rows(plain)
+        rest = [some.where(contested[own]) for some, own in zip(changes, codes, strict=True)]
+        left = np.concatenate([own[contested[own]] for own in codes])
+        chunks = KeyChunks(dense(left))
+        ends = np.cumsum([some.rows.num_rows for some in rest])
+        for chunk in chunks:
+            positions = np.sort(chunk.positions)
+            of_tables = np.split(positions, np.searchsorted(positions, ends[:-1]))
+            starts = [0, *ends[:-1].tolist()]
+            some = [part.take(at - start) for part, at, start in zip(rest, of_tables, starts, strict=True)]
+            held = list(self.rows(some))
+            chunks.found(sum(map(len, held)))
+            yield from net(held, self.join.visible)
+
+    def _key_codes(self, changes: Sequence[Changes]) -> list[Ints]:
+        """For each table the codes of its changes' keys, dense over all tables."""
+        split = self.join.split
+        keys = [
+            key_columns(some.rows, columns or (), types or ())
+            for some, columns, types in zip(changes, split.columns, split.types, strict=True)
+        ]
+        codes = codes_of_keys([pa.concat_arrays(column) for column in zip(*keys, strict=True)])
+        return np.split(codes, np.cumsum([some.rows.num_rows for some in changes])[:-1])
 
 
-def _paths(
+def _pairs(
     join: Join,
+    keys: Sequence[tuple[str, ...]],
     changes: Sequence[Changes],
-    old: Sequence[Match],
-    new: Sequence[Match],
-    can_cancel: bool,
-    piece: int,
-    held: list[Bundle],
-) -> Iterator[Bundle]:
-    """Rows of all paths; those that may cancel are collected in ``held`` and come net, at the end."""
-    match = dict(enumerate(old))
-    schemas = dict(enumerate(join.schemas))
-    changed = {table: ChangedKeys(some) for table, some in enumerate(changes) if some.rows.num_rows}
-    for table, plan in join.plans:
-        if table in changed:
-            marks = _marks_of(changed, table) if can_cancel else None
-            for rows in World(dict(match), marks, schemas, piece).changes(plan, changes[table]):
-                if marks is None:
-                    yield rows
-                    continue
-                may_cancel = opposes(rows.marks, rows.signs) if join.is_inner else rows.marks != 0
-                held.append(rows.where(may_cancel).compact())
-                yield rows.where(~may_cancel)
-        match[table] = new[table]
-    yield from net(held, join.visible)
+    left_old: Match,
+    right_new: Match,
+    output_rows: int,
+) -> Iterator[pa.RecordBatch]:
+    """The INNER join of two tables, in its own way."""
+
+    def lookup(match: Match, table: int) -> two_tables.Match:
+        by, select = keys[table], tuple(join.schemas[table].names)
+        return lambda probe: match(by, probe.rename_columns(list(by)), select)
+
+    left, right = (
+        Changes(some.rows, own).where(have_values(some.rows, own))
+        for some, own in zip(changes, keys, strict=True)
+    )
+    of_keys = two_tables.JoinTypes(join.split.types[0] or (), join.output)
+    yield from two_tables.inner_join(
+        left, right, lookup(left_old, 0), lookup(right_new, 1), of_keys, output_rows=output_rows
+    )
 
 
 def _marks_of(
-    changed: dict[int, ChangedKeys], moving: int
+    changed: Mapping[int, ChangedKeys], moving: int
 ) -> Callable[[int, Sequence[str], pa.Table], Marks]:
     def marks(table: int, by: Sequence[str], keys: pa.Table) -> Marks:
         if table == moving or table not in changed:
@@ -171,28 +229,6 @@ def _marks_of(
         return changed[table].marks(by, keys)
 
     return marks
-
-
-def _by_key(join: Join, changes: Sequence[Changes]) -> tuple[KeyChunks, Iterator[list[Changes]]] | None:
-    """The changes of all tables, a bounded number of keys at a time; None if they are few."""
-    ends = np.cumsum([some.rows.num_rows for some in changes])
-    if ends[-1] <= ROUND_ROWS:
-        return None
-    split = join.split
-    keys = [
-        key_columns(some.rows, columns or (), types or ())
-        for some, columns, types in zip(changes, split.columns, split.types, strict=True)
-    ]
-    chunks = KeyChunks(codes_of_keys([pa.concat_arrays(column) for column in zip(*keys, strict=True)]))
-
-    def parts() -> Iterator[list[Changes]]:
-        for chunk in chunks:
-            positions = np.sort(chunk.positions)
-            of_tables = np.split(positions, np.searchsorted(positions, ends[:-1]))
-            starts = [0, *ends[:-1].tolist()]
-            yield [some.take(at - start) for some, at, start in zip(changes, of_tables, starts, strict=True)]
-
-    return chunks, parts()
 
 
 def _have_one_sign(changes: Sequence[Changes]) -> bool:
@@ -203,7 +239,8 @@ def _have_one_sign(changes: Sequence[Changes]) -> bool:
 def batches(join: Join, rows: Bundle, output_rows: int) -> Iterator[pa.RecordBatch]:
     """The rows as batches of the output."""
     for start in range(0, len(rows), output_rows):
-        some = rows.take(np.arange(start, min(start + output_rows, len(rows))))
+        is_all = len(rows) <= output_rows
+        some = rows if is_all else rows.take(np.arange(start, min(start + output_rows, len(rows))))
         columns = [
             one_array(column)
             for table in join.visible

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deltajoin import key_chunks, semantics
+from deltajoin import key_chunks
 from deltajoin.changes import Changes
 from deltajoin.semantics import Join, evaluate
 from deltajoin.shards import split_of
@@ -117,5 +117,5 @@ def test_the_shards_of_any_split_add_up_to_the_whole(random: Random, one_key: bo
 @given(random=RANDOMS)
 def test_keys_done_a_few_at_a_time_are_net_all_the_same(random: Random) -> None:
     step = random_step(random, ALL_KINDS, one_key=True)
-    with patch.object(semantics, "ROUND_ROWS", 0), patch.object(key_chunks, "FIRST_LOOKUP_KEYS", 1):
+    with patch.object(key_chunks, "FIRST_LOOKUP_KEYS", 1):
         check(step)
