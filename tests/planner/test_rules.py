@@ -63,10 +63,15 @@ def test_rule(walk: Walk, rule: Rule) -> None:
 
 
 def written(case: Case, result: str) -> str:
-    strategy = "" if case.settings.strategy == "auto" else f"# strategy: {case.settings.strategy}\n"
+    plain = Settings()
+    options = "".join(
+        f"# {name}: {value}\n"
+        for name in ("strategy", "consistency")
+        if (value := getattr(case.settings, name)) != getattr(plain, name)
+    )
     key = case.settings.sink_key
     sink = "" if key is None else f"# sink_key:{''.join(f' {name}' for name in key)}\n"
-    return f"# title: {case.title}\n{strategy}{sink}{case.before}\n{SEPARATOR}\n{result}\n"
+    return f"# title: {case.title}\n{options}{sink}{case.before}\n{SEPARATOR}\n{result}\n"
 
 
 def test_every_rule_has_its_cases_and_no_others() -> None:
