@@ -20,7 +20,10 @@ from planner.unmet_upserts import unmet_everywhere
 
 
 def optimize(df: DataFrame, *, sink_key: Sequence[str] | None = None, **options: Any) -> DataFrame:
-    """The DataFrame with each join of two changelogs of managed tables as a delta join (FLIP-486).
+    """The DataFrame with its joins of changelogs of managed tables as delta joins (FLIP-486).
+
+    Joins that lie right below each other become one delta join, of up to eight tables: INNER, LEFT, RIGHT,
+    FULL, LEFT SEMI and LEFT ANTI, with projections and filters anywhere between.
 
     A topic is read without its normalizer where the sink needs no UPDATE_BEFORE (FLIP-149), and only as far
     as filters on its METADATA columns for partition, offset and timestamp (FLIP-107) want it.

@@ -9,7 +9,8 @@ from itertools import islice
 from planner.conditions import Refused
 from planner.delta_join import DeltaJoin, JoinTable
 from planner.join_conditions import JOIN_CONDITIONS, joins_of
-from planner.join_tree import JoinTree, join_tree, table_of
+from planner.join_scope import table_of
+from planner.join_tree import JoinTree, join_tree
 from planner.plan import Join, Output, Plan, Project
 from planner.regular_join import regular_join
 from planner.settings import Settings
