@@ -113,7 +113,8 @@ class _Rows:
             condition, value = args[2 * number], args[2 * number + 1]
             is_true = pc.and_(open_, pc.fill_null(self._where(open_, condition, pa.bool_()), False))
             chosen = self._where(is_true, value, None)
-            result = chosen if result is None else pc.if_else(is_true, chosen, result)
+            before = pa.nulls(self.count, chosen.type) if result is None else result
+            result = pc.if_else(is_true, chosen, before)
             open_ = pc.and_(open_, pc.invert(is_true))
         assert result is not None
         return result if otherwise is None else pc.if_else(open_, self._where(open_, otherwise, None), result)
