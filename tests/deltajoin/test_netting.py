@@ -96,10 +96,13 @@ def test_nothing_comes_of_nothing() -> None:
 
 @pytest.mark.spark
 def test_columns_of_one_name_and_of_types_without_a_hash(spark: SparkSession) -> None:
-    rows = spark.sql(
-        "SELECT * FROM VALUES (1, map('a', 1, 'b', 2), '+I', 1.5, '+I'), "
-        "(1, map('b', 2, 'a', 1), '-U', 1.5, '+I'), (2, map(), '-D', NULL, '-D'), (3, map('a', 1), '+U', 2.5, '-D') AS t(x, m, k, x, l)"
+    values = (
+        "(1, map('a', 1, 'b', 2), '+I', 1.5, '+I')",
+        "(1, map('b', 2, 'a', 1), '-U', 1.5, '+I')",
+        "(2, map(), '-D', NULL, '-D')",
+        "(3, map('a', 1), '+U', 2.5, '-D')",
     )
+    rows = spark.sql(f"SELECT * FROM VALUES {', '.join(values)} AS t(x, m, k, x, l)")
     net = net_changes(rows, [2, 4], shards=2)
     assert net.columns == ["c0", "c1", "c2", "_row_kind"]
     found = {tuple(row) for row in net.select("c0", F.size("c1"), "c2", "_row_kind").collect()}
