@@ -260,9 +260,11 @@ def test_a_tree_of_three_tables_is_joined(run: Run, tmp_path: Path, form: str) -
     )
     spec = DeltaJoinSpec(tables, tree, present=(1, 2), shards=2)
     sink = Collected()
+    labels.write(changelog(LABELS.arrow, "+I apple red", "+I plum blue"))
+    run(spec, sink, form)
+    assert sink.batches == {0: {}}, "a first load with nothing to join"
     orders.write(changelog(ORDERS.arrow, "+I 1 7 a", "+I 2 8 b", "+I 3 NULL c"))
     products.write(changelog(PRODUCTS.arrow, "+I 7 apple"))
-    labels.write(changelog(LABELS.arrow, "+I apple red", "+I plum blue"))
     run(spec, sink, form)
     nothing = (None, None)
     assert sink.total == {
