@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml requirements.lock scripts/venv.sh
 	$(PY) -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev]'
 	@touch $@
 
-demo: $(STAMP)  ## join flights and weather of 2013 while both change (ROWS=20000 for a short run)
+demo: $(STAMP)  ## join the flights of 2013 with all else while it changes (ROWS=20000 for a short run)
 	@$(WITH_JAVA) $(PY) -m deltajoin.demo $(if $(ROWS),--rows $(ROWS))
 
 demo-kafka: $(STAMP)  ## carry them through Kafka: Debezium records to upsert topics, exactly once (ROWS=20000)

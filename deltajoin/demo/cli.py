@@ -34,10 +34,10 @@ def main(
         Path | None, typer.Option(help="Keep the tables in this new folder.", show_default="a temporary one")
     ] = None,
 ) -> None:
-    """Join the flights of 2013 with the weather while both change, through a crash.
+    """Join the flights of 2013 with weather, airports and planes while they change, through a crash.
 
-    One process replays the year as inserts, updates and deletes of two tables. A Spark driver keeps their
-    join up to date in a third one, without join state; half-way it is killed with SIGKILL and started again.
+    One process replays the year as inserts, updates and deletes of four tables. A Spark driver keeps their
+    join up to date in a fifth, without join state; half-way it is killed with SIGKILL and started again.
     At the end the joined table is compared, row by row, with a batch join that DuckDB makes of the files.
     """
     console = Console()

@@ -5,7 +5,7 @@ DuckDB reads the CSV files itself: nothing of what the demo or the tables comput
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,10 +17,16 @@ from deltajoin.demo import tables
 
 WITH_WEATHER: Final = "JOIN weather w ON f.origin = w.origin AND f.time_hour = w.time_hour"
 """Joins the flights `f` of `expected_rows` with the weather."""
+WITH_ALL: Final = (
+    f"{WITH_WEATHER} JOIN airports a ON f.dest = a.faa LEFT JOIN planes p ON f.tailnum = p.tailnum"
+)
+"""Joins them with airports and planes as well; planes may be missing."""
 
 _FROM_FILES: Final = {
     "day": "make_date(f.year, f.month, f.day)",
     "origin": "f.origin",
+    "tailnum": "f.tailnum",
+    "dest_name": "a.name",
     "time_hour": "f.time_hour",
     "celsius": tables.CELSIUS,
 }
@@ -53,23 +59,23 @@ class Comparison:
         return self.missing + self.unexpected
 
 
-def expected_join(files: tuple[Path, Path], first: int | None = None) -> pa.Table:
-    """Flights that departed joined with the weather, of the files `source.extract_files` gave.
+def expected_join(files: Mapping[str, Path], first: int | None = None) -> pa.Table:
+    """Flights that departed joined with all else, of the files `source.extract_files` gave.
 
     Args:
-        files: the CSV files of flights and weather.
+        files: the CSV files by the names of their tables.
         first: take only so many flights, in the file's order.
     """
-    return expected_rows(files, tables.JOINED_SCHEMA, f"{WITH_WEATHER} WHERE dep_time IS NOT NULL", first)
+    return expected_rows(files, tables.JOINED_SCHEMA, f"{WITH_ALL} WHERE dep_time IS NOT NULL", first)
 
 
 def expected_rows(
-    files: tuple[Path, Path], schema: pa.Schema, query: str, first: int | None = None
+    files: Mapping[str, Path], schema: pa.Schema, query: str, first: int | None = None
 ) -> pa.Table:
     """Rows that DuckDB makes of the files `source.extract_files` gave.
 
     Args:
-        files: the CSV files of flights and weather.
+        files: the CSV files by the names of their tables.
         schema: the columns; those that the files lack are computed.
         query: what follows ``FROM flights AS f``.
         first: take only so many flights, in the file's order.
@@ -90,8 +96,8 @@ def sql_type(type_: pa.DataType) -> str:
     return _SQL_TYPES[type_]
 
 
-def _register(connection: duckdb.DuckDBPyConnection, files: tuple[Path, Path]) -> None:
-    for name, path in zip(("flights", "weather"), files, strict=True):
+def _register(connection: duckdb.DuckDBPyConnection, files: Mapping[str, Path]) -> None:
+    for name, path in files.items():
         rows = connection.read_csv(str(path), na_values=["NA", ""], sample_size=-1)
         connection.register(name, rows)
 

@@ -1,4 +1,4 @@
-"""The Spark driver process: one streaming query from two tables into a third; it may be killed at any moment.
+"""The Spark driver process: one streaming query from four tables into one; it may be killed at any moment.
 
 It runs until stdin ends. Whatever it needs to go on after a crash is in the checkpoint folder.
 """
@@ -29,7 +29,7 @@ def main(reports: Path, warehouse: Path, checkpoint: Path) -> None:
     """Run the query until stdin ends; raises what the query raised."""
     catalog, sender, spark = Catalog(warehouse), Sender(reports), start_spark("deltajoin.demo")
     try:
-        joined = flights_with_weather(catalog, spark)
+        joined = flights_with_all(catalog, spark)
         changes = count(planner.optimize(joined, strategy="force"))
         writer = catalog.write_changes(changes, tables.JOINED)
         query = writer.option("checkpointLocation", str(checkpoint)).start()
@@ -39,19 +39,23 @@ def main(reports: Path, warehouse: Path, checkpoint: Path) -> None:
         spark.stop()
 
 
-def flights_with_weather(catalog: Catalog, spark: SparkSession) -> DataFrame:
-    """The query, as one writes it in Spark: a stream-stream join. The planner makes it a delta join."""
-    flights = catalog.read_changes(spark, tables.FLIGHTS)
-    weather = catalog.read_changes(spark, tables.WEATHER)
+def flights_with_all(catalog: Catalog, spark: SparkSession) -> DataFrame:
+    """The query, as one writes it in Spark: stream-stream joins. The planner makes them one delta join."""
+    flights, weather, planes, airports = (catalog.read_changes(spark, name) for name in tables.SOURCES)
+    joined = (
+        flights.join(weather, list(tables.JOIN_KEY))
+        .join(airports.withColumnRenamed("name", "dest_name"), col("dest") == col("faa"))
+        .join(planes, "tailnum", "left")
+    )
     *columns, celsius = tables.JOINED_SCHEMA.names
-    return flights.join(weather, list(tables.JOIN_KEY)).select(*columns, expr(tables.CELSIUS).alias(celsius))
+    return joined.select(*columns, expr(tables.CELSIUS).alias(celsius))
 
 
 def describe(joined: DataFrame) -> str:
     """What the planner makes of the query, in one line."""
     (join,) = planner.explain(joined).joins
     found = zip(join.tables, join.indexes, strict=True)
-    return f"delta join: {', '.join(f'{table.name} by {index}' for table, index in found)}"
+    return f"one delta join: {', '.join(f'{table.name} by {index}' for table, index in found)}"
 
 
 def count(changes: DataFrame) -> DataFrame:

@@ -17,7 +17,7 @@ class Phase(StrEnum):
 
     STARTING = "starting Spark"
     FIRST_BATCH = "Spark's first micro-batch"
-    REPLAYING = "joining while both tables change"
+    REPLAYING = "joining while the tables change"
     RESTARTING = "the driver is dead; the tables change on"
     CATCHING_UP = "all changes written; the join catches up"
     COMPARING = "comparing with DuckDB's batch join"
@@ -58,7 +58,7 @@ class Progress(Telling):
                 self.rate_out.add(self.elapsed, self.rows_out)
 
     def joined_up_to(self, flights_snapshot: int, weather_snapshot: int) -> None:
-        """Note the snapshots of both tables up to which the query has committed its result."""
+        """Note the snapshots of flights and weather up to which the query has committed its result."""
         flights = bisect_right(self._history, flights_snapshot, key=lambda step: step.flights_snapshot)
         weather = bisect_right(self._history, weather_snapshot, key=lambda step: step.weather_snapshot)
         self.joined = (self._history[flights - 1].flights if flights else 0) + (
@@ -67,7 +67,7 @@ class Progress(Telling):
 
     @property
     def written(self) -> int:
-        """Changes committed to the two tables."""
+        """Changes of flights and weather that are committed."""
         return self.wrote.flights + self.wrote.weather if self.wrote else 0
 
     @property

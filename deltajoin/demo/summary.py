@@ -17,7 +17,13 @@ from deltajoin.demo.view import size
 
 def show_figures(console: Console, progress: Progress) -> None:
     """A table of what was done and how long it took."""
-    grid = Table(title="flights ⋈ weather", title_style="bold", show_header=False, box=None, padding=(0, 2))
+    grid = Table(
+        title="flights ⋈ weather ⋈ airports ⟕ planes",
+        title_style="bold",
+        show_header=False,
+        box=None,
+        padding=(0, 2),
+    )
     grid.add_column(style="dim")
     grid.add_column(justify="right")
     for name, value in _figures(progress):
@@ -29,7 +35,7 @@ def show_figures(console: Console, progress: Progress) -> None:
 def _figures(progress: Progress) -> Iterable[tuple[str, str]]:
     busy = sum(batch.seconds for batch in progress.batches.values())
     last = progress.last_batch
-    yield "changes written to the two tables", f"{progress.written:,}"
+    yield "changes of flights and weather", f"{progress.written:,}"
     yield "rows changed in the joined table", f"{progress.rows_out:,}"
     yield "of these taken back (-U, -D)", f"{progress.retracted:,}"
     yield "micro-batches", f"{len(progress.batches):,}"
@@ -58,20 +64,18 @@ def show_next(console: Console, warehouse: Path, is_kept: bool, joined: pa.Table
     console.print()
     console.print("The longest delays, and the weather they began in:")
     grid = Table(box=None, padding=(0, 1), header_style="dim")
-    for heading in ("day", "flight", "route", "minutes late", "°C", "wind mph", "miles of sight"):
-        grid.add_column(
-            heading, no_wrap=True, justify="left" if heading in ("day", "flight", "route") else "right"
-        )
+    for heading in ("day", "flight", "from", "to", "plane", "minutes late", "°C", "wind mph"):
+        is_text = heading in ("day", "flight", "from", "to", "plane")
+        grid.add_column(heading, no_wrap=True, justify="left" if is_text else "right")
     for row in joined.sort_by([("dep_delay", "descending")]).slice(0, 3).to_pylist():
         grid.add_row(
             str(row["day"]),
             f"{row['carrier']} {row['flight']}",
-            f"{row['origin']} → {row['dest']}",
+            row["origin"],
+            row["dest_name"],
+            row["model"] or "?",
             str(row["dep_delay"]),
-            *(
-                "?" if value is None else f"{value:.1f}"
-                for value in (row["celsius"], row["wind_speed"], row["visib"])
-            ),
+            *("?" if value is None else f"{value:.1f}" for value in (row["celsius"], row["wind_speed"])),
         )
     console.print(grid)
     console.print()

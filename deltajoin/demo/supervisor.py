@@ -68,7 +68,7 @@ class Supervisor:
             wait(Phase.CATCHING_UP, self._has_caught_up)
             driver.finish()
             wait(Phase.CATCHING_UP, driver.has_ended)
-            self.progress.tell("the join has caught up with the last version of both tables")
+            self.progress.tell("the join has caught up with the last version of all tables")
             return self._compare()
 
     def _start_replayer(self) -> Child:
@@ -93,7 +93,7 @@ class Supervisor:
 
     def _look_at_files(self) -> None:
         self.progress.checkpoint_bytes = self._checkpoint.size
-        flights, weather = (_snapshot(version) for _, version in self._joined_versions())
+        flights, weather, *_ = (_snapshot(version) for _, version in self._joined_versions())
         self.progress.joined_up_to(flights, weather)
 
     def _driver_runs(self) -> bool:
@@ -107,12 +107,12 @@ class Supervisor:
         return self._checkpoint.is_in_flight or self.progress.elapsed > self._half_way + _PATIENCE_S
 
     def _has_caught_up(self) -> bool:
-        """Whether the query's committed versions of both tables have nothing after them."""
+        """Whether the query's committed versions of all tables have nothing after them."""
         return all(table.advance(version) == version for table, version in self._joined_versions())
 
     def _joined_versions(self) -> list[tuple[Table, Version]]:
-        """Flights and weather, and the versions of them that the newest complete micro-batch has reached."""
-        joined = (self._catalog.table(name) for name in (tables.FLIGHTS, tables.WEATHER))
+        """The joined tables, and the versions of them that the newest complete micro-batch has reached."""
+        joined = (self._catalog.table(name) for name in tables.SOURCES)
         found = self._checkpoint.offset
         reached: dict[str, Version] = {}
         if found is not None:

@@ -1,4 +1,4 @@
-"""The three tables of the demo: names, keys, columns, and their CREATE TABLE statements (pure)."""
+"""The tables of the demo: names, keys, columns, and their CREATE TABLE statements (pure)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from upsert.schema import TableSchema
 
 FLIGHTS: Final = "flights"
 WEATHER: Final = "weather"
+PLANES: Final = "planes"
+AIRPORTS: Final = "airports"
+SOURCES: Final = (FLIGHTS, WEATHER, PLANES, AIRPORTS)
+"""The tables that are joined."""
 JOINED: Final = "flights_with_weather"
 
 JOIN_KEY: Final = ("origin", "time_hour")
@@ -23,20 +27,27 @@ JOINED_SCHEMA: Final = pa.schema(
     [
         *source.FLIGHTS,
         *(field for field in source.WEATHER if field.name not in JOIN_KEY),
+        *(field for field in source.PLANES if field.name != "tailnum"),
+        pa.field("dest_name", pa.string()),
         pa.field("celsius", pa.float64()),
     ]
 )
 
-_FLIGHTS_OPTIONS: Final = "PRIMARY KEY (day, carrier, flight, origin) NOT ENFORCED, INDEX (origin, time_hour)"
+_FLIGHTS_OPTIONS: Final = (
+    "PRIMARY KEY (day, carrier, flight, origin) NOT ENFORCED, INDEX (origin, time_hour), INDEX (tailnum), "
+    "INDEX (dest)"
+)
 _JOINED_OPTIONS: Final = "PRIMARY KEY (day, carrier, flight, origin) NOT ENFORCED"
 _WEATHER_OPTIONS: Final = "PRIMARY KEY (origin, time_hour) NOT ENFORCED"
 
 
 def statements() -> list[str]:
-    """The CREATE TABLE statements of the three tables."""
+    """The CREATE TABLE statements of the tables."""
     return [
         _create(FLIGHTS, source.FLIGHTS, _FLIGHTS_OPTIONS, buckets=2),
         _create(WEATHER, source.WEATHER, _WEATHER_OPTIONS, buckets=1),
+        _create(PLANES, source.PLANES, "PRIMARY KEY (tailnum) NOT ENFORCED", buckets=1),
+        _create(AIRPORTS, source.AIRPORTS, "PRIMARY KEY (faa) NOT ENFORCED", buckets=1),
         _create(JOINED, JOINED_SCHEMA, _JOINED_OPTIONS, buckets=2),
     ]
 

@@ -42,7 +42,7 @@ def draw(progress: Progress) -> RenderableType:
     colour = _COLOUR.get(progress.phase, "cyan")
     panel = Panel(
         Group(_headline(progress), Text(), _counters(progress)),
-        title="[bold]flights ⋈ weather[/bold] — kept up to date while both change",
+        title="[bold]flights ⋈ weather ⋈ airports ⟕ planes[/bold] — kept up to date while they change",
         subtitle=Text(progress.phase, style=f"bold {colour}"),
         border_style=colour,
         padding=(1, 2, 0, 2),

@@ -37,7 +37,12 @@ def test_expected_join_is_the_join_that_arrow_makes(tmp_path: Path, expected: pa
     flights = source.read_flights(500)
     flights = flights.filter(pc.is_valid(flights["dep_time"]))
     weather = source.read_weather(pc.max(flights["time_hour"]))
-    joined = flights.join(weather, list(tables.JOIN_KEY), join_type="inner")
+    airports = source.read_airports().select(["faa", "name"]).rename_columns(["dest", "dest_name"])
+    joined = (
+        flights.join(weather, list(tables.JOIN_KEY), join_type="inner")
+        .join(airports, "dest", join_type="inner")
+        .join(source.read_planes(), "tailnum", join_type="left outer")
+    )
     celsius = pc.divide(pc.multiply(pc.subtract(joined["temp"], 32.0), 5.0), 9.0)
     assert compare(expected, joined.append_column("celsius", celsius)).differences == 0
 
