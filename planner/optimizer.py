@@ -14,6 +14,7 @@ from planner.rules.drop_needless_distinct import drop_needless_distinct
 from planner.rules.end_with_row_kind import end_with_row_kind
 from planner.rules.enrich_stream import enrich_stream
 from planner.rules.fall_back_to_regular_join import fall_back_to_regular_join
+from planner.rules.group_distinct import group_distinct
 from planner.rules.leave_out_normalizer import leave_out_normalizer
 from planner.rules.look_below_normalize import look_below_normalize
 from planner.rules.merge_filter_into_join import merge_filter_into_join
@@ -53,6 +54,7 @@ RULES: Final[tuple[tuple[Walk, Rule], ...]] = (
     (transform_up, refuse_unsupported),  # the rules below may rely on what it has ruled out
     (at_top, refuse_unkeyed_sink),
     (transform_up, drop_needless_distinct),
+    (transform_up, group_distinct),
     (transform_up, merge_filter_into_join),  # before replace_join, which needs the equalities in the join
     (transform_up, replace_lookup_join),  # such streams can be joined in no other way
     (transform_up, enrich_stream),

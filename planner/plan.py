@@ -261,6 +261,12 @@ class Distinct:
         """The child's."""
         return self.child.columns
 
+    @property
+    def is_of_whole_rows(self) -> bool:
+        """Whether rows must be equal in all columns, their kind aside."""
+        keys = {key.id for key in self.keys}
+        return all(column.id in keys or column.is_row_kind for column in self.columns)
+
     def __str__(self) -> str:
         return f"Distinct [{', '.join(map(str, self.keys))}]"
 

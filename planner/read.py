@@ -138,7 +138,7 @@ class _Reader:
                 made = tuple(self.column(attribute) for attribute in self.catalyst.generated(node))
                 return Generate(child, self.expr(self.catalyst.generator(node)), made, ref=ref)
             case "Distinct", (child,):
-                return Distinct(child, child.columns, ref=ref)
+                return Distinct(child, self.output(node), ref=ref)
             case "Deduplicate", (child,):
                 keys = tuple(self.column(attribute) for attribute in self.catalyst.keys(node))
                 return Distinct(child, keys, ref=ref)

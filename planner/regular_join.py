@@ -16,7 +16,7 @@ from planner.aggregate_nodes import Aggregate, SignedAggregate
 from planner.chain import chain_of
 from planner.conditions import Refused, sources
 from planner.expressions import Call, Column, columns_of, conjuncts
-from planner.plan import Changelog, Distinct, Join, Opaque, Plan, RegularJoin, Relation, Watermark
+from planner.plan import Changelog, Distinct, Join, Opaque, Plan, RegularJoin, Relation, Upserts, Watermark
 from planner.sources import KafkaTopic, ManagedTable, Mode
 from planner.trees import reads_changes, row_kind_of, walk
 
@@ -101,6 +101,11 @@ def inputs_know_what_they_take_away(join: Join) -> Refused | None:
     for _, plan in _inputs(join):
         for node in walk(plan):
             match node:
+                case Changelog(name, origin=Upserts()):
+                    return Refused(
+                        f"{name!r} gives upserts, which do not say which rows the join has to take away",
+                        "write them into a managed table and join the changes of that table",
+                    )
                 case Changelog(name, origin=KafkaTopic(mode=Mode.UPSERT)):
                     return Refused(
                         f"{name!r} is read with changelog = 'upsert', which does not say which rows the join "

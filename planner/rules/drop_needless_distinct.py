@@ -12,8 +12,9 @@ from planner.uniqueness import is_unique_by
 def drop_needless_distinct(node: Plan, settings: Settings) -> Plan | Refused | None:  # noqa: ARG001
     """Leave out DISTINCT and dropDuplicates over changes whose columns hold the key of every table below.
 
-    No two rows are equal in them at any time, so nothing is to be dropped. Where rows can be equal, one
-    change does not say whether a row is the last of its kind, and Spark's own operator never gives one back.
+    No two rows are equal in them at any time, so nothing is to be dropped. Where whole rows can be equal,
+    `group_distinct` counts them. A dropDuplicates by some columns is refused: it does not say which row
+    stays, and so not which one comes back when that goes.
 
         Distinct [order_id#1]
           Changelog orders […]        =>      Changelog orders […]
@@ -23,12 +24,9 @@ def drop_needless_distinct(node: Plan, settings: Settings) -> Plan | Refused | N
     keys = tuple(key for key in node.keys if not key.is_row_kind)
     if is_unique_by(node.child, keys):
         return node.child
+    if node.is_of_whole_rows:
+        return None
     named = ", ".join(key.name for key in keys)
-    if len(keys) == len([column for column in node.columns if not column.is_row_kind]):
-        return Refused(
-            f"DISTINCT over the changes of {sources(node)} would count rows taken away as rows",
-            f"write SELECT {named}, count(*) … GROUP BY {named}",
-        )
     return Refused(
         f"dropDuplicates by ({named}) over the changes of {sources(node)} would count rows taken away as "
         "rows, and does not say which of several rows stays",

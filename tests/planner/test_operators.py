@@ -59,6 +59,25 @@ def test_rows_are_those_of_a_batch(title: str, results: dict[str, tuple[Rows, Ro
     check(*results[title])
 
 
+def test_distinct_gives_a_row_until_the_last_of_its_kind_goes(spark: SparkSession, tmp_path: Path) -> None:
+    warehouse = new_warehouse(spark, tmp_path / "warehouse")
+    found: set[str | None] = set()
+
+    def take(batch: DataFrame, batch_id: int) -> None:
+        for note, kind in batch.collect():
+            (found.add if RowKind(kind).sign > 0 else found.discard)(note)
+        if batch_id == 0:
+            change_everything(warehouse.tables)
+
+    distinct = planner.optimize(warehouse.changes()["orders"].select("note").distinct())
+    assert distinct.columns == ["note", "_row_kind"]
+    writer = distinct.writeStream.outputMode("update").foreachBatch(take)
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    query.processAllAvailable()
+    query.stop()
+    assert found == {note for (note,) in warehouse.snapshots()["orders"].select("note").distinct().collect()}
+
+
 @pytest.mark.long
 def test_rows_of_the_other_shapes(spark: SparkSession, tmp_path: Path) -> None:
     warehouse = new_warehouse(spark, tmp_path / "warehouse")

@@ -46,10 +46,6 @@ REFUSED: dict[str, tuple[Query, str]] = {
         lambda _, t: t["orders"].groupBy("product_id").count(),
         f"an aggregate over the changes of 'orders' {ROWS}",
     ),
-    "distinct": (
-        lambda _, t: t["orders"].select("note").distinct(),
-        f"DISTINCT over the changes of 'orders' {ROWS}; write SELECT note, count(*) … GROUP BY note",
-    ),
     "dropDuplicates": (
         lambda _, t: t["orders"].dropDuplicates(["note"]),
         f"dropDuplicates by (note) over the changes of 'orders' {ROWS}",
