@@ -45,14 +45,17 @@ def bucket_changes(tables: JoinedTables, step: JoinStep, table: int, buckets: Co
 def shard_changes(tables: JoinedTables, step: JoinStep, table: int, shard: int, shards: int) -> Changes:
     """The net changes of a table in one of so many shards.
 
-    Buckets are read one after the other and cut at once, so memory holds the shard and one bucket.
+    Several shards read bucket by bucket and cut at once, so memory holds the shard and one bucket; a single
+    one, which keeps all, reads all at once.
     """
-    parts = []
-    for bucket in buckets_reached(tables, step, table):
-        if _may_hold(tables, table, bucket, shard, shards):
-            rows = bucket_changes(tables, step, table, [bucket])
-            parts.append(tables.split.of_shard(table, rows, shard, shards))
-    return net_changes(tables, table, parts)
+    buckets = [
+        bucket
+        for bucket in buckets_reached(tables, step, table)
+        if _may_hold(tables, table, bucket, shard, shards)
+    ]
+    pieces = [[bucket] for bucket in buckets] if shards > 1 else [buckets] if buckets else []
+    parts = (bucket_changes(tables, step, table, piece) for piece in pieces)
+    return net_changes(tables, table, [tables.split.of_shard(table, rows, shard, shards) for rows in parts])
 
 
 def _may_hold(tables: JoinedTables, table: int, bucket: int, shard: int, shards: int) -> bool:
