@@ -2,19 +2,25 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from random import Random
 from unittest.mock import patch
 
+import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltajoin import key_chunks
 from deltajoin.changes import Changes
+from deltajoin.deltas import Match
+from deltajoin.row_codes import Ints
 from deltajoin.semantics import Join, evaluate
 from deltajoin.shards import split_of
-from deltajoin.spec import DeltaJoinSpec
-from tests.deltajoin.memory_tables import Row, Rows, difference, signed
+from deltajoin.spec import DeltaJoinSpec, JoinedTable
+from deltajoin.tree import Inner, Leaf, Outer, Ref
+from tests.deltajoin.memory_tables import Row, Rows, counted, difference, signed
 from tests.deltajoin.trees import (
     COLUMNS,
     SCHEMAS,
@@ -119,3 +125,65 @@ def test_keys_done_a_few_at_a_time_are_net_all_the_same(random: Random) -> None:
     step = random_step(random, ALL_KINDS, one_key=True)
     with patch.object(key_chunks, "FIRST_LOOKUP_KEYS", 1):
         check(step)
+
+
+def test_a_tail_of_many_to_many_costs_no_more_than_its_output() -> None:
+    """Two changes meet 50 rows of b each, and each of these 50 rows of c, of 20,000 rows in both tables."""
+    count, groups = 20_000, 400
+    keys = np.arange(count) % groups
+    schemas = [pa.schema({"k": pa.int64(), "id": pa.int64()})] * 3
+    b, c = (pa.table([keys, np.arange(count)], schema=schemas[0]) for _ in range(2))
+    asked: list[int] = []
+
+    def match_in(rows: pa.Table) -> Match:
+        by_key = [np.flatnonzero(keys == key) for key in range(groups)]
+
+        def match(by: Sequence[str], probe: pa.Table, select: Sequence[str]) -> tuple[Ints, pa.Table]:
+            wanted = probe.column(by[0]).to_pylist()
+            asked.append(len(wanted))
+            found = [by_key[key] for key in wanted if rows.num_rows]
+            at = np.concatenate([np.empty(0, np.int64), *found])
+            which = np.repeat(np.arange(len(found)), [len(one) for one in found])
+            return which, rows.select(list(select)).take(pa.array(at))
+
+        return match
+
+    pairs = ((Ref(0, "k"), Ref(1, "k")), (Ref(1, "k"), Ref(2, "k")))
+    tree = Inner((Leaf(0), Leaf(1), Leaf(2)), pairs)
+    spec = DeltaJoinSpec(tuple(JoinedTable(f"/t{i}", ("k", "id")) for i in range(3)), tree)
+    split = split_of(tree, lambda ref: schemas[ref.table].field(ref.column).type, [("k", "id")] * 3)
+    join = Join.of(spec, schemas, split, TwoColumns())
+    nothing = schemas[0].empty_table()
+    one = pa.table({"k": [1, 2], "id": [0, 0], "_row_kind": ["+I", "+I"]})
+    kinds = nothing.append_column("_row_kind", pa.array([], pa.string()))
+    lookups = [match_in(nothing), match_in(b), match_in(c)]
+    rows = sum(
+        batch.num_rows
+        for batch in evaluate(join, [Changes(one), Changes(kinds), Changes(kinds)], lookups, lookups)
+    )
+    assert rows == 2 * (count // groups) ** 2
+    assert asked == [2, 2], "each table is asked once, for the two keys alone"
+
+
+class TwoColumns(Facts):
+    """Tables of a key and a number."""
+
+    def select(self, table: int) -> tuple[str, ...]:
+        return ("k", "id")[: 2 * (table >= 0)]
+
+
+@pytest.mark.parametrize("kind", ["left", "full", "semi", "anti"])
+def test_the_first_match_and_the_last_one_turn_a_row(kind: str) -> None:
+    """One row of a; rows of b come and go: only the first that comes and the last that goes count."""
+    tree = Outer(kind, Leaf(0), Leaf(1), ((Ref(0, "k"), Ref(1, "k")),))
+    spec = DeltaJoinSpec(tuple(JoinedTable(f"/t{i}", COLUMNS) for i in range(2)), tree)
+    a = counted([(1, 7, None, None)])
+    states = [counted((i, 7, None, None) for i in range(n)) for n in (0, 1, 2, 1, 0)]
+    own = []
+    for old, new in pairwise(states):
+        step = Step(spec, SCHEMAS, [a, old], [a, new], Facts())
+        check(step)
+        of_a = [row for row in step.emitted() if kind in ("semi", "anti") or row[4] is None]
+        own.append([row[-1] for row in of_a])
+    gone, back = ("+I", "-D") if kind == "semi" else ("-D", "+I")
+    assert own == [[gone], [], [], [back]]
