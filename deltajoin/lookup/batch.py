@@ -179,8 +179,6 @@ def open_lookups(
     """
     with _lock:
         if token not in _open:
-            if not _open:
-                atexit.register(close_lookups)
             _open[token] = Lookups(source, capacity=capacity, timeout_s=timeout_s)
         _open.move_to_end(token)
         surplus = [_open.popitem(last=False)[1] for _ in range(len(_open) - _OPEN_AT_ONCE)]
@@ -209,3 +207,4 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+atexit.register(close_lookups)

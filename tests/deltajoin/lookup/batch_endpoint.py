@@ -77,6 +77,7 @@ class Server:
     Attributes:
         behaviour: ``latency_s``: of each request. ``first``: ``[status, headers, body]`` of the first
             requests, a body of None is the true one. ``cut``: end the connection within the body.
+            ``together``: requests that must have been in flight at a time before any is answered.
             ``last``: ``[key, n]``: a request with this key is answered after n others.
     """
 
@@ -141,6 +142,8 @@ class Server:
         self.connections.add(request.transport.get_extra_info("peername") if request.transport else None)
         self.headers = dict(request.headers)
         await asyncio.sleep(self.behaviour.get("latency_s", 0))
+        while self.most_in_flight < self.behaviour.get("together", 0):
+            await asyncio.sleep(0.005)
         last, others = self.behaviour.get("last", (None, 0))
         while last in [text.decode() for text in texts] and self.answered < others:
             await asyncio.sleep(0.005)

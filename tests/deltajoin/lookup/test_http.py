@@ -11,6 +11,7 @@ import pytest
 from deltajoin.errors import LookupFailedError, LookupUnavailableError
 from deltajoin.lookup import HttpLookup, LookupSource, RequestLimits
 from deltajoin.lookup.batch import Lookups
+from deltajoin.lookup.cache import RowCache
 from deltajoin.lookup.contract import LookupContract, ask
 from tests.deltajoin.lookup.batch_endpoint import BatchEndpoint
 from upsert.errors import ConfigurationError, SchemaError
@@ -60,7 +61,7 @@ def failure(source: HttpLookup) -> LookupFailedError:
 
 
 def test_keys_are_cut_into_requests_that_are_in_flight_together(endpoint: BatchEndpoint) -> None:
-    endpoint.behave(latency_s=0.02)
+    endpoint.behave(together=4)
     source = users(endpoint, limits=RequestLimits(keys_per_request=5, requests=4))
     assert outcome(source, list(range(100)))[:4] == [[], ["ann"], ["bob"], ["cy"]]
     seen = endpoint.seen()
@@ -78,6 +79,25 @@ def test_connections_serve_one_batch_after_the_other(endpoint: BatchEndpoint) ->
         lookups.answer(pa.table({"id": [1]}))
     lookups.close()
     assert (endpoint.seen()["requests"], endpoint.seen()["connections"]) == (5, 1)
+
+
+def test_a_thousand_lookups_are_as_many_at_a_time_as_allowed_and_none_from_the_cache(
+    endpoint: BatchEndpoint,
+) -> None:
+    """So they take latency × 1000 ÷ 50, and the second time nothing; `bench.lookups` measures it."""
+    rows = pa.table({"id": range(1_000), "name": [f"n{i}" for i in range(1_000)]})
+    limits = RequestLimits(keys_per_request=1, requests=50)
+    lookups = Lookups(HttpLookup(endpoint.serve(rows, ["id"]), rows.schema, ["id"], limits=limits))
+    endpoint.behave(together=50)
+    answer, counts = lookups.answer(rows.select(["id"]))
+    lookups.close()
+    assert (endpoint.seen()["requests"], endpoint.seen()["most_in_flight"]) == (1_000, 50)
+    assert (counts.requests, counts.most_in_flight, counts.retries) == (1_000, 50, 0)
+    cache = RowCache(rows.schema, ["id"], ["id"])
+    cache.put(rows.select(["id"]), answer)
+    found = cache.get(rows.select(["id"]))
+    assert found.rows.equals(rows)
+    assert len(found.missing) == 0
 
 
 def test_headers_are_sent_and_not_shown(endpoint: BatchEndpoint) -> None:
