@@ -105,19 +105,26 @@ class Scope:
                 if number in tables:
                     self.where.setdefault(number, []).append(predicate)
 
-    def null_if_missing(self, expr: Expr, witnesses: Sequence[int]) -> Expr:
+    def null_if_missing(self, expr: Expr, witnesses: Sequence[int], keys: Sequence[Ref] = ()) -> Expr:
         """The expression, or NULL where a row is not there, which has a part of one of these tables.
 
-        For conditions inside the join, which know no flags.
+        For conditions inside the join, which know no flags. `keys` are columns that have a value wherever the
+        row is there: it would match nothing otherwise.
         """
         outcome = in_deletes(expr, dict.fromkeys(columns_of(expr), Outcome(Value.NULL)))
         if outcome is not None and outcome.value is Value.NULL:
             return expr
+        if keys:
+            return Call("CaseWhen", (Call("IsNotNull", (self.column(keys[0]),)), expr))
         never_null = [self.never_null(number) for number in witnesses]
         there = [Call("IsNotNull", (column,)) for column in never_null if column is not None]
         if len(there) < len(witnesses):
             return Call("Missing", (expr,))  # nothing tells a missing row of such a table from NULLs
         return Call("CaseWhen", (_any_of(there), expr))
+
+    def column(self, ref: Ref) -> Column:
+        """The raw column."""
+        return next(column for column in self.raw[ref.table].hidden if column.name == ref.column)
 
     def never_null(self, number: int) -> Column | None:
         """A column of a table that no row has NULL in."""

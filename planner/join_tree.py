@@ -199,7 +199,8 @@ class _Reader:
                 witnesses = (*one.witnesses, *other.witnesses)
                 return Part((node,), (), (), self.padded(one) | self.padded(other), staged, witnesses)
             case _:
-                return Part((node,), (), (), {**one.columns, **self.padded(other)}, staged, one.witnesses)
+                supplied = self.padded(other, [key for _, key in on])
+                return Part((node,), (), (), {**one.columns, **supplied}, staged, one.witnesses)
 
     # --- what joins them -------------------------------------------------------------------------------
 
@@ -246,10 +247,10 @@ class _Reader:
         self.scope.push(conditions, columns, part.always_there)
         return replace(part, where=(*part.where, *(one for one in found if one is not None)))
 
-    def padded(self, part: Part) -> dict[int, Expr]:
-        """The columns of a part where NULLs may take the place of a row."""
+    def padded(self, part: Part, keys: Sequence[Ref] = ()) -> dict[int, Expr]:
+        """The columns of a part where NULLs may take the place of a row; it never has NULL in the keys."""
         padded = self.scope.null_if_missing
-        return {number: padded(expr, part.witnesses) for number, expr in part.columns.items()}
+        return {number: padded(expr, part.witnesses, keys) for number, expr in part.columns.items()}
 
     def refuse_python(self, project: Project) -> None:
         """Spark calls a Python function for every row, also in a CASE that does not want its result."""

@@ -47,6 +47,7 @@ _SCHEMAS = {
     ).index("product_id"),
     "products": TableSchema.of({"id": pa.int32(), "name": _TEXT, "price": pa.float64()}, ["id"]),
     "visits": TableSchema.of({"shop": _LONG, "day": pa.date32(), "guest": _LONG}, ["shop", "day", "guest"]),
+    "events": TableSchema.of({"of": _LONG, "what": _TEXT}).index("of"),
     "stock": TableSchema.of({"item": _LONG, "shop": _LONG, "left": _LONG}, ["item"]),
     "members": TableSchema.of({"id": _LONG, "region": _TEXT}, ["id"]).index("region"),
 }
@@ -103,6 +104,7 @@ LEAVES = {
     "product_id#72: bigint, amount#73: double, note#74: string, _row_kind#75: string]",
     "<items with lookups>": "Changelog items with lookups by (id) [id#76: bigint, name#77: string, "
     "price#78: double, _row_kind#79: string]",
+    "<events>": "Changelog events [of#61: bigint, what#62: string, _row_kind#63: string]",
     "<stock>": "Changelog stock [item#31: bigint, shop#32: bigint, left#33: bigint, _row_kind#34: string]",
 }
 """Short names of the leaves that most plans have."""

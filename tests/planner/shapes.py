@@ -200,6 +200,10 @@ SHAPES: dict[str, Shape] = {
 }
 
 ALIKE = {
+    "anti join",
+    "left join",
+    "semi join",
+    "three tables",
     "columns of the DataFrames",
     "names of the inputs",
     "a table with itself",

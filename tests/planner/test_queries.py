@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -24,6 +24,8 @@ from upsert.store import Table
 
 pytestmark = pytest.mark.spark
 Rows = Counter[str]
+SHAPES_OF_A_STREAM = 8
+"""Each has a source of its own, which takes a process: more at a time are more than a small machine bears."""
 PLANS = Path(__file__).parent / "plans_of_queries.txt"
 
 
@@ -120,6 +122,10 @@ def in_one(shapes: Mapping[str, DataFrame]) -> DataFrame:
     return reduce(DataFrame.union, parts)
 
 
+def batched(titles: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+    yield from (titles[start : start + size] for start in range(0, len(titles), size))
+
+
 def results_of(titles: Sequence[str], warehouse: Warehouse, folder: Path) -> dict[str, tuple[Rows, Rows]]:
     """Net rows of optimized queries after a first load and a round of changes; rows of the batch joins."""
     shapes = {title: SHAPES[title] for title in titles}
@@ -149,9 +155,12 @@ def results_of(titles: Sequence[str], warehouse: Warehouse, folder: Path) -> dic
 
 @pytest.fixture(scope="module")
 def results(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Rows, Rows]]:
-    warehouse = new_warehouse(spark, tmp_path_factory.mktemp("warehouse"))
     titles = [title for title in SHAPES if title not in ALIKE]
-    return results_of(titles, warehouse, tmp_path_factory.mktemp("checkpoint"))
+    found: dict[str, tuple[Rows, Rows]] = {}
+    for some in batched(titles, SHAPES_OF_A_STREAM):
+        warehouse = new_warehouse(spark, tmp_path_factory.mktemp("warehouse"))
+        found |= results_of(some, warehouse, tmp_path_factory.mktemp("checkpoint"))
+    return found
 
 
 def check(net: Rows, wanted: Rows) -> None:
@@ -167,9 +176,10 @@ def test_rows_are_those_of_a_batch_join(title: str, results: dict[str, tuple[Row
 
 @pytest.mark.long
 def test_rows_of_the_other_shapes(spark: SparkSession, tmp_path: Path) -> None:
-    warehouse = new_warehouse(spark, tmp_path / "warehouse")
-    for net, wanted in results_of(sorted(ALIKE), warehouse, tmp_path / "checkpoint").values():
-        check(net, wanted)
+    for number, some in enumerate(batched(sorted(ALIKE), SHAPES_OF_A_STREAM)):
+        warehouse = new_warehouse(spark, tmp_path / f"warehouse-{number}")
+        for net, wanted in results_of(some, warehouse, tmp_path / f"checkpoint-{number}").values():
+            check(net, wanted)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 import planner
+from planner import PlanError
 from tests.planner.random_queries import SCHEMAS, queries
 from tests.planner.test_queries import Rows, in_one
 from upsert.managed import frames
@@ -60,7 +61,7 @@ def _net_rows(spark: SparkSession, texts: Sequence[str], changes: Sequence[Any],
     views = {name: frames.read_changes(spark, table.path) for name, table in tables.items()}
     for name, view in views.items():
         view.createOrReplaceTempView(name)
-    optimized = {text: planner.optimize(spark.sql(text), strategy="force", shards=1) for text in texts}
+    optimized = {text: found for text in texts if (found := _optimized(spark.sql(text))) is not None}
     net: dict[str, Rows] = {title: Counter() for title in optimized}
 
     def take(batch: DataFrame, batch_id: int) -> None:
@@ -84,6 +85,16 @@ def _net_rows(spark: SparkSession, texts: Sequence[str], changes: Sequence[Any],
         wanted[title][row] += 1
     for title in optimized:
         assert {row: found for row, found in net[title].items() if found} == wanted[title], title
+
+
+def _optimized(df: DataFrame) -> DataFrame | None:
+    """The query as a delta join; None where a full outer join hides whether a row of table `c` is there."""
+    try:
+        return planner.optimize(df, strategy="force", shards=1)
+    except PlanError as refused:
+        if "for no column of its table is never NULL" not in str(refused):
+            raise
+        return None
 
 
 def _check(spark: SparkSession, texts: Sequence[str], changes: Sequence[Any]) -> None:
