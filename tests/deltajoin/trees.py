@@ -241,3 +241,39 @@ def match_in(schema: pa.Schema, state: Rows) -> Match:
 def changes_between(schema: pa.Schema, old: Rows, new: Rows) -> Changes:
     """What turns one multiset into another."""
     return changes_of(schema, (), new, old)
+
+
+def sql_of(node: Node) -> str:
+    """The tree as a query of DuckDB over tables t0, t1, …: columns t0_id, … and flags p0, …."""
+    match node:
+        case Leaf(table):
+            columns = ", ".join(f"{name} AS t{table}_{name}" for name in COLUMNS)
+            return f"SELECT {columns}, true AS p{table} FROM t{table}"
+        case Where(child, condition):
+            return f"SELECT * FROM ({sql_of(child)}) WHERE {_sql(condition)}"
+        case Inner(children, on, where):
+            inputs = " CROSS JOIN ".join(f"({sql_of(child)}) c{i}" for i, child in enumerate(children))
+            return f"SELECT * FROM {inputs} WHERE {_matching(on, where)}"
+        case Outer(kind, left, right, on, where):
+            inputs = f"({sql_of(left)}) l {kind.upper()} JOIN ({sql_of(right)}) r"
+            return f"SELECT * FROM {inputs} ON {_matching(on, where)}"
+
+
+def _matching(on: Any, where: Condition | None) -> str:
+    pairs = [f"{_sql(Field(one))} = {_sql(Field(other))}" for one, other in on]
+    return " AND ".join(pairs + ([] if where is None else [_sql(where)]))
+
+
+def _sql(condition: Condition) -> str:
+    match condition:
+        case Field(ref):
+            return f"t{ref.table}_{ref.column}"
+        case Const(constant):
+            return str(constant)
+        case Call("isnull" | "isnotnull" as op, (arg,)):
+            return f"({_sql(arg)} {'IS NULL' if op == 'isnull' else 'IS NOT NULL'})"
+        case Call("not", (arg,)):
+            return f"(NOT {_sql(arg)})"
+        case Call(op, (one, other)):
+            return f"({_sql(one)} {'IS NOT DISTINCT FROM' if op == '<=>' else op} {_sql(other)})"
+    raise AssertionError(condition)
