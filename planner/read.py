@@ -45,6 +45,7 @@ from planner.trees import children, row_kind_of, walk
 from upsert.changelog.operator import NORMALIZE_MARK
 from upsert.errors import TableNotFoundError
 from upsert.kafka.declaration import declared
+from upsert.kafka.options import UPSERT
 from upsert.kafka.table import SPARK_FORMATS, KafkaTable
 from upsert.managed.options import FORMAT, ReadOptions
 from upsert.store.table import Table
@@ -209,8 +210,11 @@ class _Reader:
         return Changelog(topic.name, columns, topic, ref=ref)
 
     def rows(self, node: JavaObject) -> TableRows | None:
-        """What a relation reads of a managed table; None for one of another format or another time."""
+        """What a relation reads of a managed table, or of a topic that has a mirror; None for all others."""
         name, options = self.catalyst.batch_source(node)
+        if _CONNECTORS.get(name) == UPSERT and _MIRROR in options:
+            mirror = self.mirror(options[_MIRROR], options)
+            return None if mirror is None else TableRows(mirror)
         if name != FORMAT:
             return None
         asked = ReadOptions.parse(options)

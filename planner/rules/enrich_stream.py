@@ -19,10 +19,11 @@ _NO_ARROW: Final = ("interval", "variant", "void", "geometry", "geography")
 def enrich_stream(node: Plan, settings: Settings) -> Plan | None:
     """Replace a join of a stream with rows of a managed table by lookups in that table.
 
-    Spark would read the whole table in every micro-batch. Only for a stream whose rows are only added and
-    that has no watermark, with an index of the table within the equated columns; INNER, or with the stream
-    on the preserved side. What lies between the join and the table is stacked above the lookup; over a
-    preserved stream that must be columns alone, for a filter there decides whether a row has a match.
+    Spark would read the whole table, or topic, in every micro-batch; a topic is looked up in its mirror. Only
+    for a stream whose rows are only added and that has no watermark, with an index of the table within the
+    equated columns; INNER, or with the stream on the preserved side. What lies between the join and the table
+    is stacked above the lookup; over a preserved stream that must be columns alone, for a filter there
+    decides whether a row has a match.
 
         Join inner ON (user#1 = id#3)                      Project [page#2, user#1, id#3, region#4]
           Stream views [page#2, user#1]              =>      Enriched inner by table users … on (user#1 = id)

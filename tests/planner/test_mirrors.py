@@ -1,5 +1,6 @@
 """A topic that takes part in a join is joined through its mirror: through a real broker."""
 
+import time
 import uuid
 from pathlib import Path
 
@@ -89,6 +90,27 @@ def test_join_with_a_topic_runs_over_its_mirror(
     }
     for running in (query, mirror):
         running.stop()
+
+
+def test_stream_joined_with_the_rows_of_a_topic_looks_its_mirror_up(
+    spark: SparkSession, kafka: LocalKafka, catalog: Catalog, topic: str
+) -> None:
+    """FLIP-149's dimension join; `catalog.read` would read the whole topic in every micro-batch."""
+    send(kafka, topic, ann="Berlin")
+    views = spark.readStream.format("rate").load().selectExpr("value AS id", "'ann' AS name")
+    joined = views.join(catalog.read(spark, "users"), "name", "left")
+    assert [report.form for report in planner.explain(joined).joins] == ["spark"]
+    catalog.mirror(spark, "users", {"availableNow": True}).awaitTermination()
+    assert [report.form for report in planner.explain(joined).joins] == ["lookup"]
+    query = planner.optimize(joined).writeStream.format("memory").queryName("enriched_by_topic").start()
+    try:
+        deadline = time.monotonic() + 120
+        while not (rows := spark.sql("SELECT DISTINCT name, region FROM enriched_by_topic").collect()):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    finally:
+        query.stop()
+    assert [tuple(row) for row in rows] == [("ann", "Berlin")]
 
 
 def test_options_that_change_the_rows_read_the_topic_itself(spark: SparkSession, catalog: Catalog) -> None:
