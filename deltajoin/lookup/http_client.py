@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 _BUSY: Final = (408, 425, 429)
 _IDLE_S: Final = 60.0
-_PIECE: Final = 1 << 16
 _EXCERPT: Final = 300
 
 
@@ -73,7 +72,7 @@ class HttpClient:
         """The body, unpacked, in pieces: a reply that is too large is not read to its end."""
         pieces: list[bytes] = []
         size = 0
-        async for piece in response.content.iter_chunked(_PIECE):
+        while piece := await response.content.readany():
             size += len(piece)
             if size > self._source.max_reply_bytes:
                 raise LookupFailedError(
