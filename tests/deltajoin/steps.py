@@ -131,8 +131,8 @@ def multiset_of(table: pa.Table, columns: tuple[str, ...]) -> Rows:
 def with_sides(spec: DeltaJoinSpec, *, left: Side | None = None, right: Side | None = None) -> DeltaJoinSpec:
     """An INNER join of two tables with another side."""
     sides = left or spec.sides[0], right or spec.sides[1]
-    limits = {"shards": spec.shards, "max_rows_per_trigger": spec.max_rows_per_trigger}
-    return DeltaJoinSpec.of("inner", *sides, **limits)
+    limit = spec.max_rows_per_trigger
+    return DeltaJoinSpec.of("inner", *sides, shards=spec.shards, max_rows_per_trigger=limit)
 
 
 def without_kind(table: pa.Table) -> pa.Table:
