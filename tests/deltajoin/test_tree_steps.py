@@ -68,7 +68,7 @@ def truth(spec: DeltaJoinSpec, steps: Steps) -> Rows:
 
 
 @given(seed=st.integers(0, 2**32), form=st.sampled_from(sorted(FORMS)))
-@settings(max_examples=EXAMPLES // 2)
+@settings(max_examples=EXAMPLES // 4)
 def test_every_step_of_any_tree_is_exact_and_net(seed: int, form: str) -> None:
     random = Random(seed)
     count = random.choice((2, 3, 3, 4))
