@@ -17,6 +17,7 @@ from planner.rules.fall_back_to_regular_join import fall_back_to_regular_join
 from planner.rules.group_distinct import group_distinct
 from planner.rules.leave_out_normalizer import leave_out_normalizer
 from planner.rules.look_below_normalize import look_below_normalize
+from planner.rules.mark_upserts import mark_upserts
 from planner.rules.merge_filter_into_join import merge_filter_into_join
 from planner.rules.narrow_kafka_range import narrow_kafka_range
 from planner.rules.prune_columns import prune_columns
@@ -67,6 +68,7 @@ RULES: Final[tuple[tuple[Walk, Rule], ...]] = (
     (transform_up, refuse_over_groups),
     (transform_up, carry_row_kind),  # again: aggregates have a kind by now
     (at_top, end_with_row_kind),
+    (at_top, mark_upserts),  # its mark is that of the kind at the top
     (at_top, refuse_ungrouped_sink),
     (transform_down, prune_columns),  # downwards: what a Project does not ask for, none below need pass on
     (transform_up, push_filters),
@@ -77,7 +79,7 @@ RULES: Final[tuple[tuple[Walk, Rule], ...]] = (
 
 CHEAPER: Final = frozenset(
     rule.__name__
-    for rule in (enrich_stream, leave_out_normalizer, look_below_normalize, narrow_kafka_range)
+    for rule in (enrich_stream, leave_out_normalizer, look_below_normalize, narrow_kafka_range, mark_upserts)
 )
 """Rules without which a plan is as right, only dearer, or of which `check_sink` asks by itself."""
 

@@ -22,7 +22,7 @@ def catalog(tmp_path: Path) -> upsert.Catalog:
     catalog = upsert.Catalog(str(tmp_path / "warehouse"), optimize=planner.optimize)
     catalog.sql("CREATE TABLE orders (id INT, user INT, v INT, PRIMARY KEY (id) NOT ENFORCED, INDEX (user))")
     catalog.sql("CREATE TABLE users (user INT, name STRING, PRIMARY KEY (user) NOT ENFORCED)")
-    catalog.sql("CREATE TABLE found (id INT, who STRING, v INT, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.sql("CREATE TABLE found (oid INT, who STRING, v INT, PRIMARY KEY (oid) NOT ENFORCED)")
     catalog.table("orders").write(table("orders", (1, 7, 10), (2, 8, 20), (3, 7, 30)))
     catalog.table("users").write(table("users", (7, "ann")))
     return catalog
@@ -50,11 +50,12 @@ def test_a_join_with_a_filter_and_renamed_columns_goes_into_a_table(
 ) -> None:
     """An update that makes a row fail the filter takes it away, though no -U says so."""
     orders, users = sides(spark, catalog)
-    joined = orders.where("v < 100").join(users, "user", "left").select("id", F.col("name").alias("who"), "v")
+    joined = orders.where("v < 100").join(users, "user", "left")
+    joined = joined.select(F.col("id").alias("oid"), F.col("name").alias("who"), "v")
     assert [str(report.form) for report in planner.explain(joined).joins] == ["stateful"]
 
     def follow() -> set[tuple[object, ...]]:
-        writer = catalog.write_changes(planner.optimize(joined, sink_key=["id"]), "found")
+        writer = catalog.write_changes(planner.optimize(joined, sink_key=["oid"]), "found")
         writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
         writer.start().awaitTermination()
         return set(multiset(catalog.table("found").snapshot().scan()))
