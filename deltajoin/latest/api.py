@@ -30,11 +30,11 @@ def lookup_delta_join(
     """The join of two streams, by looking each change up on the other side (FLIP-486's own form).
 
     The result is an upsert stream: ``+U`` replaces the row before with its key, ``-D`` deletes by key, and
-    there is nothing else. It must go into a sink with that key, which `upsert_key_of` tells; there it comes out
-    right in the end, since lookups read what is newest, which may be ahead of what the streams have brought.
-    Of each key a micro-batch has one row. No row of either side is kept in Spark's state: what is there, are
-    rows whose lookup has failed, and a few bytes a shard. After a crash the batch is run again, and may emit
-    newer values than before.
+    there is nothing else. It must go into a sink with that key, which `upsert_key_of` tells; there it comes
+    out right in the end, since lookups read what is newest, which may be ahead of what the streams have
+    brought. Of each key a micro-batch has one row. Spark's state holds rows whose lookup has failed, and a
+    number for each shard, nothing else. After a crash the batch is run again, and may emit newer values than
+    before.
 
     ``on_error="fail"`` (default): lookups that fail after all retries fail the batch. ``"queue"``: their rows
     wait in the state, later rows of the same join key behind them, and are tried again every ten seconds.
