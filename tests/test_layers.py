@@ -62,6 +62,11 @@ def test_only_the_door_uses_kafka() -> None:
     assert {user for user in users if not user.startswith("upsert/kafka/client/")} == set()
 
 
+def test_clients_of_lookups_have_a_door_each() -> None:
+    users = {source for source in SOURCES if imports_any(source, "aiohttp", "asyncpg")}
+    assert users == {"deltajoin/lookup/http_client.py", "deltajoin/lookup/postgres_client.py"}
+
+
 def test_store_knows_no_spark() -> None:
     store = [source for source in SOURCES if source.startswith("upsert/store/")]
     above = ("pyspark", "upsert.managed", "upsert.catalog")

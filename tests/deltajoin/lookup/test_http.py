@@ -1,6 +1,7 @@
 """Lookups over HTTP: the contract against a real server, and every way in which an endpoint can fail."""
 
 import socket
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -324,3 +325,10 @@ def test_columns_must_have_a_form_in_json() -> None:
 def test_certificates_must_be_readable(tmp_path: Any) -> None:
     with pytest.raises(ConfigurationError, match="ca_file must be a PEM file of certificates"):
         ask(HttpLookup("https://host/", USERS.schema, ["id"], ca_file=str(tmp_path)), USERS.select(["id"]))
+
+
+def test_a_missing_library_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "deltajoin.lookup.http_client", raising=False)
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    with pytest.raises(ConfigurationError, match=r"needs the package 'aiohttp'.*'deltajoin\[http\]'"):
+        ask(HttpLookup("http://host/", USERS.schema, ["id"]), USERS.select(["id"]))

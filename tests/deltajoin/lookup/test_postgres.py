@@ -2,6 +2,7 @@
 
 import math
 import socket
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -207,3 +208,10 @@ def test_arguments_are_checked() -> None:
     nested = pa.schema({"id": pa.int64(), "tags": pa.list_(pa.field("element", pa.string()))})
     with pytest.raises(SchemaError, match="column 'tags' must have a scalar type, got ARRAY<STRING>"):
         PostgresLookup("postgresql://host/db", "users", nested, ["id"])
+
+
+def test_a_missing_library_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "deltajoin.lookup.postgres_client", raising=False)
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    with pytest.raises(ConfigurationError, match=r"needs the package 'asyncpg'.*'deltajoin\[postgres\]'"):
+        ask(PostgresLookup("postgresql://host/db", "t", USERS.schema, ["id"]), USERS.select(["id"]))
