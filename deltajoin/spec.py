@@ -257,23 +257,6 @@ class DeltaJoinSpec:
         return (*of_tables, *map(present_name, self.present))
 
     @property
-    def sides(self) -> tuple[Side, Side]:
-        """Both tables of an INNER join of two, with their keys.
-
-        Raises:
-            ConfigurationError: it is another join.
-        """
-        match self.tree:
-            case Inner((Leaf(), Leaf()), on, None):
-                keys = [[ref.column for pair in on for ref in pair if ref.table == i] for i in (0, 1)]
-                left, right = (
-                    Side(table.path, table.select, tuple(names), table.where)
-                    for table, names in zip(self.tables, keys, strict=True)
-                )
-                return left, right
-        raise ConfigurationError(f"delta join {self}: this form takes an INNER join of two tables only")
-
-    @property
     def fingerprint(self) -> str:
         """A short hash of what the join means and how its offsets are written.
 

@@ -29,7 +29,7 @@ def change_tables(spec: DeltaJoinSpec, number: int) -> None:
     of = pa.array([random.randrange(PRODUCTS) for _ in ids], pa.int32())
     orders: dict[str, Any] = {"id": ids, "product": of, "note": [f"{number}/{i}" for i in ids]}
     products: dict[str, Any] = {"code": codes, "name": [f"{number}/{i}" for i in codes]}
-    for side, columns in zip(spec.sides, (orders, products), strict=True):
+    for side, columns in zip(spec.tables, (orders, products), strict=True):
         kinds = random.choices(("+U", "+U", "+U", "-D"), k=len(next(iter(columns.values()))))
         changes = pa.table({**columns, ROW_KIND_COLUMN: kinds})
         Table.open(side.path).write(changes, writer_id="script", transaction=number)

@@ -19,6 +19,7 @@ from deltajoin.options import SourceOptions
 from deltajoin.spec import DeltaJoinSpec, Side
 from deltajoin.stepping import Offset
 from deltajoin.tables import JoinedTables
+from deltajoin.tree import Inner
 from tests.deltajoin.memory_tables import Row, Rows, hashable, joined, signed
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.store.table import Table
@@ -115,8 +116,10 @@ def state_at(path: str, version: dict[str, Any]) -> pa.Table:
 
 def joined_by(spec: DeltaJoinSpec, left: pa.Table, right: pa.Table) -> Rows:
     """The whole join of two tables, as a multiset of selected columns."""
-    rows = [multiset_of(table, side.select) for table, side in zip((left, right), spec.sides, strict=True)]
-    keys = [[side.select.index(key) for key in side.keys] for side in spec.sides]
+    rows = [
+        multiset_of(table, side.select) for table, side in zip((left, right), sides_of(spec), strict=True)
+    ]
+    keys = [[side.select.index(key) for key in side.keys] for side in sides_of(spec)]
     return joined(rows[0], rows[1], keys[0], keys[1])
 
 
@@ -128,9 +131,20 @@ def multiset_of(table: pa.Table, columns: tuple[str, ...]) -> Rows:
     )
 
 
+def sides_of(spec: DeltaJoinSpec) -> tuple[Side, Side]:
+    """Both tables of an INNER join of two, with their keys."""
+    assert isinstance(spec.tree, Inner)
+    keys = [tuple(ref.column for pair in spec.tree.on for ref in pair if ref.table == i) for i in (0, 1)]
+    left, right = (
+        Side(table.path, table.select, names, table.where)
+        for table, names in zip(spec.tables, keys, strict=True)
+    )
+    return left, right
+
+
 def with_sides(spec: DeltaJoinSpec, *, left: Side | None = None, right: Side | None = None) -> DeltaJoinSpec:
     """An INNER join of two tables with another side."""
-    sides = left or spec.sides[0], right or spec.sides[1]
+    sides = left or sides_of(spec)[0], right or sides_of(spec)[1]
     limit = spec.max_rows_per_trigger
     return DeltaJoinSpec.of("inner", *sides, shards=spec.shards, max_rows_per_trigger=limit)
 

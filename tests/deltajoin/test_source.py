@@ -14,7 +14,7 @@ from deltajoin.forms.blobs import ChangesReader
 from deltajoin.options import SourceOptions
 from deltajoin.row_codes import key_columns
 from deltajoin.tables import JoinedTables
-from tests.deltajoin.steps import Steps, with_sides
+from tests.deltajoin.steps import Steps, sides_of, with_sides
 from tests.helpers import changelog
 from upsert.errors import ConfigurationError, SchemaError, TableNotFoundError, UntrackedChangesError
 from upsert.schema import TableSchema
@@ -60,7 +60,7 @@ def test_an_update_of_a_column_that_is_not_selected_emits_nothing(spec: DeltaJoi
 
 
 def test_an_update_within_a_filter_on_another_column_emits_nothing(spec: DeltaJoinSpec) -> None:
-    steps = Steps(with_sides(spec, left=replace(spec.sides[0], where=[("note", "!=", "hidden")])))
+    steps = Steps(with_sides(spec, left=replace(sides_of(spec)[0], where=[("note", "!=", "hidden")])))
     steps.run()
     orders = Table.open(spec.tables[0].path)
     orders.write(changelog(orders.schema.arrow, "+U 1 7 other"))
@@ -85,7 +85,7 @@ def test_available_now_reads_no_further_than_what_was_there(spec: DeltaJoinSpec)
 def test_compaction_is_not_seen(spec: DeltaJoinSpec) -> None:
     steps = Steps(spec)
     steps.run()
-    for side in spec.sides:
+    for side in spec.tables:
         Table.open(side.path).compact()
     assert list(steps) == []
 
@@ -106,7 +106,7 @@ def test_partitions_are_the_buckets_that_changed(spec: DeltaJoinSpec) -> None:
 
 def test_checkpoint_of_another_join_is_refused_by_both_names(spec: DeltaJoinSpec) -> None:
     offset = reader_of(spec).initialOffset()
-    other = with_sides(spec, left=replace(spec.sides[0], select=("id", "product", "note")))
+    other = with_sides(spec, left=replace(sides_of(spec)[0], select=("id", "product", "note")))
     with pytest.raises(CheckpointMismatchError, match=f"{spec.fingerprint}.*{other.fingerprint}"):
         reader_of(other).latestOffset(offset, ALL)
 
@@ -136,8 +136,8 @@ def test_a_commit_without_change_tracking_stops_the_join_and_is_named(spec: Delt
 
 
 def test_a_missing_index_is_named_with_the_one_to_add(spec: DeltaJoinSpec) -> None:
-    by_note = replace(spec.sides[0], select=("id", "product", "note"), keys=("note",))
-    by_name = replace(spec.sides[1], keys=("name",))
+    by_note = replace(sides_of(spec)[0], select=("id", "product", "note"), keys=("note",))
+    by_name = replace(sides_of(spec)[1], keys=("name",))
     tables = JoinedTables.open(with_sides(spec, left=by_note, right=by_name))
     with pytest.raises(SchemaError, match=r"'orders' \(t0\).*declare INDEX \(note\)"):
         tables.check_lookups()
@@ -145,19 +145,19 @@ def test_a_missing_index_is_named_with_the_one_to_add(spec: DeltaJoinSpec) -> No
 
 def test_keys_that_do_not_compare_are_refused(spec: DeltaJoinSpec) -> None:
     with pytest.raises(SchemaError, match=r"orders.product and products.name.*got INT and STRING"):
-        JoinedTables.open(with_sides(spec, right=replace(spec.sides[1], keys=("name",))))
+        JoinedTables.open(with_sides(spec, right=replace(sides_of(spec)[1], keys=("name",))))
 
 
 def test_unknown_columns_are_refused(spec: DeltaJoinSpec) -> None:
     with pytest.raises(SchemaError, match=r"table t0 of the join.*unknown column 'x'"):
-        JoinedTables.open(with_sides(spec, left=replace(spec.sides[0], select=("product", "x"))))
+        JoinedTables.open(with_sides(spec, left=replace(sides_of(spec)[0], select=("product", "x"))))
     with pytest.raises(SchemaError, match="unknown column 'y'"):
-        JoinedTables.open(with_sides(spec, right=replace(spec.sides[1], where=[("y", "=", 1)])))
+        JoinedTables.open(with_sides(spec, right=replace(sides_of(spec)[1], where=[("y", "=", 1)])))
 
 
 def test_a_missing_table_is_named(spec: DeltaJoinSpec, tmp_path: Path) -> None:
     with pytest.raises(TableNotFoundError, match="nowhere"):
-        JoinedTables.open(with_sides(spec, left=replace(spec.sides[0], path=str(tmp_path / "nowhere"))))
+        JoinedTables.open(with_sides(spec, left=replace(sides_of(spec)[0], path=str(tmp_path / "nowhere"))))
 
 
 def test_a_relative_path_is_made_absolute(
@@ -165,7 +165,7 @@ def test_a_relative_path_is_made_absolute(
 ) -> None:
     """Executors may run in another folder than the driver."""
     monkeypatch.chdir(tmp_path)
-    relative = with_sides(spec, left=replace(spec.sides[0], path="orders"))
+    relative = with_sides(spec, left=replace(sides_of(spec)[0], path="orders"))
     assert JoinedTables.open(relative).located == spec
     assert relative.fingerprint == spec.fingerprint
 

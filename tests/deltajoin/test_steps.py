@@ -84,10 +84,10 @@ class Model:
 def recomputed(steps: Steps) -> Rows:
     """The join of both tables as they are at the offset, filters applied first."""
     states = []
-    for side, version in zip(steps.spec.sides, steps.offset["versions"], strict=True):
+    for side, version in zip(steps.spec.tables, steps.offset["versions"], strict=True):
         table = Table.open(side.path)
         rows = table.at(Version.from_json(version)).scan()
-        states.append(parse_where(side.table.pushed, table.schema).apply(rows))
+        states.append(parse_where(side.pushed, table.schema).apply(rows))
     return joined_by(steps.spec, states[0], states[1])
 
 

@@ -102,7 +102,7 @@ def run(spark: SparkSession, tmp_path: Path) -> Run:
 
 def truth(spec: DeltaJoinSpec) -> Rows:
     """The join of both tables as they are now."""
-    left, right = (Table.open(side.path).snapshot().scan() for side in spec.sides)
+    left, right = (Table.open(side.path).snapshot().scan() for side in spec.tables)
     return joined_by(spec, left, right)
 
 
