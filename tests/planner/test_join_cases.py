@@ -1,4 +1,4 @@
-"""Small joins, after tests of Flink and hazards of FLIP-486, through the planner, right after every commit."""
+"""Small joins, after tests of Flink and hazards of FLIP-486, planned, and right after every commit."""
 
 import json
 from collections import Counter
