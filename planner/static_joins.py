@@ -88,4 +88,3 @@ STATIC_JOIN_CONDITIONS: Final[tuple[Callable[[Join], Refused | None], ...]] = (
     static_side_is_not_preserved,
     static_side_gives_the_same_rows,
 )
-
