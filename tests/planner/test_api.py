@@ -46,7 +46,13 @@ def test_force_also_concerns_joins_of_no_changelog(spark: SparkSession) -> None:
 
 def test_none_refuses_what_spark_would_get_wrong(changes: Mapping[str, DataFrame]) -> None:
     with pytest.raises(PlanError, match="strategy is 'none'"):
-        planner.optimize(changes["orders"].join(changes["products"], "product_id"), strategy="none")
+        planner.optimize(changes["orders"].join(changes["products"], "product_id", "left"), strategy="none")
+
+
+def test_none_leaves_to_spark_what_it_gets_right(changes: Mapping[str, DataFrame]) -> None:
+    joined = changes["orders"].join(changes["products"], "product_id")
+    (join,) = planner.explain(joined, strategy="none").joins
+    assert (join.form, join.reason) == ("regular", "strategy is 'none'")
 
 
 def test_optimized_query_comes_back_as_it_was(changes: Mapping[str, DataFrame]) -> None:
@@ -118,7 +124,8 @@ def test_explain_tells_form_index_and_lookups(changes: Mapping[str, DataFrame]) 
 
 
 def test_explain_tells_why_not_and_how_to_change_that(changes: Mapping[str, DataFrame]) -> None:
-    found = planner.explain(changes["orders"].join(changes["products"], F.expr("order_id = price")).limit(3))
+    joined = changes["orders"].join(changes["products"], F.expr("order_id = price"))
+    found = planner.explain(joined.limit(3), strategy="force")
     (join,) = found.joins
     assert join.form == "refused"
     assert join.reason is not None
@@ -134,7 +141,7 @@ def test_explain_of_a_join_that_is_left_to_spark(spark: SparkSession) -> None:
 def test_session_options_count_unless_given(
     configure: Callable[[str, str], None], changes: Mapping[str, DataFrame]
 ) -> None:
-    joined = changes["orders"].join(changes["products"], "product_id")
+    joined = changes["orders"].join(changes["products"], "product_id", "semi")
     configure("spark.deltajoin.strategy", "NONE")
     with pytest.raises(PlanError, match="strategy is 'none'"):
         planner.optimize(joined)
@@ -146,7 +153,7 @@ def test_flink_name_of_the_strategy_is_known(
 ) -> None:
     configure("table.optimizer.delta-join.strategy", "NONE")
     with pytest.raises(PlanError, match="strategy is 'none'"):
-        planner.optimize(changes["orders"].join(changes["products"], "product_id"))
+        planner.optimize(changes["orders"].join(changes["products"], "product_id", "anti"))
 
 
 @pytest.mark.parametrize(
@@ -182,8 +189,8 @@ def test_catalog_with_the_planner_writes_joins_that_are_exact(spark: SparkSessio
     catalog.sql("CREATE TABLE b (k BIGINT, v STRING, PRIMARY KEY (k) NOT ENFORCED)")
     catalog.sql("CREATE TABLE joined (id BIGINT, v STRING, PRIMARY KEY (id) NOT ENFORCED)")
     a, b = (catalog.read_changes(spark, name) for name in ("a", "b"))
-    with pytest.raises(PlanError, match="'left outer'"):
-        catalog.write_changes(a.join(b, "k", "left").select("id", "v"), "joined")
+    with pytest.raises(PlanError, match="no equality"):
+        catalog.write_changes(a.join(b, a.k > b.k, "left").select("id", "v"), "joined")
     writer = catalog.write_changes(a.join(b, "k").select("id", "v"), "joined").trigger(availableNow=True)
     writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
     catalog.table("a").write(pa.table({"id": [1, 2, 3], "k": pa.array([7, 8, None], pa.int32())}))
