@@ -23,7 +23,8 @@ def optimize(df: DataFrame, *, sink_key: Sequence[str] | None = None, **options:
     """The DataFrame with its joins of changelogs of managed tables as delta joins (FLIP-486).
 
     Joins that lie right below each other become one delta join, of up to eight tables: INNER, LEFT, RIGHT,
-    FULL, LEFT SEMI and LEFT ANTI, with projections and filters anywhere between.
+    FULL, LEFT SEMI and LEFT ANTI, with projections and filters anywhere between. An INNER join without an
+    index becomes Spark's own over signed rows, whose state grows for ever; `explain` says which it was, and why.
 
     A topic is read without its normalizer where the sink needs no UPDATE_BEFORE (FLIP-149), and only as far
     as filters on its METADATA columns for partition, offset and timestamp (FLIP-107) want it.
@@ -35,8 +36,9 @@ def optimize(df: DataFrame, *, sink_key: Sequence[str] | None = None, **options:
             that is not known. The sink must replace and delete rows by this key, as managed tables and
             `upsert-kafka` tables do. `Catalog(optimize=…)` says it by itself.
         **options: `strategy`: "auto" (default), "force": each join of the query must become a delta join,
-            or "none": no delta join; `shards`: tasks that share the join of a micro-batch; `physical`,
-            `consistency`. They may also be set in the session, as `spark.deltajoin.strategy`.
+            or "none": no delta join; `shards`: tasks that share the join of a micro-batch; and all others of
+            `deltajoin.settings.OPTIONS`, with `_` for `.` and `-`. They may also be set in the session, as
+            `spark.deltajoin.strategy`, and under FLIP-486's names.
 
     Returns:
         The user's columns in the user's order, and `_row_kind` last, also where the query leaves it out.
@@ -44,9 +46,9 @@ def optimize(df: DataFrame, *, sink_key: Sequence[str] | None = None, **options:
         back as the same object.
 
     Raises:
-        PlanError: Spark would take changes for rows, and no rewrite is right: an aggregate over a changelog,
-            an outer join, a join without an index; or upserts without UPDATE_BEFORE would leave replaced rows
-            behind. The message says why, and what to do about it.
+        PlanError: Spark would take changes for rows, and no rewrite is right: a limit over a changelog, an
+            outer join without an index, an operator that nobody knows; or upserts without UPDATE_BEFORE would
+            leave replaced rows behind. The message says why, and what to do about it.
         ConfigurationError: an option is unknown or has a wrong value.
 
     >>> import tempfile, upsert
