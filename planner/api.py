@@ -24,7 +24,7 @@ def optimize(df: DataFrame, *, sink_key: Sequence[str] | None = None, **options:
 
     Joins that lie right below each other become one delta join, of up to eight tables: INNER, LEFT, RIGHT,
     FULL, LEFT SEMI and LEFT ANTI, with projections and filters anywhere between. An INNER join without an
-    index becomes Spark's own over signed rows, whose state grows for ever; `explain` says which it was, and why.
+    index becomes Spark's own over signed rows, whose state grows for ever; `explain` says where, and why.
 
     A topic is read without its normalizer where the sink needs no UPDATE_BEFORE (FLIP-149), and only as far
     as filters on its METADATA columns for partition, offset and timestamp (FLIP-107) want it.
