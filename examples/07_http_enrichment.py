@@ -46,7 +46,8 @@ def main() -> None:
     catalog = upsert.Catalog(f"{FOLDER}/warehouse")
     catalog.sql("CREATE TABLE named (left_id INT, right_name STRING, PRIMARY KEY (left_id) NOT ENFORCED)")
 
-    for name, row in (("orders", {"id": 1, "user": 7}), ("users", {"user": 7, "name": "ann"})):
+    rows: dict[str, dict[str, object]] = {"orders": {"id": 1, "user": 7}, "users": {"user": 7, "name": "ann"}}
+    for name, row in rows.items():
         NEWEST[name].append(row)  # the service has it at once, the stream brings it
         (FOLDER / name / "change.json").write_text(json.dumps(row))
         writer = catalog.write_changes(joined.select("left_id", "right_name", "_row_kind"), "named")

@@ -18,10 +18,11 @@ def package(request: pytest.FixtureRequest) -> ModuleType:
 
 def test_all_is_exactly_what_is_visible(package: ModuleType) -> None:
     """Whatever is neither private nor a submodule; `__all__` may name a submodule, such as `errors`."""
+    things = {name: getattr(package, name) for name in dir(package) if not name.startswith("_")}
     visible = {
         name
-        for name, value in vars(package).items()
-        if not name.startswith("_") and not isinstance(value, ModuleType) and name != "annotations"
+        for name, value in things.items()
+        if not isinstance(value, ModuleType) and name not in ("annotations", "TYPE_CHECKING")
     }
     named_modules = {name for name in package.__all__ if isinstance(getattr(package, name), ModuleType)}
     assert set(package.__all__) - named_modules == visible

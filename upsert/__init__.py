@@ -1,13 +1,18 @@
 """Tables with a primary key that can be looked up, and the changelogs they write and read."""
 
+from typing import TYPE_CHECKING
+
 from upsert import errors
-from upsert.catalog.catalog import Catalog
-from upsert.changelog.operator import normalize
-from upsert.kafka.write_upsert import write_upsert
+from upsert.lazy_names import imported_on_use as _imported_on_use
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import Column, Index, TableSchema
-from upsert.spark_formats import register
 from upsert.store import Snapshot, Table, Version
+
+if TYPE_CHECKING:
+    from upsert.catalog.catalog import Catalog
+    from upsert.changelog.operator import normalize
+    from upsert.kafka.write_upsert import write_upsert
+    from upsert.spark_formats import register
 
 __all__ = [
     "ROW_KIND_COLUMN",
@@ -24,3 +29,14 @@ __all__ = [
     "register",
     "write_upsert",
 ]
+
+__getattr__, __dir__ = _imported_on_use(
+    __name__,
+    {
+        "Catalog": "upsert.catalog.catalog",
+        "normalize": "upsert.changelog.operator",
+        "register": "upsert.spark_formats",
+        "write_upsert": "upsert.kafka.write_upsert",
+    },
+    globals(),
+)

@@ -32,7 +32,7 @@ from deltajoin.latest.step import StepResult, step
 from deltajoin.lookup.batch import Lookups, open_lookups
 from deltajoin.lookup.cache import RowCache
 from deltajoin.lookup.epoch import EpochCaches, caches_of
-from deltajoin.metrics import OBSERVED
+from deltajoin.lookup_metrics import OBSERVED
 from upsert.blobs import from_blob, to_blobs
 from upsert.changelog.bucket_ids import bucket_ids
 from upsert.errors import BrokenPayloadError
