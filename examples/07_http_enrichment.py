@@ -5,6 +5,7 @@ import tempfile
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -13,7 +14,7 @@ import deltajoin
 import upsert
 from deltajoin.lookup import HttpLookup
 
-NEWEST: dict[str, list[dict[str, object]]] = {"orders": [], "users": []}
+NEWEST: dict[str, list[Any]] = {"orders": [], "users": []}
 FOLDER = Path(tempfile.mkdtemp())
 
 
@@ -42,17 +43,15 @@ def main() -> None:
 
     orders = side("orders", "id", "id INT, user INT", id=pa.int32(), user=pa.int32())
     users = side("users", "user", "user INT, name STRING", user=pa.int32(), name=pa.string())
-    joined = deltajoin.lookup_delta_join(orders, users, on="user", how="left")
+    joined = deltajoin.lookup_delta_join(orders, users, on="user", how="left").drop("left_user", "right_user")
     catalog = upsert.Catalog(f"{FOLDER}/warehouse")
     catalog.sql("CREATE TABLE named (left_id INT, right_name STRING, PRIMARY KEY (left_id) NOT ENFORCED)")
 
-    rows: dict[str, dict[str, object]] = {"orders": {"id": 1, "user": 7}, "users": {"user": 7, "name": "ann"}}
-    for name, row in rows.items():
+    for name, row in (("orders", {"id": 1, "user": 7}), ("users", {"user": 7, "name": "ann"})):
         NEWEST[name].append(row)  # the service has it at once, the stream brings it
         (FOLDER / name / "change.json").write_text(json.dumps(row))
-        writer = catalog.write_changes(joined.select("left_id", "right_name", "_row_kind"), "named")
-        writer = writer.option("checkpointLocation", f"{FOLDER}/checkpoint").trigger(availableNow=True)
-        writer.start().awaitTermination()
+        writer = catalog.write_changes(joined, "named").option("checkpointLocation", f"{FOLDER}/checkpoint")
+        writer.trigger(availableNow=True).start().awaitTermination()
         print(name, row, "=>", catalog.table("named").snapshot().scan().to_pylist())
 
 
