@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from deltajoin.row_codes import Ints, codes_of_keys, codes_of_rows, key_columns
-from upsert.rowkind import ROW_KIND_COLUMN, RowKind, signs
-
-KINDS: Final = pa.array([kind.value for kind in RowKind])
-"""The kinds as an Arrow array, where a small number stands for each."""
+from upsert.rowkind import ROW_KIND_COLUMN, signs
 
 Signs = npt.NDArray[np.int8]
 

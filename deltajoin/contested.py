@@ -18,10 +18,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltajoin.changes import KINDS, Changes, shared_key_codes, weights
+from deltajoin.changes import Changes, shared_key_codes, weights
 from deltajoin.key_chunks import KeyChunks
 from deltajoin.pairs import equal_pairs
 from deltajoin.row_codes import Ints, codes_of_rows, first_of_each
+from upsert.rowkind import every_kind
 
 SignedPairs = tuple[pa.Table, pa.Table, pa.Array]
 """As many rows of A and of B, and the kinds of the pairs."""
@@ -62,7 +63,7 @@ class _Weighed(NamedTuple):
     """The distinct rows of one side under some keys.
 
     ``rows.take(first)`` are the rows; ``key`` is the key of each, ``change`` its weight in the changes,
-    ``present`` how often it is in the snapshot, ``kind`` the position in ``KINDS`` of its change.
+    ``present`` how often it is in the snapshot, ``kind`` the position in ``every_kind()`` of its change.
     """
 
     rows: pa.Table
@@ -80,7 +81,7 @@ def _weigh(changes: Changes, keys: Ints, found: pa.Table, found_keys: Ints) -> _
     changed, present = codes[: len(keys)], codes[len(keys) :]
     first = first_of_each(codes)
     kind = np.zeros(len(first), np.int64)
-    kind[changed] = pc.index_in(changes.kinds, KINDS).to_numpy()
+    kind[changed] = pc.index_in(changes.kinds, every_kind()).to_numpy()
     return _Weighed(
         rows=rows,
         first=first,
@@ -109,4 +110,4 @@ def _repeated(a: _Weighed, b: _Weighed, i: Ints, j: Ints, output_rows: int) -> I
         # Where A's row did not change with the pair's sign, B's did, and drove the pair.
         kinds = np.where(a.change[of_a] * weight[chosen] > 0, a.kind[of_a], b.kind[of_b])
         left, right = a.rows.take(pa.array(a.first[of_a])), b.rows.take(pa.array(b.first[of_b]))
-        yield left, right, KINDS.take(pa.array(kinds))
+        yield left, right, every_kind().take(pa.array(kinds))

@@ -30,7 +30,7 @@ from deltajoin.bundles import (
     have_values,
     keys_of,
 )
-from deltajoin.changes import KINDS, Changes
+from deltajoin.changes import Changes
 from deltajoin.expressions import Condition
 from deltajoin.key_chunks import KeyChunks
 from deltajoin.pairs import equal_pairs
@@ -50,6 +50,7 @@ from deltajoin.plans import (
 )
 from deltajoin.row_codes import Ints, codes_of_keys
 from upsert.errors import ChangelogError
+from upsert.rowkind import every_kind
 
 Match = Callable[[Sequence[str], pa.Table, Sequence[str]], tuple[Ints, pa.Table]]
 """A lookup in one table at a pinned version: columns, distinct keys of them (no NULL), columns to bring ->
@@ -283,8 +284,8 @@ class _Chunk:
 
 
 def kinds_of(changes: Changes) -> Kinds:
-    """Kinds of changes as positions in ``KINDS``."""
-    kinds: Kinds = pc.index_in(changes.kinds, KINDS).to_numpy().astype(np.int8)
+    """Kinds of changes as positions in ``every_kind()``."""
+    kinds: Kinds = pc.index_in(changes.kinds, every_kind()).to_numpy().astype(np.int8)
     return kinds
 
 

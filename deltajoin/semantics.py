@@ -26,7 +26,7 @@ import pyarrow as pa
 from deltajoin import two_tables
 from deltajoin.bundles import Bundle, Marks, have_values
 from deltajoin.cancel import net
-from deltajoin.changes import KINDS, Changes
+from deltajoin.changes import Changes
 from deltajoin.deltas import Match, World
 from deltajoin.key_chunks import KeyChunks
 from deltajoin.marks import ChangedKeys, contested_keys, opposes
@@ -36,7 +36,7 @@ from deltajoin.row_codes import Ints, codes_of_keys, dense, key_columns
 from deltajoin.shards import Split
 from deltajoin.spec import DeltaJoinSpec, output_name, present_name
 from deltajoin.tree import Node, Outer, flattened, nodes
-from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.rowkind import ROW_KIND_COLUMN, every_kind
 from upsert.store.hashing import one_array
 
 __all__ = ["OUTPUT_ROWS", "Join", "Match", "evaluate", "output_schema"]
@@ -247,5 +247,5 @@ def batches(join: Join, rows: Bundle, output_rows: int) -> Iterator[pa.RecordBat
             for column in some.parts[table].rows.take(some.parts[table].positions).columns
         ]
         flags = [pa.array(some.parts[table].at >= 0) for table in join.present]
-        kinds = KINDS.take(pa.array(some.kinds))
+        kinds = every_kind().take(pa.array(some.kinds))
         yield pa.RecordBatch.from_arrays([*columns, *flags, kinds], schema=join.output)

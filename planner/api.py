@@ -82,7 +82,7 @@ def explain(df: DataFrame, *, sink_key: Sequence[str] | None = None, **options: 
     >>> clicks = catalog.read_changes(spark, "clicks")
     >>> (join,) = explain(clicks.alias("a").join(clicks.alias("b"), "page")).joins
     >>> join.form, join.remedy
-    ('refused', 'add INDEX (page) to clicks')
+    ('regular', 'add INDEX (page) to clicks')
     """
     settings, _, trace = _optimized(df, options, sink_key)
     return explanation_of(trace, settings, settings.sink_key)

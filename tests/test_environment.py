@@ -33,6 +33,7 @@ def test_session_is_small_and_in_utc(spark: SparkSession) -> None:
     assert spark.range(3).count() == 3
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_workers_of_a_local_cluster_find_the_packages(tmp_path: Path) -> None:
     """Executors are processes of their own, which inherit nothing of the driver's import path."""

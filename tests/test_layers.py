@@ -1,6 +1,8 @@
 """Imports only point down, and each third party has one door."""
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,3 +84,12 @@ def test_pure_files_know_no_spark_and_no_processes() -> None:
 
 def test_every_module_says_what_it_is_for() -> None:
     assert [source for source in SOURCES if not ast.get_docstring(tree(source))] == []
+
+
+def test_looking_a_format_up_loads_no_pandas() -> None:
+    """Spark starts a process for each such question, and pandas is half of what that would load."""
+    code = (
+        "import sys, upsert.managed.datasource, upsert.kafka.datasource, deltajoin.source;"
+        "sys.exit('pandas' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -55,6 +55,7 @@ def test_the_pipeline_runs_and_its_topic_and_table_agree(
     assert last_round == ["7", "0", "0", "1800"]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_the_joined_rows_are_those_of_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = executed("joins_side_by_side", tmp_path, monkeypatch)

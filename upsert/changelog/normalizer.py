@@ -23,7 +23,7 @@ from upsert.changelog.line import Encounters, Flags, Ints, Keyed, Line, encounte
 from upsert.changelog.rules import DELETED_COLUMN, Expiry, Rules
 from upsert.changelog.transitions import TRANSITIONS
 from upsert.errors import SchemaError
-from upsert.rowkind import ROW_KIND_COLUMN, RowKind, signs
+from upsert.rowkind import ROW_KIND_COLUMN, RowKind, every_kind, signs
 from upsert.store.hashing import is_null, one_array
 from upsert.store.merge import gather
 from upsert.store.row_keys import order_by
@@ -33,7 +33,6 @@ __all__ = ["Expiry", "KeyGroups", "Normalized", "Rules", "fold", "group_by_key",
 Kinds = npt.NDArray[np.int8]
 
 _KIND_FIELD: Final = pa.field(ROW_KIND_COLUMN, pa.string(), nullable=False)
-_KINDS: Final = pa.array([kind.value for kind in RowKind])
 _CODES: Final = {kind: code for code, kind in enumerate(RowKind)}
 _IS_POSITIVE: Final = np.array([kind.sign > 0 for kind in RowKind])
 _EMITTED: Final = [TRANSITIONS[was, comes] for was in (False, True) for comes in (False, True)]
@@ -239,4 +238,4 @@ def with_kinds(rows: pa.Table, is_value: Flags) -> pa.Table:
 
 
 def _with_codes(rows: pa.Table, codes: Kinds) -> pa.Table:
-    return rows.append_column(_KIND_FIELD, _KINDS.take(pa.array(codes)))
+    return rows.append_column(_KIND_FIELD, every_kind().take(pa.array(codes)))

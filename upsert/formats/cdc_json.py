@@ -18,13 +18,11 @@ from upsert import types
 from upsert.errors import ConfigurationError
 from upsert.formats.base import BadMessage, Decoded, FormatContext, Side
 from upsert.formats.json_values import check_types
-from upsert.rowkind import RowKind, signs
+from upsert.rowkind import every_kind, signs
 
 Mask = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.int64]
 
-KINDS: Final = pa.array([kind.value for kind in RowKind])
-"""Texts of the kinds; the codes below are places in it."""
 
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = range(4)
 
@@ -103,7 +101,7 @@ class Envelopes:
             (positions == np.arange(len(positions))).all()
         )
         bad = () if ignore_errors else self.bad
-        return Decoded(rows, None if is_one_each else positions, KINDS.take(pa.array(kinds)), bad)
+        return Decoded(rows, None if is_one_each else positions, every_kind().take(pa.array(kinds)), bad)
 
 
 def timestamps(millis: pa.Array) -> tuple[pa.Array, Mask]:

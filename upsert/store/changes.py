@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from upsert import types
 from upsert.errors import ConfigurationError
-from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.rowkind import ROW_KIND_COLUMN, RowKind, every_kind
 from upsert.store.change_files import ChangeFiles, VersionedTable, change_files
 from upsert.store.data_file import DataFile, FileEntry
 from upsert.store.hashing import is_null, one_array
@@ -34,7 +34,6 @@ Positions = npt.NDArray[np.int64]
 Limits = tuple[int, int]
 """Smallest and largest hash of a range of keys, both inside."""
 
-_KINDS: Final = pa.array([kind.value for kind in RowKind])
 _INSERT, _BEFORE, _AFTER, _DELETE = range(len(RowKind))
 _KIND_FIELD: Final = pa.field(ROW_KIND_COLUMN, pa.string(), nullable=False)
 
@@ -254,7 +253,7 @@ def _repeated(rows: pa.Table, names: list[str], *, is_load: bool) -> pa.Table:
 
 def _with_kinds(rows: pa.Table, kinds: int | Positions) -> pa.Table:
     if isinstance(kinds, int):
-        column = pa.repeat(_KINDS[kinds], rows.num_rows)
+        column = pa.repeat(every_kind()[kinds], rows.num_rows)
     else:
-        column = _KINDS.take(pa.array(kinds, pa.int64()))
+        column = every_kind().take(pa.array(kinds, pa.int64()))
     return rows.append_column(_KIND_FIELD, column)

@@ -51,9 +51,8 @@ def killed_run(warehouse: Path, checkpoint: Path, point: str, batch: int) -> Non
     assert not (checkpoint / "commits" / str(batch)).exists()
 
 
-@pytest.mark.parametrize(
-    "points", [["after-publish"], pytest.param(["staged", "after-publish"], marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("points", [["after-publish"], ["staged", "after-publish"]])
 def test_killed_within_a_micro_batch(tmp_path: Path, points: list[str]) -> None:
     """Before the sink has committed, and after it has, but before Spark knows."""
     catalog, checkpoint = tables(tmp_path / "warehouse"), tmp_path / "checkpoint"

@@ -30,6 +30,7 @@ def processes_that_mention(text: str) -> list[str]:
     return [line for line in listing.stdout.splitlines() if text in line]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.kafka
 def test_small_demo_survives_its_crash_and_its_topics_hold_what_they_should(tmp_path: Path) -> None:
