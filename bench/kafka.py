@@ -206,11 +206,16 @@ def measured(bench: Bench, repeats: int, changes: int) -> dict[str, Any]:
     loop_rates: dict[str, list[float]] = {
         "loop: produce": [],
         "loop: consume": [],
+        "loop, untuned: produce": [],
         "loop, untuned: consume": [],
     }
     for name, ids in topics.items():
-        loops.create_topic(bench.bootstrap, name, PARTITIONS)
-        loop_rates["loop: produce"].append(loops.produce(bench.bootstrap, name, *records(ids)))
+        for loop, topic, settings in (
+            ("loop: produce", name, loops.SENDING),
+            ("loop, untuned: produce", f"untuned-{name}", {}),
+        ):
+            loops.create_topic(bench.bootstrap, topic, PARTITIONS)
+            loop_rates[loop].append(loops.produce(bench.bootstrap, topic, *records(ids), settings))
     systems: dict[str, tuple[str, Callable[[Bench, str], list[float]]]] = {
         "source: raw": ("many", source_raw),
         "source: JSON": ("many", source_json),

@@ -1,4 +1,4 @@
-"""What a user would write without this project: tuned loops over confluent-kafka, one process, one thread.
+"""What a user would write without this project: loops over confluent-kafka, one process, one thread.
 
 They are the measure of `bench.kafka`. Each prints records per second.
 """
@@ -51,9 +51,11 @@ def consume(bootstrap: str, topic: str, partitions: int, records: int, settings:
     return records / elapsed
 
 
-def produce(bootstrap: str, topic: str, keys: Sequence[bytes], values: Sequence[bytes]) -> float:
+def produce(
+    bootstrap: str, topic: str, keys: Sequence[bytes], values: Sequence[bytes], settings: dict[str, str]
+) -> float:
     """Records a second of a loop that sends records made before, and waits for the last one."""
-    producer = Producer({"bootstrap.servers": bootstrap, **SENDING})
+    producer = Producer({"bootstrap.servers": bootstrap, **settings})
     started = time.perf_counter()
     for number, (key, value) in enumerate(zip(keys, values, strict=True)):
         while True:
