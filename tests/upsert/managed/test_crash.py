@@ -37,6 +37,7 @@ def change(source: Table, number: int) -> None:
     source.write(pa.table({"id": keys, "v": [number] * len(keys), "_row_kind": kinds}))
 
 
+@pytest.mark.long
 def test_killed_between_any_two_steps_of_a_micro_batch(source: Table, sink: Table, tmp_path: Path) -> None:
     """Killed in the first load, in the middle of a commit, and within a publication."""
     checkpoint = tmp_path / "checkpoint"
