@@ -7,15 +7,19 @@ What comes out of a shuffle or a state store is parsed and checked like any othe
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from upsert.errors import BrokenPayloadError
 
 BLOB_BYTES: Final = 4 << 20
 """Bytes of a blob about: the JVM allocates each one whole, so a few large ones exhaust its direct memory."""
+
+_PACK_BYTES: Final = 32 << 20
 
 _ABOUT: Final = b"upsert"
 
@@ -61,3 +65,36 @@ def from_blob(blob: bytes | pa.Buffer) -> tuple[pa.Table, dict[str, Any]]:
             f"bytes that are none ({cause}); run the micro-batch again"
         ) from cause
     return rows.replace_schema_metadata(None), about
+
+
+def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Batches put together, in order: the more rows a table has, the fewer blobs it takes."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        waiting.append(batch)
+        size += batch.nbytes
+        if size >= _PACK_BYTES:
+            yield pa.Table.from_batches(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def by_number(rows: pa.Table, numbers: npt.NDArray[np.integer], count: int) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of each number that has any, in their order.
+
+    Args:
+        rows: any rows.
+        numbers: the number of each row, a bucket or shard, below ``count``.
+        count: how many numbers there are.
+
+    >>> [(n, part.to_pydict()) for n, part in by_number(pa.table({"k": [5, 6, 7]}), np.array([2, 0, 2]), 3)]
+    [(0, {'k': [6]}), (2, {'k': [5, 7]})]
+    """
+    ordered = rows.combine_chunks().take(pa.array(np.argsort(numbers, kind="stable")))
+    start = 0
+    for number, size in enumerate(np.bincount(numbers, minlength=count).tolist()):
+        if size:
+            yield number, ordered.slice(start, size)
+        start += size

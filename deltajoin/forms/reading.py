@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from math import gcd
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from deltajoin.changes import Changes, consolidated
 from deltajoin.step import JoinStep
 from deltajoin.tables import JoinedTables
+from upsert.blobs import by_number
 from upsert.store.filters import parse_where
 from upsert.store.version import step_between
 
@@ -76,12 +76,7 @@ def by_shard(rows: pa.Table, tables: JoinedTables, table: int, shards: int) -> I
     if shard is None:
         yield from ((number, rows) for number in range(tables.split.count(shards)))
         return
-    ordered = rows.take(pa.array(np.argsort(shard, kind="stable")))
-    start = 0
-    for number, count in enumerate(np.bincount(shard, minlength=shards).tolist()):
-        if count:
-            yield number, ordered.slice(start, count)
-        start += count
+    yield from by_number(rows, shard, shards)
 
 
 def net_changes(tables: JoinedTables, table: int, parts: list[pa.Table]) -> Changes:

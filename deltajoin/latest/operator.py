@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
@@ -33,18 +32,18 @@ from deltajoin.lookup.batch import Lookups, open_lookups
 from deltajoin.lookup.cache import RowCache
 from deltajoin.lookup.epoch import EpochCaches, caches_of
 from deltajoin.lookup_metrics import OBSERVED
-from upsert.blobs import from_blob, to_blobs
+from upsert.blobs import by_number, from_blob, gathered, to_blobs
 from upsert.changelog.bucket_ids import bucket_ids
 from upsert.errors import BrokenPayloadError
 from upsert.managed.spark_schema import spark_schema
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import TableSchema
 from upsert.store.hashing import bucket_of, hash_columns, one_array
+from upsert.streaming_query import task_number
 from upsert.update_mode import UPSERTS_MARK, UpsertKey
 
 _BLOB: Final = "blob"
 _PACKED: Final = f"shard INT, {_BLOB} BINARY"
-_PACK_BYTES: Final = 32 << 20
 _ROWS_PER_BATCH: Final = 100_000
 _RETRY_MS: Final = 10_000
 
@@ -102,9 +101,9 @@ class Pack:
         """Blobs with the number of their shard."""
         ids = bucket_ids(self.shards)
         number = 0
-        for rows in _gathered(batches):
+        for rows in gathered(batches):
             for shard, own in self._by_shard(self._changes(rows)):
-                for blob in to_blobs(own, {"side": self.side, "task": _task(), "number": number}):
+                for blob in to_blobs(own, {"side": self.side, "task": task_number(), "number": number}):
                     number += 1
                     shard_id = pa.array([ids[shard]], pa.int32())
                     yield pa.record_batch({"shard": shard_id, _BLOB: pa.array([blob], pa.binary())})
@@ -117,31 +116,7 @@ class Pack:
     def _by_shard(self, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         keys = join_keys(self.join, self.side, rows)
         shard = bucket_of(hash_columns([one_array(column) for column in keys.columns]), self.shards)
-        by_shard = rows.combine_chunks().take(pa.array(np.argsort(shard, kind="stable")))
-        start = 0
-        for number, count in enumerate(np.bincount(shard, minlength=self.shards).tolist()):
-            if count:
-                yield number, by_shard.slice(start, count)
-            start += count
-
-
-def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Batches put together: the more rows, the fewer blobs."""
-    waiting: list[pa.RecordBatch] = []
-    size = 0
-    for batch in batches:
-        waiting.append(batch)
-        size += batch.nbytes
-        if size >= _PACK_BYTES:
-            yield pa.Table.from_batches(waiting)
-            waiting, size = [], 0
-    if waiting:
-        yield pa.Table.from_batches(waiting)
-
-
-def _task() -> int:
-    context = TaskContext.get()
-    return context.partitionId() if context is not None else 0
+        return by_number(rows, shard, self.shards)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
@@ -20,7 +19,7 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from upsert import types
-from upsert.blobs import BLOB_BYTES, from_blob, to_blobs
+from upsert.blobs import BLOB_BYTES, by_number, from_blob, gathered, to_blobs
 from upsert.changelog.bucket_ids import bucket_ids
 from upsert.changelog.bucket_state import Remembered, step
 from upsert.changelog.normalizer import check_not_null, with_kinds
@@ -33,14 +32,13 @@ from upsert.store import paths
 from upsert.store.hashing import bucket_of, hash_columns
 from upsert.store.layout import Layout
 from upsert.store.rows import conform
+from upsert.streaming_query import QUERY_ID, task_number
 
 NORMALIZE_MARK: Final = "upsert.normalize"
 """Metadata of the column that the stateful step puts out: names of the key columns."""
 _BLOB: Final = "blob"
 _PACKED: Final = f"bucket INT, {_BLOB} BINARY"
 _STATE: Final = "label STRING, images BINARY, position BIGINT"
-_QUERY_ID: Final = "sql.streaming.queryId"
-_PACK_BYTES: Final = 32 << 20
 _ROWS_PER_BATCH: Final = 100_000
 
 
@@ -195,9 +193,9 @@ class Pack:
         """
         ids, layout = bucket_ids(self.spec.buckets), Layout.of(self.spec.schema)
         number = 0
-        for rows in _gathered(batches):
+        for rows in gathered(batches):
             for bucket, own in self._by_bucket(layout, rows):
-                for blob in to_blobs(own, {"task": _task(), "number": number}):
+                for blob in to_blobs(own, {"task": task_number(), "number": number}):
                     number += 1
                     yield pa.record_batch({"bucket": ids[[bucket]], _BLOB: pa.array([blob], pa.binary())})
 
@@ -208,31 +206,7 @@ class Pack:
             rows = with_kinds(rows, weights > 0)
         key = [rows.column(name) for name in self.spec.rules.key]
         bucket = bucket_of(hash_columns(key), self.spec.buckets)
-        sorted_rows = rows.combine_chunks().take(pa.array(np.argsort(bucket, kind="stable")))
-        start = 0
-        for one, count in enumerate(np.bincount(bucket, minlength=self.spec.buckets).tolist()):
-            if count:
-                yield one, sorted_rows.slice(start, count)
-            start += count
-
-
-def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Batches put together: the more rows, the fewer blobs."""
-    waiting: list[pa.RecordBatch] = []
-    size = 0
-    for batch in batches:
-        waiting.append(batch)
-        size += batch.nbytes
-        if size >= _PACK_BYTES:
-            yield pa.Table.from_batches(waiting)
-            waiting, size = [], 0
-    if waiting:
-        yield pa.Table.from_batches(waiting)
-
-
-def _task() -> int:
-    context = TaskContext.get()
-    return context.partitionId() if context is not None else 0
+        return by_number(rows, bucket, self.spec.buckets)
 
 
 @dataclass(frozen=True)
@@ -265,7 +239,7 @@ class NormalizeBucket:
 
 def _query_id() -> str:
     context = TaskContext.get()
-    found = None if context is None else context.getLocalProperty(_QUERY_ID)
+    found = None if context is None else context.getLocalProperty(QUERY_ID)
     if not found:
         raise ConfigurationError("normalize must run in a streaming query, got a task without a query's id")
     return found

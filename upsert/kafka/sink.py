@@ -31,11 +31,10 @@ from upsert.kafka.sink_topics import partitions_of
 from upsert.kafka.table import KafkaTable
 from upsert.managed.spark_schema import check_fits
 from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.streaming_query import QUERY_ID
 
 LOG: Final = logging.getLogger("upsert.kafka")
 
-QUERY_ID: Final = "sql.streaming.queryId"
-"""Name of the local property of a stream's jobs that holds its id."""
 _BATCH_ID: Final = "streaming.sql.batchId"
 
 

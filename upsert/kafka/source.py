@@ -26,10 +26,10 @@ from upsert.kafka.table import KafkaTable
 from upsert.managed.spark_schema import arrow_schema
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.store.paths import table_folder
+from upsert.streaming_query import QUERY_ID
 
 BATCH_ROWS: Final = 65_536
 """Rows of an Arrow batch that goes to the JVM: large enough for speed, small beside a task's memory."""
-_QUERY_ID: Final = "sql.streaming.queryId"
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The rows of a range."""
         context = TaskContext.get()
-        query_id = None if context is None else context.getLocalProperty(_QUERY_ID)
+        query_id = None if context is None else context.getLocalProperty(QUERY_ID)
         return batches(rows_of(self._table, partition.part, self._output, query_id), self._asked)
 
     def _planning(self) -> Planner:

@@ -10,9 +10,10 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from upsert.errors import ConfigurationError
 from upsert.kafka.options import UPSERT
-from upsert.kafka.sink import QUERY_ID, declared_for_write
+from upsert.kafka.sink import declared_for_write
 from upsert.kafka.sink_distribution import Distribution, distribution_of
 from upsert.kafka.table import KafkaTable
+from upsert.streaming_query import query_of_micro_batch
 
 
 def write_upsert(df: DataFrame, table: KafkaTable | Mapping[str, str]) -> DataStreamWriter:
@@ -75,12 +76,7 @@ class WriteBatch:
         Raises:
             ConfigurationError: the call comes from no query, or its thread does not know which.
         """
-        query = rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
-        if query is None:
-            raise ConfigurationError(
-                f"{self.table}: micro-batches of write_upsert must be run by their query, in whose thread "
-                "Spark calls Python; leave PYSPARK_PIN_THREAD at its default, true"
-            )
+        query = query_of_micro_batch(rows, f"{self.table}: micro-batches of write_upsert")
         options = self.distribution.options | {"sink.micro-batch": f"{query}:{batch}"}
         writer = self.distribution.of(rows).write.format(self.distribution.format)
         writer.options(**options).mode("append").save()

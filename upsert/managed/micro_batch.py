@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from upsert.errors import ConfigurationError
-from upsert.managed.options import FORMAT, QUERY_ID
+from upsert.managed.options import FORMAT
+from upsert.streaming_query import query_of_micro_batch
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,7 @@ class WriteBatch:
         Raises:
             ConfigurationError: the call comes from no query, or its thread does not know which.
         """
-        query = rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
-        if query is None:
-            raise ConfigurationError(
-                f"{FORMAT}: micro-batches of write_changes must be run by their query, in whose thread Spark "
-                "calls Python; leave PYSPARK_PIN_THREAD at its default, true"
-            )
+        query = query_of_micro_batch(rows, f"{FORMAT}: micro-batches of write_changes")
         grouped = by_bucket(rows, self.buckets, self.bucket)
         writer = (
             grouped.write.format(FORMAT).option("path", self.path).option("micro-batch", f"{query}:{batch}")

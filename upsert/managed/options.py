@@ -12,8 +12,6 @@ from upsert.options import Option
 from upsert.store.paths import table_folder
 
 FORMAT: Final = "upsert-table"
-QUERY_ID: Final = "sql.streaming.queryId"
-"""Name of the local property of a stream's jobs that holds its id."""
 SCAN_MODES: Final = ("full", "latest", "from-snapshot", "from-timestamp")
 DEFAULT_MAX_ROWS: Final = 1_000_000
 

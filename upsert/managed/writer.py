@@ -18,9 +18,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from upsert.errors import ConfigurationError
-from upsert.managed.options import FORMAT, QUERY_ID, WriteOptions
+from upsert.managed.options import FORMAT, WriteOptions
 from upsert.managed.spark_schema import check_fits
 from upsert.store.table import StagedFiles, Table
+from upsert.streaming_query import QUERY_ID
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,44 @@
+"""Which query and which task Python code runs for, as Spark says it; needs PySpark, not a session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark import TaskContext
+
+from upsert.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+QUERY_ID: Final = "sql.streaming.queryId"
+"""Name of the local property of a stream's jobs that holds its id: the same after a restart."""
+
+
+def task_number() -> int:
+    """The number of the task that runs this code; 0 outside of tasks.
+
+    >>> task_number()
+    0
+    """
+    context = TaskContext.get()
+    return context.partitionId() if context is not None else 0
+
+
+def query_of_micro_batch(rows: DataFrame, subject: str) -> str:
+    """The id of the query whose ``foreachBatch`` has been called with ``rows``.
+
+    Args:
+        rows: the micro-batch.
+        subject: whose micro-batches they are, first words of the error.
+
+    Raises:
+        ConfigurationError: the call comes from no query, or its thread does not know which.
+    """
+    query = rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+    if query is None:
+        raise ConfigurationError(
+            f"{subject} must be run by their query, in whose thread Spark calls Python; leave "
+            "PYSPARK_PIN_THREAD at its default, true"
+        )
+    return str(query)
