@@ -187,7 +187,7 @@ class Committer:
         live = self.history.live(head)
         if gone := invariants.removed_file_that_is_not_live(live, removed):
             raise self._conflict(change, head, gone, "has already removed")
-        if there := invariants.added_file_that_is_live(live, added):
+        if there := invariants.added_file_that_is_live(live, added, removed):
             raise self._conflict(change, head, there, "has already added")
         if change.kind == "compact":
             self._check_compaction(change, head, live)

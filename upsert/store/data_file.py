@@ -27,8 +27,10 @@ from upsert.store.failpoints import reach
 from upsert.store.layout import KIND_COLUMN, Layout
 from upsert.store.lookup_index import HashIndex, build_sidecar, read_indexes, sidecar_schema
 from upsert.store.paths import Partition, data_file, index_file, make_parent, resolve, sync_folder
+from upsert.store.row_keys import key_bytes
 
 Kinds = npt.NDArray[np.int8]
+Key = bytes
 
 MAX_OPEN_FILES: Final = 2048
 """Open maps kept by a process: each is two file mappings, far below the usual limit of 65 530."""
@@ -53,6 +55,8 @@ class FileEntry:
         base: id of the snapshot that its writer began at.
         min: smallest value of each scalar column; None if there is none or it is not known.
         max: largest value, likewise.
+        first_key: key of the first row, in bytes that compare as keys do, see ``row_keys.key_bytes``.
+        last_key: key of the last row, likewise.
     """
 
     file: str
@@ -66,6 +70,21 @@ class FileEntry:
     base: int
     min: dict[str, Any] = field(repr=False)
     max: dict[str, Any] = field(repr=False)
+    first_key: Key = field(default=b"", repr=False)
+    last_key: Key = field(default=b"", repr=False)
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """Ascends from newer to older files of a bucket: level 0 by sequence, then level by level.
+
+        The sequence says nothing above level 0: a file that was merged with others there keeps the highest
+        one, whatever part of its keys that came from.
+        """
+        return self.level, 0 if self.level else -self.sequence
+
+    def overlaps(self, other: FileEntry) -> bool:
+        """Whether a key may lie in both files, by their first and last ones."""
+        return self.first_key <= other.last_key and other.first_key <= self.last_key
 
 
 def write_data_file(
@@ -117,7 +136,13 @@ def write_data_file(
         base=base,
         min=low,
         max=high,
+        first_key=_key_of_row(layout, batch, 0),
+        last_key=_key_of_row(layout, batch, batch.num_rows - 1),
     )
+
+
+def _key_of_row(layout: Layout, batch: pa.RecordBatch, row: int) -> bytes:
+    return key_bytes([batch.column(name).slice(row, 1) for name in layout.key])
 
 
 def write_run(

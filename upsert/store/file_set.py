@@ -18,9 +18,8 @@ Run = tuple[FileEntry, ...]
 class FileSet:
     """The live files of a snapshot.
 
-    ``groups`` maps (partition, bucket) to the bucket's runs, newest first. A run is newer than another if its
-    sequence is higher or, at the same sequence, its level lower: the output of a compaction keeps the highest
-    sequence of its inputs, and another file of that commit may not have taken part in it.
+    ``groups`` maps (partition, bucket) to the bucket's runs, newest first: the files of each commit that are
+    still on level 0, then each higher level. The files of a run ascend by key.
     """
 
     groups: Mapping[tuple[Partition, int], tuple[Run, ...]]
@@ -43,10 +42,7 @@ class FileSet:
         return tuple(entry for runs in self.groups.values() for run in runs for entry in run)
 
 
-def _age(entry: FileEntry) -> tuple[int, int]:
-    return -entry.sequence, entry.level
-
-
 def _runs(files: Iterable[FileEntry]) -> Iterable[Run]:
-    for _, run in groupby(sorted(files, key=_age), key=_age):
+    ordered = sorted(files, key=lambda entry: (entry.age, entry.first_key))
+    for _, run in groupby(ordered, key=lambda entry: entry.age):
         yield tuple(run)

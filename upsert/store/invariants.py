@@ -6,12 +6,13 @@ commit builds on, so together with put-if-absent they hold for the published his
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from upsert.store.data_file import FileEntry
 from upsert.store.paths import Partition
 
 Live = Mapping[str, FileEntry]
+Place = tuple[Partition, int]
 
 
 def removed_file_that_is_not_live(live: Live, removed: Collection[FileEntry]) -> FileEntry | None:
@@ -19,9 +20,12 @@ def removed_file_that_is_not_live(live: Live, removed: Collection[FileEntry]) ->
     return next((entry for entry in removed if entry.file not in live), None)
 
 
-def added_file_that_is_live(live: Live, added: Collection[FileEntry]) -> FileEntry | None:
-    """A file is added once in its life."""
-    return next((entry for entry in added if entry.file in live), None)
+def added_file_that_is_live(
+    live: Live, added: Collection[FileEntry], removed: Collection[FileEntry] = ()
+) -> FileEntry | None:
+    """A file is added once in its life, but for one that goes to another level: it is removed and added."""
+    moved = {entry.file for entry in removed}
+    return next((entry for entry in added if entry.file in live and entry.file not in moved), None)
 
 
 def added_file_of_unknown_bucket(buckets: int, added: Collection[FileEntry]) -> FileEntry | None:
@@ -37,31 +41,46 @@ def file_below_fence(fence: int, added: Collection[FileEntry]) -> FileEntry | No
 def second_run_of_level(
     live: Live, added: Sequence[FileEntry], removed: Collection[FileEntry]
 ) -> FileEntry | None:
-    """Above level 0 a level of a bucket is one sorted run: what is added must be all there is."""
-    gone = {entry.file for entry in removed}
-    places = {_place(entry) for entry in added if entry.level > 0}
-    if not places:
-        return None
-    left = (entry for name, entry in live.items() if name not in gone)
-    return next((entry for entry in left if entry.level > 0 and _place(entry) in places), None)
+    """Above level 0 a level of a bucket is one sorted run: no key lies in two of its files.
+
+    Equality of one file's last and another's first key counts as overlap: each key is stored once a run.
+    """
+    of_level = _by_place([entry for entry in added if entry.level > 0])
+    for entry in _left_in(live, of_level, removed):
+        for new in of_level[entry.partition, entry.bucket]:
+            if new.level == entry.level and new.overlaps(entry):
+                return entry
+    return None
 
 
 def run_between_inputs(
     live: Live, added: Sequence[FileEntry], removed: Collection[FileEntry]
 ) -> FileEntry | None:
-    """What is merged must be neighbours in age: a run between them would change its place in the order."""
-    ages: dict[tuple[Partition, int], list[int]] = {}
-    for entry in removed:
-        ages.setdefault((entry.partition, entry.bucket), []).append(entry.sequence)
-    if not added:
-        return None
-    gone = {entry.file for entry in removed}
-    for name, entry in live.items():
-        merged = ages.get((entry.partition, entry.bucket))
-        if merged and name not in gone and min(merged) <= entry.sequence <= max(merged):
-            return entry
+    """What is merged sinks to the level of its result and may not pass an older file with the same keys.
+
+    A file that stays above that level must be newer than every input whose keys it may hold.
+    """
+    lowest = {place: max(new.level for new in files) for place, files in _by_place(added).items()}
+    inputs = _by_place(removed)
+    for entry in _left_in(live, lowest, removed):
+        place = entry.partition, entry.bucket
+        if entry.level < lowest[place]:
+            for sunk in inputs.get(place, ()):
+                if sunk.age < entry.age and sunk.overlaps(entry):
+                    return entry
     return None
 
 
-def _place(entry: FileEntry) -> tuple[Partition, int, int]:
-    return entry.partition, entry.bucket, entry.level
+def _by_place(entries: Iterable[FileEntry]) -> dict[Place, list[FileEntry]]:
+    found: dict[Place, list[FileEntry]] = {}
+    for entry in entries:
+        found.setdefault((entry.partition, entry.bucket), []).append(entry)
+    return found
+
+
+def _left_in(live: Live, places: Collection[Place], removed: Collection[FileEntry]) -> Iterator[FileEntry]:
+    """Live files of some buckets that are not removed."""
+    gone = {entry.file for entry in removed}
+    if not places:
+        return iter(())
+    return (e for name, e in live.items() if (e.partition, e.bucket) in places and name not in gone)

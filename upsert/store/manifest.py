@@ -39,6 +39,8 @@ _PLAIN_FIELDS: Final = {
     "deletes": pa.int64(),
     "bytes": pa.int64(),
     "base": pa.int64(),
+    "first_key": pa.binary(),
+    "last_key": pa.binary(),
 }
 
 
@@ -104,13 +106,14 @@ def apply(live: dict[str, FileEntry], manifest: Manifest) -> None:
     Raises:
         CorruptTableError: it removes a file that is not live.
     """
-    for entry in manifest.added:
-        live[entry.file] = entry
+    # removals first: a file that only goes to another level is in both lists
     for entry in manifest.removed:
         if live.pop(entry.file, None) is None:
             raise CorruptTableError(
                 f"a manifest must remove live files only, got {entry.file!r}; restore the table"
             )
+    for entry in manifest.added:
+        live[entry.file] = entry
 
 
 def fold(root: str, layout: Layout, base: int, refs: Sequence[ManifestRef]) -> tuple[ManifestRef, ...]:
@@ -146,8 +149,8 @@ def combine(manifests: Iterable[Manifest]) -> Manifest:
     added: dict[str, FileEntry] = {}
     removed: list[FileEntry] = []
     for manifest in manifests:
-        added |= {entry.file: entry for entry in manifest.added}
         removed += [entry for entry in manifest.removed if added.pop(entry.file, None) is None]
+        added |= {entry.file: entry for entry in manifest.added}
     return Manifest(tuple(added.values()), tuple(removed))
 
 

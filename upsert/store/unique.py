@@ -97,7 +97,7 @@ class UniqueCheck:
             for run in runs:
                 files = [self._open(entry) for entry in run]
                 # the sequence is the entry's: an open file may have been opened before it had one
-                searched = files if run[0].sequence > self._passed else ()
+                searched = files if max(entry.sequence for entry in run) > self._passed else ()
                 for file in searched:
                     found = current_candidates(self._layout, index, file, newer, part, rows.column_names)
                     if len(found.probes):

@@ -1,5 +1,6 @@
 """Manifests: every column type in statistics, folding, and a cost that does not grow with age."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -44,6 +45,16 @@ def test_statistics_of_every_type_survive(tmp_path: Path) -> None:
     (found,) = History(table.path, table.uuid, table.layout).live(info).values()
     (written,) = staged.files
     assert (found.min, found.max) == (written.min, written.max)
+
+
+def test_a_file_that_only_goes_to_another_level_stays_live_also_when_manifests_are_folded() -> None:
+    moved = replace(entry("file", sequence=1), level=5)
+    manifests = [Manifest((entry("file", sequence=1),), ()), Manifest((moved,), (entry("file", sequence=1),))]
+    for history in (manifests, [combine(manifests)], [manifests[0], combine(manifests[1:])]):
+        live: dict[str, FileEntry] = {}
+        for one in history:
+            apply(live, one)
+        assert live == {"file": moved}
 
 
 names = st.sampled_from("abcdef")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.upsert.store.samples import KEY_VALUES, canonical
 from upsert.store import row_keys
-from upsert.store.row_keys import equal_rows, order_by
+from upsert.store.row_keys import equal_rows, key_bytes, order_by
 
 TYPES = list(KEY_VALUES)
 
@@ -95,3 +95,16 @@ def test_chunked_columns_are_ordered_as_whole_ones(type_):
     chunked = pa.chunked_array([values.slice(0, 100), values.slice(100, 0), values.slice(100)])
     assert order_by([chunked]).rows.tolist() == order_by([values]).rows.tolist()
     assert order_by([chunked, chunked]).rows.tolist() == order_by([values]).rows.tolist()
+
+
+@given(key_rows())
+def test_keys_as_bytes_compare_as_keys(case):
+    """Texts with NUL inside, negative numbers, NaN, several columns: whatever the types."""
+    types, rows = case
+    columns = columns_of(types, rows)
+    order = order_by(columns)
+    ranks = np.empty(len(rows), np.int64)
+    ranks[order.rows] = np.cumsum(order.is_first)
+    found = [key_bytes([column.slice(row, 1) for column in columns]) for row in range(len(rows))]
+    numbers = {key: number for number, key in enumerate(sorted(set(found)), 1)}
+    assert [numbers[key] for key in found] == ranks.tolist()
