@@ -8,10 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from upsert.store.hashing import normalised_floats, one_array
 from upsert.store.layout import Layout
+from upsert.store.partitions import Codes, check_reads_back, partition_codes
 from upsert.store.paths import Partition
 from upsert.store.rows import Signs
 
@@ -26,11 +25,15 @@ class Portion(NamedTuple):
 
 
 def split(layout: Layout, rows: pa.Table, weights: Signs | None) -> Iterator[Portion]:
-    """The rows of each bucket that has any; ``rows`` as ``rows.conform`` returns them."""
+    """The rows of each bucket that has any; ``rows`` as ``rows.conform`` returns them.
+
+    Raises:
+        SchemaError: a partition value has no text that reads back.
+    """
     if not rows.num_rows:
         return
     buckets = layout.buckets_of(rows)
-    columns = [_partition_codes(rows.column(name)) for name in layout.schema.partitioned_by]
+    columns = [_codes(layout, name, rows) for name in layout.schema.partitioned_by]
     groups, group_of = _groups([buckets, *(codes for codes, _ in columns)])
     if len(groups) == 1:
         yield Portion(_partition(layout, columns, groups[0]), int(groups[0][0]), rows, weights)
@@ -44,7 +47,10 @@ def split(layout: Layout, rows: pa.Table, weights: Signs | None) -> Iterator[Por
         yield Portion(_partition(layout, columns, group), int(group[0]), whole.take(pa.array(own)), signs)
 
 
-Codes = tuple[npt.NDArray[np.int64], list[str | None]]
+def _codes(layout: Layout, name: str, rows: pa.Table) -> Codes:
+    codes, texts = partition_codes(rows.column(name))
+    check_reads_back(texts, layout.schema.type_of(name), name)
+    return codes, texts
 
 
 def _groups(columns: list[npt.NDArray[np.int64]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -60,26 +66,3 @@ def _partition(layout: Layout, columns: list[Codes], group: npt.NDArray[np.int64
     names = layout.schema.partitioned_by
     values = (texts[code] for (_, texts), code in zip(columns, group[1:], strict=True))
     return tuple(zip(names, values, strict=True))
-
-
-def _partition_codes(column: pa.ChunkedArray) -> Codes:
-    """A number for each row's value, and the text of each number; equal values have one number."""
-    array = one_array(column)
-    if pa.types.is_floating(array.type):
-        mask = pc.is_null(array).to_numpy(zero_copy_only=False)
-        array = pa.array(normalised_floats(array), type=array.type, mask=mask)
-    encoded = array.dictionary_encode(null_encoding="encode")
-    codes = encoded.indices.to_numpy().astype(np.int64)
-    return codes, partition_texts(encoded.dictionary)
-
-
-def partition_texts(values: pa.Array) -> list[str | None]:
-    """The text of partition values, as folders and manifests show them; binaries as hexadecimal digits.
-
-    >>> partition_texts(pa.array([b"a/", None]))
-    ['612f', None]
-    """
-    if pa.types.is_binary(values.type):
-        return [None if value is None else value.hex() for value in values.to_pylist()]
-    texts: list[str | None] = values.cast(pa.string()).to_pylist()
-    return texts
