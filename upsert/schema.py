@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any, Self
 
 import pyarrow as pa
 
 from upsert import types
+from upsert.computed import ComputedColumn, Watermark
 from upsert.errors import CorruptTableError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 
@@ -23,6 +25,8 @@ class Column:
     Attributes:
         metadata: the metadata key that the column holds (FLIP-107), None for a physical column.
         virtual: whether a metadata column is only read, never written.
+        id: tells the column from all others that its table had or will have, whatever their names; 0 until
+            it is in a ``TableSchema``. Not compared.
     """
 
     name: str
@@ -31,6 +35,7 @@ class Column:
     comment: str | None = None
     metadata: str | None = None
     virtual: bool = False
+    id: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,8 @@ class Index:
 class TableSchema:
     """Columns of a table and which of them identify, locate and partition its rows.
 
+    ``computed`` and ``watermark`` are what reads of the table add; rows are stored without them.
+
     Without a primary key the table is a multiset: two equal rows are two rows.
     Column names are compared as written.
 
@@ -80,16 +87,20 @@ class TableSchema:
     indexes: tuple[Index, ...] = ()
     partitioned_by: tuple[str, ...] = ()
     comment: str | None = None
+    computed: tuple[ComputedColumn, ...] = ()
+    watermark: Watermark | None = None
     _types: dict[str, pa.DataType] = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:
-        """Make key columns NOT NULL and types canonical, then check."""
+        """Make key columns NOT NULL and types canonical, number new columns, then check."""
         key = set(self.primary_key)
+        unused = count(max((c.id for c in self.columns), default=0) + 1)
         columns = tuple(
             replace(
                 c,
                 type=types.canonical(c.type, f"column {c.name!r}"),
                 nullable=c.nullable and c.name not in key,
+                id=c.id or next(unused),
             )
             for c in self.columns
         )
@@ -104,6 +115,8 @@ class TableSchema:
             raise SchemaError("a table needs at least one column that is no METADATA column")
         if repeated := _repeated(c.name for c in self.columns):
             raise SchemaError(f"column {repeated!r} is declared twice")
+        if repeated := _repeated(str(c.id) for c in self.columns):
+            raise SchemaError(f"columns must have different ids, got {repeated} twice")
         if ROW_KIND_COLUMN in self._types:
             raise SchemaError(
                 f"column name {ROW_KIND_COLUMN!r} is reserved for the kind of a change; choose another"
@@ -121,11 +134,29 @@ class TableSchema:
                 )
         if repeated := _repeated(index.name for index in self.indexes):
             raise SchemaError(f"index {repeated!r} is declared twice; name one of them: INDEX name (columns)")
+        self._check_computed()
         missing = [c for c in self.partitioned_by if c not in self.primary_key]
         if self.primary_key and missing:
             raise SchemaError(
                 f"PRIMARY KEY must contain every partition column; it lacks {', '.join(missing)}"
             )
+
+    def _check_computed(self) -> None:
+        declared = (*self.names, *(c.name for c in self.computed))
+        if repeated := _repeated(declared):
+            raise SchemaError(f"column {repeated!r} is declared twice")
+        for column in self.computed:
+            if column.name == ROW_KIND_COLUMN:
+                raise SchemaError(
+                    f"column name {ROW_KIND_COLUMN!r} is reserved for the kind of a change; choose another"
+                )
+            for name in column.uses:
+                self.type_of(name, f"column {column.name!r} AS {column.expression}")
+        if (watermark := self.watermark) is None or watermark.column in declared[len(self.columns) :]:
+            return
+        if self.type_of(watermark.column, "WATERMARK") not in (types.TIMESTAMP, types.TIMESTAMP_NTZ):
+            found = types.sql_name(self._types[watermark.column])
+            raise SchemaError(f"WATERMARK: column {watermark.column!r} must be a TIMESTAMP, got {found}")
 
     def _check_hashable(self, what: str, names: Sequence[str]) -> None:
         for name in names:
@@ -197,13 +228,18 @@ class TableSchema:
 
     def to_json(self) -> dict[str, Any]:
         """This schema as JSON values, for the table's own files."""
-        return {
+        value = {
             "columns": [_column_to_json(c) for c in self.columns],
             "primary_key": list(self.primary_key),
             "indexes": [_index_to_json(index) for index in self.indexes],
             "partitioned_by": list(self.partitioned_by),
             "comment": self.comment,
         }
+        if self.computed:
+            value["computed"] = [column.to_json() for column in self.computed]
+        if self.watermark is not None:
+            value["watermark"] = self.watermark.to_json()
+        return value
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
@@ -221,12 +257,15 @@ class TableSchema:
                     c["comment"],
                     c.get("metadata"),
                     c.get("virtual", False),
+                    c.get("id", 0),
                 )
                 for c in map(_checked_column, value["columns"])
             )
             indexes = tuple(_index_from_json(index) for index in value["indexes"])
             key, partitions = tuple(value["primary_key"]), tuple(value["partitioned_by"])
-            return cls(columns, key, indexes, partitions, value["comment"])
+            computed = tuple(map(ComputedColumn.from_json, value.get("computed", ())))
+            watermark = Watermark.from_json(value["watermark"]) if "watermark" in value else None
+            return cls(columns, key, indexes, partitions, value["comment"], computed, watermark)
         except (KeyError, TypeError, SchemaError) as cause:
             raise CorruptTableError(f"the schema of the table cannot be read: {cause!r}") from cause
 
@@ -237,6 +276,7 @@ def _column_to_json(column: Column) -> dict[str, Any]:
         "type": types.to_json(column.type),
         "nullable": column.nullable,
         "comment": column.comment,
+        "id": column.id,
     }
     if column.metadata is not None:
         value |= {"metadata": column.metadata, "virtual": column.virtual}
@@ -270,6 +310,8 @@ def _checked_column(value: Mapping[str, Any]) -> Mapping[str, Any]:
     for key, type_ in expected.items():
         if key in value and not isinstance(value[key], type_):
             raise TypeError(f"{key} of a column is {value[key]!r}")
+    if "id" in value and (type(value["id"]) is not int or value["id"] < 0):
+        raise TypeError(f"id of a column is {value['id']!r}")
     return value
 
 

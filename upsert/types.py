@@ -67,6 +67,22 @@ def sql_name(type_: pa.DataType) -> str:
     return str(type_)
 
 
+def widens(old: pa.DataType, new: pa.DataType) -> bool:
+    """Whether every value of one scalar type is, exactly, a value of the other, wider one.
+
+    Wider integers, ``FLOAT`` to ``DOUBLE``, and decimals with more digits on either side of the point.
+
+    >>> widens(pa.int32(), pa.int64()), widens(pa.int64(), pa.float64()), widens(pa.date32(), TIMESTAMP)
+    (True, False, False)
+    """
+    if pa.types.is_integer(old) and pa.types.is_integer(new):
+        return bool(old.bit_width < new.bit_width)
+    if pa.types.is_decimal128(old) and pa.types.is_decimal128(new):
+        whole = new.precision - new.scale >= old.precision - old.scale
+        return bool(old != new and new.scale >= old.scale and whole)
+    return bool(pa.types.is_float32(old) and pa.types.is_float64(new))
+
+
 def canonical(type_: pa.DataType, of: str) -> pa.DataType:
     """The Arrow type in which a column of ``type_`` is stored: large and view variants become plain ones.
 

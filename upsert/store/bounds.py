@@ -15,20 +15,22 @@ _TEXT_LENGTH: Final = 64
 
 def bounds(
     layout: Layout, batch: pa.RecordBatch, partition: set[str]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Smallest and largest value of each scalar column of a file; None for none, or if it is not known.
+) -> tuple[dict[int, Any], dict[int, Any]]:
+    """Smallest and largest value of each scalar column of a file, by the column's field id.
+
+    None for none, or if it is not known.
 
     NaN does not count. Texts are cut, for every manifest repeats them; those of ``partition`` columns are
     not, because a lookup takes the partition's value from here.
     """
-    low: dict[str, Any] = {}
-    high: dict[str, Any] = {}
+    low: dict[int, Any] = {}
+    high: dict[int, Any] = {}
     for column in layout.schema.columns:
         if types.is_scalar(column.type):
             bounds = pc.min_max(batch.column(column.name))
             is_whole = column.name in partition
-            low[column.name] = _lower_bound(bounds["min"], is_whole)
-            high[column.name] = _upper_bound(bounds["max"], is_whole)
+            low[column.id] = _lower_bound(bounds["min"], is_whole)
+            high[column.id] = _upper_bound(bounds["max"], is_whole)
     return low, high
 
 

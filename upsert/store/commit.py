@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
@@ -23,8 +23,10 @@ from uuid import uuid4
 from upsert.errors import CommitConflictError, SnapshotExpiredError, StaleWriterError
 from upsert.store import invariants, paths
 from upsert.store.data_file import FileEntry
+from upsert.store.definition import why_unreadable
 from upsert.store.failpoints import reach
 from upsert.store.history import History
+from upsert.store.layout import Layout
 from upsert.store.manifest import fold, write_manifest
 from upsert.store.publication import put_if_absent
 from upsert.store.snapshot_info import Kind, ManifestRef, SnapshotInfo
@@ -46,6 +48,7 @@ class Change:
     tracked: bool = True
     oldest: int | None = None
     fence: int | None = None
+    definition: int | None = None
 
     @property
     def changes_rows(self) -> bool:
@@ -88,9 +91,13 @@ class Committer:
     ) -> None:
         self.history = history
         self.root = history.root
-        self.layout = history.layout
         self.around = around
         self.give_up_after_s = give_up_after_s
+
+    @property
+    def layout(self) -> Layout:
+        """Physical form of the table as of the last look at its latest snapshot."""
+        return self.history.layout
 
     def commit(self, propose: Propose) -> SnapshotInfo:
         """Publish what ``propose`` says; the snapshot that holds it, or the latest if it says None.
@@ -166,6 +173,7 @@ class Committer:
             files=head.files + len(change.added) - len(change.removed),
             rows=head.rows + added_rows - sum(entry.rows for entry in change.removed),
             delta_rows=added_rows,
+            definition=head.definition if change.definition is None else change.definition,
         )
 
     def _check(self, change: Change, head: SnapshotInfo) -> None:
@@ -184,6 +192,7 @@ class Committer:
             )
         if not added and not removed:
             return
+        self._check_definitions(added, head.definition if change.definition is None else change.definition)
         live = self.history.live(head)
         if gone := invariants.removed_file_that_is_not_live(live, removed):
             raise self._conflict(change, head, gone, "has already removed")
@@ -191,6 +200,21 @@ class Committer:
             raise self._conflict(change, head, there, "has already added")
         if change.kind == "compact":
             self._check_compaction(change, head, live)
+
+    def _check_definitions(self, added: Iterable[FileEntry], present: int) -> None:
+        """Refuse files that were written under a definition whose rows the present one cannot hold."""
+        for version in sorted({entry.definition for entry in added} - {present}):
+            if version > present:
+                raise CommitConflictError(
+                    f"table {self.root!r}: files must be of a definition up to version {present}, got version "
+                    f"{version}, which was not published; write the rows again"
+                )
+            old, new = self.history.definition_at(version), self.history.definition_at(present)
+            if reason := why_unreadable(old, new):
+                raise StaleWriterError(
+                    f"table {self.root!r}: rows staged under version {version} of its definition must fit "
+                    f"version {present}, but {reason}; write the rows again"
+                )
 
     def _check_compaction(self, change: Change, head: SnapshotInfo, live: Mapping[str, FileEntry]) -> None:
         clash = invariants.second_run_of_level(live, change.added, change.removed)

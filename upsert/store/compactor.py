@@ -23,12 +23,17 @@ def run(path: str) -> int:
     """
     root = paths.table_folder(path)
     table = read(root)
-    committer = Committer(History.shared(root, table.uuid, table.layout))
-    policy = compaction.policy_of(table.options)
+    history = History.shared(root, table.uuid, table.definition)
+    committer = Committer(history)
     published = 0
-    while merges := compaction.due(committer.history.files(committer.history.latest()), policy):
+    while merges := _due(history):
         published += compaction.carry_out(committer, table.uuid, merges[:1]) is not None
     return published
+
+
+def _due(history: History) -> list[compaction.Merge]:
+    files = history.files(history.latest())
+    return compaction.due(files, compaction.policy_of(history.definition.options))
 
 
 def main(arguments: Sequence[str]) -> int:

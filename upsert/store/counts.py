@@ -26,26 +26,25 @@ class CountCheck:
     def __init__(self, history: History, files: Iterable[FileEntry], retracting: frozenset[str]) -> None:
         self._history = history
         self._files = [entry for entry in files if entry.file in retracting]
-        self._passed: tuple[int, bool] | None = None
+        self._passed: int | None = None
 
-    def check(self, head: SnapshotInfo, *, overwrite: bool) -> None:
-        """Refuse the files if they would make a count negative on ``head``.
+    def check(self, head: SnapshotInfo, left: FileSet) -> None:
+        """Refuse the files if they would make a count negative beside what the commit leaves of ``head``.
 
         Raises:
             ChangelogError: they would; the message shows the row.
         """
-        if not self._files or self._passed == (head.data_version, overwrite):
+        if self._passed == head.data_version:
             return
-        live = FileSet({}) if overwrite else self._history.files(head)
         for entry in self._files:
-            self._check_file(entry, live)
-        self._passed = (head.data_version, overwrite)
+            self._check_file(entry, left)
+        self._passed = head.data_version
 
     def _check_file(self, entry: FileEntry, live: FileSet) -> None:
-        batch = DataFile.open(self._history.root, self._history.layout, entry).batch
-        counts = one_array(batch.column(COUNT_COLUMN)).to_numpy()
+        table = DataFile.open(self._history.root, self._history.layout, entry).table
+        counts = one_array(table.column(COUNT_COLUMN)).to_numpy()
         lowered = np.flatnonzero(counts < 0)
-        rows = pa.Table.from_batches([batch]).take(pa.array(lowered))
+        rows = table.take(pa.array(lowered))
         there = np.zeros(len(lowered), np.int64)
         for run in live.groups.get((entry.partition, entry.bucket), ()):
             for file in run:
@@ -56,13 +55,11 @@ class CountCheck:
         """The count of each row in one live file; 0 where it is not."""
         file = DataFile.open(self._history.root, self._history.layout, entry)
         hits = search(file.index("pk"), self._history.layout.key_hashes(rows))
-        found = file.batch.column(ROW_HASH_COLUMN).take(pa.array(hits.rows))
+        found = file.column(ROW_HASH_COLUMN).take(pa.array(hits.rows))
         wanted = one_array(rows.column(ROW_HASH_COLUMN)).take(pa.array(hits.probes))
         is_same = np.array([one == other for one, other in zip(_raw(found), _raw(wanted), strict=True)], bool)
         counts = np.zeros(rows.num_rows, np.int64)
-        counts[hits.probes[is_same]] = one_array(file.batch.column(COUNT_COLUMN)).to_numpy()[
-            hits.rows[is_same]
-        ]
+        counts[hits.probes[is_same]] = file.column(COUNT_COLUMN).to_numpy()[hits.rows[is_same]]
         return counts
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
@@ -25,8 +25,9 @@ from upsert.errors import CorruptTableError
 from upsert.store.bounds import bounds
 from upsert.store.failpoints import reach
 from upsert.store.layout import KIND_COLUMN, Layout
-from upsert.store.lookup_index import HashIndex, build_sidecar, read_indexes, sidecar_schema
+from upsert.store.lookup_index import HashIndex, build_index, build_sidecar, read_indexes, sidecar_schema
 from upsert.store.paths import Partition, data_file, index_file, make_parent, resolve, sync_folder
+from upsert.store.projection import Projection, with_ids
 from upsert.store.row_keys import key_bytes
 
 Kinds = npt.NDArray[np.int8]
@@ -53,10 +54,11 @@ class FileEntry:
         deletes: number of deletions.
         bytes: size of the data file.
         base: id of the snapshot that its writer began at.
-        min: smallest value of each scalar column; None if there is none or it is not known.
+        min: smallest value of each scalar column by its field id; None if there is none or it is not known.
         max: largest value, likewise.
         first_key: key of the first row, in bytes that compare as keys do, see ``row_keys.key_bytes``.
         last_key: key of the last row, likewise.
+        definition: version of the table's definition that it was written under.
     """
 
     file: str
@@ -68,10 +70,11 @@ class FileEntry:
     deletes: int
     bytes: int
     base: int
-    min: dict[str, Any] = field(repr=False)
-    max: dict[str, Any] = field(repr=False)
+    min: dict[int, Any] = field(repr=False)
+    max: dict[int, Any] = field(repr=False)
     first_key: Key = field(default=b"", repr=False)
     last_key: Key = field(default=b"", repr=False)
+    definition: int = 0
 
     @property
     def age(self) -> tuple[int, int]:
@@ -138,6 +141,7 @@ def write_data_file(
         max=high,
         first_key=_key_of_row(layout, batch, 0),
         last_key=_key_of_row(layout, batch, batch.num_rows - 1),
+        definition=layout.version,
     )
 
 
@@ -191,17 +195,24 @@ class DataFile:
 
     Attributes:
         entry: what the manifest says about it.
-        batch: the stored columns, without ``_kind``.
+        rows: number of rows.
         kinds: 0 or 1 for each row, None if the file has no deletion.
     """
 
     def __init__(
-        self, entry: FileEntry, batch: pa.RecordBatch, kinds: Kinds | None, indexes: dict[str, HashIndex]
+        self,
+        entry: FileEntry,
+        batch: pa.RecordBatch,
+        kinds: Kinds | None,
+        columns: Projection,
+        indexes: dict[str, HashIndex],
     ) -> None:
-        """Take over what ``open`` has checked."""
+        """Take over what ``open`` has checked: rows as written, and the table's columns made of them."""
         self.entry = entry
-        self.batch = batch
+        self.rows = batch.num_rows
         self.kinds = kinds
+        self._batch = batch
+        self._columns = columns
         self._indexes = indexes
 
     @classmethod
@@ -211,23 +222,45 @@ class DataFile:
         Raises:
             CorruptTableError: the file or its sidecar is missing, damaged, or not what the entry says.
         """
-        return _OPEN.get(resolve(os.fspath(root), entry.file), lambda path: cls._map(path, layout, entry))
+        return _OPEN.get(
+            resolve(os.fspath(root), entry.file), layout.version, lambda path: cls._map(path, layout, entry)
+        )
 
     @classmethod
     def _map(cls, path: str, layout: Layout, entry: FileEntry) -> Self:
-        expected = layout.stored
-        if entry.deletes:
-            expected = expected.append(pa.field(KIND_COLUMN, pa.int8()))
-        batch = _map_batch(path, expected, entry.rows, entry.bytes)
+        if entry.definition == layout.version:
+            expected = layout.stored
+            if entry.deletes:
+                expected = expected.append(pa.field(KIND_COLUMN, pa.int8()))
+            batch = _map_batch(path, expected, entry.rows, entry.bytes)
+            columns = Projection.same(layout)
+        else:
+            batch = _map_batch(path, None, entry.rows, entry.bytes)
+            columns = Projection.of(batch.schema, layout, f"data file {path!r}")
         sidecar = _map_batch(index_file(path), sidecar_schema(layout), entry.rows, None)
         kinds = batch.column(KIND_COLUMN).to_numpy() if entry.deletes else None
-        stored = batch.select(layout.stored.names)
-        return cls(entry, stored, kinds, read_indexes(layout, sidecar))
+        indexes = read_indexes(layout, sidecar)
+        for index in layout.indexes:
+            if columns.converts(index.columns):
+                indexes[index.name] = build_index(columns.apply(batch, index.columns), index.columns)
+        return cls(entry, batch, kinds, columns, indexes)
+
+    def select(self, names: Sequence[str]) -> pa.RecordBatch:
+        """Some of the table's stored columns, in this order; no copy of what was stored as it is today."""
+        return self._columns.apply(self._batch, names)
+
+    def take(self, names: Sequence[str], rows: npt.NDArray[np.integer[Any]]) -> pa.RecordBatch:
+        """Some stored columns of some rows, given by their numbers."""
+        return self._columns.take(self._batch, names, pa.array(rows))
+
+    def column(self, name: str) -> pa.Array:
+        """One of the table's stored columns."""
+        return self.select([name]).column(0)
 
     @property
     def table(self) -> pa.Table:
         """The stored columns as a table."""
-        return pa.Table.from_batches([self.batch])
+        return pa.Table.from_batches([self.select(self._columns.names)])
 
     def index(self, name: str) -> HashIndex:
         """The sorted hashes and row numbers of a lookup index."""
@@ -235,21 +268,24 @@ class DataFile:
 
 
 class _OpenFiles:
-    """Open files by absolute path: least recently used ones are dropped, threads may share it."""
+    """Open files by absolute path and version of the table's definition that they are read as.
+
+    Least recently used ones are dropped; threads may share it.
+    """
 
     def __init__(self, max_files: int) -> None:
-        self._files: LRUCache[str, DataFile] = LRUCache(max_files)
+        self._files: LRUCache[tuple[str, int], DataFile] = LRUCache(max_files)
         self._lock = threading.Lock()
 
-    def get(self, path: str, open_file: Callable[[str], DataFile]) -> DataFile:
+    def get(self, path: str, version: int, open_file: Callable[[str], DataFile]) -> DataFile:
         path = os.path.abspath(path)
         with self._lock:
-            file = self._files.get(path)
+            file = self._files.get((path, version))
         if file is None:
             # two threads may map the same file at once: harmless, and no reader waits for another's disk
             file = open_file(path)
             with self._lock:
-                self._files[path] = file
+                self._files[path, version] = file
         return file
 
     def clear(self) -> None:
@@ -273,14 +309,15 @@ def forget_open_files() -> None:
 def _one_batch(layout: Layout, rows: pa.Table, kinds: Kinds | None) -> pa.RecordBatch:
     columns = [rows.column(name) for name in layout.stored.names]
     # no cast: Arrow refuses to cast a NULL struct with NOT NULL fields, even to its own type
-    batches = pa.Table.from_arrays(columns, schema=layout.stored).combine_chunks().to_batches()
+    stored = with_ids(layout)
+    batches = pa.Table.from_arrays(columns, schema=stored).combine_chunks().to_batches()
     if len(batches) != 1:
         raise ValueError(f"a data file must hold one batch of at least one row, got {len(batches)} batches")
     batch: pa.RecordBatch = batches[0]
     if kinds is None or not kinds.any():
         return batch
     arrays = [*batch.columns, pa.array(kinds, pa.int8())]
-    return pa.record_batch(arrays, schema=layout.stored.append(pa.field(KIND_COLUMN, pa.int8())))
+    return pa.record_batch(arrays, schema=stored.append(pa.field(KIND_COLUMN, pa.int8())))
 
 
 def _write_batch(path: str, batch: pa.RecordBatch) -> None:
@@ -291,13 +328,13 @@ def _write_batch(path: str, batch: pa.RecordBatch) -> None:
         os.fsync(out.fileno())
 
 
-def _map_batch(path: str, expected: pa.Schema, rows: int, size: int | None) -> pa.RecordBatch:
+def _map_batch(path: str, expected: pa.Schema | None, rows: int, size: int | None) -> pa.RecordBatch:
     try:
         found = os.stat(path).st_size
         if size is not None and found != size:
             raise _damaged(path, f"{size} bytes", f"{found} bytes")
         reader = pa.ipc.open_file(pa.memory_map(path))
-        if reader.schema != expected:
+        if expected is not None and reader.schema != expected:
             raise _damaged(path, f"columns {', '.join(expected.names)}", ", ".join(reader.schema.names))
         if reader.num_record_batches != 1:
             raise _damaged(path, "one record batch", str(reader.num_record_batches))

@@ -206,8 +206,8 @@ def _within(low: pa.Array, high: pa.Array, smallest: pa.Scalar, largest: pa.Scal
 
 
 def _may_hold(predicate: Predicate, entries: Sequence[FileEntry], schema: TableSchema) -> Mask:
-    type_ = schema.type_of(predicate.column)
-    low = pa.array([entry.min.get(predicate.column) for entry in entries], type_)
-    high = pa.array([entry.max.get(predicate.column) for entry in entries], type_)
+    column = schema.column(predicate.column)
+    low = pa.array([entry.min.get(column.id) for entry in entries], column.type)
+    high = pa.array([entry.max.get(column.id) for entry in entries], column.type)
     mask: Mask = predicate.may_hold(low, high).to_numpy(zero_copy_only=False)
     return mask

@@ -21,6 +21,7 @@ from cachetools import LRUCache
 from upsert.errors import ConfigurationError, CorruptTableError, SnapshotExpiredError, TableNotFoundError
 from upsert.store import paths, table_file
 from upsert.store.data_file import FileEntry
+from upsert.store.definition import Definition
 from upsert.store.file_set import FileSet
 from upsert.store.layout import Layout
 from upsert.store.manifest import Manifest, apply, read_manifest
@@ -36,12 +37,17 @@ _MAX_STEPS: Final = 256
 
 
 class History:
-    """The snapshots of the table in folder ``root``; threads may share it."""
+    """The snapshots of the table in folder ``root``; threads may share it.
 
-    def __init__(self, root: str, uuid: str, layout: Layout) -> None:
+    Attributes:
+        definition: what the table is, as of the last look at its latest snapshot in this process.
+    """
+
+    def __init__(self, root: str, uuid: str, first: Definition) -> None:
         self.root = root
         self.uuid = uuid
-        self.layout = layout
+        self.definition = first
+        self._definitions = {first.version: first}
         self._checked: tuple[int, int] | None = None
         self._known: tuple[int, bytes] | None = None
         self._infos: LRUCache[int, SnapshotInfo] = LRUCache(_MAX_INFOS)
@@ -50,20 +56,43 @@ class History:
         self._lock = threading.Lock()
 
     @classmethod
-    def shared(cls, root: str, uuid: str, layout: Layout) -> History:
+    def shared(cls, root: str, uuid: str, first: Definition) -> History:
         """The process-wide history of a table; a table made anew in the same folder has another uuid."""
         with _shared_lock:
             if (root, uuid) not in _shared:
-                _shared[root, uuid] = cls(root, uuid, layout)
+                _shared[root, uuid] = cls(root, uuid, first)
             return _shared[root, uuid]
+
+    @property
+    def layout(self) -> Layout:
+        """The physical form that ``definition`` means."""
+        return self.definition.layout
+
+    def definition_at(self, version: int) -> Definition:
+        """One version of the table's definition; read once in the life of a process.
+
+        Raises:
+            CorruptTableError: its file is missing or damaged.
+        """
+        if version not in self._definitions:
+            self._definitions[version] = table_file.read_definition(self.root, self.uuid, version)
+        return self._definitions[version]
 
     def latest(self) -> SnapshotInfo:
         """The latest snapshot at this moment; ``EMPTY`` before the first commit.
 
+        From here on ``definition`` is the one that it names.
+
         Raises:
             TableNotFoundError: the table is gone, or another one lies in its folder.
-            CorruptTableError: the latest snapshot cannot be read.
+            CorruptTableError: the latest snapshot, or the definition that it names, cannot be read.
         """
+        info = self._latest()
+        if info.definition > self.definition.version:
+            self.definition = self.definition_at(info.definition)
+        return info
+
+    def _latest(self) -> SnapshotInfo:
         self._check_identity()
         while True:
             newest = self._latest_id()

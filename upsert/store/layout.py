@@ -17,6 +17,7 @@ import pyarrow as pa
 from upsert.errors import SchemaError
 from upsert.schema import Index, TableSchema
 from upsert.store.hashing import Hashes, bucket_of, hash_columns
+from upsert.store.merge_rules import MergeRules
 
 KIND_COLUMN: Final = "_kind"
 """Column of a data file with deletions: 0 = the row is there, 1 = the key is deleted."""
@@ -55,6 +56,8 @@ class Layout:
         stored: Arrow schema of a data file without ``_kind``; all columns may be NULL there, for a deletion
             need not carry more than its key.
         indexes: the lookup indexes that every data file has, the one of ``key`` first.
+        version: version of the table's definition whose form this is.
+        merge: how rows of one key become one.
 
     >>> schema = TableSchema.of({"a": pa.int64(), "b": pa.string()}, primary_key=["a", "b"])
     >>> layout = Layout.of(schema, buckets=2)
@@ -69,6 +72,8 @@ class Layout:
     is_counted: bool
     stored: pa.Schema
     indexes: tuple[LookupIndex, ...]
+    version: int = 0
+    merge: MergeRules = MergeRules()
     _by_name: dict[str, LookupIndex] = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:
@@ -76,7 +81,14 @@ class Layout:
         object.__setattr__(self, "_by_name", {index.name: index for index in self.indexes})
 
     @classmethod
-    def of(cls, schema: TableSchema, buckets: int = 1, bucket_key: tuple[str, ...] = ()) -> Self:
+    def of(
+        cls,
+        schema: TableSchema,
+        buckets: int = 1,
+        bucket_key: tuple[str, ...] = (),
+        version: int = 0,
+        merge: MergeRules = MergeRules(),
+    ) -> Self:
         """The layout of a table.
 
         Args:
@@ -84,6 +96,8 @@ class Layout:
             buckets: number of buckets, at least 1.
             bucket_key: scalar columns within the primary key, as the table's options check; empty for the
                 default: the primary key, or the whole row without one.
+            version: version of the table's definition.
+            merge: how rows of one key become one.
 
         Raises:
             SchemaError: a column has a name that the files need themselves, or holds metadata of a record.
@@ -101,6 +115,8 @@ class Layout:
             is_counted=not schema.primary_key,
             stored=pa.schema(fields),
             indexes=_indexes(schema, key),
+            version=version,
+            merge=merge,
         )
 
     def lookup_index(self, name: str) -> LookupIndex:

@@ -71,7 +71,7 @@ def matches_by_key(layout: Layout, runs: Runs, probe: Probe, needed: Sequence[st
             hits = _find(layout, file, layout.key, part)
             if not len(hits.probes):
                 continue
-            rows = file.batch.select(needed).take(pa.array(hits.rows))
+            rows = file.take(needed, hits.rows)
             same = _is_equal(layout, rows, part, hits.probes, layout.key)
             matched = pending[hits.probes] if same is None else pending[hits.probes[same]]
             kept = _alive(file, hits.rows)
@@ -154,7 +154,7 @@ def _candidates(
     alive = _alive(file, hits.rows)
     if alive is not None:
         hits = Hits(hits.probes[alive], hits.rows[alive])
-    rows = file.batch.select(needed).take(pa.array(hits.rows))
+    rows = file.take(needed, hits.rows)
     values = _at(probe, probe.columns, hits.probes)
     same = equal_rows([rows.column(name) for name in probe.columns], values)
     return _kept(hits.probes, rows, same)
@@ -171,7 +171,7 @@ def _not_in(layout: Layout, newer: DataFile, matches: Matches) -> Matches:
     hits = _find(layout, newer, layout.key, keys.take(order))
     stale = order[hits.probes]
     if not _is_direct(layout, layout.key) and len(stale):
-        there = newer.batch.select(layout.key).take(pa.array(hits.rows))
+        there = newer.take(layout.key, hits.rows)
         stale = stale[equal_rows(there.columns, _at(keys, layout.key, stale))]
     kept = np.ones(len(matches.probes), dtype=np.bool_)
     kept[stale] = False
@@ -193,7 +193,7 @@ def _find(layout: Layout, file: DataFile, key: tuple[str, ...], probe: Probe) ->
     """Rows whose key may be a probe's: exactly by an integer key, else by hash."""
     if not _is_direct(layout, key):
         return search(file.index("pk"), probe.hashes(key))
-    keys = fixed_width(file.batch.column(key[0]))
+    keys = fixed_width(file.column(key[0]))
     values = fixed_width(probe.column(key[0]))
     # the probes are sorted: those outside of the file's range need no search
     first = int(np.searchsorted(values, keys[0]))

@@ -7,6 +7,7 @@ values.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,10 +47,15 @@ def build_sidecar(layout: Layout, rows: pa.RecordBatch) -> pa.RecordBatch:
     """The sidecar of a data file with these rows."""
     arrays: list[pa.Array] = []
     for index in layout.indexes:
-        hashes = hash_columns([rows.column(name) for name in index.columns], rows.num_rows)
-        order = np.argsort(hashes)  # rows of equal hashes in any order: a third of the time of a stable sort
-        arrays += [pa.array(hashes[order]), pa.array(order.astype(np.uint32))]
+        arrays += map(pa.array, build_index(rows, index.columns))
     return pa.record_batch(arrays, schema=sidecar_schema(layout))
+
+
+def build_index(rows: pa.RecordBatch, columns: Sequence[str]) -> HashIndex:
+    """The index of some rows by these columns."""
+    hashes = hash_columns([rows.column(name) for name in columns], rows.num_rows)
+    order = np.argsort(hashes)  # rows of equal hashes in any order: a third of the time of a stable sort
+    return HashIndex(hashes[order], order.astype(np.uint32))
 
 
 def read_indexes(layout: Layout, sidecar: pa.RecordBatch) -> dict[str, HashIndex]:

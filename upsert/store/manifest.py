@@ -39,6 +39,7 @@ _PLAIN_FIELDS: Final = {
     "deletes": pa.int64(),
     "bytes": pa.int64(),
     "base": pa.int64(),
+    "definition": pa.int64(),
     "first_key": pa.binary(),
     "last_key": pa.binary(),
 }
@@ -88,7 +89,7 @@ def read_manifest(root: str, layout: Layout, ref: ManifestRef) -> Manifest:
         raise CorruptTableError(
             f"manifest {path!r} must be an Arrow IPC file, got {cause}; restore it"
         ) from cause
-    if table.schema != _schema(layout) or table.num_rows != ref.entries:
+    if not _is_manifest(table.schema) or table.num_rows != ref.entries:
         raise CorruptTableError(
             f"manifest {path!r} must have {ref.entries} entries of this table, got {table.num_rows} entries "
             f"with columns {', '.join(table.column_names)}; restore it"
@@ -155,13 +156,25 @@ def combine(manifests: Iterable[Manifest]) -> Manifest:
 
 
 def _schema(layout: Layout) -> pa.Schema:
-    scalars = [pa.field(c.name, c.type) for c in layout.schema.columns if types.is_scalar(c.type)]
+    """Arrow schema of the manifests that are written under one definition: bounds go by field id."""
+    scalars = [pa.field(str(c.id), c.type) for c in layout.schema.columns if types.is_scalar(c.type)]
     statistics = pa.struct(scalars)
     return pa.schema([*_PLAIN_FIELDS.items(), ("min", statistics), ("max", statistics)])
 
 
+def _is_manifest(found: pa.Schema) -> bool:
+    """Whether a schema is that of a manifest, written under whatever definition of the table."""
+    plain = pa.schema(list(_PLAIN_FIELDS.items()))
+    if found.names != [*plain.names, "min", "max"] or found.types[: len(plain)] != plain.types:
+        return False
+    bounds = found.types[len(plain) :]
+    return all(pa.types.is_struct(b) and all(f.name.isdecimal() for f in b) for b in bounds)
+
+
 def _row(action: str, entry: FileEntry) -> dict[str, Any]:
-    row = {name: getattr(entry, name) for name in (*_PLAIN_FIELDS, "min", "max") if name != "action"}
+    row = {name: getattr(entry, name) for name in _PLAIN_FIELDS if name != "action"}
+    row["min"] = {str(id): value for id, value in entry.min.items()}
+    row["max"] = {str(id): value for id, value in entry.max.items()}
     row["partition"] = [{"column": column, "value": value} for column, value in entry.partition]
     return {"action": action, **row}
 
@@ -169,5 +182,7 @@ def _row(action: str, entry: FileEntry) -> dict[str, Any]:
 def _entry(row: dict[str, Any], sequence: int) -> FileEntry:
     fields = {name: value for name, value in row.items() if name != "action"}
     fields["partition"] = tuple((pair["column"], pair["value"]) for pair in row["partition"])
+    for bound in ("min", "max"):
+        fields[bound] = {int(id): value for id, value in row[bound].items()}
     entry = FileEntry(**fields)
     return entry if entry.sequence else replace(entry, sequence=sequence)

@@ -3,6 +3,7 @@
 ::
 
     table.json                                             what the table is; written once
+    definition/definition-<20 digits>                      a later version of what it is; put-if-absent
     snapshot/snapshot-<20 digits>                          one published state; put-if-absent
     manifest/<20 digits base>-<uuid>.arrow                 files that one commit added and removed
     staging/<20 digits base>-<uuid>.arrow                  raw changes of a task, folded at the commit
@@ -26,6 +27,7 @@ from urllib.parse import quote, unquote, urlsplit
 from upsert.errors import ConfigurationError, CorruptTableError
 
 TABLE_FILE: Final = "table.json"
+DEFINITION_FOLDER: Final = "definition"
 SNAPSHOT_FOLDER: Final = "snapshot"
 MANIFEST_FOLDER: Final = "manifest"
 STAGING_FOLDER: Final = "staging"
@@ -84,6 +86,15 @@ def resolve(root: str, name: str) -> str:
             f"table {root!r}: a file name must stay within the table's folder, got {name!r}; restore it"
         )
     return os.path.join(root, *parts)
+
+
+def definition_file(version: int) -> str:
+    """Name of the file of one version of the table's definition, from 1 on.
+
+    >>> definition_file(7)
+    'definition/definition-00000000000000000007'
+    """
+    return f"{DEFINITION_FOLDER}/definition-{version:020d}"
 
 
 def snapshot_file(id: int) -> str:

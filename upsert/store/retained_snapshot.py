@@ -5,6 +5,7 @@ from __future__ import annotations
 from upsert.errors import CorruptTableError
 from upsert.store.data_file import DataFile, FileEntry
 from upsert.store.history import History
+from upsert.store.layout import Layout
 from upsert.store.snapshot import Snapshot
 from upsert.store.snapshot_info import SnapshotInfo
 
@@ -12,8 +13,9 @@ from upsert.store.snapshot_info import SnapshotInfo
 class RetainedSnapshot(Snapshot):
     """A snapshot of a table in which snapshots may expire, also while this one is being read."""
 
-    def __init__(self, history: History, info: SnapshotInfo) -> None:
-        super().__init__(history.root, history.layout, history.files(info), info)
+    def __init__(self, history: History, info: SnapshotInfo, layout: Layout) -> None:
+        """Of a snapshot that is or was retained, its rows in the form of ``layout``."""
+        super().__init__(history.root, layout, history.files(info), info)
         self._history = history
 
     def _open(self, entry: FileEntry) -> DataFile:

@@ -25,10 +25,12 @@ from upsert.store.lookup import (
     signed_matches,
 )
 from upsert.store.merge import SortedRows, check_counts, merge_runs, present
+from upsert.store.partitions import remaining
 from upsert.store.probe import Positions, Probe, prepare
 from upsert.store.routing import buckets_for
 from upsert.store.row_keys import order_by
 from upsert.store.snapshot_info import SnapshotInfo
+from upsert.store.staging import Place
 
 
 class Snapshot:
@@ -71,17 +73,18 @@ class Snapshot:
         columns: Sequence[str] | None = None,
         where: Where | None = None,
         *,
-        buckets: Collection[int] | None = None,
+        places: Collection[Place] | None = None,
     ) -> pa.Table:
         """All current rows, in no particular order.
 
-        Files whose bounds exclude ``where`` are not read. Columns of a bucket with a single sorted run are
-        views of the mapped file; others are merged in memory, a bucket at a time.
+        Files of partitions that have no row of which ``where`` is true, and files whose bounds exclude it,
+        are not read. Columns of a bucket with a single sorted run are views of the mapped file; others are
+        merged in memory, a bucket at a time.
 
         Args:
             columns: names of the columns to return, in this order; None for all.
             where: which rows, see ``upsert.store.filters``; None for all.
-            buckets: only rows of these buckets; None for all.
+            places: only rows of these buckets of these partitions; None for all.
 
         Raises:
             SchemaError: a column is unknown or ``where`` does not fit the table.
@@ -91,12 +94,27 @@ class Snapshot:
         selected = self._selected(columns)
         wanted = parse_where(where, self.layout.schema)
         pieces = [
-            piece
-            for (_, bucket), runs in self.files.groups.items()
-            if buckets is None or bucket in buckets
-            for piece in self._scan_bucket(runs, selected, wanted)
+            self._repeated(rows).select(selected)
+            for place, left in self.places(wanted).items()
+            if places is None or place in places
+            for rows in self.stored_rows(place, left, selected)
         ]
         return self._assembled(pieces, selected)
+
+    def places(self, where: Filter) -> dict[Place, Filter]:
+        """The buckets that may have a row of which a filter is true, and what is left to ask of its rows."""
+        left = remaining(where, (partition for partition, _ in self.files.groups), self.layout.schema)
+        return {place: left[place[0]] for place in self.files.groups if place[0] in left}
+
+    def stored_rows(self, place: Place, where: Filter, columns: Sequence[str]) -> Iterable[pa.Table]:
+        """The rows of a bucket of which a filter is true, in pieces that need no merging with each other.
+
+        Each piece ascends by key. Equal rows of a table without primary key come once, with their count.
+        """
+        counts = [COUNT_COLUMN] if self.layout.is_counted else []
+        names = list(dict.fromkeys([*columns, *counts]))
+        for run in self._merged(self.files.groups[place], names, where):
+            yield self._current(run, where).select(names)
 
     def lookup(
         self, columns: Sequence[str], keys: pa.Table, *, select: Sequence[str] | None = None
@@ -184,9 +202,7 @@ class Snapshot:
                 self.layout.schema.type_of(name, "select")
         return tuple(columns)
 
-    def _scan_bucket(
-        self, runs: Sequence[Run], selected: Sequence[str], wanted: Filter
-    ) -> Iterable[pa.Table]:
+    def _merged(self, runs: Sequence[Run], selected: Sequence[str], wanted: Filter) -> Iterable[SortedRows]:
         """The bucket's rows in pieces that need no merging with each other."""
         is_counted = self.layout.is_counted
         key_columns = self.layout.schema.names if is_counted else self.layout.key
@@ -196,22 +212,16 @@ class Snapshot:
             kept = self._pruned(kept, wanted, self.layout.schema.names)
         needed = self._needed((*selected, *wanted.columns), keys=len(kept) > 1)
         if len(kept) == 1:
-            merged: Iterable[SortedRows] = (self._sorted_rows([entry], needed) for entry in kept[0])
-        else:
-            merged = (
-                [merge_runs(self.layout, [self._sorted_rows(r, needed) for r in reversed(kept)])]
-                if kept
-                else []
-            )
-        for run in merged:
-            yield self._wanted_rows(run, wanted).select(list(selected))
+            for entry in kept[0]:
+                yield self._sorted_rows([entry], needed)
+        elif kept:
+            yield merge_runs(self.layout, [self._sorted_rows(r, needed) for r in reversed(kept)])
 
-    def _wanted_rows(self, run: SortedRows, wanted: Filter) -> pa.Table:
+    def _current(self, run: SortedRows, wanted: Filter) -> pa.Table:
         if not self.layout.is_counted:
             return wanted.apply(present(self.layout, run))
         # counts of rows that are not wanted may be incomplete, for a file that has only such rows was skipped
-        rows = present(self.layout, SortedRows(wanted.apply(run.rows), None))
-        return self._repeated(rows)
+        return present(self.layout, SortedRows(wanted.apply(run.rows), None))
 
     def _pruned(self, runs: Sequence[Run], wanted: Filter, columns: Collection[str]) -> list[Run]:
         entries = [entry for run in runs for entry in run]
@@ -221,10 +231,10 @@ class Snapshot:
 
     def _sorted_rows(self, entries: Sequence[FileEntry], needed: Sequence[str]) -> SortedRows:
         files = [self._open(entry) for entry in entries]
-        rows = pa.Table.from_batches([file.batch.select(needed) for file in files])
+        rows = pa.Table.from_batches([file.select(needed) for file in files])
         if all(file.kinds is None for file in files):
             return SortedRows(rows, None)
-        kinds = [np.zeros(f.entry.rows, np.int8) if f.kinds is None else f.kinds for f in files]
+        kinds = [np.zeros(f.rows, np.int8) if f.kinds is None else f.kinds for f in files]
         return SortedRows(rows, np.concatenate(kinds))
 
     def _needed(self, columns: Iterable[str], keys: bool) -> list[str]:
@@ -233,7 +243,9 @@ class Snapshot:
         return list(dict.fromkeys((*columns, *extra, *counts)))
 
     def _repeated(self, rows: pa.Table) -> pa.Table:
-        """Each row as many times as its count says."""
+        """Each row as many times as its count says, where rows have one."""
+        if not self.layout.is_counted:
+            return rows
         counts = one_array(rows.column(COUNT_COLUMN)).to_numpy()
         if (counts == 1).all():
             return rows
@@ -248,9 +260,11 @@ class Snapshot:
         if len(probe):
             probe = probe.take(search_order(self.layout, index, probe))
         needed = self._needed((*selected, *wanted.columns), keys=self.layout.is_counted)
+        searched = {place[0] for place in self.places(wanted)}
+        files = self.files.only(searched.__contains__)
         positions: list[Positions] = [np.empty(0, np.int64)]
         batches: list[pa.RecordBatch] = []
-        for runs, part in buckets_for(self.layout, self.files, probe):
+        for runs, part in buckets_for(self.layout, files, probe):
             for matches in self._search(index, runs, part, needed):
                 positions.append(part.origin[matches.probes])
                 batches.append(matches.rows)

@@ -17,7 +17,7 @@ from upsert.errors import CorruptTableError
 FORMAT_VERSION: Final = 1
 """Version of the layout of a table's files; another one is refused."""
 
-Kind = Literal["append", "overwrite", "compact", "expire", "clean"]
+Kind = Literal["append", "overwrite", "compact", "expire", "clean", "alter"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class SnapshotInfo:
     ``data_version`` is the id of the newest snapshot up to this one that changed rows; compaction,
     expiry, clean-up and commits that only record a transaction keep their parent's. ``oldest`` is the
     earliest id that may be read, ``fence`` the lowest base a committer may have; both only grow.
+    ``definition`` is the version of the table's definition that holds from this snapshot on.
     ``rows`` counts stored rows of all live files, so a key that was updated counts once per file.
     """
 
@@ -60,6 +61,7 @@ class SnapshotInfo:
     files: int = 0
     rows: int = 0
     delta_rows: int = 0
+    definition: int = 0
 
     @property
     def changes_rows(self) -> bool:
@@ -188,4 +190,5 @@ _FIELDS: Final[dict[str, Any]] = {
     "files": _integer,
     "rows": _integer,
     "delta_rows": _integer,
+    "definition": _integer,
 }

@@ -103,7 +103,7 @@ def _smallest(hashes: Hashes) -> tuple[Hashes, bool]:
 
 def _counted_rows(file: DataFile) -> float:
     """Rows that a file of a table without primary key adds: by its first ones, whose hashes are random."""
-    counts = file.batch.column(COUNT_COLUMN).slice(0, SAMPLE).to_numpy()
+    counts = file.column(COUNT_COLUMN).slice(0, SAMPLE).to_numpy()
     return float(np.mean(counts)) * file.entry.rows
 
 

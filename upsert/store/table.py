@@ -10,12 +10,17 @@ import pyarrow as pa
 
 from upsert.errors import CorruptTableError, SnapshotExpiredError, TableExistsError
 from upsert.schema import TableSchema
-from upsert.store import append, compaction, expiry, maintenance, paths, staging, steps, table_file, view
+from upsert.store import alter, append, compaction, deletion, expiry, maintenance, paths, staging, steps, table_file, view
 from upsert.store import changes as _changes
+from upsert.store.alterations import Alteration
 from upsert.store.commit import Committer
+from upsert.store.definition import Definition
+from upsert.store.filters import Where, parse_where
 from upsert.store.fold import Order
 from upsert.store.history import History
 from upsert.store.layout import Layout
+from upsert.store.partitions import Overwrite, filled, specified
+from upsert.store.pinned_table import PinnedTable
 from upsert.store.retained_snapshot import RetainedSnapshot
 from upsert.store.snapshot import Snapshot
 from upsert.store.snapshot_info import SnapshotInfo
@@ -40,8 +45,7 @@ class Table:
         path: its absolute folder.
         name: the last part of the path.
         uuid: tells it from any other table that lay or will lie at this path.
-        schema: its columns, keys and indexes.
-        options: its options.
+        published: its snapshots.
 
     >>> import tempfile
     >>> schema = TableSchema.of({"id": pa.int64(), "name": pa.string()}, primary_key=["id"])
@@ -56,10 +60,7 @@ class Table:
         self.path = path
         self.name = os.path.basename(path)
         self.uuid = file.uuid
-        self.schema: TableSchema = file.schema
-        self.options: TableOptions = file.options
-        self.layout: Layout = file.layout
-        self.published = History.shared(path, file.uuid, self.layout)
+        self.published = History.shared(path, file.uuid, file.definition)
         self._committer = Committer(self.published)
 
     @classmethod
@@ -100,7 +101,53 @@ class Table:
             CorruptTableError: its file is damaged, or was written by another format version.
         """
         folder = paths.table_folder(path)
-        return cls(folder, table_file.read(folder))
+        table = cls(folder, table_file.read(folder))
+        table.published.latest()  # which says what the table's definition is by now
+        return table
+
+    @property
+    def definition(self) -> Definition:
+        """What the table is, as of the last time that this process looked at its latest snapshot.
+
+        Every write looks, and every read of the latest rows or of changes.
+        """
+        return self.published.definition
+
+    @property
+    def schema(self) -> TableSchema:
+        """Its columns, keys and indexes; of ``definition``."""
+        return self.definition.schema
+
+    @property
+    def options(self) -> TableOptions:
+        """Its options; of ``definition``."""
+        return self.definition.options
+
+    @property
+    def layout(self) -> Layout:
+        """Its physical form; of ``definition``."""
+        return self.definition.layout
+
+    def _pinned(self) -> PinnedTable:
+        """The table with its present columns, for an operation of several steps."""
+        return PinnedTable(self.name, self.path, self.layout, self.published)
+
+    def alter(self, *changes: Alteration) -> None:
+        """Change the definition of the table: all changes at once, in one snapshot that changes no rows.
+
+        Rows that are there stay as they are stored: an added column is NULL in them, a dropped one is not
+        seen, also not in older snapshots, which are read with the present columns too. See
+        docs/schema-evolution.md. A crash leaves the old definition or the new one.
+
+        Args:
+            changes: values of ``upsert.store.alterations``, applied in their order.
+
+        Raises:
+            SchemaError: a column is unknown or there already, or may not change like this.
+            ConfigurationError: an option is unknown, wrong or fixed, or no partition is given.
+            CommitConflictError: every attempt of minutes lost the race. Nothing was changed.
+        """
+        alter.alter(self._committer, self.uuid, changes)
 
     def __repr__(self) -> str:
         return f"Table({self.path!r})"
@@ -113,7 +160,7 @@ class Table:
         *,
         writer_id: str | None = None,
         transaction: int | None = None,
-        overwrite: bool = False,
+        tracked: bool | None = None,
     ) -> Snapshot:
         """Commit rows in their order: of each key the last row wins, a row of kind ``-U`` or ``-D`` deletes.
 
@@ -121,7 +168,7 @@ class Table:
             rows: the table's columns in any order; with ``_row_kind`` changes, without it upserts.
             writer_id: who commits; together with ``transaction`` it makes the commit idempotent.
             transaction: number of the writer's transaction, growing.
-            overwrite: replace the whole table by ``rows``.
+            tracked: whether the commit shows in change streams; None: as table and partitions say.
 
         Returns:
             The snapshot that holds the rows, or the latest one if there was nothing to commit.
@@ -132,12 +179,106 @@ class Table:
             StaleWriterError: a clean-up took place meanwhile that may have met these files; write again.
             OSError: the disk refused; nothing was committed.
         """
+        return self._write(rows, None, writer_id, transaction, tracked)
+
+    def overwrite(
+        self,
+        rows: pa.Table,
+        *,
+        partition: Mapping[str, object] | None = None,
+        dynamic: bool = False,
+        tracked: bool | None = None,
+        writer_id: str | None = None,
+        transaction: int | None = None,
+    ) -> Snapshot:
+        """Commit rows in place of those that are there: in the whole table, or in some partitions.
+
+        It replaces what is there when it is published, so also what others committed meanwhile; commits to
+        other partitions are left alone.
+
+        Args:
+            rows: as for ``write``; partition columns that ``partition`` names may be missing.
+            partition: values that the replaced partitions have, and all rows must have; None or ``{}`` for
+                the whole table.
+            dynamic: of these, replace only the partitions in which there are rows.
+            tracked: as for ``write``; readers of changes see what differs.
+            writer_id: as for ``write``.
+            transaction: as for ``write``.
+
+        Returns:
+            The snapshot that holds the rows, or the latest one if there was nothing to commit.
+
+        Raises:
+            SchemaError: the rows or the partition do not fit the table. Nothing was committed.
+            DuplicateKeyError: two rows would have one key of a UNIQUE INDEX. Nothing was committed.
+            StaleWriterError: as for ``write``.
+            OSError: the disk refused; nothing was committed.
+        """
+        spec = specified(self.schema, partition or {}, of=f"table {self.name!r}")
+        rows_ = filled(self.schema, rows, spec)
+        return self._write(rows_, Overwrite(spec, dynamic), writer_id, transaction, tracked)
+
+    def _write(
+        self,
+        rows: pa.Table,
+        overwrite: Overwrite | None,
+        writer_id: str | None,
+        transaction: int | None,
+        tracked: bool | None,
+    ) -> Snapshot:
         staged = [self.stage(rows, order="rows")]
         try:
-            return self.commit(staged, writer_id=writer_id, transaction=transaction, overwrite=overwrite)
+            return self.commit(
+                staged, writer_id=writer_id, transaction=transaction, overwrite=overwrite, tracked=tracked
+            )
         except Exception:
             self.discard(staged)  # keeps what was published although an error was reported
             raise
+
+    def delete(self, where: Where, *, tracked: bool | None = None) -> Snapshot:
+        """Delete the rows of which a condition is true when this is published.
+
+        Partitions of which it is true as a whole are dropped without a look at their rows; of the others only
+        files that may hold such rows are read.
+
+        Args:
+            where: see ``upsert.store.filters``; ``[]`` for all rows.
+            tracked: as for ``write``; readers of changes see each row go.
+
+        Returns:
+            The snapshot without the rows, or the latest one if there were none.
+
+        Raises:
+            SchemaError: ``where`` does not fit the table.
+            CommitConflictError: every attempt of minutes lost the race. Nothing was deleted.
+            OSError: the disk refused; nothing was deleted.
+        """
+        done = deletion.delete(
+            self._committer,
+            self.uuid,
+            self._snapshot_of,
+            parse_where(where, self.schema),
+            tracked=self.options.change_tracking if tracked is None else tracked,
+        )
+        maintenance.after_commit(self._committer, self.uuid, self.options, done)
+        return self._snapshot_of(done.info)
+
+    def drop_partition(self, spec: Mapping[str, object], *, tracked: bool | None = None) -> Snapshot:
+        """Delete all rows of the partitions that have some values; their files are not read.
+
+        Args:
+            spec: values of some or all partition columns.
+            tracked: as for ``write``.
+
+        Returns:
+            The snapshot without them, or the latest one if there is no such partition.
+
+        Raises:
+            SchemaError: ``spec`` does not fit the table, or is empty.
+        """
+        dropped = deletion.to_drop(self.schema, spec, f"table {self.name!r}")
+        is_tracked = self.options.change_tracking if tracked is None else tracked
+        return self._snapshot_of(deletion.drop(self._committer, dropped, tracked=is_tracked).info)
 
     def stage(self, rows: pa.Table, *, order: Order) -> StagedFiles:
         """Write the files of one task that has *all* rows of the buckets it writes to; publish nothing.
@@ -151,7 +292,8 @@ class Table:
             SchemaError: the rows do not fit.
             ChangelogError: two different values of one key are left.
         """
-        return staging.stage_folded(self.path, self.layout, self.uuid, self._base(), rows, order)
+        base = self._base()
+        return staging.stage_folded(self.path, self.layout, self.uuid, base, rows, order)
 
     def stage_raw(self, rows: pa.Table) -> StagedFiles:
         """Write one task's rows as they are, of any partitioning; ``commit`` folds them as order="none" does.
@@ -159,7 +301,8 @@ class Table:
         Raises:
             SchemaError: the rows do not fit.
         """
-        return staging.stage_raw(self.path, self.layout, self.uuid, self._base(), rows)
+        base = self._base()
+        return staging.stage_raw(self.path, self.layout, self.uuid, base, rows)
 
     def _base(self) -> int:
         return self.published.latest().id
@@ -170,7 +313,7 @@ class Table:
         *,
         writer_id: str | None = None,
         transaction: int | None = None,
-        overwrite: bool = False,
+        overwrite: Overwrite | None = None,
         tracked: bool | None = None,
     ) -> Snapshot:
         """Publish what tasks have staged, all of it at once.
@@ -182,7 +325,7 @@ class Table:
             staged: what ``stage`` and ``stage_raw`` returned, here or in other processes.
             writer_id: who commits, for example a streaming query's id.
             transaction: number of the writer's transaction, for example a micro-batch's id.
-            overwrite: replace the whole table.
+            overwrite: the partitions that the rows replace; None for none.
             tracked: whether the commit shows in change streams; None: as the table's option says.
 
         Returns:
@@ -228,7 +371,7 @@ class Table:
         return self.published.latest() if id is None else self.published.equal_to(id)
 
     def _snapshot_of(self, info: SnapshotInfo) -> Snapshot:
-        return RetainedSnapshot(self.published, info)
+        return RetainedSnapshot(self.published, info, self.layout)
 
     def _unless_expiring(self, read: Callable[[], _T]) -> _T:
         """What ``read`` returns; again after an expiry in between, for a newer snapshot may hold the same."""
@@ -250,7 +393,8 @@ class Table:
         Raises:
             SnapshotExpiredError: its base or its target has expired.
         """
-        return view.view_at(self, version)
+        self.published.latest()
+        return view.view_at(self._pinned(), version)
 
     def changes(self, since: int, until: int | None = None, columns: Sequence[str] | None = None) -> pa.Table:
         """The net changes between two snapshots, ``_row_kind`` last; see ``upsert.store.changes``.
@@ -264,11 +408,13 @@ class Table:
             SnapshotExpiredError: one of them has expired.
             UntrackedChangesError: a commit in between was written with ``change-tracking = false``.
         """
-        return self._unless_expiring(lambda: _changes.changes(self, since, until, columns))
+        return self._unless_expiring(lambda: _changes.changes(self._pinned(), since, until, columns))
 
     def advance(self, version: Version, *, max_rows: int | None = None, until: int | None = None) -> Version:
         """The end of a reader's next step; ``version`` itself when nothing is new: ``upsert.store.steps``."""
-        return self._unless_expiring(lambda: steps.advance(self, version, max_rows=max_rows, until=until))
+        return self._unless_expiring(
+            lambda: steps.advance(self._pinned(), version, max_rows=max_rows, until=until)
+        )
 
     def changes_between(
         self,
@@ -280,7 +426,7 @@ class Table:
     ) -> pa.Table:
         """The net changes of one step, of all buckets or some. See ``upsert.store.changes``."""
         return self._unless_expiring(
-            lambda: _changes.changes_between(self, start, end, columns=columns, buckets=buckets)
+            lambda: _changes.changes_between(self._pinned(), start, end, columns=columns, buckets=buckets)
         )
 
     # upkeep

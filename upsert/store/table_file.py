@@ -1,34 +1,32 @@
-"""The file that makes a folder a table: its identity, schema and options, written once."""
+"""The files that say what a table is: ``table.json``, which makes a folder one, and later definitions.
+
+``table.json`` has the identity and version 0 of the definition, and is written once. A later version gets a
+file of its own, put-if-absent; it holds from the first snapshot on that names it, so a file that no snapshot
+names is waste of a process that died, and a definition changes at one place in the order of commits.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError, TableNotFoundError
 from upsert.schema import TableSchema
 from upsert.store import paths
-from upsert.store.layout import Layout
+from upsert.store.definition import Definition
 from upsert.store.publication import put_if_absent
 from upsert.store.snapshot_info import FORMAT_VERSION, parse_versioned
-from upsert.store.table_options import TableOptions
 
 
 @dataclass(frozen=True)
 class TableFile:
-    """What ``table.json`` says."""
+    """What ``table.json`` says: the table's identity and the first version of its definition."""
 
     uuid: str
-    schema: TableSchema
-    options: TableOptions
-
-    @property
-    def layout(self) -> Layout:
-        """The physical form that schema and options mean."""
-        return Layout.of(self.schema, self.options.bucket, self.options.bucket_key)
+    definition: Definition
 
 
 def create(root: str, schema: TableSchema, options: Mapping[str, str]) -> TableFile:
@@ -39,9 +37,9 @@ def create(root: str, schema: TableSchema, options: Mapping[str, str]) -> TableF
         SchemaError: the schema uses a name that the files need.
         TableExistsError: there is one already.
     """
-    parsed = TableOptions.parse(options, schema, owner=f"table {os.path.basename(root)!r}")
-    table = TableFile(uuid4().hex, schema, parsed)
-    table.layout  # noqa: B018 - refuses what cannot be stored before anything is written
+    first = Definition(0, schema, options, owner=_named(root))
+    first.layout  # noqa: B018 - refuses what cannot be stored before anything is written
+    table = TableFile(uuid4().hex, first)
     value = {
         "format": FORMAT_VERSION,
         "uuid": table.uuid,
@@ -83,7 +81,42 @@ def read(root: str) -> TableFile:
             f"{value['connector']!r}; use read_changes, read and write_changes of its catalog"
         )
     try:
-        schema = TableSchema.from_json(value["schema"])
-        return TableFile(str(value["uuid"]), schema, TableOptions.parse(value["options"], schema, owner=path))
-    except (KeyError, TypeError, AttributeError, ConfigurationError) as cause:
+        first = Definition(0, TableSchema.from_json(value["schema"]), value["options"], owner=_named(root))
+        first.layout  # noqa: B018 - a damaged option is found now
+        return TableFile(str(value["uuid"]), first)
+    except (KeyError, TypeError, ValueError, AttributeError) as cause:
         raise CorruptTableError(f"{path}: the table's file cannot be read, {cause!r}; restore it") from cause
+
+
+def publish_definition(root: str, uuid: str, definition: Definition) -> Definition:
+    """Write a definition under the next free version from its own on; the definition with that version.
+
+    It holds once a snapshot names it. After a crash there may be a file that none names; it is harmless.
+    """
+    while True:
+        path = os.path.join(root, paths.definition_file(definition.version))
+        paths.make_parent(path)
+        if put_if_absent(path, definition.to_json(uuid)):
+            return definition
+        definition = replace(definition, version=definition.version + 1)
+
+
+def read_definition(root: str, uuid: str, version: int) -> Definition:
+    """A version of the table's definition.
+
+    Raises:
+        CorruptTableError: its file is missing or damaged.
+    """
+    if version == 0:
+        return read(root).definition
+    path = os.path.join(root, paths.definition_file(version))
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except FileNotFoundError as cause:
+        raise CorruptTableError(f"definition {path!r} is missing; restore it from a copy") from cause
+    return Definition.from_json(content, path, uuid, version, _named(root))
+
+
+def _named(root: str) -> str:
+    return f"table {os.path.basename(root)!r}"

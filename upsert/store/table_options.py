@@ -13,6 +13,8 @@ from upsert import options, types
 from upsert.errors import ConfigurationError
 from upsert.options import Option
 from upsert.schema import TableSchema
+from upsert.store import merge_rules
+from upsert.store.merge_rules import MERGE_OPTIONS, MergeRules
 
 OPTIONS: Final = (
     Option("bucket", options.positive_int, "buckets of each partition; fixed for the table's life", 1),
@@ -37,8 +39,9 @@ OPTIONS: Final = (
         "percent by which runs count as equally large when merging",
         1,
     ),
+    *MERGE_OPTIONS,
 )
-"""Every option that a managed table knows."""
+"""Every option that a managed table knows, but for those of single fields, see ``merge_rules``."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class TableOptions:
     compaction_trigger: int = 5
     max_size_amplification_percent: int = 200
     size_ratio: int = 1
+    merge: MergeRules = MergeRules()
 
     @classmethod
     def parse(cls, given: Mapping[str, str], schema: TableSchema, owner: str = "table") -> TableOptions:
@@ -64,9 +68,15 @@ class TableOptions:
 
         Raises:
             ConfigurationError: an option is unknown or its value does not convert, or ``bucket-key`` names an
-                unknown column, one outside the primary key, or one without a hash.
+                unknown column, one outside the primary key, or one without a hash, or the options of merging
+                do not fit the columns or each other.
         """
-        values = options.parse(owner, OPTIONS, given)
+        others, aggregates = merge_rules.split(owner, given)
+        values = options.parse(owner, OPTIONS, others)
+        merge = MergeRules(
+            values["merge-engine"], values["sequence.field"], values["ignore-delete"], aggregates
+        )
+        merge_rules.check(owner, merge, schema)
         _check_bucket_key(owner, values["bucket-key"], schema)
         return cls(
             bucket=values["bucket"],
@@ -76,6 +86,7 @@ class TableOptions:
             compaction_trigger=values["num-sorted-run.compaction-trigger"],
             max_size_amplification_percent=values["compaction.max-size-amplification-percent"],
             size_ratio=values["compaction.size-ratio"],
+            merge=merge,
         )
 
 

@@ -51,8 +51,8 @@ class UniqueCheck:
         self._keys: dict[str, _NewKeys] = {}
         self._passed = -1
 
-    def check(self, head: SnapshotInfo, *, overwrite: bool) -> None:
-        """Refuse the files if two rows had one key after their commit on ``head``.
+    def check(self, head: SnapshotInfo, left: FileSet) -> None:
+        """Refuse the files if two rows had one key beside what their commit leaves of ``head``.
 
         Raises:
             DuplicateKeyError: they would; the message names the index, the key and both rows.
@@ -62,8 +62,8 @@ class UniqueCheck:
         for index in self._indexes:
             if index.name not in self._keys:
                 self._keys[index.name] = self._new_keys(index)
-            if not overwrite and head.data_version > self._passed:
-                self._check_against(index, self._history.files(head))
+            if head.data_version > self._passed:
+                self._check_against(index, left)
         self._passed = head.data_version
 
     def _new_keys(self, index: LookupIndex) -> _NewKeys:
@@ -82,7 +82,7 @@ class UniqueCheck:
 
     def _present(self, entry: FileEntry, columns: Sequence[str]) -> pa.Table:
         file = self._open(entry)
-        rows = pa.Table.from_batches([file.batch.select(columns)])
+        rows = pa.Table.from_batches([file.select(columns)])
         return rows if file.kinds is None else rows.filter(pa.array(file.kinds == 0))
 
     def _check_against(self, index: LookupIndex, live: FileSet) -> None:

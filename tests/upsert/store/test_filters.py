@@ -93,10 +93,11 @@ def test_no_file_with_a_selected_row_is_skipped(where, rows, columns):
     low, high = {}, {}
     for place, name in enumerate("ifs"):
         values = [r[place] for r in rows if r[place] is not None and r[place] == r[place]]
-        low[name] = min(values)[:64] if values and name == "s" else min(values, default=None)
-        high[name] = max(values, default=None)
-        if name == "s" and len(high[name] or "") > 64:
-            high[name] = None
+        id = SCHEMA.column(name).id
+        low[id] = min(values)[:64] if values and name == "s" else min(values, default=None)
+        high[id] = max(values, default=None)
+        if name == "s" and len(high[id] or "") > 64:
+            high[id] = None
     entry = FileEntry("f", (), 0, 0, 1, len(rows), 0, 1, 0, low, high)
     wanted = parse_where(where, SCHEMA)
     if any(selects(where, row) for row in rows):
@@ -120,7 +121,7 @@ def test_no_file_with_a_selected_row_is_skipped(where, rows, columns):
 )
 def test_files_whose_bounds_exclude_the_predicate_are_skipped(where, kept):
     entries = [
-        FileEntry("f", (), 0, 0, 1, 1, 0, 1, 0, {"i": low}, {"i": high})
+        FileEntry("f", (), 0, 0, 1, 1, 0, 1, 0, {1: low}, {1: high})
         for low, high in [(0, 0), (1, 2), (3, 9)]
     ]
     assert parse_where(where, SCHEMA).keep(entries, {"i", "s"}, SCHEMA).tolist() == kept

@@ -21,7 +21,7 @@ LAYOUT = Layout.of(TableSchema.of({"id": pa.int64()}, primary_key=["id"]))
 
 
 def entry(name: str, sequence: int = 0) -> FileEntry:
-    return FileEntry(name, (), 0, 0, sequence, 1, 0, 100, 0, {"id": 1}, {"id": 2})
+    return FileEntry(name, (), 0, 0, sequence, 1, 0, 100, 0, {1: 1}, {1: 2})
 
 
 def test_what_is_written_is_read_and_new_files_get_the_commits_sequence(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_statistics_of_every_type_survive(tmp_path: Path) -> None:
     }
     staged = table.stage(pa.table({"k": range(length), **columns}), order="rows")
     info = table.commit([staged]).info
-    (found,) = History(table.path, table.uuid, table.layout).live(info).values()
+    (found,) = History(table.path, table.uuid, table.definition).live(info).values()
     (written,) = staged.files
     assert (found.min, found.max) == (written.min, written.max)
 
@@ -97,5 +97,5 @@ def test_a_table_of_many_commits_reads_the_same_with_nothing_remembered(tmp_path
         table.write(pa.table({"id": [number]}))
     info = table.snapshot().info
     assert len(info.manifests) <= manifest.MAX_MANIFESTS
-    assert History(table.path, table.uuid, table.layout).live(info) == table.published.live(info)
+    assert History(table.path, table.uuid, table.definition).live(info) == table.published.live(info)
     assert [e.sequence for e in table.snapshot().files.entries] == list(range(commits, 0, -1))

@@ -97,7 +97,7 @@ class Rival:
 def with_surroundings(table: Table, around: Surroundings) -> Table:
     """The table in a process of its own, as it were: nothing remembered, and another world around it."""
     other = Table.open(table.path)
-    other.published = History(table.path, table.uuid, table.layout)
+    other.published = History(table.path, table.uuid, table.definition)
     other._committer = Committer(other.published, around)
     return other
 
@@ -114,7 +114,7 @@ def test_an_overwrite_replaces_what_came_in_between_too(table: Table) -> None:
     table.write(rows(1))
     rival = Rival(lambda: table.write(rows(2)))
     writer = with_surroundings(table, Surroundings(put_if_absent=rival.put_if_absent))
-    writer.write(rows(3), overwrite=True)
+    writer.overwrite(rows(3))
     assert ids_of(table) == [3]
 
 
@@ -214,7 +214,7 @@ def test_what_a_dead_stalled_writer_left_under_an_expired_id_is_never_seen(table
 
     def stall() -> None:
         writer = with_surroundings(table, Surroundings(put_if_absent=Rival(meanwhile).put_if_absent))
-        writer.write(rows(99), overwrite=True)
+        writer.overwrite(rows(99))
 
     own_publication = 5  # after three commits and an expiry in between
     assert run(stall, f"publish.after-link:{own_publication}") == KILLED
@@ -305,7 +305,7 @@ def test_the_files_of_a_commit_cannot_be_committed_again(table: Table) -> None:
 def test_a_conflict_names_both_commits(table: Table) -> None:
     table.write(rows(1))
     (entry,) = table.published.live(table.snapshot().info).values()
-    table.write(rows(2), overwrite=True)
+    table.overwrite(rows(2))
     merged = table.stage(rows(1), order="rows").files
 
     def propose(head: SnapshotInfo) -> Change:

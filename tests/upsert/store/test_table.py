@@ -42,7 +42,7 @@ def table(tmp_path: Path) -> Table:
 def forget_everything(table: Table) -> Table:
     """The table as a new process sees it."""
     opened = Table.open(table.path)
-    opened.published = History(table.path, table.uuid, table.layout)
+    opened.published = History(table.path, table.uuid, table.definition)
     return opened
 
 
@@ -90,15 +90,15 @@ def test_finished_and_raw_files_commit_together(table: Table) -> None:
 
 def test_an_overwrite_replaces_everything_also_by_nothing(table: Table) -> None:
     table.write(rows("+I 1 a", "+I 2 b"))
-    assert table.write(rows("+I 3 c"), overwrite=True).info.kind == "overwrite"
+    assert table.overwrite(rows("+I 3 c")).info.kind == "overwrite"
     assert names(table) == {3: "c"}
-    table.write(rows().slice(0, 0), overwrite=True)
+    table.overwrite(rows().slice(0, 0))
     assert names(table) == {}
 
 
 def test_nothing_to_commit_publishes_nothing(table: Table) -> None:
     assert table.write(rows()).id == 0
-    assert table.write(rows(), overwrite=True).id == 0
+    assert table.overwrite(rows()).id == 0
     assert table.commit([]).id == 0
 
 
@@ -175,7 +175,8 @@ def test_taking_away_what_is_not_there_is_refused_and_leaves_nothing(tmp_path: P
     table.write(pa.table({"a": [1]}))
     for overwrite, taken in ((False, [1, 1]), (True, [1])):
         with pytest.raises(ChangelogError, match=r"row {'a': 1} .* got -1"):
-            table.write(pa.table({"a": taken, "_row_kind": ["-D"] * len(taken)}), overwrite=overwrite)
+            write = table.overwrite if overwrite else table.write
+            write(pa.table({"a": taken, "_row_kind": ["-D"] * len(taken)}))
     assert table.snapshot().id == 1
     assert_nothing_is_left_over(table)
 
@@ -311,7 +312,7 @@ def path_of(table: Table, kind: str) -> Path:
 
 def read_all(path: str) -> None:
     opened = Table.open(path)
-    opened.published = History(opened.path, opened.uuid, opened.layout)
+    opened.published = History(opened.path, opened.uuid, opened.definition)
     opened.snapshot().lookup(["id"], pa.table({"id": [1]}))
 
 

@@ -79,11 +79,12 @@ class TableLife(RuleBasedStateMachine):
     @rule(changes=CHANGES, overwrite=st.booleans())
     def write(self, changes: list[Change], overwrite: bool) -> None:
         expected = self.after(changes, overwrite=overwrite)
+        write = self.table.overwrite if overwrite else self.table.write
         if expected is None:
             with pytest.raises(ChangelogError):
-                self.table.write(to_arrow(changes), overwrite=overwrite)
+                write(to_arrow(changes))
             return
-        self.table.write(to_arrow(changes), overwrite=overwrite)
+        write(to_arrow(changes))
         self.remember(expected)
 
     @rule(key=KEYS, value=VALUES, repeats=st.integers(1, 3))
@@ -118,7 +119,7 @@ class TableLife(RuleBasedStateMachine):
     @rule()
     def open_with_nothing_remembered(self) -> None:
         self.table = Table.open(self.table.path)
-        self.table.published = History(self.table.path, self.table.uuid, self.table.layout)
+        self.table.published = History(self.table.path, self.table.uuid, self.table.definition)
         assert rows_in(self.table.snapshot().scan()) == self.rows
 
     @rule(point=st.sampled_from(POINTS), nth=st.integers(1, 2), key=KEYS, value=VALUES)

@@ -1,0 +1,151 @@
+"""What a table is at one time: its columns, options and untracked partitions, as one numbered value (pure).
+
+Version 0 is what the table was created with; ``Table.alter`` publishes later ones. Columns are told apart by
+their field ids, which no later column gets again, whatever its name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Self
+
+from upsert.errors import ConfigurationError, CorruptTableError
+from upsert.schema import TableSchema
+from upsert.store.layout import Layout
+from upsert.store.paths import Partition
+from upsert.store.snapshot_info import FORMAT_VERSION, parse_versioned
+from upsert.store.table_options import TableOptions
+
+
+@dataclass(frozen=True)
+class Definition:
+    """One version of a table's definition.
+
+    Attributes:
+        version: 0 for what the table was created with; the higher is the newer.
+        schema: columns with their field ids, keys and indexes.
+        given: the options as they were written, for ``SHOW CREATE TABLE``.
+        untracked: partitions whose commits show in no change stream.
+        last_id: the highest field id that any column has had.
+        owner: what the definition belongs to, for messages.
+    """
+
+    version: int
+    schema: TableSchema
+    given: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    untracked: frozenset[Partition] = frozenset()
+    last_id: int = 0
+    owner: str = field(default="table", compare=False)
+
+    def __post_init__(self) -> None:
+        """Make the options read-only and count the ids that are in use."""
+        object.__setattr__(self, "given", MappingProxyType(dict(self.given)))
+        highest = max(column.id for column in self.schema.columns)
+        object.__setattr__(self, "last_id", max(self.last_id, highest))
+
+    @cached_property
+    def options(self) -> TableOptions:
+        """The options, converted and checked.
+
+        Raises:
+            ConfigurationError: one is wrong.
+        """
+        return TableOptions.parse(self.given, self.schema, self.owner)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The physical form that schema and options mean.
+
+        Raises:
+            SchemaError: the schema uses a name that the files need.
+            ConfigurationError: an option is wrong.
+        """
+        options = self.options
+        return Layout.of(self.schema, options.bucket, options.bucket_key, self.version, options.merge)
+
+    def to_json(self, uuid: str) -> bytes:
+        """The content of this version's file, for the table with this uuid."""
+        value = {
+            "format": FORMAT_VERSION,
+            "uuid": uuid,
+            "version": self.version,
+            "schema": self.schema.to_json(),
+            "options": dict(self.given),
+            "untracked": sorted(([list(pair) for pair in one] for one in self.untracked), key=repr),
+            "last_id": self.last_id,
+        }
+        return json.dumps(value, indent=1).encode()
+
+    @classmethod
+    def from_json(cls, content: bytes, where: str, uuid: str, version: int, owner: str) -> Self:
+        """The definition whose file has this content.
+
+        Args:
+            content: the whole file.
+            where: the file's path, for messages.
+            uuid: the table's uuid, which must be the one inside.
+            version: the version in the file's name, likewise.
+            owner: the table, for messages.
+
+        Raises:
+            CorruptTableError: the content is no definition, or another one's.
+        """
+        value = parse_versioned(content, where)
+        try:
+            found = cls(
+                _integer(value["version"]),
+                TableSchema.from_json(value["schema"]),
+                value["options"],
+                frozenset(_partition(one) for one in value["untracked"]),
+                _integer(value["last_id"]),
+                owner,
+            )
+            found.layout  # noqa: B018 - refuses what cannot be a table before anyone counts on it
+        except (KeyError, TypeError, ValueError, AttributeError, ConfigurationError) as cause:
+            raise CorruptTableError(
+                f"{where}: a definition must have valid fields, got {cause!r}; restore the file"
+            ) from cause
+        if (value.get("uuid"), found.version) != (uuid, version):
+            raise CorruptTableError(
+                f"{where}: the file must hold version {version} of table {uuid!r}, got version "
+                f"{found.version} of {value.get('uuid')!r}; restore the file"
+            )
+        return found
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no integer of at least 0")
+    return value
+
+
+def _partition(pairs: Any) -> Partition:
+    found = tuple((name, value) for name, value in pairs)
+    for name, value in found:
+        if not isinstance(name, str) or not isinstance(value, str | None):
+            raise ValueError(f"{pairs!r} is no partition")
+    return found
+
+
+def why_unreadable(old: Definition, new: Definition) -> str | None:
+    """Why rows staged under ``old`` cannot be committed when the table is ``new``; None if they can.
+
+    Rows of an older form get NULL in newer columns, so these must take it. Without a primary key the columns
+    are the row's identity, by which present rows have been stored anew.
+    """
+    there = {column.id for column in old.schema.columns}
+    for column in new.schema.columns:
+        if column.id not in there and not column.nullable:
+            return f"column {column.name!r}, which was added meanwhile, is NOT NULL"
+    if new.layout.is_counted and not has_same_values(old.schema, new.schema):
+        return "its columns have changed meanwhile, by which rows without PRIMARY KEY are told apart"
+    return None
+
+
+def has_same_values(old: TableSchema, new: TableSchema) -> bool:
+    """Whether rows of both schemas hold the same values in the same order, if under other names."""
+    return [(c.id, c.type) for c in old.physical] == [(c.id, c.type) for c in new.physical]
