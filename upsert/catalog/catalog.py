@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -17,11 +17,13 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from upsert.catalog import persistence
 from upsert.catalog.connectors import ConnectorTable, connect
+from upsert.catalog.job_hooks import JobStatusHook
 from upsert.catalog.statements import CreateTable, DropTable
 from upsert.catalog.warehouse import Warehouse
 from upsert.errors import ConfigurationError, TableExistsError
 from upsert.managed import frames
 from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.schema import Index
 from upsert.store import Table
 from upsert.store.paths import table_folder
 
@@ -93,6 +95,83 @@ class Catalog:
                 self._create(statement)
             case DropTable():
                 self._drop(statement)
+
+    def create_table_as(
+        self,
+        name: str,
+        df: DataFrame,
+        *,
+        primary_key: Sequence[str] = (),
+        partitioned_by: Sequence[str] = (),
+        indexes: Iterable[Sequence[str]] = (),
+        options: Mapping[str, str] = {},
+        comment: str | None = None,
+        if_not_exists: bool = False,
+        or_replace: bool = False,
+        checkpoint: str | os.PathLike[str] | None = None,
+        trigger: Mapping[str, Any] | None = None,
+        query_name: str | None = None,
+        drop_on_cancel: bool = False,
+        hook: JobStatusHook | None = None,
+    ) -> StreamingQuery | None:
+        """Create a table with the rows of a DataFrame; whoever sees it sees all of it (FLIP-218).
+
+        The table's columns are the DataFrame's. A batch is committed at one moment: before it there is no
+        table, after it the whole one, whatever fails or is killed in between. A streaming query shows the
+        table with its first commit, and keeps it when it fails; the same call with the same checkpoint goes
+        on. A table with a connector is defined when its rows have been sent; its topic is deleted after a
+        failure only if this call has created it.
+
+        Args:
+            name: of the table.
+            df: a batch or a streaming DataFrame; a stream passes through the catalog's ``optimize``.
+            primary_key: columns of the key; without it an aggregate over changes gives its groups, and other
+                rows make a table without a key.
+            partitioned_by: the partition columns.
+            indexes: the columns of each secondary index.
+            options: as in ``WITH (…)``.
+            comment: of the table.
+            if_not_exists: do nothing at all if there is a finished table.
+            or_replace: a batch takes the place of an existing managed table, at one moment.
+            checkpoint: folder of the streaming query's checkpoint.
+            trigger: of the streaming query, as ``DataStreamWriter.trigger`` takes it.
+            query_name: of the streaming query.
+            drop_on_cancel: drop the table when a user stops the streaming query.
+            hook: told how the job begins and ends.
+
+        Returns:
+            The running query of a stream; None for a batch, or if there was nothing to do.
+
+        Raises:
+            TableExistsError: the table exists, or another process is creating it.
+            ConfigurationError: the arguments do not fit together.
+            SchemaError: the DataFrame's columns can be no table's, or the key does not fit them.
+
+        Example:
+            >>> import tempfile
+            >>> catalog = Catalog(tempfile.mkdtemp())
+            >>> catalog.create_table_as("squares", spark.sql("SELECT id, id * id AS square FROM range(4)"))
+            >>> catalog.table("squares").snapshot().scan().num_rows
+            4
+        """
+        from upsert.catalog.table_from_query import TableFromQuery
+
+        statement = TableFromQuery(
+            name,
+            tuple(primary_key),
+            tuple(partitioned_by),
+            tuple(Index.over(columns) for columns in indexes),
+            dict(options),
+            comment,
+            if_not_exists,
+            or_replace,
+            None if checkpoint is None else os.fspath(checkpoint),
+            trigger or {},
+            query_name,
+            drop_on_cancel,
+            hook or JobStatusHook(),
+        )
+        return statement.carry_out(self._tables, df, self._optimized)
 
     def tables(self) -> tuple[str, ...]:
         """Names of all tables, sorted."""
@@ -212,9 +291,9 @@ class Catalog:
             )
         return connected.write_upsert(self._optimized(df, name, connected.sink_key))
 
-    def _optimized(self, df: DataFrame, name: str, sink_key: tuple[str, ...]) -> DataFrame:
+    def _optimized(self, df: DataFrame, name: str, sink_key: Sequence[str] | None) -> DataFrame:
         """The DataFrame as it may be written: what ``optimize`` made of it, or changes with their kinds."""
-        if self._optimize is not None:
+        if self._optimize is not None and df.isStreaming:
             if "sink_key" in inspect.signature(self._optimize).parameters:
                 return self._optimize(df, sink_key=sink_key)
             return self._optimize(df)
@@ -241,6 +320,7 @@ class Catalog:
                 self._define(name, path, statement)
             else:
                 with persistence.ddl_lock(self.warehouse):
+                    self._sweep(name)
                     Table.create(path, statement.schema, statement.options)
         except TableExistsError:
             if not statement.if_not_exists:
@@ -251,7 +331,15 @@ class Catalog:
         definition = persistence.Definition(options.pop("connector"), statement.schema, options)
         connect(name, definition, path)
         with persistence.ddl_lock(self.warehouse):
+            self._sweep(name)
             persistence.create(path, definition)
+
+    def _sweep(self, name: str) -> None:
+        """Take away what a CREATE TABLE AS that died has left under a name."""
+        from upsert.catalog.new_tables import clean_up
+        from upsert.catalog.staged_tables import StagedTables
+
+        StagedTables(self._tables, clean_up).sweep(name)
 
     def _drop(self, statement: DropTable) -> None:
         name = statement.name

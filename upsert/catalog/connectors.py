@@ -53,6 +53,16 @@ class ConnectorTable(Protocol):
     def write_upsert(self, df: DataFrame) -> DataStreamWriter:
         """A writer of a streaming DataFrame in update mode."""
 
+    def write(self, df: DataFrame) -> None:
+        """Write all rows of a batch DataFrame."""
+
+    def prepare(self) -> tuple[str, ...]:
+        """Make what the table needs outside and does not find there; the names of what was made."""
+        return ()
+
+    def clean_up(self, made: tuple[str, ...]) -> None:
+        """Take away what ``prepare`` has made, for a table that nobody saw (FLIP-218); nothing by default."""
+
     def keep_mirror(self, spark: SparkSession, trigger: Mapping[str, Any]) -> StreamingQuery:
         """The query that keeps the table's mirror, started if it does not run."""
 
@@ -113,6 +123,24 @@ class KafkaConnector:
                 f"{self.table.connector!r}; use write_changes"
             )
         return frames.write_upsert(df, self.table)
+
+    def write(self, df: DataFrame) -> None:
+        """Send all rows of a batch DataFrame."""
+        from upsert.kafka import frames
+
+        frames.write(df, self.table)
+
+    def prepare(self) -> tuple[str, ...]:
+        """Create the topics that do not exist, where ``topic.partitions`` says how; the names of these."""
+        from upsert.kafka import sink_topics
+
+        return sink_topics.create_missing(self.table)
+
+    def clean_up(self, made: tuple[str, ...]) -> None:
+        """Delete topics that ``prepare`` has made."""
+        from upsert.kafka import sink_topics
+
+        sink_topics.delete(self.table, made)
 
     def keep_mirror(self, spark: SparkSession, trigger: Mapping[str, Any]) -> StreamingQuery:
         """The query of this session that keeps the mirror; a new one goes on where the last one stopped."""

@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from upsert.catalog import persistence
+from upsert.catalog.staged import is_visible
 from upsert.errors import ConfigurationError, TableNotFoundError
 from upsert.store.paths import TABLE_FILE, sync_folder
 
@@ -69,14 +70,17 @@ class Warehouse:
         It is gone at one moment; what remains of its files after a crash goes with the next one dropped.
         """
         path = self.path(name)
-        trash = os.path.join(self.folder, f"{_DROPPED}{uuid.uuid4().hex}")
         with persistence.ddl_lock(self.folder):
             if not self._has(name):
                 return False
-            os.rename(path, trash)
-            sync_folder(self.folder)
-        self._empty_trash()
+            self.throw_away(path)
+        self.empty_trash()
         return True
+
+    def throw_away(self, path: str) -> None:
+        """Take a folder of the warehouse out of sight at one moment; the caller holds the catalog's lock."""
+        os.rename(path, os.path.join(self.folder, f"{_DROPPED}{uuid.uuid4().hex}"))
+        sync_folder(self.folder)
 
     def not_found(self, name: str) -> TableNotFoundError:
         """The error that says which tables there are."""
@@ -89,9 +93,10 @@ class Warehouse:
 
     def _has(self, name: str) -> bool:
         path = os.path.join(self.folder, name)
-        return not os.path.islink(path) and os.path.isfile(os.path.join(path, TABLE_FILE))
+        is_table = not os.path.islink(path) and os.path.isfile(os.path.join(path, TABLE_FILE))
+        return is_table and is_visible(path)
 
-    def _empty_trash(self) -> None:
+    def empty_trash(self) -> None:
         """Delete the files of dropped tables, also of those whose DROP TABLE was killed half-way."""
         for entry in os.listdir(self.folder):
             if entry.startswith(_DROPPED):

@@ -18,7 +18,7 @@ from upsert.kafka.write_upsert import write_upsert
 from upsert.spark_formats import register
 from upsert.update_mode import UpsertKey
 
-__all__ = ["read", "read_changes", "write_changes", "write_upsert"]
+__all__ = ["read", "read_changes", "write", "write_changes", "write_upsert"]
 
 _KEYS: Final = {
     name: option.key
@@ -99,6 +99,24 @@ def write_changes(df: DataFrame, table: KafkaTable) -> DataStreamWriter:
             return write_upsert(df, table)
     distribution = distribution_of(table, df)
     return distribution.of(df).writeStream.format(distribution.format).options(**distribution.options)
+
+
+def write(df: DataFrame, table: KafkaTable) -> None:
+    """Send all rows of a batch DataFrame to a table.
+
+    Raises:
+        ConfigurationError: the DataFrame is a stream, or a topic is missing.
+        SchemaError: its columns do not fit the table.
+        KafkaUnavailableError: the brokers do not answer.
+        DeliveryError: they did not take a record; others may have arrived.
+    """
+    if df.isStreaming:
+        raise ConfigurationError(
+            f"{table.name}: write needs a batch DataFrame, got a streaming one; use write_changes"
+        )
+    distribution = distribution_of(table, df)
+    writer = distribution.of(df).write.format(distribution.format).options(**distribution.options)
+    writer.mode("append").save()
 
 
 def _changed(table: KafkaTable, options: dict[str, object]) -> KafkaTable:

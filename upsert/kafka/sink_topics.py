@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 
 from upsert.errors import ConfigurationError, TableExistsError
 from upsert.kafka.client import admin
@@ -26,7 +25,8 @@ def partitions_of(table: KafkaTable) -> Mapping[str, int]:
     found = {name: info.partitions for name, info in admin.topics(connection, table.topics, pattern).items()}
     for name in table.topics or ():
         if name not in found:
-            found[name] = _create(connection, table, name)
+            _create(connection, table, name)
+            found[name] = admin.existing_topic(connection, name).partitions
     if not found:
         raise ConfigurationError(
             f"{table.name}: option 'topic-pattern' must match a topic to write to, got {pattern!r}; create "
@@ -35,7 +35,33 @@ def partitions_of(table: KafkaTable) -> Mapping[str, int]:
     return found
 
 
-def _create(connection: Connection, table: KafkaTable, name: str) -> int:
+def create_missing(table: KafkaTable) -> tuple[str, ...]:
+    """Create the table's topics that are not there; the names of those that this call has created.
+
+    Raises:
+        ConfigurationError: a topic is missing, and the table does not say how many partitions it shall have.
+        KafkaUnavailableError: the brokers did not answer; topics may have been created.
+    """
+    connection = Connection(table.properties)
+    found = admin.topics(connection, table.topics, None) if table.topics else {}
+    missing = [name for name in table.topics or () if name not in found]
+    return tuple(name for name in missing if _create(connection, table, name))
+
+
+def delete(table: KafkaTable, names: Iterable[str]) -> None:
+    """Delete topics, those that are there.
+
+    Raises:
+        KafkaUnavailableError: the brokers did not answer.
+    """
+    connection = Connection(table.properties)
+    wanted = tuple(names)
+    for name in admin.topics(connection, wanted, None):
+        admin.delete_topic(connection, name)
+
+
+def _create(connection: Connection, table: KafkaTable, name: str) -> bool:
+    """Create a topic; False if another query was faster."""
     partitions = table.values["topic.partitions"]
     if partitions is None:
         raise ConfigurationError(
@@ -44,6 +70,8 @@ def _create(connection: Connection, table: KafkaTable, name: str) -> int:
         )
     config = {"cleanup.policy": "compact"} if table.is_upsert else {}
     replicas = table.values["topic.replication-factor"]
-    with suppress(TableExistsError):  # another query was faster
+    try:
         admin.create_topic(connection, name, partitions, config, -1 if replicas is None else replicas)
-    return admin.existing_topic(connection, name).partitions
+    except TableExistsError:
+        return False
+    return True

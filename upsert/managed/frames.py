@@ -60,6 +60,25 @@ def read(spark: SparkSession, path: str, snapshot: int | None = None) -> DataFra
     return reader.load(Table.open(path).path)
 
 
+def write(df: DataFrame, path: str) -> None:
+    """Commit all rows of a batch DataFrame to a table, at one moment; with ``_row_kind`` they are changes.
+
+    Raises:
+        ConfigurationError: the DataFrame is a stream.
+        SchemaError: its columns do not fit the table.
+        ChangelogError: two rows have one key.
+    """
+    if df.isStreaming:
+        raise ConfigurationError("write needs a batch DataFrame, got a streaming one; use write_changes")
+    table = Table.open(path)
+    check_fits(df.schema, table.schema, of=f"table {table.name!r}")
+    register(df.sparkSession)
+    expression = bucket_expression(table)
+    writer = by_bucket(df, table.options.bucket, expression).write.format(FORMAT).option("path", table.path)
+    writer = writer if expression is None else writer.option("bucketed", "true")
+    writer.mode("append").save()
+
+
 def write_changes(df: DataFrame, path: str) -> DataStreamWriter:
     """A writer of a streaming DataFrame's rows, a changelog or not, into a table.
 

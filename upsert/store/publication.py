@@ -48,6 +48,18 @@ def put_if_absent(target: str, content: bytes, mode: int = 0o666) -> bool:
     return True
 
 
+def replace_durably(target: str, content: bytes) -> None:
+    """Put other content under a name that is in use: readers see the old or the new, also after a crash."""
+    folder, name = os.path.split(target)
+    temporary = os.path.join(folder, f".{name}-{uuid.uuid4().hex}{paths.TEMPORARY_SUFFIX}")
+    try:
+        write_durably(temporary, content)
+        os.replace(temporary, target)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
+    paths.sync_folder(folder)
+
+
 def link(source: str, target: str) -> None:
     """``os.link``, saying so when the file system has no hard links."""
     try:
