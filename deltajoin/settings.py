@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from upsert.errors import ConfigurationError
-from upsert.options import Option, boolean, duration_ms, one_of, parse, positive_int
+from upsert.options import Option, boolean, duration_ms, one_of, parse, positive_int, text
 
 SESSION_PREFIX: Final = "spark.deltajoin."
 FLINK_PREFIXES: Final = ("table.optimizer.delta-join.", "table.exec.delta-join.")
@@ -101,6 +101,20 @@ OPTIONS: Final = (
         "fail: a lookup that fails for good stops the query; queue: its row waits, and later ones of its key",
         "fail",
     ),
+    Option(
+        "changelog",
+        one_of("auto", "all", "upsert"),
+        "what a join of streams with lookups gives: upsert: +U and -D by its key; all: every kind of change, "
+        "-U with the row before; auto: all where something above it needs -U and state-path is given",
+        "auto",
+    ),
+    Option(
+        "state-path",
+        text,
+        "folder on a disk that driver and executors share, where such a join with changelog = all keeps the "
+        "rows that it has given, in managed tables",
+        None,
+    ),
 )
 _ALIASES: Final = {alias for option in OPTIONS for alias in option.aliases}
 
@@ -124,6 +138,8 @@ class JoinSettings:
     async_buffer_capacity: int = 1_000
     async_timeout: int = 180_000
     on_error: str = "fail"
+    changelog: str = "auto"
+    state_path: str | None = None
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any], session: Mapping[str, str], caller: str = "optimize") -> Self:

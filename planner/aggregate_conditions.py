@@ -9,7 +9,7 @@ from typing import Final
 from planner.aggregate_nodes import Aggregate, WindowKind
 from planner.conditions import Refused, sources
 from planner.expressions import Aggregation, walk_expression
-from planner.plan import Changelog, Plan
+from planner.plan import Changelog
 from planner.signed_sums import SIGNED, is_summable
 from planner.sources import KafkaTopic, ManagedTable, Mode
 from planner.trees import walk
@@ -116,23 +116,3 @@ def aggregations(node: Aggregate) -> Iterator[Aggregation]:
 def _begins_late(options: object) -> bool:
     given = options.get("scan.startup.mode", "earliest-offset") if isinstance(options, dict) else None
     return given not in (None, "earliest-offset")
-
-
-def upserts_go_to_a_sink(node: Plan) -> Refused | None:
-    """Upserts without `-U` are right where they replace a row by its key, and nowhere else."""
-    return Refused(
-        f"{_in_words(node)} over an aggregate of the changes of {sources(node)}: its rows replace each other "
-        "by the group's key, which only a sink can do",
-        "write the aggregate into a managed table whose PRIMARY KEY is its GROUP BY columns, with "
-        "catalog.write_changes, and go on with that table's changes, catalog.read_changes",
-    )
-
-
-def _in_words(node: Plan) -> str:
-    match node:
-        case Aggregate():
-            return "another aggregate"
-        case _:
-            return {"Generate": "a generator", "Distinct": "DISTINCT"}.get(
-                type(node).__name__, f"a {type(node).__name__.lower()}"
-            )

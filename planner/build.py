@@ -32,6 +32,7 @@ from planner.jvm import Catalyst, JavaObject
 from planner.plan import (
     Changelog,
     Filter,
+    LookupChanges,
     LookupJoined,
     Normalized,
     Output,
@@ -90,7 +91,7 @@ class _Builder:
         match plan:
             case Changelog(origin=Normalized() as normalized):
                 return self.normalized(normalized)
-            case Changelog(origin=LookupJoined() as joined):
+            case Changelog(origin=LookupJoined() as joined) | Changelog(origin=LookupChanges(joined)):
                 return self.lookup_join(joined, plan.columns)
             case Changelog(origin=KafkaTopic() as topic) | Relation(topic=KafkaTopic() as topic):
                 return self.topic(topic, plan.columns)

@@ -1,4 +1,4 @@
-"""Upserts of groups: which columns of a plan hold the key, and what a sink must be keyed by (pure)."""
+"""Upserts by key: which columns of a plan hold the key, and what a sink must be keyed by (pure)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from upsert.update_mode import UpsertKey
 
 UNLESS_GONE: Final = "UnlessGone"
 """Call of (kind, value): the value, or NULL for a group that is gone."""
+AGGREGATE: Final = UpsertKey(()).of
+"""What an aggregate is called as a source of upserts."""
 KIND_IF: Final = "KindIf"
 """Call of (kind, condition): the kind where the condition is true, else `-D`; of (kind) alone: the kind."""
 
@@ -29,7 +31,7 @@ class GroupKey:
 
 
 def group_keys(plan: Plan) -> tuple[GroupKey, ...] | None:
-    """The key of the upserts that a plan gives; None where it gives no upserts of groups."""
+    """The key of the upserts that a plan gives; None where it gives none, or those of a topic."""
     match plan:
         case SignedAggregate(groups=groups, outputs=outputs):
             return tuple(_held(group.by, outputs) for group in groups)
@@ -72,8 +74,9 @@ def uses_keys_only(expr: Expr, keys: Sequence[GroupKey]) -> bool:
 
 
 def sink_is_keyed_by_groups(plan: Plan, sink_key: Sequence[str]) -> str | None:
-    """The sink must replace a row exactly where the aggregate has another one of the same group."""
+    """The sink must replace a row exactly where the upserts have another one of the same key."""
     keys = group_keys(plan) or ()
+    what = "group" if _made_by(plan).of == AGGREGATE else "upsert key"
     if not sink_key:
         return "the sink has no primary key"
     found: set[GroupKey] = set()
@@ -83,11 +86,11 @@ def sink_is_keyed_by_groups(plan: Plan, sink_key: Sequence[str]) -> str | None:
             return f"the sink's key column {name!r} is no column of the query"
         held = {key for key in keys if column.id in key.ids}
         if not held and not _is_constant(column, plan):
-            return f"the sink's key column {name!r} is no group column"
+            return f"the sink's key column {name!r} is no {what} column"
         found |= held
     missing = [key.name for key in keys if key not in found]
     if missing:
-        return f"the sink's key ({', '.join(sink_key)}) lacks the group column(s) {', '.join(missing)}"
+        return f"the sink's key ({', '.join(sink_key)}) lacks the {what} column(s) {', '.join(missing)}"
     return None
 
 

@@ -12,7 +12,7 @@ from planner.delta_join import DeltaJoin, predicates_in_words, tree_in_words
 from planner.enriched import Enriched
 from planner.lookup_paths import lookup_paths
 from planner.optimizer import Step, Trace
-from planner.plan import Changelog, Join, LookupJoined, Plan, RegularJoin
+from planner.plan import Changelog, Join, LookupChanges, LookupJoined, Plan, RegularJoin
 from planner.regular_join import STATE_GROWS
 from planner.rules.enrich_stream import enrich_stream
 from planner.rules.fall_back_to_regular_join import fall_back_to_regular_join
@@ -171,7 +171,7 @@ def join_reports(trace: Trace, settings: Settings) -> Iterator[JoinReport]:
                 why = Refused(part.reason, part.remedy)
                 yield JoinReport(name, "regular", refusals=(why,), hints=(STATE_GROWS,))
             elif isinstance(part, Changelog) and isinstance(part.origin, LookupJoined):
-                yield _lookup_join(name, part.origin)
+                yield _lookup_join(name, part.origin, _whole(part.origin, trace.after))
     for node in walk(trace.after):
         if not isinstance(node, Join) or join_in_words(node) in handled:
             continue
@@ -242,20 +242,32 @@ def _hints(join: DeltaJoin, paths: Sequence[Path], form: str) -> Iterator[str]:
         yield _PARTITIONS
 
 
-def _lookup_join(name: str, made: LookupJoined) -> JoinReport:
+def _whole(made: LookupJoined, after: Plan) -> LookupChanges | None:
+    """The join as it gives every kind of change, if it came to that."""
+    found = (node.origin for node in walk(after) if isinstance(node, Changelog))
+    return next((one for one in found if isinstance(one, LookupChanges) and one.joined == made), None)
+
+
+def _lookup_join(name: str, made: LookupJoined, whole: LookupChanges | None) -> JoinReport:
     """The report of a join of two streams with lookups: each change asks the other side's source."""
     sides = zip((made.left, made.right), made.join.sides, strict=True)
     tables = (TableReport(leaf.name, tuple(side.columns.names), "", None, None) for leaf, side in sides)
     on = " and ".join(f"t0.{left} = t1.{right}" for left, right in made.join.on)
     rest = "" if made.join.where is None else f" and {made.join.where}"
-    key = f"rows replace each other by ({', '.join(names[0] for names in made.key.keys)})"
+    key = ", ".join(names[0] for names in made.key.keys)
+    result = f"rows replace each other by ({key}), which the sink must be keyed by"
+    if whole is not None:
+        result = (
+            f"gives every kind of change, for {whole.because}; of each ({key}) the row that was given last "
+            f"is kept in a managed table below {whole.joined.join.settings.state_path}"
+        )
     return JoinReport(
         name,
         "stateful",
         f"t0 {made.join.kind} join t1 on {on}{rest}",
         tuple(tables),
         consistency=_CONSISTENCY["latest"],
-        hints=(f"{key}, which the sink must be keyed by", _PARTITIONS),
+        hints=(result, _PARTITIONS),
     )
 
 

@@ -31,11 +31,11 @@ from planner.settings import Settings
 from planner.stack import Chained, Joined, Raw, Staged, stacked
 from planner.translate import NotTranslatableError, translated
 from planner.trees import fresh_ids
+from planner.upserts_above import LOOKUP_JOIN
 from upsert.errors import ConfigurationError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.update_mode import UpsertKey
 
-LOOKUP_JOIN: Final = "a lookup join"
 KINDS: Final = {"inner": "inner", "left outer": "left", "right outer": "right", "full outer": "full"}
 """Kinds of join in Spark's words, and in those of FLIP-486's limitations."""
 

@@ -17,6 +17,7 @@ from planner.rules.fall_back_to_regular_join import fall_back_to_regular_join
 from planner.rules.group_distinct import group_distinct
 from planner.rules.leave_out_normalizer import leave_out_normalizer
 from planner.rules.look_below_normalize import look_below_normalize
+from planner.rules.make_lookup_joins_whole import make_lookup_joins_whole
 from planner.rules.mark_upserts import mark_upserts
 from planner.rules.merge_filter_into_join import merge_filter_into_join
 from planner.rules.narrow_kafka_range import narrow_kafka_range
@@ -58,6 +59,7 @@ RULES: Final[tuple[tuple[Walk, Rule], ...]] = (
     (transform_up, group_distinct),
     (transform_up, merge_filter_into_join),  # before replace_join, which needs the equalities in the join
     (transform_up, replace_lookup_join),  # such streams can be joined in no other way
+    (at_top, make_lookup_joins_whole),  # while all that may need it still lies above
     (transform_up, enrich_stream),
     (transform_up, refuse_static_join),
     (at_join_trees, fall_back_to_regular_join),

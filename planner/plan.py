@@ -81,6 +81,20 @@ class LookupJoined(Upserts):
 
 
 @dataclass(frozen=True)
+class LookupChanges:
+    """Every kind of change of a join by lookups of two streams, and why its upserts are not enough."""
+
+    joined: LookupJoined
+    because: str = field(compare=False)
+
+    @classmethod
+    def of(cls, joined: LookupJoined, because: str) -> LookupChanges:
+        """Those of a join that gives upserts."""
+        settings = replace(joined.join.settings, changelog="all")
+        return cls(replace(joined, join=replace(joined.join, settings=settings)), because)
+
+
+@dataclass(frozen=True)
 class Changelog:
     """Leaf: a stream of changes, with `_row_kind` among its columns unless the reader left it out.
 
@@ -90,7 +104,7 @@ class Changelog:
 
     name: str
     columns: tuple[Column, ...]
-    origin: ManagedTable | KafkaTopic | Normalized | Upserts | None
+    origin: ManagedTable | KafkaTopic | Normalized | Upserts | LookupChanges | None
     ref: int | None = ref_field()
 
     def __str__(self) -> str:
@@ -104,6 +118,8 @@ class Changelog:
                 return f"{self.name} by ({', '.join(key)})"
             case LookupJoined(left=left, right=right, join=join):
                 return f"{self.name} ({join.kind}) of {left.name} with {right.name}"
+            case LookupChanges(LookupJoined(left=left, right=right, join=join)):
+                return f"{self.name} ({join.kind}) of {left.name} with {right.name}, with -U"
             case Upserts(UpsertKey(keys=keys)):
                 return f"{self.name} by ({', '.join('|'.join(names) for names in keys)})"
             case ManagedTable(scan_mode=mode) if mode != "full":

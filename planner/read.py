@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
 from deltajoin.aggregate.source import FORMAT as AGGREGATE_FORMAT
 from deltajoin.latest.marks import LOOKUP_SIDE_MARK, side_of_mark
+from deltajoin.latest.operator import WHOLE_MARK
 from deltajoin.lookup.checks import name_of
 from deltajoin.netting import NET_MARK
 from planner.aggregate_nodes import Aggregate, GroupBy, WindowKind
@@ -42,6 +43,7 @@ from planner.plan import (
 )
 from planner.sources import KafkaTopic, ManagedTable, Mode, RecordRange
 from planner.trees import children, row_kind_of, walk
+from planner.upserts_above import LOOKUP_JOIN
 from upsert.changelog.operator import NORMALIZE_MARK
 from upsert.errors import TableNotFoundError
 from upsert.kafka.declaration import declared
@@ -104,6 +106,8 @@ class _Reader:
         name, ref = self.catalyst.class_name(node), self.catalyst.keep(node)
         if name == "Project" and (upserts := self.upserts(node)) is not None:
             return Changelog(upserts.key.of, self.output(node), upserts, ref=ref)
+        if name == "Project" and WHOLE_MARK in self.kind_marks(node):
+            return Changelog(LOOKUP_JOIN, self.output(node), None, ref=ref)
         inputs = tuple(self.node(child) for child in self.catalyst.children(node))
         match name, inputs:
             case "StreamingRelationV2", ():
@@ -174,10 +178,7 @@ class _Reader:
 
         A stream that `deltajoin.with_lookup` has marked counts as one.
         """
-        *_, last = self.catalyst.projected(node) or [None]
-        if last is None or self.catalyst.class_name(last) != "Alias":
-            return None
-        metadata = self.catalyst.metadata(last)
+        metadata = self.kind_marks(node)
         if (mark := metadata.get(LOOKUP_SIDE_MARK)) is not None:
             side = side_of_mark(mark)
             names = () if side is None else side.upsert_key
@@ -186,6 +187,12 @@ class _Reader:
             return LookupStream(key, mark)
         found = metadata.get(UPSERTS_MARK)
         return None if found is None else Upserts(UpsertKey.from_text(found))
+
+    def kind_marks(self, node: JavaObject) -> Mapping[str, Any]:
+        """What is attached to the last column of a Project, if it is computed there."""
+        *_, last = self.catalyst.projected(node) or [None]
+        is_alias = last is not None and self.catalyst.class_name(last) == "Alias"
+        return self.catalyst.metadata(last) if is_alias else {}
 
     def stream(self, node: JavaObject, ref: int) -> Plan:
         name, options = self.catalyst.source(node)

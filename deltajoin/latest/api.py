@@ -43,6 +43,12 @@ def lookup_delta_join(
     ``spark.sql.streaming.noDataMicroBatches.enabled`` to ``false``; what still waits then is tried by the
     next run that has new data.
 
+    ``changelog="all"`` gives every kind of change instead: ``+I``, ``-U`` with the row before and ``+U``,
+    ``-D`` with the row that goes, nothing for a row that is as it was. Aggregates and sinks without a key may
+    follow. The row that was given last for each key is kept below ``state_path``, in managed tables, a
+    folder for each query by its id: delete it together with the checkpoint, never alone. A micro-batch that
+    is run again gives the rows that it gave.
+
     For output mode append; stateless operators may follow. Spark refuses a second ``applyInPandasWithState``
     in a query. The number of tasks is ``spark.sql.shuffle.partitions``.
 
@@ -70,8 +76,8 @@ def lookup_delta_join(
         how: "inner", "left", "right" or "full".
         where: what a pair must meet besides; ``Ref(0, …)`` is the left side, ``Ref(1, …)`` the right one.
         **options: ``cache_enabled``, ``left_cache_size``, ``right_cache_size``, ``cache_max_bytes``,
-            ``async_buffer_capacity``, ``async_timeout``, ``on_error``, ``shards``; they may also be set in
-            the session, as ``spark.deltajoin.cache.enabled``.
+            ``async_buffer_capacity``, ``async_timeout``, ``on_error``, ``shards``, ``changelog``,
+            ``state_path``; they may also be set in the session, as ``spark.deltajoin.cache.enabled``.
 
     Returns:
         Columns of the left side as ``left_…``, of the right side as ``right_…``, and ``_row_kind``.

@@ -126,6 +126,16 @@ def padded_side_never_deletes(join: LatestJoin) -> Fault | None:
     return None
 
 
+def what_is_given_is_remembered(join: LatestJoin) -> Fault | None:
+    """A `-U` takes back the very row that was given, also when a micro-batch is run again."""
+    if join.is_whole and join.settings.state_path is None:
+        return Fault(
+            "changelog = 'all' must remember the rows that it has given, and no state_path says where",
+            "give state_path='…', a folder on a disk that driver and executors share",
+        )
+    return None
+
+
 CONDITIONS: Final[tuple[Condition, ...]] = (
     changes_have_no_images_before,
     keys_have_one_type,
@@ -134,6 +144,7 @@ CONDITIONS: Final[tuple[Condition, ...]] = (
     rest_of_condition_never_changes,
     deletes_come_from_one_side,
     padded_side_never_deletes,
+    what_is_given_is_remembered,
 )
 
 

@@ -8,12 +8,12 @@ a last step unpacks. What a micro-batch cost goes along as numbers, which ``obse
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
@@ -22,12 +22,13 @@ from deltajoin.errors import LookupFailedError
 from deltajoin.latest import measures
 from deltajoin.latest.drivers import Part, change_schema
 from deltajoin.latest.finder import SideFinder
+from deltajoin.latest.given_rows import GivenRows, ShardRows
 from deltajoin.latest.keys import join_keys
 from deltajoin.latest.measures import Measures
 from deltajoin.latest.shard_state import COLUMNS, ShardState
 from deltajoin.latest.sides import quoted
 from deltajoin.latest.spec import SIDES, LatestJoin
-from deltajoin.latest.step import StepResult, step
+from deltajoin.latest.step import Changes, StepResult, Waiting, all_wait, step
 from deltajoin.lookup.batch import Lookups, open_lookups
 from deltajoin.lookup.cache import RowCache
 from deltajoin.lookup.epoch import EpochCaches, caches_of
@@ -38,10 +39,13 @@ from upsert.errors import BrokenPayloadError
 from upsert.managed.spark_schema import spark_schema
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import TableSchema
+from upsert.store import paths
 from upsert.store.hashing import bucket_of, hash_columns, one_array
-from upsert.streaming_query import task_number
+from upsert.streaming_query import query_of_task, task_number
 from upsert.update_mode import UPSERTS_MARK, UpsertKey
 
+WHOLE_MARK: Final = "deltajoin.whole"
+"""Metadata of the ``_row_kind`` of a lookup join that gives every kind of change."""
 _BLOB: Final = "blob"
 _PACKED: Final = f"shard INT, {_BLOB} BINARY"
 _ROWS_PER_BATCH: Final = 100_000
@@ -55,16 +59,29 @@ def join_streams(left: DataFrame, right: DataFrame, join: LatestJoin, shards: in
     )
     queues = join.settings.on_error == "queue"
     timeout = GroupStateTimeout.ProcessingTimeTimeout if queues else GroupStateTimeout.NoTimeout
+    keep = int(str(left.sparkSession.conf.get("spark.sql.streaming.minBatchesToRetain")))
     joined = packed.groupBy("shard").applyInPandasWithState(
-        JoinShard(join, shards), _output_type(), COLUMNS, "append", timeout
+        JoinShard(join, shards, _given_rows(join, shards, keep)), _output_type(), COLUMNS, "append", timeout
     )
     rows = joined.observe(OBSERVED, *_totals()).select(_BLOB).mapInArrow(Unpack(), _unpacked_type(join))
+    return rows.select(*(F.col(quoted(name)) for name in rows.columns[:-1]), _kind(join))
+
+
+def _given_rows(join: LatestJoin, shards: int, keep: int) -> GivenRows | None:
+    if not join.is_whole or join.settings.state_path is None:
+        return None
+    return GivenRows(join, paths.table_folder(join.settings.state_path), shards, keep)
+
+
+def _kind(join: LatestJoin) -> Column:
+    """The kind of the result's rows, with a mark by which a reader of Spark's plan knows the operator."""
+    if join.is_whole:
+        return F.col(ROW_KIND_COLUMN).alias(ROW_KIND_COLUMN, metadata={WHOLE_MARK: True})
     key = UpsertKey(tuple((name,) for name in join.output_key), of="a lookup join", is_append=True)
     # whether a row is new to the sink is not known after a replay: upserts are +U and -D alone
     upserts = F.when(F.col(ROW_KIND_COLUMN) == RowKind.DELETE.value, RowKind.DELETE.value)
     kind = upserts.otherwise(RowKind.UPDATE_AFTER.value)
-    kind = kind.alias(ROW_KIND_COLUMN, metadata={UPSERTS_MARK: key.to_text()})
-    return rows.select(*(F.col(quoted(name)) for name in rows.columns[:-1]), kind)
+    return kind.alias(ROW_KIND_COLUMN, metadata={UPSERTS_MARK: key.to_text()})
 
 
 def _measure_columns() -> list[tuple[str, str]]:
@@ -125,6 +142,7 @@ class JoinShard:
 
     join: LatestJoin
     shards: int
+    given: GivenRows | None = None
 
     def __call__(self, key: tuple[Any, ...], frames: Iterable[Any], state: GroupState) -> Iterator[Any]:
         """Blobs of the result, then one row of measures.
@@ -133,25 +151,55 @@ class JoinShard:
             LookupFailedError: lookups have failed for good, and ``on-error`` is ``fail``; Spark runs the
                 batch again, or stops the query.
             ChangelogError: the changes contradict what is declared of them.
-            CheckpointMismatchError: waiting rows belong to another join.
+            CheckpointMismatchError: what is remembered of the shard belongs to another join.
+            MissingStateError: rows that were given are not as the checkpoint says.
             BrokenPayloadError: a blob is damaged.
         """
         before = ShardState(*state.get) if state.exists else ShardState(0)
-        caches = self._caches(int(key[0]))
-        caches.begin(before.epoch or None)
-        finders = self._finder(0, caches), self._finder(1, caches)
+        before.check_is_of(self.join, self.shards)
+        given = self._given(int(key[0]), before.position)
         blobs = (blob for frame in frames for blob in frame[_BLOB])
-        result = step(self.join, before.waiting(self.join, self.shards), self._parts(blobs), finders)
-        self._check(result)
+        changes = before.waiting(self.join), self._parts(blobs)
+        result = None if given is None else self._settled(given, *changes)
+        caches = self._caches(int(key[0]))
+        # caches learn nothing in a step that has been settled before, so they miss its changes
+        caches.begin(before.epoch or None if result is None else None)
+        finders = self._finder(0, caches), self._finder(1, caches)
+        if result is None:
+            result = step(self.join, *changes, finders)
+            self._check(result)
+            result = result if given is None else self._whole(given, result, *changes)
         for piece in result.output:
             for blob in to_blobs(piece, {}):
                 yield _frame(blob, (Measures(), Measures()))
-        state.update(tuple(ShardState.of(self.join, self.shards, caches.seal(), result.waiting)))
-        if result.waiting != (None, None):
+        position = 0 if given is None else given.position + 1
+        state.update(tuple(ShardState.of(self.join, self.shards, caches.seal(), result.waiting, position)))
+        if result.waiting != (None, None) and self.join.settings.on_error == "queue":
             state.setTimeoutDuration(_RETRY_MS)
         yield _frame(None, self._measures(finders, result))
 
-    def _parts(self, blobs: Iterable[bytes]) -> tuple[Sequence[Part], Sequence[Part]]:
+    def _given(self, shard: int, position: int) -> ShardRows | None:
+        return None if self.given is None else self.given.of_shard(_query(), shard, position)
+
+    def _settled(self, given: ShardRows, waiting: Waiting, arrived: Changes) -> StepResult | None:
+        """The step as an attempt before has settled it; None if there was none.
+
+        Which lookups failed then, and whether later rows were found, nobody knows any more: so all changes
+        wait for the next step, which gives what was not given yet.
+        """
+        rows = given.settled()
+        return None if rows is None else StepResult(iter([rows]), all_wait(self.join, waiting, arrived), ())
+
+    def _whole(self, given: ShardRows, result: StepResult, waiting: Waiting, arrived: Changes) -> StepResult:
+        """The step with every kind of change, unless another attempt settles it first."""
+        rows = given.settle(result.output)
+        if rows is not None:
+            return replace(result, output=iter([rows]))
+        settled = self._settled(given, waiting, arrived)
+        assert settled is not None, "only an attempt that settles the step keeps another one from doing so"
+        return settled
+
+    def _parts(self, blobs: Iterable[bytes]) -> Changes:
         parts: tuple[list[Part], list[Part]] = [], []
         for blob in blobs:
             rows, about = from_blob(blob)
@@ -216,6 +264,11 @@ def _run() -> str:
     context = TaskContext.get()
     run = None if context is None else context.getLocalProperty("spark.jobGroup.id")
     return run or ""
+
+
+def _query() -> str:
+    """What tells this query from all others, also after a restart."""
+    return query_of_task("lookup join")
 
 
 def _frame(blob: bytes | None, of_sides: Sequence[Measures]) -> Any:

@@ -1,4 +1,4 @@
-"""What Spark keeps for a shard of the operator: an epoch of its caches, and the rows that wait (pure)."""
+"""What Spark keeps for a shard: an epoch of its caches, the rows that wait, how many steps it made (pure)."""
 
 from __future__ import annotations
 
@@ -22,46 +22,64 @@ class ShardState(NamedTuple):
 
     Attributes:
         epoch: of the caches that have seen all of the shard's changes.
-        label: which join and number of shards the waiting rows belong to; empty while none wait.
+        label: which join and number of shards the shard belongs to; empty for upserts while no rows wait.
         left: waiting rows of the left side as Arrow bytes; empty if there are none.
         right: those of the right side.
+        position: steps that the shard has made, of a join whose result is whole; else 0.
     """
 
     epoch: int
     label: str = ""
     left: bytes = b""
     right: bytes = b""
+    position: int = 0
 
     @classmethod
-    def of(cls, join: LatestJoin, shards: int, epoch: int, waiting: Waiting) -> ShardState:
+    def of(cls, join: LatestJoin, shards: int, epoch: int, waiting: Waiting, position: int = 0) -> ShardState:
         """The state after a step."""
-        if waiting == (None, None):
+        if waiting == (None, None) and not position:
             return cls(epoch)
         left, right = (b"" if rows is None else _blob(rows) for rows in waiting)
-        return cls(epoch, label_of(join, shards), left, right)
+        return cls(epoch, label_of(join, shards), left, right, position)
 
-    def waiting(self, join: LatestJoin, shards: int) -> Waiting:
+    def check_is_of(self, join: LatestJoin, shards: int) -> None:
+        """Refuse to go on with a join of which the state knows nothing, or something else.
+
+        Raises:
+            CheckpointMismatchError: rows wait, or have been given, that belong to another join or to another
+                number of shards; or upserts were given that nobody remembers.
+        """
+        if self.label and self.label != label_of(join, shards):
+            what, until = ("wait for a lookup", " until nothing waits any more")
+            if self.position:
+                what, until = "were given", ""
+            raise CheckpointMismatchError(
+                f"lookup join: rows that {what} must go on with the join and shards of their checkpoint, "
+                f"{self.label}, got {label_of(join, shards)}; restore these{until}, or start with a new "
+                "checkpoint"
+            )
+        if join.is_whole and self.epoch and not self.position:
+            raise CheckpointMismatchError(
+                "lookup join: changelog = 'all' must be so from the beginning of a checkpoint, this one has "
+                "given upserts, which nobody remembers; go on with changelog='upsert', or start with a new "
+                "checkpoint"
+            )
+
+    def waiting(self, join: LatestJoin) -> Waiting:
         """The rows that wait.
 
         Raises:
-            CheckpointMismatchError: they belong to another join, or to another number of shards.
             BrokenPayloadError: the state is damaged.
         """
-        if self.label and self.label != label_of(join, shards):
-            raise CheckpointMismatchError(
-                "lookup join: rows that wait for a lookup must go on with the join and shards of their "
-                f"checkpoint, {self.label}, got {label_of(join, shards)}; restore these until nothing waits "
-                "any more, or start with a new checkpoint"
-            )
         return _rows(join, 0, self.left), _rows(join, 1, self.right)
 
 
-COLUMNS: Final = "epoch BIGINT, label STRING, left BINARY, right BINARY"
+COLUMNS: Final = "epoch BIGINT, label STRING, left BINARY, right BINARY, position BIGINT"
 """`ShardState` as Spark's schema."""
 
 
 def label_of(join: LatestJoin, shards: int) -> str:
-    """What must be the same for waiting rows to be joined as they would have been."""
+    """What must be the same for waiting rows to be joined as they would have been, and given ones known."""
     sides = {
         name: {
             "columns": [[column.name, str(column.type)] for column in side.columns],
@@ -70,7 +88,9 @@ def label_of(join: LatestJoin, shards: int) -> str:
         }
         for name, side in zip(SIDES, join.sides, strict=True)
     }
-    return json.dumps({"kind": join.kind, "on": join.on, "where": str(join.where), "shards": shards, **sides})
+    whole = {"changelog": "all"} if join.is_whole else {}
+    about = {"kind": join.kind, "on": join.on, "where": str(join.where), "shards": shards}
+    return json.dumps({**about, **whole, **sides})
 
 
 def _blob(rows: pa.Table) -> bytes:

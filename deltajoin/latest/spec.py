@@ -129,6 +129,11 @@ class LatestJoin:
         return self.kind != "inner" and all(self.upsert_key)
 
     @property
+    def is_whole(self) -> bool:
+        """Whether the result has every kind of change, `-U` among them; else it is an upsert stream."""
+        return self.settings.changelog == "all"
+
+    @property
     def output(self) -> pa.Schema:
         """Columns of the result: ``left_…``, ``right_…``, ``_row_kind``."""
         fields = [

@@ -23,6 +23,8 @@ from upsert.rowkind import ROW_KIND_COLUMN
 
 Waiting = tuple[pa.Table | None, pa.Table | None]
 """Folded changes of the left and of the right side whose lookups have not succeeded yet."""
+Changes = tuple[Sequence[Part], Sequence[Part]]
+"""Changes of both sides that have arrived, in any order."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +84,7 @@ class StepResult:
 def step(
     join: LatestJoin,
     waiting: Waiting,
-    arrived: tuple[Sequence[Part], Sequence[Part]],
+    arrived: Changes,
     finders: tuple[Finder, Finder],
 ) -> StepResult:
     """Join the changes of a shard with what is newest on the other side.
@@ -108,6 +110,16 @@ def step(
         (late_left, late_right),
         (*found_left.failures.values(), *found_right.failures.values()),
     )
+
+
+def all_wait(join: LatestJoin, waiting: Waiting, arrived: Changes) -> Waiting:
+    """What waits when nothing is looked up: all that waited and arrived.
+
+    Raises:
+        ChangelogError: the changes contradict what is declared of them, or each other.
+    """
+    left, right = (fold(join.sides[n], SIDES[n], waiting[n], arrived[n]).rows for n in (0, 1))
+    return (left if left.num_rows else None, right if right.num_rows else None)
 
 
 def _check_deletes(join: LatestJoin, side: int, own: Drivers) -> None:

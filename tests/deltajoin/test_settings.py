@@ -22,6 +22,8 @@ VALUES: dict[str, tuple[str, Any, str, str]] = {
     "async.buffer-capacity": ("9", 9, "0", "a positive integer"),
     "async.timeout": ("5 s", 5_000, "0 s", "a duration above 0, like '3 min'"),
     "on-error": ("queue", "queue", "ignore", "one of fail, queue"),
+    "changelog": ("all", "all", "some", "one of auto, all, upsert"),
+    "state-path": ("/data/given", "/data/given", "", "a non-empty text"),
 }
 """Of each option: a good text, its value, a bad text, and what the message asks for."""
 

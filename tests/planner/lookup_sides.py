@@ -3,9 +3,9 @@
 import pyarrow as pa
 
 from deltajoin.latest.marks import mark_of
-from deltajoin.latest.spec import ALL_BUT_BEFORE, UPSERTS, LookupSide
+from deltajoin.latest.spec import ALL_BUT_BEFORE, UPSERTS, LatestJoin, LookupSide
 from deltajoin.lookup import MemoryLookup
-from planner.plan import LookupStream
+from planner.plan import Changelog, LookupJoined, LookupStream, Plan
 from upsert.update_mode import UpsertKey
 
 _LONG, _TEXT = pa.int64(), pa.string()
@@ -25,8 +25,20 @@ _SIDES = {
 
 LOOKUP_STREAMS = {
     name: LookupStream(
-        UpsertKey(tuple((column,) for column in side.upsert_key), is_append=True), mark_of(side)
+        UpsertKey(
+            tuple((column,) for column in side.upsert_key), of="a stream with MemoryLookup", is_append=True
+        ),
+        mark_of(side),
     )
     for name, side in _SIDES.items()
 } | {"lost": LookupStream(UpsertKey(()), "of another process")}
 """Origins by name; `orders` deletes, `items` only updates, `lost` was marked by another process."""
+
+
+def lookup_joined(orders: Plan, items: Plan, kind: str) -> LookupJoined:
+    """The join of both by product."""
+    assert isinstance(orders, Changelog)
+    assert isinstance(items, Changelog)
+    join = LatestJoin(_SIDES["orders"], _SIDES["items"], (("product_id", "id"),), kind)
+    key = UpsertKey(tuple((name,) for name in join.output_key), of="a lookup join", is_append=True)
+    return LookupJoined(key, orders, items, join)

@@ -20,6 +20,7 @@ from planner.plan import (
     Filter,
     Generate,
     Join,
+    LookupChanges,
     Normalized,
     Opaque,
     Output,
@@ -34,7 +35,7 @@ from planner.plan import (
 )
 from planner.sources import KafkaTopic, ManagedTable, Mode, RecordRange
 from planner.trees import tree, with_children
-from tests.planner.lookup_sides import LOOKUP_STREAMS
+from tests.planner.lookup_sides import LOOKUP_STREAMS, lookup_joined
 from upsert import types
 from upsert.schema import Column as Declared
 from upsert.schema import TableSchema
@@ -207,9 +208,13 @@ def _changelog(rest: str, inputs: Sequence[Plan], types: dict[int, str]) -> Plan
         return Changelog(topic.name, columns, topic)
     if found := re.match(r"(\w+) with lookups", rest):
         return Changelog(found[0], columns, LOOKUP_STREAMS[found[1]])
-    if found := re.match(r"(an aggregate) by \((.*?)\)", rest):
+    if found := re.match(r"a lookup join \((\w+)\) of orders with lookups with items with lookups(,)?", rest):
+        sides = parse_plan("<orders with lookups>"), parse_plan("<items with lookups>")
+        joined = lookup_joined(*sides, found[1])
+        return Changelog("a lookup join", columns, LookupChanges.of(joined, "") if found[2] else joined)
+    if found := re.match(r"(an? [\w ]+?) by \((.*?)\)", rest):
         keys = tuple(tuple(names.split("|")) for names in found[2].split(", "))
-        return Changelog(found[1], columns, Upserts(UpsertKey(keys)))
+        return Changelog(found[1], columns, Upserts(UpsertKey(keys, of=found[1])))
     if found := re.match(r"(normalize) by \((.*?)\)", rest):
         given = {column.name for column in inputs[0].columns}
         order = ("place",) if "place" in given else ("n",)  # n is NULL in deletes

@@ -77,10 +77,55 @@ def test_refusals_have_their_remedies(spark: SparkSession, catalog: upsert.Catal
         ): "right input of the left outer join is filtered",
         orders.join(users, "user", "left_semi"): "a left semi join of streams with lookups",
         orders.join(users, "user", "right"): "bring the padded row back when the last match is deleted",
-        orders.join(users, "user").groupBy("name").count(): "its rows replace each other",
+        orders.join(users, "user").groupBy("name").count(): "aggregate over a lookup join of .* give state",
+        orders.groupBy("user").count(): r"an aggregate over a stream with TableLookup.*: its rows replace",
     }.items():
         with pytest.raises(PlanError, match=reason):
             planner.optimize(df)
+
+
+def test_an_aggregate_above_and_a_sink_without_a_key_are_given_every_kind_of_change(
+    spark: SparkSession, catalog: upsert.Catalog, tmp_path: Path
+) -> None:
+    """The join remembers what it has given; each restart goes on from there."""
+    catalog.sql("CREATE TABLE totals (who STRING, n BIGINT, v BIGINT, PRIMARY KEY (who) NOT ENFORCED)")
+    catalog.sql("CREATE TABLE kept (id INT, who STRING)")
+    orders, users = sides(spark, catalog)
+    joined = orders.join(users, "user").where("v < 100").select("id", F.col("name").alias("who"), "v")
+    totals = joined.groupBy("who").agg(F.count("*").alias("n"), F.sum("v").alias("v"))
+    options = {"state_path": str(tmp_path / "given"), "shards": 2}
+    report = str(planner.explain(totals, **options))
+    assert "for an aggregate must be told which rows are replaced; of each" in report
+
+    def follow(df: DataFrame, name: str) -> set[tuple[object, ...]]:
+        key = catalog.table(name).schema.primary_key
+        writer = catalog.write_changes(planner.optimize(df, sink_key=key, **options), name)
+        writer = writer.option("checkpointLocation", str(tmp_path / name)).trigger(availableNow=True)
+        writer.start().awaitTermination()
+        return set(multiset(catalog.table(name).snapshot().scan()))
+
+    rows = joined.select("id", "who")
+    assert follow(totals, "totals") == {("ann", 2, 40)}
+    assert follow(rows, "kept") == {(1, "ann"), (3, "ann")}
+    catalog.table("orders").write(table("orders", (1, 7, 100), (4, 8, 5)))
+    catalog.table("orders").write(table("orders", (3, 7, 30), kinds="-D"))
+    catalog.table("users").write(table("users", (8, "bob")))
+    assert follow(totals, "totals") == {("bob", 2, 25)}
+    assert follow(rows, "kept") == {(2, "bob"), (4, "bob")}
+
+
+def test_a_join_that_gives_every_kind_of_change_is_known_as_such(
+    spark: SparkSession, catalog: upsert.Catalog, tmp_path: Path
+) -> None:
+    orders, users = sides(spark, catalog)
+    options = {"changelog": "all", "state_path": str(tmp_path / "given")}
+    for joined in (
+        deltajoin.lookup_delta_join(orders, users, on="user", **options),
+        planner.optimize(orders.join(users, "user"), **options),
+    ):
+        again = planner.optimize(joined)
+        assert again is joined
+        assert planner.optimize(joined.groupBy(joined.columns[1]).count()).columns[-1] == "_row_kind"
 
 
 def test_a_sink_of_another_key_is_refused(spark: SparkSession, catalog: upsert.Catalog) -> None:

@@ -66,7 +66,7 @@ def written(case: Case, result: str) -> str:
     plain = Settings()
     options = "".join(
         f"# {name}: {value}\n"
-        for name in ("strategy", "consistency")
+        for name in ("strategy", "consistency", "changelog", "state_path")
         if (value := getattr(case.settings, name)) != getattr(plain, name)
     )
     key = case.settings.sink_key

@@ -195,6 +195,41 @@ class ImageLog:
         """Commit the batch's images; False if that was done before."""
         return not self._positions.is_recorded(end) and self._positions.record(start, end, newest.changed)
 
+    def settle(self, start: int, end: int, records: pa.Table, *, compare: Sequence[str]) -> pa.Table | None:
+        """The changelog of a batch that another attempt would not repeat; None if there has been one.
+
+        As ``advance``, for records that are not the same when a batch is run again: the first attempt settles
+        what the batch is, any other asks ``settled``.
+
+        Args:
+            start: as for ``advance``.
+            end: as for ``advance``.
+            records: as for ``advance``.
+            compare: as for ``advance``.
+
+        Raises:
+            MissingStateError: there are no images for ``start``.
+            SchemaError: records do not fit the schema, or a key is NULL.
+            ChangelogError: a kind is none of the four.
+        """
+        rules = Rules(self._layout.key, tuple(compare), self._order_by)
+        newest = NewestImages.above(self._positions.at(start), rules.key)
+        changes = [self._normalize(segment, newest, rules) for segment in [*segments(records)] or [records]]
+        if not self._commit(start, end, newest):
+            return None
+        self._positions.expire()
+        return pa.concat_tables(changes)
+
+    def settled(self, start: int, end: int) -> pa.Table | None:
+        """The net changes of a batch that an attempt has committed, with ``_row_kind``; None if none has.
+
+        Raises:
+            MissingStateError: one of the two states is no longer there.
+        """
+        if not self._positions.is_recorded(end):
+            return None
+        return self._positions.changes(self._positions.at(start), end)
+
     def take_over(self, images: pa.Table, end: int) -> None:
         """Make images from elsewhere the state at ``end``, as the first batch; again, nothing happens."""
         if not self._positions.is_recorded(end):

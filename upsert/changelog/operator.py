@@ -13,7 +13,6 @@ from datetime import timedelta
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
@@ -32,7 +31,7 @@ from upsert.store import paths
 from upsert.store.hashing import bucket_of, hash_columns
 from upsert.store.layout import Layout
 from upsert.store.rows import conform
-from upsert.streaming_query import QUERY_ID, task_number
+from upsert.streaming_query import query_of_task, task_number
 
 NORMALIZE_MARK: Final = "upsert.normalize"
 """Metadata of the column that the stateful step puts out: names of the key columns."""
@@ -230,19 +229,12 @@ class NormalizeBucket:
         parts.sort(key=lambda part: (part[1]["task"], part[1]["number"]))
         records = pa.concat_tables([rows for rows, _ in parts])
         remembered = Remembered(*state.get) if state.exists else None
-        changes, known = step(self.spec, int(key[0]), _query_id(), remembered, records)
+        query = query_of_task("normalize")
+        changes, known = step(self.spec, int(key[0]), query, remembered, records)
         blobs = [blob for table in changes for blob in to_blobs(table, {}, blob_bytes=BLOB_BYTES)]
         state.update(tuple(known))
         for blob in blobs:
             yield pd.DataFrame({_BLOB: [blob]})
-
-
-def _query_id() -> str:
-    context = TaskContext.get()
-    found = None if context is None else context.getLocalProperty(QUERY_ID)
-    if not found:
-        raise ConfigurationError("normalize must run in a streaming query, got a task without a query's id")
-    return found
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import pytest
 from deltajoin.expressions import Call, Condition, Const, Field, Ref
 from deltajoin.latest.conditions import CONDITIONS, check_join, faults_of
 from deltajoin.latest.spec import LatestJoin, LookupSide
+from deltajoin.settings import JoinSettings
 from tests.deltajoin.latest.driver import LEFT, ON, RIGHT, side
 from upsert.errors import ConfigurationError
 
@@ -38,6 +39,9 @@ def names(join: LatestJoin) -> list[str]:
 
 
 ACCEPTED = {
+    "every kind of change, with a place to remember rows": LatestJoin(
+        left(), right(), ON, settings=JoinSettings(changelog="all", state_path="/data/given")
+    ),
     # FLIP-486: the join key is the primary key, or a part of it
     "the join key is the upsert key": LatestJoin(
         left(key=("lk",), immutable=()), right(key=("rk",), immutable=()), ON
@@ -75,6 +79,7 @@ REFUSED = {
     "rest_of_condition_never_changes": LatestJoin(left(), right(), ON, where=greater(Ref(0, "lv"), 3)),
     "deletes_come_from_one_side": LatestJoin(left(kinds=WITH_DELETES), right(kinds=WITH_DELETES), ON),
     "padded_side_never_deletes": LatestJoin(left(), right(kinds=WITH_DELETES), ON, "left"),
+    "what_is_given_is_remembered": LatestJoin(left(), right(), ON, settings=JoinSettings(changelog="all")),
 }
 
 

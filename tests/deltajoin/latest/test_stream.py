@@ -1,5 +1,6 @@
 """The operator through Spark: batches, restarts, rows that wait, metrics."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ class Pipeline:
         self.spark, self.folder = spark, folder
         self.sink: dict[Row, Row] = {}
         self.batches: dict[int, list[Row]] = {}
+        self.rows: Counter[Row] = Counter()
         for name in ("orders", "users"):
             (folder / name).mkdir(exist_ok=True)
 
@@ -67,6 +69,7 @@ class Pipeline:
             at = [rows.column_names.index(name) for name in self.key]
             self.batches[number] = as_rows(rows)
             for row in self.batches[number]:
+                self.rows[row[:-1]] += -1 if row[-1] in ("-U", "-D") else 1
                 key = tuple(row[n] for n in at)
                 if row[-1] == "-D":
                     self.sink.pop(key, None)
@@ -127,6 +130,56 @@ def test_rows_whose_lookup_fails_wait_through_a_restart(spark: SparkSession, tmp
         spark.conf.unset("spark.sql.streaming.noDataMicroBatches.enabled")
     assert pipeline.batches[1] == [(1, 7, 2, 7, "ann", "+U")]
     assert deltajoin.metrics(second).last.left.waiting == 0
+
+
+def test_every_kind_of_change_goes_on_after_a_restart_and_with_rows_that_wait(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(spark, tmp_path)
+    options = {"changelog": "all", "state_path": str(tmp_path / "given"), "on_error": "queue"}
+    pipeline.write("orders", "+I 1 7 1", "+I 2 8 2", newest=["1 7 1", "2 8 2"])
+    pipeline.write("users", newest=["7 ann"])
+    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+    try:
+        pipeline.run(pipeline.join(**options))
+        assert sorted(pipeline.batches[0]) == [(1, 7, 1, 7, "ann", "+I"), (2, 8, 2, None, None, "+I")]
+        pipeline.write("orders", "+U 1 7 5", "-D 2 8 NULL", newest=["1 7 5"])
+        pipeline.switch("users", on=False)
+        pipeline.run(pipeline.join(**options))
+        assert pipeline.batches[1] == []
+        pipeline.switch("users", on=True)
+        pipeline.write("users", "+U 7 ann", "+I 8 bob", newest=["7 ann", "8 bob"])
+        pipeline.run(pipeline.join(**options))
+    finally:
+        spark.conf.unset("spark.sql.streaming.noDataMicroBatches.enabled")
+    assert sorted(pipeline.batches[2], key=repr) == [
+        (1, 7, 1, 7, "ann", "-U"),
+        (1, 7, 5, 7, "ann", "+U"),
+        (2, 8, 2, None, None, "-D"),
+    ]
+    assert +pipeline.rows == Counter([(1, 7, 5, 7, "ann")])
+
+
+def test_a_micro_batch_that_is_run_again_gives_what_it_gave_though_newer_rows_are_found(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The first attempt ends after the sink has the rows, and before Spark knows."""
+    pipeline = Pipeline(spark, tmp_path)
+    options = {"changelog": "all", "state_path": str(tmp_path / "given")}
+    pipeline.write("orders", "+I 1 7 1", newest=["1 7 1"])
+    pipeline.write("users", newest=["7 ann"])
+    pipeline.run(pipeline.join(**options))
+    (tmp_path / "checkpoint" / "commits" / "0").unlink()
+    (tmp_path / "checkpoint" / "commits" / ".0.crc").unlink(missing_ok=True)
+    pipeline.write("users", newest=["7 eve"])
+    first = pipeline.batches.pop(0)
+    pipeline.rows.clear()
+    pipeline.run(pipeline.join(**options))
+    assert pipeline.batches == {0: first}
+    assert first == [(1, 7, 1, 7, "ann", "+I")]
+    pipeline.write("users", "+U 7 eve")
+    pipeline.run(pipeline.join(**options))
+    assert +pipeline.rows == Counter([(1, 7, 1, 7, "eve")])
 
 
 def test_metrics_tell_hits_misses_and_requests(spark: SparkSession, tmp_path: Path) -> None:
