@@ -15,7 +15,7 @@ from upsert.errors import SchemaError
 from upsert.store import append
 from upsert.store.alterations import Alteration, altered, needs_empty_table
 from upsert.store.commit import Change, Committer
-from upsert.store.data_file import DataFile, FileEntry, write_run
+from upsert.store.data_file import DataFile, FileEntry
 from upsert.store.definition import Definition, has_same_values
 from upsert.store.failpoints import reach
 from upsert.store.file_set import Run
@@ -26,6 +26,7 @@ from upsert.store.merge import SortedRows, merge_runs, present
 from upsert.store.placement import split
 from upsert.store.projection import Projection, with_ids
 from upsert.store.row_hash import row_hashes
+from upsert.store.run_files import write_run
 from upsert.store.snapshot_info import SnapshotInfo
 from upsert.store.staging import StagedFiles
 from upsert.store.table_file import publish_definition
@@ -120,8 +121,7 @@ def _rewrite(root: str, old: Layout, new: Layout, runs: Sequence[Run], base: int
         written += write_run(
             root,
             new,
-            run.rows,
-            None,
+            [run],
             partition=portion.partition,
             bucket=portion.bucket,
             level=0,

@@ -7,18 +7,20 @@ was in vain and its files are dropped; that is no error.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from upsert.errors import CommitConflictError, StaleWriterError
 from upsert.store import append
 from upsert.store.commit import Change, Committer
 from upsert.store.compaction_policy import Pick, Policy, RunSize
-from upsert.store.data_file import DataFile, FileEntry, write_run
+from upsert.store.data_file import DataFile, FileEntry
 from upsert.store.failpoints import reach
 from upsert.store.file_set import FileSet, Run
+from upsert.store.key_ranges import key_ranges
 from upsert.store.layout import Layout
 from upsert.store.merge import SortedRows, merge_runs, present
+from upsert.store.run_files import TARGET_BYTES, write_run
 from upsert.store.snapshot_info import SnapshotInfo
 from upsert.store.staging import Place, StagedFiles
 from upsert.store.table_options import TableOptions
@@ -105,16 +107,11 @@ def carry_out(committer: Committer, uuid: str, merges: Sequence[Merge]) -> Snaps
 
 
 def _write(root: str, layout: Layout, base: int, merge: Merge) -> list[FileEntry]:
-    merged = merge_runs(layout, [_opened(root, layout, entry) for entry in reversed(merge.inputs)])
-    if merge.has_oldest:
-        # no older run is left that a deletion could hide
-        merged = SortedRows(present(layout, merged), None)
     partition, bucket = merge.place
     written = write_run(
         root,
         layout,
-        merged.rows,
-        merged.kinds,
+        _merged(root, layout, merge),
         partition=partition,
         bucket=bucket,
         level=merge.output_level,
@@ -122,6 +119,14 @@ def _write(root: str, layout: Layout, base: int, merge: Merge) -> list[FileEntry
     )
     newest = max(entry.sequence for entry in merge.inputs)
     return [replace(entry, sequence=newest) for entry in written]
+
+
+def _merged(root: str, layout: Layout, merge: Merge) -> Iterator[SortedRows]:
+    inputs = [_opened(root, layout, entry) for entry in reversed(merge.inputs)]
+    for within in key_ranges(layout, inputs, TARGET_BYTES // 2):
+        merged = merge_runs(layout, within)
+        # where no older run is left there is none that a deletion could hide
+        yield SortedRows(present(layout, merged), None) if merge.has_oldest else merged
 
 
 def _opened(root: str, layout: Layout, entry: FileEntry) -> SortedRows:

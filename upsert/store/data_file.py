@@ -35,9 +35,6 @@ Key = bytes
 
 MAX_OPEN_FILES: Final = 2048
 """Open maps kept by a process: each is two file mappings, far below the usual limit of 65 530."""
-MAX_ROWS: Final = 8_000_000
-MAX_BYTES: Final = 1 << 30
-"""A larger run is written as several files: Arrow's string columns end at 2 GB."""
 
 
 @dataclass(frozen=True)
@@ -147,47 +144,6 @@ def write_data_file(
 
 def _key_of_row(layout: Layout, batch: pa.RecordBatch, row: int) -> bytes:
     return key_bytes([batch.column(name).slice(row, 1) for name in layout.key])
-
-
-def write_run(
-    root: str | Path,
-    layout: Layout,
-    rows_sorted: pa.Table,
-    kinds: Kinds | None,
-    *,
-    partition: Partition,
-    bucket: int,
-    level: int,
-    base: int,
-    max_rows: int = MAX_ROWS,
-    max_bytes: int = MAX_BYTES,
-) -> list[FileEntry]:
-    """Write a sorted run as one file or, where it is large, as several that follow each other by key.
-
-    Nothing is written for no rows. Otherwise as ``write_data_file``.
-    """
-    return [
-        write_data_file(
-            root,
-            layout,
-            rows_sorted.slice(start, length),
-            None if kinds is None else kinds[start : start + length],
-            partition=partition,
-            bucket=bucket,
-            level=level,
-            base=base,
-        )
-        for start, length in _pieces(rows_sorted, max_rows, max_bytes)
-    ]
-
-
-def _pieces(rows: pa.Table, max_rows: int, max_bytes: int, start: int = 0) -> list[tuple[int, int]]:
-    """Start and length of equal parts of the rows, halved until each is within both limits."""
-    if rows.num_rows <= 1 or (rows.num_rows <= max_rows and rows.nbytes <= max_bytes):
-        return [(start, rows.num_rows)] if rows.num_rows else []
-    middle = rows.num_rows // 2
-    first = _pieces(rows.slice(0, middle), max_rows, max_bytes, start)
-    return first + _pieces(rows.slice(middle), max_rows, max_bytes, start + middle)
 
 
 class DataFile:

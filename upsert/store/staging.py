@@ -8,63 +8,42 @@ rows as they are, bucket by bucket in one file, and the committer folds them acr
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Final
-from uuid import uuid4
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
-from upsert.errors import ConfigurationError, CorruptTableError
-from upsert.store import paths
-from upsert.store.data_file import FileEntry, write_run
+from upsert.errors import ConfigurationError
+from upsert.store import paths, raw_changes
+from upsert.store.data_file import DataFile, FileEntry
 from upsert.store.failpoints import reach
 from upsert.store.fold import Order, fold
 from upsert.store.layout import COUNT_COLUMN, Layout
 from upsert.store.merge import SortedRows
 from upsert.store.paths import Partition
-from upsert.store.placement import Portion, split
-from upsert.store.rows import Signs, conform
-
-_SIGN_COLUMN: Final = "_sign"
+from upsert.store.placement import split
+from upsert.store.raw_changes import RawFile, RawPart, Rows, pieces_of, write_raw
+from upsert.store.rows import conform
+from upsert.store.run_files import write_run
 
 Place = tuple[Partition, int]
-
-
-@dataclass(frozen=True)
-class RawPart:
-    """The rows of one bucket within a file of raw changes: which of its record batches."""
-
-    partition: Partition
-    bucket: int
-    first: int
-    batches: int
-    rows: int
-
-
-@dataclass(frozen=True)
-class RawFile:
-    """A file of raw changes: signed rows as they came, bucket by bucket."""
-
-    file: str
-    base: int
-    parts: tuple[RawPart, ...]
 
 
 @dataclass(frozen=True)
 class StagedFiles:
     """What one task wrote: plain values that can be pickled and sent to the committer.
 
-    ``retracting`` names the files of a table without primary key that lower a count.
+    ``retracting`` names the files of a table without primary key that lower a count, ``partitions`` those in
+    which rows were written, also if nothing is left of them.
     """
 
     table: str
     files: tuple[FileEntry, ...] = ()
     raw: tuple[RawFile, ...] = ()
     retracting: frozenset[str] = frozenset()
+    partitions: frozenset[Partition] = frozenset()
 
     @property
     def rows(self) -> int:
@@ -72,109 +51,87 @@ class StagedFiles:
         return sum(e.rows for e in self.files) + sum(p.rows for raw in self.raw for p in raw.parts)
 
 
-def stage_folded(
-    root: str, layout: Layout, uuid: str, base: int, rows: pa.Table, order: Order
-) -> StagedFiles:
+def stage_folded(root: str, layout: Layout, uuid: str, base: int, rows: Rows, order: Order) -> StagedFiles:
     """Fold the rows of each bucket and write them as data files of level 0.
+
+    What is too large to be folded in memory goes through a file of raw changes, gone afterwards.
 
     Raises:
         SchemaError: the rows do not fit the table. Nothing was written.
         ChangelogError: they contradict each other. Files of other buckets may have been written; they
             belong to nothing, and cleaning removes them.
     """
-    conforming, weights = conform(layout, rows, f"table {os.path.basename(root)!r}")
-    folded = [(p, fold(layout, p.rows, p.weights, order)) for p in split(layout, conforming, weights)]
-    return _write_all(root, layout, uuid, base, [((p.partition, p.bucket), run) for p, run in folded])
+    pieces = pieces_of(rows)
+    first, second = next(pieces), next(pieces, None)
+    if second is not None:
+        staged = _staged_raw(
+            uuid, write_raw(root, layout, base, chain([first, second], pieces), _owner(root))
+        )
+        try:
+            return fold_raw(root, layout, uuid, base, staged.raw, order)
+        finally:
+            remove(root, staged)
+    portions = list(split(layout, *conform(layout, first, _owner(root))))
+    folded = [(p, fold(layout, p.rows, p.weights, order)) for p in portions]
+    return _write_all(root, layout, uuid, base, (((p.partition, p.bucket), [run]) for p, run in folded))
 
 
-def stage_raw(root: str, layout: Layout, uuid: str, base: int, rows: pa.Table) -> StagedFiles:
+def stage_raw(root: str, layout: Layout, uuid: str, base: int, rows: Rows) -> StagedFiles:
     """Write the signed rows of each bucket as they are, in one file.
 
     Raises:
         SchemaError: the rows do not fit the table. Nothing was written.
     """
-    conforming, weights = conform(layout, rows, f"table {os.path.basename(root)!r}")
-    portions = list(split(layout, conforming, weights))
-    if not portions:
-        return StagedFiles(uuid)
-    name = paths.staging_file(base, uuid4().hex)
-    path = paths.resolve(root, name)
-    paths.make_parent(path)
-    parts = _write_raw(path, portions)
+    staged = _staged_raw(uuid, write_raw(root, layout, base, pieces_of(rows), _owner(root)))
     reach("stage.after-raw")
-    return StagedFiles(uuid, raw=(RawFile(name, base, tuple(parts)),))
+    return staged
 
 
-def _write_raw(path: str, portions: Sequence[Portion]) -> list[RawPart]:
-    """One or more record batches for each portion. Not synced: power failure ends the task too."""
-    tables = [_with_signs(portion.rows, portion.weights) for portion in portions]
-    parts: list[RawPart] = []
-    written = 0
-    with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, tables[0].schema) as writer:
-        for portion, table in zip(portions, tables, strict=True):
-            batches = table.to_batches()
-            for batch in batches:
-                writer.write_batch(batch)
-            parts.append(RawPart(portion.partition, portion.bucket, written, len(batches), table.num_rows))
-            written += len(batches)
-    return parts
+def _staged_raw(uuid: str, raw: RawFile | None) -> StagedFiles:
+    if raw is None:
+        return StagedFiles(uuid)
+    return StagedFiles(uuid, raw=(raw,), partitions=frozenset(part.partition for part in raw.parts))
 
 
-def _with_signs(rows: pa.Table, weights: Signs | None) -> pa.Table:
-    signs = np.ones(rows.num_rows, np.int8) if weights is None else weights
-    return rows.append_column(_SIGN_COLUMN, pa.array(signs, pa.int8()))
+def _owner(root: str) -> str:
+    return f"table {os.path.basename(root)!r}"
 
 
-def fold_raw(root: str, layout: Layout, uuid: str, base: int, raw: Iterable[RawFile]) -> StagedFiles:
-    """Fold the raw changes of all tasks, one bucket at a time, by the rules of rows without an order.
+def fold_raw(
+    root: str, layout: Layout, uuid: str, base: int, raw: Iterable[RawFile], order: Order = "none"
+) -> StagedFiles:
+    """Fold the raw changes of all tasks, a range of a bucket's keys at a time.
 
     Raises:
-        ChangelogError: two different values are left for a key.
+        ChangelogError: rows without an order leave two different values for a key.
         CorruptTableError: a file of raw changes is missing or damaged.
     """
     places: dict[Place, list[tuple[str, RawPart]]] = {}
     for file in raw:
         for part in file.parts:
             places.setdefault((part.partition, part.bucket), []).append((file.file, part))
-    staged = [
-        _write_all(root, layout, uuid, base, [(place, _fold_parts(root, layout, parts))])
-        for place, parts in places.items()
-    ]
-    return join(uuid, staged)
-
-
-def _fold_parts(root: str, layout: Layout, parts: Sequence[tuple[str, RawPart]]) -> SortedRows:
-    rows = pa.concat_tables([_read_part(root, file, part) for file, part in parts])
-    weights = rows.column(_SIGN_COLUMN).to_numpy()
-    return fold(layout, rows.drop_columns([_SIGN_COLUMN]), weights, "none")
-
-
-def _read_part(root: str, file: str, part: RawPart) -> pa.Table:
-    path = paths.resolve(root, file)
-    try:
-        reader = pa.ipc.open_file(pa.memory_map(path))
-        batches = [reader.get_batch(part.first + number) for number in range(part.batches)]
-    except (pa.ArrowException, OSError) as cause:
-        raise CorruptTableError(
-            f"file of raw changes {path!r} must be there until it is committed, got {cause}; write the rows "
-            "again"
-        ) from cause
-    return pa.Table.from_batches(batches, reader.schema)
+    runs = ((place, raw_changes.folded(root, layout, parts, order)) for place, parts in places.items())
+    return _write_all(root, layout, uuid, base, runs)
 
 
 def _write_all(
-    root: str, layout: Layout, uuid: str, base: int, runs: Iterable[tuple[Place, SortedRows]]
+    root: str, layout: Layout, uuid: str, base: int, runs: Iterable[tuple[Place, Iterable[SortedRows]]]
 ) -> StagedFiles:
     files: list[FileEntry] = []
     retracting: set[str] = set()
+    partitions: set[Partition] = set()
     for (partition, bucket), run in runs:
-        written = write_run(
-            root, layout, run.rows, run.kinds, partition=partition, bucket=bucket, level=0, base=base
-        )
+        partitions.add(partition)
+        written = write_run(root, layout, run, partition=partition, bucket=bucket, level=0, base=base)
         files += written
-        if layout.is_counted and run.rows.num_rows and pc.min(run.rows.column(COUNT_COLUMN)).as_py() < 0:
-            retracting.update(entry.file for entry in written)
-    return StagedFiles(uuid, tuple(files), (), frozenset(retracting))
+        if layout.is_counted:
+            retracting.update(entry.file for entry in written if _lowers_a_count(root, layout, entry))
+    return StagedFiles(uuid, tuple(files), (), frozenset(retracting), frozenset(partitions))
+
+
+def _lowers_a_count(root: str, layout: Layout, entry: FileEntry) -> bool:
+    counts = DataFile.open(root, layout, entry).batch.column(COUNT_COLUMN)
+    return bool(pc.min(counts).as_py() < 0)
 
 
 def join(uuid: str, staged: Iterable[StagedFiles]) -> StagedFiles:
@@ -186,6 +143,7 @@ def join(uuid: str, staged: Iterable[StagedFiles]) -> StagedFiles:
     files: list[FileEntry] = []
     raw: list[RawFile] = []
     retracting: set[str] = set()
+    partitions: set[Partition] = set()
     owner: dict[Place, int] = {}
     for number, one in enumerate(staged):
         if one.table != uuid:
@@ -202,7 +160,8 @@ def join(uuid: str, staged: Iterable[StagedFiles]) -> StagedFiles:
         files += one.files
         raw += one.raw
         retracting |= one.retracting
-    return StagedFiles(uuid, tuple(files), tuple(raw), frozenset(retracting))
+        partitions |= one.partitions
+    return StagedFiles(uuid, tuple(files), tuple(raw), frozenset(retracting), frozenset(partitions))
 
 
 def remove(root: str, staged: StagedFiles) -> None:

@@ -10,7 +10,19 @@ import pyarrow as pa
 
 from upsert.errors import CorruptTableError, SnapshotExpiredError, TableExistsError
 from upsert.schema import TableSchema
-from upsert.store import alter, append, compaction, deletion, expiry, maintenance, paths, staging, steps, table_file, view
+from upsert.store import (
+    alter,
+    append,
+    compaction,
+    deletion,
+    expiry,
+    maintenance,
+    paths,
+    staging,
+    steps,
+    table_file,
+    view,
+)
 from upsert.store import changes as _changes
 from upsert.store.alterations import Alteration
 from upsert.store.commit import Committer

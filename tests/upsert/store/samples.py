@@ -13,13 +13,14 @@ import pyarrow as pa
 
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
-from upsert.store.data_file import DataFile, FileEntry, write_run
+from upsert.store.data_file import DataFile, FileEntry
 from upsert.store.file_set import FileSet
 from upsert.store.fold import Order, fold
 from upsert.store.layout import Layout
 from upsert.store.merge import SortedRows, merge_runs
 from upsert.store.placement import split
 from upsert.store.rows import conform
+from upsert.store.run_files import write_run
 from upsert.store.snapshot import Snapshot
 from upsert.store.snapshot_info import EMPTY
 from upsert.types import TIMESTAMP, TIMESTAMP_NTZ
@@ -110,13 +111,12 @@ class Runs:
         written = write_run(
             self.root,
             self.layout,
-            run.rows,
-            run.kinds,
+            [run],
             partition=partition,
             bucket=bucket,
             level=level,
             base=0,
-            max_rows=max_rows,
+            target_bytes=32 * max_rows,
         )
         self.entries += [replace(entry, sequence=sequence) for entry in written]
 

@@ -13,11 +13,12 @@ import pytest
 from tests.upsert.store.samples import KEY_VALUES, table_of
 from upsert.errors import CorruptTableError
 from upsert.schema import TableSchema
-from upsert.store.data_file import DataFile, FileEntry, forget_open_files, write_data_file, write_run
+from upsert.store.data_file import DataFile, FileEntry, forget_open_files, write_data_file
 from upsert.store.fold import fold
 from upsert.store.layout import Layout
 from upsert.store.paths import index_file
 from upsert.store.rows import conform
+from upsert.store.run_files import write_run
 
 LAYOUT = Layout.of(TableSchema.of({"a": pa.int64(), "b": pa.string()}, primary_key=["a"]).index("b"))
 ROWS = pa.table({"a": [1, 2, 3], "b": ["x", None, "y"]})
@@ -68,7 +69,7 @@ def test_entry_is_a_plain_value_that_can_be_sent_to_other_processes(tmp_path):
 def test_bounds_of_every_scalar_type_are_its_smallest_and_largest_value(tmp_path, type_):
     layout = Layout.of(TableSchema.of({"k": type_}, primary_key=["k"]))
     run = fold(layout, *conform(layout, table_of(layout.schema, [(v,) for v in KEY_VALUES[type_]])), "rows")
-    (entry,) = write_run(tmp_path, layout, *run, partition=(), bucket=0, level=0, base=0)
+    (entry,) = write_run(tmp_path, layout, [run], partition=(), bucket=0, level=0, base=0)
     values = [v for v in KEY_VALUES[type_] if v == v]
     longest = max(values)
     cut = longest if not isinstance(longest, str | bytes) or len(longest) <= 64 else None
@@ -83,20 +84,6 @@ def test_bounds_that_python_cannot_hold_are_not_known(tmp_path):
     rows = pa.table({"k": [1], "t": pa.array([2**60], pa.timestamp("us")), "f": [float("nan")]})
     entry = write_data_file(tmp_path, layout, rows, None, partition=(), bucket=0, level=0, base=0)
     assert (entry.max[2], entry.max[3]) == (None, None)
-
-
-def test_large_run_is_cut_into_files_that_follow_each_other(tmp_path):
-    rows = pa.table({"a": np.arange(10), "b": ["x"] * 10})
-    kinds = np.array([0] * 9 + [1], np.int8)
-    where = {"partition": (), "bucket": 0, "level": 1, "base": 0}
-    entries = write_run(tmp_path, LAYOUT, rows, kinds, **where, max_rows=4)
-    tables = [DataFile.open(tmp_path, LAYOUT, entry).table for entry in entries]
-    assert max(table.num_rows for table in tables) <= 4
-    assert pa.concat_tables(tables).to_pydict() == rows.to_pydict()
-    assert [entry.deletes for entry in entries] == [0] * (len(entries) - 1) + [1]
-    assert write_run(tmp_path, LAYOUT, rows.slice(0, 0), None, **where) == []
-    by_bytes = write_run(tmp_path, LAYOUT, rows, None, **where, max_bytes=60)
-    assert len(by_bytes) > 1
 
 
 def _delete(path: Path) -> None:
