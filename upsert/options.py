@@ -5,6 +5,7 @@ Keys are lower case with dots and hyphens: Spark lower-cases the option map of a
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -151,3 +152,18 @@ def micro_batch(value: str) -> tuple[str, int]:
     if not query or not number.isascii() or not number.isdigit():
         raise ValueError("the id of a query and the number of a micro-batch, as in 'id:7'")
     return query, int(number)
+
+
+def json_object(value: str) -> dict[str, Any]:
+    """The names and values of a JSON object.
+
+    >>> json_object('{"day": "2013-01-01"}')
+    {'day': '2013-01-01'}
+    """
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError("a JSON object")
+    return found

@@ -9,7 +9,10 @@ from typing import Any, Final
 from upsert import options
 from upsert.errors import ConfigurationError
 from upsert.options import Option
+from upsert.schema import TableSchema
+from upsert.store.filters import Where
 from upsert.store.paths import table_folder
+from upsert.store.where_text import where_from_json
 
 FORMAT: Final = "upsert-table"
 SCAN_MODES: Final = ("full", "latest", "from-snapshot", "from-timestamp")
@@ -42,12 +45,42 @@ READ_OPTIONS: Final = (
         "changed keys that one micro-batch reads at most; cuts the first load and any larger commit",
         DEFAULT_MAX_ROWS,
     ),
+    Option(
+        "scan.where",
+        options.text,
+        'which rows to read, as JSON: [["day", "=", "2013-01-01"], ["hub", "in", ["JFK", "EWR"]]], or a list '
+        "of such lists, of which one must hold, see upsert.store.filters; files without such rows are not "
+        "opened. A stream gives each half of a change that passes",
+        None,
+    ),
     Option("row-kind", options.boolean, "whether rows have the column _row_kind; a stream must", True),
 )
 """Options of ``spark.read`` and ``spark.readStream``."""
 
+OVERWRITE_MODES: Final = ("static", "dynamic")
+
 WRITE_OPTIONS: Final = (
     _PATH,
+    Option(
+        "partition",
+        options.json_object,
+        'values of partition columns, as JSON: {"day": "2013-01-01"}; the query may lack these columns, all '
+        "rows must have these values, and an overwrite replaces only partitions that have them",
+        None,
+    ),
+    Option(
+        "partition-overwrite-mode",
+        options.one_of(*OVERWRITE_MODES),
+        "what an overwrite replaces: static = the table, or what 'partition' says; dynamic = of these, the "
+        "partitions in which there are rows",
+        None,
+    ),
+    Option(
+        "change-tracking",
+        options.boolean,
+        "whether the commit shows in change streams; default: as table and partitions say",
+        None,
+    ),
     Option("bucketed", options.boolean, "a key's rows come to one task; set by catalog.write_changes", False),
     Option(
         "micro-batch",
@@ -73,6 +106,7 @@ class ReadOptions:
     timestamp_ms: int | None = None
     max_rows: int = DEFAULT_MAX_ROWS
     row_kind: bool = True
+    where: str | None = None
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> ReadOptions:
@@ -92,7 +126,16 @@ class ReadOptions:
             timestamp_ms=values["scan.timestamp-millis"],
             max_rows=values["max-rows-per-trigger"],
             row_kind=values["row-kind"],
+            where=values["scan.where"],
         )
+
+    def where_of(self, schema: TableSchema) -> Where | None:
+        """The rows to read of a table with this schema; None for all.
+
+        Raises:
+            SchemaError: ``scan.where`` is malformed, or does not fit the schema.
+        """
+        return None if self.where is None else where_from_json(self.where, schema)
 
 
 @dataclass(frozen=True)
@@ -102,6 +145,9 @@ class WriteOptions:
     path: str
     bucketed: bool = False
     micro_batch: tuple[str, int] | None = None
+    partition: Mapping[str, object] | None = None
+    overwrite_mode: str | None = None
+    change_tracking: bool | None = None
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> WriteOptions:
@@ -112,7 +158,14 @@ class WriteOptions:
         """
         own = {key: value for key, value in given.items() if key.lower() not in _SPARKS_OWN}
         values = options.parse(FORMAT, WRITE_OPTIONS, own)
-        return cls(table_folder(values["path"]), values["bucketed"], values["micro-batch"])
+        return cls(
+            path=table_folder(values["path"]),
+            bucketed=values["bucketed"],
+            micro_batch=values["micro-batch"],
+            partition=values["partition"],
+            overwrite_mode=values["partition-overwrite-mode"],
+            change_tracking=values["change-tracking"],
+        )
 
 
 def _check_goes_with_mode(values: Mapping[str, Any], key: str, needed_by: str) -> None:

@@ -21,9 +21,15 @@ from upsert.errors import ConfigurationError, SnapshotExpiredError
 from upsert.managed.options import FORMAT, ReadOptions
 from upsert.managed.spark_schema import arrow_schema, read_columns
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.store.filters import parse_where
+from upsert.store.staging import Place
 from upsert.store.table import Table
 from upsert.store.version import Version, step_between
 
+TASK_BYTES: Final = 128 << 20
+"""Small partitions are read together, up to this size: a task costs some tenths of a second."""
+OPEN_BYTES: Final = 1 << 20
+"""What opening a bucket counts for."""
 BATCH_ROWS: Final = 65_536
 """Rows of an Arrow batch that goes to the JVM: large enough for speed, small beside a task's memory."""
 
@@ -32,10 +38,10 @@ Offset = dict[str, Any]
 
 @dataclass(frozen=True)
 class SnapshotPartition(InputPartition):
-    """One bucket of one snapshot."""
+    """Some buckets of one snapshot: one of a large partition, all of some small ones."""
 
     snapshot_id: int
-    bucket: int
+    places: tuple[Place, ...]
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ class ChangesPartition(InputPartition):
 
 
 class SnapshotReader(DataSourceReader):
-    """Reads one snapshot, chosen when the query is planned; a task per bucket."""
+    """Reads one snapshot, chosen when the query is planned; tasks share its buckets."""
 
     def __init__(self, options: ReadOptions, asked: StructType) -> None:
         """Check what is asked of the table.
@@ -60,19 +66,44 @@ class SnapshotReader(DataSourceReader):
         self._options = options
         self._columns = read_columns(asked, table.schema, of=table.name)
         self._asked = asked
+        self._where = options.where_of(table.schema)
 
     def partitions(self) -> list[SnapshotPartition]:
-        """One for each bucket of the snapshot that the scan options name."""
+        """The buckets of the snapshot that the scan options name, where ``scan.where`` may be true."""
         table = Table.open(self._options.path)
         chosen = _state_named_by(self._options, table)
-        return [SnapshotPartition(chosen, bucket) for bucket in range(table.options.bucket)]
+        snapshot = table.snapshot(chosen)
+        sizes = {
+            place: sum(entry.bytes for run in snapshot.files.groups[place] for entry in run)
+            for place in snapshot.places(parse_where(self._where, table.schema))
+        }
+        # a source without partitions would be read by Spark as one of no name
+        return [SnapshotPartition(chosen, places) for places in shared_out(sizes) or [()]]
 
     def read(self, partition: SnapshotPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        """The bucket's rows, every one of kind ``+I``."""
+        """The buckets' rows, every one of kind ``+I``."""
         snapshot = Table.open(self._options.path).snapshot(partition.snapshot_id)
-        rows = snapshot.scan(self._columns, buckets=[partition.bucket])
+        rows = snapshot.scan(self._columns, self._where, places=partition.places)
         kinds = pa.repeat(pa.scalar(RowKind.INSERT.value), rows.num_rows)
         return _batches(rows.append_column(ROW_KIND_COLUMN, kinds), self._asked)
+
+
+def shared_out(sizes: Mapping[Place, int]) -> list[tuple[Place, ...]]:
+    """Buckets for tasks: neighbours together up to ``TASK_BYTES``, no bucket in two tasks.
+
+    >>> [len(task) for task in shared_out({((), 0): 1, ((), 1): TASK_BYTES, ((("day", "1"),), 0): 1})]
+    [1, 1, 1]
+    """
+    tasks: list[list[Place]] = []
+    room = 0
+    for place in sorted(sizes, key=repr):
+        cost = OPEN_BYTES + sizes[place]
+        if not place[0] or cost > room:
+            tasks.append([])
+            room = TASK_BYTES
+        tasks[-1].append(place)
+        room -= cost
+    return [tuple(task) for task in tasks]
 
 
 class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

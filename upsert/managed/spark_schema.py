@@ -6,6 +6,7 @@ reads to the letter, nullability and time zone included; both sides are settled 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 import pyarrow as pa
@@ -87,11 +88,11 @@ def arrow_schema(asked: StructType) -> pa.Schema:
     return to_arrow_schema(asked, timezone="UTC")
 
 
-def check_fits(given: StructType, schema: TableSchema, *, of: str) -> None:
+def check_fits(given: StructType, schema: TableSchema, *, of: str, known: Collection[str] = ()) -> None:
     """Refuse a query whose columns are not those of the table, by name and type, in any order.
 
-    ``_row_kind`` may be there. Types may differ in width only, and a nullable column may go into a NOT NULL
-    one: then the store checks every value.
+    ``_row_kind`` may be there, ``known`` columns may be missing: their values come from elsewhere. Types may
+    differ in width only, and a nullable column may go into a NOT NULL one: then the store checks every value.
 
     Raises:
         SchemaError: a column is missing, unknown, repeated or of another type; nothing was written.
@@ -100,7 +101,7 @@ def check_fits(given: StructType, schema: TableSchema, *, of: str) -> None:
     names = [name for name in given.names if name != ROW_KIND_COLUMN]
     if len(set(given.names)) != len(given.names):
         raise SchemaError(f"{of}: the query names a column twice: {', '.join(given.names)}; rename one")
-    if missing := [name for name in expected if name not in names]:
+    if missing := [name for name in expected if name not in names and name not in known]:
         raise SchemaError(
             f"{of}: the query lacks column(s) {', '.join(missing)}; add them, NULL where nothing is known"
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -20,6 +21,7 @@ from pyspark.sql.types import StructType
 from upsert.errors import ConfigurationError
 from upsert.managed.options import FORMAT, WriteOptions
 from upsert.managed.spark_schema import check_fits
+from upsert.store.partitions import Overwrite, check_within, filled, specified
 from upsert.store.table import StagedFiles, Table
 from upsert.streaming_query import QUERY_ID
 
@@ -35,19 +37,32 @@ class TaskResult(WriterCommitMessage):
 class _Writer:
     """What batch and stream have in common: the schema check, and staging."""
 
+    is_batch: ClassVar[bool]
+
     def __init__(self, options: WriteOptions, given: StructType, overwrite: bool) -> None:
         """Check the query's columns before any task runs.
 
         Raises:
-            SchemaError: the query's columns do not fit the table.
+            SchemaError: the query's columns or the partition do not fit the table.
+            ConfigurationError: how to overwrite is said of a write that does not.
         """
         table = Table.open(options.path)
-        check_fits(given, table.schema, of=f"table {table.name!r}")
+        self._of = f"table {table.name!r}"
+        self._partition = specified(table.schema, options.partition or {}, of=self._of)
+        check_fits(given, table.schema, of=self._of, known=dict(self._partition))
         self._path = table.path
         self._uuid = table.uuid
         self._bucketed = options.bucketed
-        self._overwrite = overwrite
+        self._overwrite = (
+            Overwrite(self._partition, options.overwrite_mode == "dynamic") if overwrite else None
+        )
+        self._tracked = options.change_tracking
         self._micro_batch = options.micro_batch
+        if options.overwrite_mode and not (overwrite and self.is_batch):
+            raise ConfigurationError(
+                f"{FORMAT}: option 'partition-overwrite-mode' must go with a batch write of mode overwrite, "
+                f"got {options.overwrite_mode!r} for another; leave it out, no stream overwrites partitions"
+            )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Stage one task's rows; publishes nothing. An attempt that fails leaves nothing that counts."""
@@ -57,8 +72,9 @@ class _Writer:
         if not batches:
             return TaskResult(query_id, None)
         table = self._table()
-        rows = pa.Table.from_batches(batches)
+        rows = filled(table.schema, pa.Table.from_batches(batches), self._partition)
         staged = table.stage(rows, order="none") if self._bucketed else table.stage_raw(rows)
+        check_within(staged.partitions, self._partition, of=self._of)
         return TaskResult(query_id, staged)
 
     def _publish(
@@ -67,7 +83,11 @@ class _Writer:
         staged = _staged(results)
         if staged or self._overwrite:  # a batch without rows is no commit: replaying it writes nothing either
             self._table().commit(
-                staged, writer_id=writer_id, transaction=transaction, overwrite=self._overwrite
+                staged,
+                writer_id=writer_id,
+                transaction=transaction,
+                overwrite=self._overwrite,
+                tracked=self._tracked,
             )
 
     def _abort(self, results: Sequence[WriterCommitMessage | None]) -> None:
@@ -88,6 +108,8 @@ class _Writer:
 class BatchWriter(_Writer, DataSourceArrowWriter):
     """``df.write``: one commit, of kind append or overwrite; that of a micro-batch counts once."""
 
+    is_batch = True
+
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish what the tasks staged."""
         self._publish(messages, *(self._micro_batch or (None, None)))
@@ -98,7 +120,9 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """``df.writeStream``: one commit a micro-batch, exactly once; complete mode overwrites."""
+    """``df.writeStream``: one commit a micro-batch, exactly once; complete mode overwrites the table."""
+
+    is_batch = False
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish what the tasks staged, unless this query's micro-batch was published before."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from upsert.errors import ConfigurationError, StaleWriterError
@@ -10,6 +11,9 @@ from upsert.store import staging
 from upsert.store.commit import Change, Committer
 from upsert.store.counts import CountCheck
 from upsert.store.data_file import FileEntry
+from upsert.store.file_set import FileSet
+from upsert.store.partitions import Overwrite, check_within
+from upsert.store.paths import Partition
 from upsert.store.snapshot_info import Kind, SnapshotInfo
 from upsert.store.staging import StagedFiles
 from upsert.store.unique import UniqueCheck
@@ -53,12 +57,14 @@ def commit_staged(
     staged: Iterable[StagedFiles],
     transaction: Transaction | None,
     *,
-    overwrite: bool,
+    overwrite: Overwrite | None,
     tracked: bool,
 ) -> Committed:
     """Publish staged files as one snapshot; nothing if the transaction is recorded or there is nothing to do.
 
-    When it raises, the staged files are as they were; only ``StaleWriterError`` means that they are lost.
+    An overwrite replaces what is there when it is published: it cannot conflict with what others committed
+    while its rows were written, and goes after it. When it raises, the staged files are as they were; only
+    ``StaleWriterError`` means that they are lost.
     """
     history = committer.history
     given = staging.join(uuid, staged)
@@ -67,6 +73,8 @@ def commit_staged(
         staging.remove(history.root, StagedFiles(uuid, raw=given.raw))
         return Committed(head)
     _check_raw_is_fresh(history.root, given, head)
+    if overwrite is not None:
+        check_within(given.partitions, overwrite.spec, of=f"table {os.path.basename(history.root)!r}")
     folded = staging.fold_raw(history.root, history.layout, uuid, head.id, given.raw)
     files = (*given.files, *folded.files)
     counts = CountCheck(history, files, given.retracting | folded.retracting)
@@ -77,10 +85,10 @@ def commit_staged(
         last[0] = None
         if is_recorded(latest, transaction):
             return None
-        removed = tuple(history.live(latest).values()) if overwrite else ()
+        removed, left = _replaced(history.files(latest), overwrite, given.partitions)
         if files or removed or transaction is not None:
-            counts.check(latest, overwrite=overwrite)
-            unique.check(latest, overwrite=overwrite)
+            counts.check(latest, left)
+            unique.check(latest, left)
             kind: Kind = "overwrite" if overwrite else "append"
             last[0] = Change(kind, files, removed, transaction, tracked)
         return last[0]
@@ -92,6 +100,16 @@ def commit_staged(
         staging.remove(history.root, folded)
         return Committed(info)
     return Committed(info, files)
+
+
+def _replaced(
+    live: FileSet, overwrite: Overwrite | None, written: Collection[Partition]
+) -> tuple[tuple[FileEntry, ...], FileSet]:
+    """The files that a commit replaces, and those that it leaves."""
+    if overwrite is None:
+        return (), live
+    replaced = live.only(lambda partition: overwrite.replaces(partition, written))
+    return replaced.entries, live.only(lambda partition: not overwrite.replaces(partition, written))
 
 
 def _check_raw_is_fresh(root: str, staged: StagedFiles, head: SnapshotInfo) -> None:

@@ -3,8 +3,9 @@
 Three cases differ only in that:
 
 - *load* (base 0): all rows of the target; there is nothing to look up;
-- *delta*: the files that appends have added;
-- *diff* (an overwrite lies in between): all keys of the base and of the target.
+- *delta*: the files that commits have added;
+- *diff* (of a bucket from which a commit has removed files: its partition was overwritten or dropped): all
+  keys that it has at the base and at the target.
 
 Compaction, expiry and clean-up change no rows and are not seen here at all.
 """
@@ -19,6 +20,7 @@ from upsert.errors import UntrackedChangesError
 from upsert.store.data_file import FileEntry
 from upsert.store.history import History
 from upsert.store.layout import Layout
+from upsert.store.paths import Partition
 from upsert.store.snapshot import Snapshot
 from upsert.store.snapshot_info import SnapshotInfo
 
@@ -48,9 +50,9 @@ class VersionedTable(Protocol):
 
 @dataclass(frozen=True)
 class ChangeFiles:
-    """The files in which the touched keys are found, oldest first.
+    """The files in which the touched keys are found, oldest first within each bucket.
 
-    ``new`` hold what is there at the target or was added on the way, ``old`` what an overwrite replaced.
+    ``new`` hold what is there at the target or was added on the way, ``old`` what was replaced or dropped.
     """
 
     new: tuple[FileEntry, ...]
@@ -75,9 +77,14 @@ def change_files(table: VersionedTable, base: int, target: int) -> ChangeFiles:
     commits = data_commits(table, base, target)
     for commit in commits:
         check_tracked(table, commit)
-    if any(commit.kind == "overwrite" for commit in commits):
-        return ChangeFiles(_oldest_first(table.snapshot(target)), _oldest_first(before))
-    return ChangeFiles(tuple(entry for commit in commits for entry in table.published.delta(commit).added))
+    deltas = [table.published.delta(commit) for commit in commits]
+    replaced = {_place(entry) for delta in deltas for entry in delta.removed}
+    new = [entry for delta in deltas for entry in delta.added if _place(entry) not in replaced]
+    if not replaced:
+        return ChangeFiles(tuple(new))
+    new += [entry for entry in _oldest_first(table.snapshot(target)) if _place(entry) in replaced]
+    old = [entry for entry in _oldest_first(before) if _place(entry) in replaced]
+    return ChangeFiles(tuple(new), tuple(old))
 
 
 def data_commits(table: VersionedTable, after: int, until: int) -> Sequence[SnapshotInfo]:
@@ -104,6 +111,10 @@ def check_tracked(table: VersionedTable, commit: SnapshotInfo) -> None:
             f"table {table.name!r}: changes must be tracked to be read, snapshot {commit.id} was committed "
             "with change-tracking = false; load what depends on it again: since=0, or a new checkpoint"
         )
+
+
+def _place(entry: FileEntry) -> tuple[Partition, int]:
+    return entry.partition, entry.bucket
 
 
 def _oldest_first(snapshot: Snapshot) -> tuple[FileEntry, ...]:

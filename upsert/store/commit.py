@@ -53,7 +53,7 @@ class Change:
     @property
     def changes_rows(self) -> bool:
         """Whether the table holds other rows afterwards."""
-        return self.kind in ("append", "overwrite") and bool(self.added or self.removed)
+        return self.kind in ("append", "overwrite", "delete") and bool(self.added or self.removed)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Self
@@ -35,6 +35,13 @@ class FileSet:
         for entry in entries:
             found.setdefault((entry.partition, entry.bucket), []).append(entry)
         return cls({group: tuple(_runs(files)) for group, files in found.items()})
+
+    def only(self, is_wanted: Callable[[Partition], bool]) -> FileSet:
+        """The files of some partitions."""
+        wanted = {partition: is_wanted(partition) for partition in {place[0] for place in self.groups}}
+        if all(wanted.values()):
+            return self
+        return FileSet({place: runs for place, runs in self.groups.items() if wanted[place[0]]})
 
     @property
     def entries(self) -> tuple[FileEntry, ...]:

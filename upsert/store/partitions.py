@@ -55,6 +55,38 @@ def is_within(partition: Partition, spec: Partition) -> bool:
     return set(spec) <= set(partition)
 
 
+def check_within(written: Iterable[Partition], spec: Partition, of: str) -> None:
+    """Refuse rows outside of the partitions that a specification names.
+
+    Raises:
+        SchemaError: a partition that rows were written into is none of them.
+    """
+    for partition in written:
+        if not is_within(partition, spec):
+            raise SchemaError(
+                f"{of}: rows must lie in the partition {partition_name(spec)}, got rows of "
+                f"{partition_name(partition)}; filter them out, or name another partition"
+            )
+
+
+def partition_name(partition: Partition) -> str:
+    """Columns and values as people read them.
+
+    >>> partition_name((("day", "2013-01-01"), ("hub", None)))
+    'day=2013-01-01/hub=NULL'
+    """
+    return "/".join(f"{name}={'NULL' if text is None else text}" for name, text in partition)
+
+
+def filled(schema: TableSchema, rows: pa.Table, spec: Partition) -> pa.Table:
+    """The rows with those columns of a specification that they lack, each with its one value."""
+    for name, text in spec:
+        if name not in rows.column_names:
+            value = partition_values([text], schema.type_of(name))[0]
+            rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
+    return rows
+
+
 def specified(schema: TableSchema, spec: Mapping[str, object], of: str) -> Partition:
     """The partition values that a specification names, in the table's order.
 

@@ -17,7 +17,7 @@ from upsert.errors import CorruptTableError
 FORMAT_VERSION: Final = 1
 """Version of the layout of a table's files; another one is refused."""
 
-Kind = Literal["append", "overwrite", "compact", "expire", "clean", "alter"]
+Kind = Literal["append", "overwrite", "delete", "compact", "expire", "clean", "alter"]
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def _last_commit_within(table: VersionedTable, base: int, latest: int, max_rows:
     table.snapshot(base)  # so that a reader whose base has expired is told so
     reached, rows = base, 0
     for commit in data_commits(table, base, latest):
-        is_alone = commit.kind == "overwrite" or not commit.tracked
+        is_alone = commit.kind in ("overwrite", "delete") or not commit.tracked
         rows += commit.delta_rows
         if reached > base and (is_alone or (max_rows is not None and rows > max_rows)):
             break

@@ -79,8 +79,8 @@ class View:
         return pa.concat_tables([arrived, left])
 
     def _with_key(self, names: Sequence[str]) -> list[str]:
-        """The columns and those that say where a row is: the key, or the hash of the whole row."""
-        return list(dict.fromkeys([*names, *self._layout.key]))
+        """The columns and those that say where a row is: its key or the hash of all of it, its bucket."""
+        return list(dict.fromkeys([*names, *self._layout.key, *self._layout.bucket_key]))
 
     def _has_arrived(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
         layout, cursor = self._layout, self.version.cursor

@@ -82,5 +82,6 @@ def _value(column: str, type_: pa.DataType, value: Any) -> Any:
         return partition_values([value], type_)[0].as_py()
     except (pa.ArrowException, ValueError) as cause:
         raise SchemaError(
-            f"where: column {column!r} must be compared with a value of {types.sql_name(type_)}, got {value!r}"
+            f"where: column {column!r} must be compared with a value of {types.sql_name(type_)}, got "
+            f"{value!r}"
         ) from cause

@@ -68,7 +68,7 @@ def random_changes(rng: random.Random, table: Table) -> None:
     rows = pa.table(
         {"id": pa.array(keys, pa.int64()), "v": pa.array(values, pa.string()), "_row_kind": kinds}
     )
-    table.write(rows, overwrite=rng.random() < 0.1)
+    (table.overwrite if rng.random() < 0.1 else table.write)(rows)
 
 
 @pytest.mark.parametrize("path", ["bucketed", "raw"])

@@ -89,7 +89,7 @@ def test_update_of_a_column_that_is_not_read_is_no_change(table: Table) -> None:
 
 def test_overwrite_is_a_change_like_any_other(table: Table) -> None:
     table.write(rows("+I 1 a", "+I 2 b", "+I 3 c"))
-    table.write(rows("+I 1 a", "+I 2 x", "+I 4 d"), overwrite=True)
+    table.overwrite(rows("+I 1 a", "+I 2 x", "+I 4 d"))
     assert lines(table.changes(1)) == ["+I 4 d", "-D 3 c", "-U 2 b +U 2 x"]
 
 
@@ -113,7 +113,7 @@ def test_row_of_a_table_without_key_comes_as_often_as_it_changed(tmp_path: Path)
     table.write(rows("-D 1 a", "-D 1 a", "-D 2 NULL", "+I 2 NULL", "+I 3 c", "+I 3 c"))
     assert lines(table.changes(0, 1)) == ["+I 1 a", "+I 1 a", "+I 1 a", "+I 2 None"]
     assert lines(table.changes(1)) == ["+I 3 c", "+I 3 c", "-D 1 a", "-D 1 a"]
-    table.write(rows("+I 1 a", "+I 1 a"), overwrite=True)
+    table.overwrite(rows("+I 1 a", "+I 1 a"))
     assert lines(table.changes(2)) == ["+I 1 a", "-D 2 None", "-D 3 c", "-D 3 c"]
 
 
@@ -171,7 +171,7 @@ def test_step_takes_whole_commits_as_far_as_the_limit_allows(table: Table) -> No
 
 def test_overwrite_is_a_step_of_its_own(table: Table) -> None:
     for number in range(1, 6):
-        table.write(rows(f"+I {number} a"), overwrite=number == 3)
+        (table.overwrite if number == 3 else table.write)(rows(f"+I {number} a"))
     assert table.advance(Version.complete(1)) == Version.complete(2)
     assert table.advance(Version.complete(2)) == Version.complete(3)
     assert table.advance(Version.complete(3)) == Version.complete(5)
@@ -269,7 +269,7 @@ def run(table: Table, commits: list[tuple[str, list[Change]]]) -> dict[int, Stat
             is_overwrite = action == "overwrite"
             current = Counter() if is_overwrite else current.copy()
             allowed = [c for c in changes if apply(current, c, is_keyed=bool(table.schema.primary_key))]
-            table.write(as_table(allowed), overwrite=is_overwrite)
+            (table.overwrite if is_overwrite else table.write)(as_table(allowed))
         states[table.snapshot().info.data_version] = +current
     return states
 
@@ -402,7 +402,7 @@ def after(table: Table, commit: tuple[str, list[Change]], states: dict[int, Stat
         current = Counter()
     for change in changes:
         apply(current, change, is_keyed=True)
-    table.write(as_table(changes), overwrite=action == "overwrite")
+    (table.overwrite if action == "overwrite" else table.write)(as_table(changes))
     return {table.snapshot().info.data_version: +current}
 
 

@@ -117,7 +117,7 @@ def test_commits_go_on_while_a_compaction_is_at_work(
     table = write_only
     table.write(rows(1, value=1))
     table.write(rows(1, value=2))
-    in_between = [lambda: table.write(rows(1, value=3)), lambda: table.write(rows(7), overwrite=True)]
+    in_between = [lambda: table.write(rows(1, value=3)), lambda: table.overwrite(rows(7))]
     write = compaction._write
 
     def slow_write(*arguments: object) -> list[FileEntry]:

@@ -71,7 +71,7 @@ def test_the_empty_state_can_always_be_read(table: Table) -> None:
 
 def test_a_snapshot_that_expires_while_it_is_read_says_so(table: Table) -> None:
     old = table.snapshot(1)
-    table.write(pa.table({"id": [1], "value": [6]}), overwrite=True)
+    table.overwrite(pa.table({"id": [1], "value": [6]}))
     table.expire(keep=1)
     with pytest.raises(SnapshotExpiredError, match="snapshot 1 has expired"):
         old.scan()
@@ -83,7 +83,7 @@ def test_expiry_of_an_empty_table_does_nothing(tmp_path: Path) -> None:
 
 
 def test_missing_files_do_not_stop_an_expiry(table: Table) -> None:
-    table.write(pa.table({"id": [1], "value": [6]}), overwrite=True)
+    table.overwrite(pa.table({"id": [1], "value": [6]}))
     (name, *_) = table.published.live(table.snapshot(1).info)
     Path(table.path, name).unlink()
     Path(table.path, f"snapshot/snapshot-{2:020d}").unlink()
