@@ -18,7 +18,7 @@ from upsert.schema import TableSchema
 from upsert.store import append, staging
 from upsert.store.append import Committed
 from upsert.store.commit import Change, Committer
-from upsert.store.data_file import FileEntry, write_run
+from upsert.store.data_file import FileEntry
 from upsert.store.failpoints import reach
 from upsert.store.filters import Filter
 from upsert.store.history import History
@@ -26,6 +26,7 @@ from upsert.store.layout import COUNT_COLUMN, Layout
 from upsert.store.merge import SortedRows
 from upsert.store.partitions import EVERY_ROW, is_within, specified
 from upsert.store.paths import Partition
+from upsert.store.run_files import write_run
 from upsert.store.snapshot import Snapshot
 from upsert.store.snapshot_info import SnapshotInfo
 from upsert.store.staging import Place, StagedFiles
@@ -140,8 +141,7 @@ class _Deletion:
             written += write_run(
                 self._history.root,
                 layout,
-                run.rows,
-                run.kinds,
+                [run],
                 partition=place[0],
                 bucket=place[1],
                 level=0,
