@@ -130,7 +130,7 @@ def _write_all(
 
 
 def _lowers_a_count(root: str, layout: Layout, entry: FileEntry) -> bool:
-    counts = DataFile.open(root, layout, entry).batch.column(COUNT_COLUMN)
+    counts = DataFile.open(root, layout, entry).column(COUNT_COLUMN)
     return bool(pc.min(counts).as_py() < 0)
 
 
