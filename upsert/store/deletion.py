@@ -27,6 +27,7 @@ from upsert.store.merge import SortedRows
 from upsert.store.partitions import EVERY_ROW, is_within, specified
 from upsert.store.paths import Partition
 from upsert.store.run_files import write_run
+from upsert.store.run_files import write_run
 from upsert.store.snapshot import Snapshot
 from upsert.store.snapshot_info import SnapshotInfo
 from upsert.store.staging import Place, StagedFiles
@@ -135,18 +136,12 @@ class _Deletion:
 
     def _write(self, snapshot: Snapshot, place: Place, where: Filter) -> tuple[FileEntry, ...]:
         layout = snapshot.layout
-        written: list[FileEntry] = []
-        for rows in snapshot.stored_rows(place, where, layout.stored.names):
-            run = _deletions(layout, rows)
-            written += write_run(
-                self._history.root,
-                layout,
-                [run],
-                partition=place[0],
-                bucket=place[1],
-                level=0,
-                base=snapshot.id,
-            )
+        found = snapshot.stored_rows(place, where, layout.stored.names)
+        gone = (_deletions(layout, rows) for rows in found)
+        partition, bucket = place
+        written = write_run(
+            self._history.root, layout, gone, partition=partition, bucket=bucket, level=0, base=snapshot.id
+        )
         return tuple(written)
 
 
