@@ -27,7 +27,6 @@ from upsert.store.merge import SortedRows
 from upsert.store.partitions import EVERY_ROW, is_within, specified
 from upsert.store.paths import Partition
 from upsert.store.run_files import write_run
-from upsert.store.run_files import write_run
 from upsert.store.snapshot import Snapshot
 from upsert.store.snapshot_info import SnapshotInfo
 from upsert.store.staging import Place, StagedFiles
@@ -85,8 +84,8 @@ def to_drop(schema: TableSchema, spec: Mapping[str, object], of: str) -> Partiti
     if not found:
         raise SchemaError(
             f"{of}: a partition to drop must be given by partition columns "
-            f"({', '.join(schema.partitioned_by) or 'there are none'}), got {dict(spec)!r}; delete([]) deletes "
-            "all rows"
+            f"({', '.join(schema.partitioned_by) or 'there are none'}), got {dict(spec)!r}; delete([]) "
+            "deletes all rows"
         )
     return found
 
@@ -137,7 +136,7 @@ class _Deletion:
     def _write(self, snapshot: Snapshot, place: Place, where: Filter) -> tuple[FileEntry, ...]:
         layout = snapshot.layout
         found = snapshot.stored_rows(place, where, layout.stored.names)
-        gone = (_deletions(layout, rows) for rows in found)
+        gone = (_deletions(layout, rows) for rows in found if rows.num_rows)
         partition, bucket = place
         written = write_run(
             self._history.root, layout, gone, partition=partition, bucket=bucket, level=0, base=snapshot.id
