@@ -41,7 +41,7 @@ def one_row_per_key(chunks: Iterable[Rows], layout: Layout, sequence: str | None
         ones = [np.ones(c.rows.num_rows, np.int8) if c.kinds is None else signs(c.kinds) for c in found]
         weights = np.concatenate(ones)
     try:
-        folded = fold(layout, rows, weights, "none", sequence)
+        folded = fold(layout, rows, weights, "none", () if sequence is None else (sequence,))
     except ChangelogError as cause:
         raise ChangelogError(
             f"{of}: {cause}; or name the column that orders them in 'sequence.field'"

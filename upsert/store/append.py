@@ -14,6 +14,7 @@ from upsert.store.data_file import FileEntry
 from upsert.store.file_set import FileSet
 from upsert.store.partitions import Overwrite, check_within
 from upsert.store.paths import Partition
+from upsert.store.resolution import Resolution
 from upsert.store.snapshot_info import Kind, SnapshotInfo
 from upsert.store.staging import StagedFiles
 from upsert.store.unique import UniqueCheck
@@ -72,13 +73,10 @@ def commit_staged(
     if is_recorded(head, transaction):
         staging.remove(history.root, StagedFiles(uuid, raw=given.raw))
         return Committed(head)
-    _check_raw_is_fresh(history.root, given, head)
+    _check_raw_is_fresh(committer, given, head)
     if overwrite is not None:
         check_within(given.partitions, overwrite.spec, of=f"table {os.path.basename(history.root)!r}")
-    folded = staging.fold_raw(history.root, history.layout, uuid, head.id, given.raw)
-    files = (*given.files, *folded.files)
-    counts = CountCheck(history, files, given.retracting | folded.retracting)
-    unique = UniqueCheck(history, files)
+    rows = _Rows(committer, uuid, given, head)
     last: list[Change | None] = [None]
 
     def propose(latest: SnapshotInfo) -> Change | None:
@@ -86,20 +84,59 @@ def commit_staged(
         if is_recorded(latest, transaction):
             return None
         removed, left = _replaced(history.files(latest), overwrite, given.partitions)
+        files = rows.at(latest, left)
         if files or removed or transaction is not None:
-            counts.check(latest, left)
-            unique.check(latest, left)
             kind: Kind = "overwrite" if overwrite else "append"
             last[0] = Change(kind, files, removed, transaction, tracked)
         return last[0]
 
-    info = committer.commit(propose)
+    try:
+        info = committer.commit(propose)
+    except Exception:
+        discard(committer, [StagedFiles(uuid, rows.written)], uuid)  # but what was published after all
+        raise
     # raw changes are in the folded files now, or were committed by another attempt: nobody needs them
     staging.remove(history.root, StagedFiles(uuid, raw=given.raw))
-    if last[0] is None:
-        staging.remove(history.root, folded)
-        return Committed(info)
-    return Committed(info, files)
+    added = last[0].added if last[0] else ()
+    published = {entry.file for entry in added}
+    staging.remove(
+        history.root, StagedFiles(uuid, tuple(entry for entry in rows.written if entry.file not in published))
+    )
+    return Committed(info, added)
+
+
+class _Rows:
+    """The data files of a commit on a snapshot, checked against the rows that are there."""
+
+    def __init__(self, committer: Committer, uuid: str, given: StagedFiles, head: SnapshotInfo) -> None:
+        history = self._history = committer.history
+        self._resolution: Resolution | None = None
+        self._folded = StagedFiles(uuid)
+        if history.layout.merge.needs_present_rows:
+            self._resolution = Resolution(history, given.raw)
+        else:
+            self._folded = staging.fold_raw(history.root, history.layout, uuid, head.id, given.raw)
+        self._files = (*given.files, *self._folded.files)
+        self._counts = CountCheck(history, self._files, given.retracting | self._folded.retracting)
+        self._unique = UniqueCheck(history, self._files)
+        self._checked = self._files
+
+    @property
+    def written(self) -> tuple[FileEntry, ...]:
+        """Files that this commit itself has written."""
+        resolved = self._resolution.written if self._resolution else ()
+        return (*self._folded.files, *resolved)
+
+    def at(self, latest: SnapshotInfo, left: FileSet) -> tuple[FileEntry, ...]:
+        """The files to add to a snapshot, of whose files the commit leaves some."""
+        files = self._files
+        if self._resolution is not None:
+            files = (*files, *self._resolution.at(latest, left))
+            if files != self._checked:
+                self._unique, self._checked = UniqueCheck(self._history, files), files
+        self._counts.check(latest, left)
+        self._unique.check(latest, left)
+        return files
 
 
 def _replaced(
@@ -112,14 +149,16 @@ def _replaced(
     return replaced.entries, live.only(lambda partition: not overwrite.replaces(partition, written))
 
 
-def _check_raw_is_fresh(root: str, staged: StagedFiles, head: SnapshotInfo) -> None:
+def _check_raw_is_fresh(committer: Committer, staged: StagedFiles, head: SnapshotInfo) -> None:
     """Raw changes are no data files, so the commit itself does not see what they were based on."""
     base = min((raw.base for raw in staged.raw), default=head.fence)
     if base < head.fence:
         raise StaleWriterError(
-            f"table {root!r}: a writer must commit before a clean-up that may remove its files; it began at "
-            f"snapshot {base}, files begun before snapshot {head.fence} were cleaned; write the rows again"
+            f"table {committer.root!r}: a writer must commit before a clean-up that may remove its files; it "
+            f"began at snapshot {base}, files begun before snapshot {head.fence} were cleaned; write the rows again"
         )
+    for version in sorted({raw.definition for raw in staged.raw} - {head.definition}):
+        committer.check_definition(version, head.definition)
 
 
 def discard(committer: Committer, staged: Iterable[StagedFiles], uuid: str) -> None:

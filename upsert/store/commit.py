@@ -204,17 +204,26 @@ class Committer:
     def _check_definitions(self, added: Iterable[FileEntry], present: int) -> None:
         """Refuse files that were written under a definition whose rows the present one cannot hold."""
         for version in sorted({entry.definition for entry in added} - {present}):
-            if version > present:
-                raise CommitConflictError(
-                    f"table {self.root!r}: files must be of a definition up to version {present}, got version "
-                    f"{version}, which was not published; write the rows again"
-                )
-            old, new = self.history.definition_at(version), self.history.definition_at(present)
-            if reason := why_unreadable(old, new):
-                raise StaleWriterError(
-                    f"table {self.root!r}: rows staged under version {version} of its definition must fit "
-                    f"version {present}, but {reason}; write the rows again"
-                )
+            self.check_definition(version, present)
+
+    def check_definition(self, version: int, present: int) -> None:
+        """Refuse rows that were written under a definition where another one holds that cannot have them.
+
+        Raises:
+            CommitConflictError: theirs was never published.
+            StaleWriterError: the present one cannot have them.
+        """
+        if version > present:
+            raise CommitConflictError(
+                f"table {self.root!r}: files must be of a definition up to version {present}, got version "
+                f"{version}, which was not published; write the rows again"
+            )
+        old, new = self.history.definition_at(version), self.history.definition_at(present)
+        if reason := why_unreadable(old, new):
+            raise StaleWriterError(
+                f"table {self.root!r}: rows staged under version {version} of its definition must fit "
+                f"version {present}, but {reason}; write the rows again"
+            )
 
     def _check_compaction(self, change: Change, head: SnapshotInfo, live: Mapping[str, FileEntry]) -> None:
         clash = invariants.second_run_of_level(live, change.added, change.removed)

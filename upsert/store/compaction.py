@@ -20,9 +20,10 @@ from upsert.store.file_set import FileSet, Run
 from upsert.store.key_ranges import key_ranges
 from upsert.store.layout import Layout
 from upsert.store.merge import SortedRows, merge_runs, present
+from upsert.store.raw_changes import Place
 from upsert.store.run_files import TARGET_BYTES, write_run
 from upsert.store.snapshot_info import SnapshotInfo
-from upsert.store.staging import Place, StagedFiles
+from upsert.store.staging import StagedFiles
 from upsert.store.table_options import TableOptions
 
 _MAX_ROWS_PER_COMMIT = 2_000_000

@@ -26,10 +26,11 @@ from upsert.store.layout import COUNT_COLUMN, Layout
 from upsert.store.merge import SortedRows
 from upsert.store.partitions import EVERY_ROW, is_within, specified
 from upsert.store.paths import Partition
+from upsert.store.raw_changes import Place
 from upsert.store.run_files import write_run
 from upsert.store.snapshot import Snapshot
 from upsert.store.snapshot_info import SnapshotInfo
-from upsert.store.staging import Place, StagedFiles
+from upsert.store.staging import StagedFiles
 
 SnapshotOf = Callable[[SnapshotInfo], Snapshot]
 """How a table reads one of its snapshots."""

@@ -25,6 +25,7 @@ POINTS: Final = (
     "publish.after-link",
     "publish.after-sync",
     "alter.after-definition",
+    "resolve.after-write",
     "compact.after-write",
     "compact.after-publish",
     "expire.after-publish",

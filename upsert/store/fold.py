@@ -7,12 +7,12 @@ Tables without primary key need no order: each row adds its sign to the count of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from upsert.errors import ChangelogError
 from upsert.store.layout import COUNT_COLUMN, Layout
@@ -20,27 +20,29 @@ from upsert.store.merge import SortedRows, gather
 from upsert.store.row_hash import row_hashes
 from upsert.store.row_keys import KeyOrder, order_by
 from upsert.store.rows import Signs
+from upsert.store.sequences import in_sequence, last_of_each, sequence_codes
 
 Order = Literal["rows", "none"]
 Positions = npt.NDArray[np.int64]
 
 
 def fold(
-    layout: Layout, rows: pa.Table, weights: Signs | None, order: Order, sequence: str | None = None
+    layout: Layout, rows: pa.Table, weights: Signs | None, order: Order, sequence: Sequence[str] = ()
 ) -> SortedRows:
     """What the rows of one write do to the table, one row per key, ascending by key.
 
     With ``order="rows"`` the last row of a key in input order wins; a negative one deletes. With
     ``order="none"`` equal rows of opposite sign cancel; then a remaining positive row is the new value,
     only negative rows mean that the key is deleted, whatever their other columns, and nothing left means no
-    change. With a ``sequence`` the row with its highest value decides among those that are left.
+    change. With a ``sequence`` the row with its highest value decides, among those that are left without an
+    order; of several such rows the last one.
 
     Args:
         layout: the table's layout.
         rows: conforming rows, see ``rows.conform``.
         weights: the sign of each row; None if all are positive.
         order: whether the order of the rows means anything.
-        sequence: a column whose values order the rows of a key; looked at with ``order="none"`` and a key.
+        sequence: columns whose values order the rows of a key, see ``sequences``; looked at with a key.
 
     Raises:
         ChangelogError: without an order or a sequence, two different positive rows of one key are left; it
@@ -49,11 +51,22 @@ def fold(
     if layout.is_counted:
         return _fold_counts(layout, rows, weights)
     keys = order_by([rows.column(name) for name in layout.key])
-    if order == "rows":
+    if order == "rows" and sequence:
+        group_of = key_numbers(keys)
+        ordered = in_sequence(rows, sequence, group_of)
+        winners = ordered[last_of_each(group_of[ordered])]
+    elif order == "rows":
         winners = keys.lasts
     else:
         winners = _unordered_winners(layout, rows, weights, keys, sequence)
     return SortedRows(gather(rows, winners), _kinds(weights, winners))
+
+
+def key_numbers(keys: KeyOrder) -> Positions:
+    """Of each row the number of its key, keys ascending from 0."""
+    numbers = np.empty(len(keys.rows), dtype=np.int64)
+    numbers[keys.rows] = np.cumsum(keys.is_first) - 1
+    return numbers
 
 
 def _kinds(weights: Signs | None, winners: Positions) -> npt.NDArray[np.int8] | None:
@@ -73,7 +86,7 @@ def _fold_counts(layout: Layout, rows: pa.Table, weights: Signs | None) -> Sorte
 
 
 def _unordered_winners(
-    layout: Layout, rows: pa.Table, weights: Signs | None, keys: KeyOrder, sequence: str | None
+    layout: Layout, rows: pa.Table, weights: Signs | None, keys: KeyOrder, sequence: Sequence[str]
 ) -> Positions:
     """Of each changed key the row to store, in key order."""
     starts = keys.starts
@@ -96,7 +109,7 @@ def _agreed(
     weights: Signs | None,
     positions: Positions,
     key_of: Positions,
-    sequence: str | None,
+    sequence: Sequence[str],
 ) -> Positions:
     """Of each key with several rows the one that is left when equal rows of opposite sign have cancelled.
 
@@ -106,7 +119,7 @@ def _agreed(
         weights: the sign of each row.
         positions: the rows to look at.
         key_of: a number for the key of each of ``positions``.
-        sequence: the column that decides between different rows of a key, if any.
+        sequence: the columns that decide between different rows of a key, if any.
     """
     some = gather(rows, positions)
     identity = row_hashes(some.columns, some.num_rows)
@@ -114,9 +127,9 @@ def _agreed(
     weight = np.ones(len(positions), np.int64) if weights is None else weights[positions].astype(np.int64)
     sums = np.add.reduceat(weight[same.rows], same.starts)
     distinct, key = same.firsts, key_of[same.firsts]
-    if sequence is not None:
+    if sequence:
         left = np.flatnonzero(sums)
-        newest = left[_highest(gather(some, distinct[left]).column(sequence), key[left], sums[left])]
+        newest = left[_highest(gather(some, distinct[left]), sequence, key[left], sums[left], distinct[left])]
         sums[np.setdiff1d(left, newest)] = 0
     has_value = np.flatnonzero(sums > 0)
     _check_one_value(layout, some, distinct[has_value], key[has_value])
@@ -129,16 +142,13 @@ def _agreed(
     return agreed
 
 
-def _highest(sequence: pa.ChunkedArray, key_of: Positions, sums: Positions) -> Positions:
-    """Of each key the place of the highest sequence; NULL is lowest, a deletion below an equal value."""
-    known = sequence.drop_null()
-    columns = [pa.array(key_of)]
-    if len(known):
-        columns += [pc.is_valid(sequence).cast(pa.int8()), pc.fill_null(sequence, known[0])]
-    order = order_by([*columns, pa.array((sums > 0).astype(np.int8))]).rows
-    ordered = key_of[order]
-    highest: Positions = order[np.append(ordered[1:] != ordered[:-1], True)] if len(order) else order
-    return highest
+def _highest(
+    rows: pa.Table, sequence: Sequence[str], key_of: Positions, sums: Positions, arrival: Positions
+) -> Positions:
+    """Of each key the place of the highest sequence; a deletion is below an equal value, then arrival counts."""
+    ties = [pa.array((sums > 0).astype(np.int8)), pa.array(arrival)]
+    order = order_by([pa.array(key_of), *sequence_codes(rows, sequence), *ties]).rows
+    return order[last_of_each(key_of[order])]
 
 
 def _row_of_sign(same: KeyOrder, weight: Positions, groups: Positions, sign: int) -> Positions:

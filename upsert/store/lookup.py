@@ -10,7 +10,7 @@ Everything is done for thousands of keys at once: one search and one take a file
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -62,23 +62,44 @@ def matches_by_key(layout: Layout, runs: Runs, probe: Probe, needed: Sequence[st
         needed: columns of the rows to return, see ``columns_to_compare``.
     """
     found: list[Matches] = []
+    for newest in newest_by_key(layout, runs, probe, needed):
+        alive = None if newest.kinds is None else newest.kinds == 0
+        beyond = _is_equal_beyond_key(layout, newest.rows, probe, newest.probes)
+        found.append(_kept(newest.probes, newest.rows, _and(alive, beyond)))
+    return found
+
+
+class Newest(NamedTuple):
+    """What a bucket says last about some keys: ``rows[i]`` of key ``probes[i]``, deleted where its kind is 1."""
+
+    probes: Positions
+    rows: pa.RecordBatch
+    kinds: npt.NDArray[np.int8] | None
+
+
+def newest_by_key(layout: Layout, runs: Runs, probe: Probe, needed: Sequence[str]) -> Iterator[Newest]:
+    """The newest row of each key that a bucket of a keyed table has, also where it is a deletion.
+
+    Arguments as for ``matches_by_key``.
+    """
     pending = np.arange(len(probe))
     for run in runs:
         for file in run:
             if not len(pending):
-                return found
+                return
             part = probe if len(pending) == len(probe) else probe.take(pending)
             hits = _find(layout, file, layout.key, part)
             if not len(hits.probes):
                 continue
             rows = file.take(needed, hits.rows)
             same = _is_equal(layout, rows, part, hits.probes, layout.key)
-            matched = pending[hits.probes] if same is None else pending[hits.probes[same]]
-            kept = _alive(file, hits.rows)
-            kept = _and(_and(kept, same), _is_equal_beyond_key(layout, rows, part, hits.probes))
-            found.append(_kept(pending[hits.probes], rows, kept))
+            kinds = None if file.kinds is None else file.kinds[hits.rows]
+            matched = pending[hits.probes]
+            if same is not None:
+                matched, rows = matched[same], rows.filter(pa.array(same))
+                kinds = None if kinds is None else kinds[same]
+            yield Newest(matched, rows, kinds)
             pending = _without(pending, matched, len(probe))
-    return found
 
 
 def matches_by_index(

@@ -7,9 +7,9 @@ of a bucket can be folded range by range, so neither a task nor the committer ev
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 from uuid import uuid4
 
 import numpy as np
@@ -23,11 +23,15 @@ from upsert.store.layout import COUNT_COLUMN, Layout
 from upsert.store.merge import SortedRows, gather
 from upsert.store.paths import Partition
 from upsert.store.placement import Portion, split
+from upsert.store.projection import Projection, with_ids
 from upsert.store.row_keys import order_by
-from upsert.store.rows import conform
+from upsert.store.rows import Signs, conform
 
 Rows: TypeAlias = pa.Table | pa.RecordBatchReader
 """What is written: a table, or a stream of record batches that need not fit into memory."""
+
+Place: TypeAlias = tuple[Partition, int]
+"""A partition and a bucket within it."""
 
 PIECE_BYTES: Final = 128 << 20
 """What is sorted or folded in memory at a time; that takes about three times as much."""
@@ -47,11 +51,33 @@ class RawPart:
 
 @dataclass(frozen=True)
 class RawFile:
-    """A file of raw changes: signed rows, part by part."""
+    """A file of raw changes: signed rows, part by part.
+
+    ``order`` says whether the order of a key's rows means anything, ``definition`` which version of the
+    table's definition they were written under.
+    """
 
     file: str
     base: int
     parts: tuple[RawPart, ...]
+    order: Order = "none"
+    definition: int = 0
+
+
+class PlacedPart(NamedTuple):
+    """The rows of one bucket in one file."""
+
+    file: RawFile
+    part: RawPart
+
+
+def places_of(raw: Iterable[RawFile]) -> dict[Place, list[PlacedPart]]:
+    """The parts of some files by partition and bucket, in the order of the files."""
+    places: dict[Place, list[PlacedPart]] = {}
+    for file in raw:
+        for part in file.parts:
+            places.setdefault((part.partition, part.bucket), []).append(PlacedPart(file, part))
+    return places
 
 
 def pieces_of(rows: Rows, max_bytes: int | None = None) -> Iterator[pa.Table]:
@@ -81,7 +107,9 @@ def _parts_of(rows: pa.Table, max_bytes: int) -> Iterator[pa.Table]:
     return (part.rows for part in halves(SortedRows(rows, None), max_bytes))
 
 
-def write_raw(root: str, layout: Layout, base: int, pieces: Iterable[pa.Table], owner: str) -> RawFile | None:
+def write_raw(
+    root: str, layout: Layout, base: int, pieces: Iterable[pa.Table], owner: str, order: Order = "none"
+) -> RawFile | None:
     """Write the signed rows of each bucket; None if there are no rows.
 
     Not synced: power failure ends the task too. After a crash there may be a file that nobody names; cleaning
@@ -108,11 +136,11 @@ def write_raw(root: str, layout: Layout, base: int, pieces: Iterable[pa.Table], 
     if not parts:
         os.unlink(path)
         return None
-    return RawFile(name, base, tuple(parts))
+    return RawFile(name, base, tuple(parts), order, layout.version)
 
 
 def _schema(layout: Layout) -> pa.Schema:
-    fields = [field for field in layout.stored if field.name != COUNT_COLUMN]
+    fields = [field for field in with_ids(layout) if field.name != COUNT_COLUMN]
     return pa.schema([*fields, pa.field(_SIGN_COLUMN, pa.int8())])
 
 
@@ -122,32 +150,56 @@ def _sorted_batch(layout: Layout, portion: Portion) -> pa.RecordBatch:
     signs = np.ones(len(order), np.int8) if portion.weights is None else portion.weights[order]
     rows = gather(portion.rows, order).append_column(_SIGN_COLUMN, pa.array(signs, pa.int8()))
     (batch,) = rows.combine_chunks().to_batches()
-    return batch
+    return pa.RecordBatch.from_arrays(batch.columns, schema=_schema(layout))
 
 
 def folded(
-    root: str, layout: Layout, parts: Sequence[tuple[str, RawPart]], order: Order
+    root: str, layout: Layout, parts: Iterable[PlacedPart], order: Order
 ) -> Iterator[SortedRows]:
-    """What the parts of one bucket, each with the file that it is in, do to the table: range by range.
+    """What the parts of one bucket do to the table: range by range.
 
     Raises:
         ChangelogError: rows without an order leave two different values for a key.
         CorruptTableError: a file of raw changes is missing or damaged.
     """
-    inputs = [SortedRows(_read(root, file, part), None) for file, part in parts]
+    for rows, weights in signed_rows(root, layout, parts):
+        yield fold(layout, rows, weights, order)
+
+
+def signed_rows(
+    root: str, layout: Layout, parts: Iterable[PlacedPart]
+) -> Iterator[tuple[pa.Table, Signs]]:
+    """The rows of one bucket in the form of ``layout``, and the sign of each: range by range of keys.
+
+    The rows of a key come in the order of the parts, and within one in that of the input.
+
+    Raises:
+        CorruptTableError: a file of raw changes is missing or damaged.
+    """
+    inputs = [SortedRows(_read(root, layout, *placed), None) for placed in parts]
     for within in key_ranges(layout, inputs, PIECE_BYTES):
         rows = pa.concat_tables([run.rows for run in within])
-        weights = rows.column(_SIGN_COLUMN).to_numpy()
-        yield fold(layout, rows.drop_columns([_SIGN_COLUMN]), weights, order)
+        yield rows.drop_columns([_SIGN_COLUMN]), rows.column(_SIGN_COLUMN).to_numpy()
 
 
-def _read(root: str, file: str, part: RawPart) -> pa.Table:
+def _read(root: str, layout: Layout, file: RawFile, part: RawPart) -> pa.Table:
+    batch = _read_batch(root, file.file, part)
+    schema = pa.schema([field.remove_metadata() for field in _schema(layout)])
+    if file.definition != layout.version:
+        columns = batch.drop_columns([_SIGN_COLUMN])
+        projection = Projection.of(columns.schema, layout, f"file of raw changes {file.file!r}")
+        arrays = projection.apply(columns, schema.names[:-1]).columns
+        return pa.Table.from_arrays([*arrays, batch.column(_SIGN_COLUMN)], schema=schema)
+    return pa.Table.from_arrays(batch.columns, schema=schema)
+
+
+def _read_batch(root: str, file: str, part: RawPart) -> pa.RecordBatch:
     path = paths.resolve(root, file)
     try:
-        batch = pa.ipc.open_file(pa.memory_map(path)).get_batch(part.batch)
+        batch: pa.RecordBatch = pa.ipc.open_file(pa.memory_map(path)).get_batch(part.batch)
     except (pa.ArrowException, OSError) as cause:
         raise CorruptTableError(
             f"file of raw changes {path!r} must be there until it is committed, got {cause}; write the rows "
             "again"
         ) from cause
-    return pa.Table.from_batches([batch])
+    return batch

@@ -87,7 +87,8 @@ def _stored(
 ) -> pa.ChunkedArray:
     cast = _cast(rows.column(column.name), column, owner)
     is_key = column.name in layout.schema.primary_key
-    if not column.nullable and cast.null_count:
+    # where rows of a key are combined, NULL means that another one has the value: the commit looks
+    if not column.nullable and cast.null_count and (is_key or not layout.merge.combines):
         missing = pc.is_null(cast).to_numpy()
         if is_key:
             raise SchemaError(

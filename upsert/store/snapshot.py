@@ -27,10 +27,10 @@ from upsert.store.lookup import (
 from upsert.store.merge import SortedRows, check_counts, merge_runs, present
 from upsert.store.partitions import remaining
 from upsert.store.probe import Positions, Probe, prepare
+from upsert.store.raw_changes import Place
 from upsert.store.routing import buckets_for
 from upsert.store.row_keys import order_by
 from upsert.store.snapshot_info import SnapshotInfo
-from upsert.store.staging import Place
 
 
 class Snapshot:

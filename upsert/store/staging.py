@@ -24,11 +24,9 @@ from upsert.store.layout import COUNT_COLUMN, Layout
 from upsert.store.merge import SortedRows
 from upsert.store.paths import Partition
 from upsert.store.placement import split
-from upsert.store.raw_changes import RawFile, RawPart, Rows, pieces_of, write_raw
+from upsert.store.raw_changes import Place, RawFile, Rows, pieces_of, places_of, write_raw
 from upsert.store.rows import conform
 from upsert.store.run_files import write_run
-
-Place = tuple[Partition, int]
 
 
 @dataclass(frozen=True)
@@ -54,13 +52,16 @@ class StagedFiles:
 def stage_folded(root: str, layout: Layout, uuid: str, base: int, rows: Rows, order: Order) -> StagedFiles:
     """Fold the rows of each bucket and write them as data files of level 0.
 
-    What is too large to be folded in memory goes through a file of raw changes, gone afterwards.
+    What is too large to be folded in memory goes through a file of raw changes, gone afterwards. Where the
+    commit must look at the table's rows (``MergeRules.needs_present_rows``), all does, and stays.
 
     Raises:
         SchemaError: the rows do not fit the table. Nothing was written.
         ChangelogError: they contradict each other. Files of other buckets may have been written; they
             belong to nothing, and cleaning removes them.
     """
+    if layout.merge.needs_present_rows:
+        return stage_raw(root, layout, uuid, base, rows, order)
     pieces = pieces_of(rows)
     first, second = next(pieces), next(pieces, None)
     if second is not None:
@@ -76,13 +77,15 @@ def stage_folded(root: str, layout: Layout, uuid: str, base: int, rows: Rows, or
     return _write_all(root, layout, uuid, base, (((p.partition, p.bucket), [run]) for p, run in folded))
 
 
-def stage_raw(root: str, layout: Layout, uuid: str, base: int, rows: Rows) -> StagedFiles:
+def stage_raw(
+    root: str, layout: Layout, uuid: str, base: int, rows: Rows, order: Order = "none"
+) -> StagedFiles:
     """Write the signed rows of each bucket as they are, in one file.
 
     Raises:
         SchemaError: the rows do not fit the table. Nothing was written.
     """
-    staged = _staged_raw(uuid, write_raw(root, layout, base, pieces_of(rows), _owner(root)))
+    staged = _staged_raw(uuid, write_raw(root, layout, base, pieces_of(rows), _owner(root), order))
     reach("stage.after-raw")
     return staged
 
@@ -106,11 +109,9 @@ def fold_raw(
         ChangelogError: rows without an order leave two different values for a key.
         CorruptTableError: a file of raw changes is missing or damaged.
     """
-    places: dict[Place, list[tuple[str, RawPart]]] = {}
-    for file in raw:
-        for part in file.parts:
-            places.setdefault((part.partition, part.bucket), []).append((file.file, part))
-    runs = ((place, raw_changes.folded(root, layout, parts, order)) for place, parts in places.items())
+    runs = (
+        (place, raw_changes.folded(root, layout, parts, order)) for place, parts in places_of(raw).items()
+    )
     return _write_all(root, layout, uuid, base, runs)
 
 
@@ -145,6 +146,7 @@ def join(uuid: str, staged: Iterable[StagedFiles]) -> StagedFiles:
     retracting: set[str] = set()
     partitions: set[Partition] = set()
     owner: dict[Place, int] = {}
+    arrivals: dict[Place, int | None] = {}
     for number, one in enumerate(staged):
         if one.table != uuid:
             raise ConfigurationError(
@@ -153,15 +155,23 @@ def join(uuid: str, staged: Iterable[StagedFiles]) -> StagedFiles:
             )
         for entry in one.files:
             if owner.setdefault((entry.partition, entry.bucket), number) != number:
-                raise ConfigurationError(
-                    f"one task must stage all rows of a bucket, got two tasks for bucket {entry.bucket}; use "
-                    "stage_raw where rows are partitioned otherwise"
-                )
+                raise _shared_bucket(entry.bucket)
+        for place, parts in places_of(one.raw).items():
+            in_order = number if parts[0].file.order == "rows" else None
+            if arrivals.setdefault(place, in_order) != in_order:
+                raise _shared_bucket(place[1])
         files += one.files
         raw += one.raw
         retracting |= one.retracting
         partitions |= one.partitions
     return StagedFiles(uuid, tuple(files), tuple(raw), frozenset(retracting), frozenset(partitions))
+
+
+def _shared_bucket(bucket: int) -> ConfigurationError:
+    return ConfigurationError(
+        f"one task must stage all rows of a bucket, got two tasks for bucket {bucket}; use stage_raw where "
+        "rows are partitioned otherwise"
+    )
 
 
 def remove(root: str, staged: StagedFiles) -> None:

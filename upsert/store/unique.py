@@ -21,10 +21,10 @@ from upsert.store.history import History
 from upsert.store.layout import LookupIndex
 from upsert.store.lookup import current_candidates
 from upsert.store.probe import Probe, prepare
+from upsert.store.raw_changes import Place
 from upsert.store.routing import buckets_for
 from upsert.store.row_keys import order_by
 from upsert.store.snapshot_info import SnapshotInfo
-from upsert.store.staging import Place
 
 
 class _NewKeys(NamedTuple):

@@ -1,0 +1,167 @@
+"""What new rows of a bucket become, given the table's rows of the same keys (pure).
+
+Where a table has a sequence or a merge engine of its own, a commit stores for each key the row that the table
+holds from then on. So nobody who reads has to know: lookups, changes and compaction take the newest row as
+everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from upsert.errors import ChangelogError, SchemaError
+from upsert.store.aggregates import Groups, aggregated, ambiguous_key
+from upsert.store.fold import Order, fold, key_numbers
+from upsert.store.hashing import one_array
+from upsert.store.layout import Layout
+from upsert.store.merge import SortedRows, gather
+from upsert.store.merge_rules import DEDUPLICATE, FIRST_ROW, RETRACTABLE
+from upsert.store.row_keys import KeyOrder, order_by
+from upsert.store.rows import Signs
+from upsert.store.sequences import in_sequence, last_of_each
+
+Positions = npt.NDArray[np.int64]
+
+
+class Stored(NamedTuple):
+    """The table's newest rows of some keys: ``rows[i]`` of key ``keys[i]``, deleted where its kind is 1."""
+
+    keys: Positions
+    rows: pa.Table
+    kinds: npt.NDArray[np.int8]
+
+    def alive(self) -> Stored:
+        """Those that are no deletions."""
+        there = np.flatnonzero(self.kinds == 0)
+        return Stored(self.keys[there], gather(self.rows, there), self.kinds[there])
+
+
+FindStored = Callable[[pa.Table, tuple[str, ...]], Stored]
+"""From distinct keys and the names of columns to the table's rows of these keys."""
+
+
+def combine(
+    layout: Layout, rows: pa.Table, weights: Signs | None, order: Order, find: FindStored
+) -> SortedRows:
+    """The rows to store for the new ones of a bucket, one per key, ascending by key; nothing for late rows.
+
+    Args:
+        layout: the table's layout, whose ``merge`` says how.
+        rows: conforming rows, see ``rows.conform``, at least one.
+        weights: the sign of each row; None if all are positive.
+        order: whether the order of the rows means anything where there is no sequence.
+        find: looks the table's rows up.
+
+    Raises:
+        ChangelogError: rows have no order and the result would depend on it, or a row is one that the engine
+            cannot take back, or a sum is too large.
+        SchemaError: a NOT NULL column would be NULL.
+    """
+    if layout.merge.engine == DEDUPLICATE:
+        return _newest(layout, fold(layout, rows, weights, order, layout.merge.sequence), find)
+    rows, weights = _without_deletions(layout, rows, weights)
+    if not rows.num_rows:
+        return SortedRows(rows, None)
+    keys = order_by([rows.column(name) for name in layout.key])
+    if layout.merge.engine == FIRST_ROW:
+        return SortedRows(_first(layout, rows, keys, find), None)
+    return SortedRows(_combined(layout, rows, weights, order, keys, find), None)
+
+
+def _newest(layout: Layout, new: SortedRows, find: FindStored) -> SortedRows:
+    """The new rows but those that come late: whose key has a row, or a deletion, of a higher sequence."""
+    sequence = layout.merge.sequence
+    stored = find(new.rows.select(list(layout.key)), sequence)
+    if not len(stored.keys):
+        return new
+    names = list(sequence)
+    both = pa.concat_tables([stored.rows.select(names), new.rows.select(names)])
+    number = np.concatenate([stored.keys, np.arange(new.rows.num_rows)])
+    ordered = in_sequence(both, sequence, number)
+    winners = ordered[last_of_each(number[ordered])] - len(stored.keys)
+    if (winners >= 0).all():
+        return new
+    kept = np.sort(winners[winners >= 0])
+    return SortedRows(gather(new.rows, kept), None if new.kinds is None else new.kinds[kept])
+
+
+def _without_deletions(
+    layout: Layout, rows: pa.Table, weights: Signs | None
+) -> tuple[pa.Table, Signs | None]:
+    """The rows that the engine takes.
+
+    Raises:
+        ChangelogError: there are others, and the table does not ignore them.
+    """
+    if weights is None or (weights > 0).all():
+        return rows, None
+    if layout.merge.ignores_deletes:
+        kept = np.flatnonzero(weights > 0)
+        return gather(rows, kept), None
+    others = [
+        name
+        for name in layout.schema.names
+        if name not in layout.key and name not in layout.merge.sequence
+        if layout.merge.aggregate(name).function not in RETRACTABLE
+    ]
+    if layout.merge.engine == FIRST_ROW or others:
+        which = "" if layout.merge.engine == FIRST_ROW else f" of column {others[0]!r}"
+        raise ChangelogError(
+            f"merge engine {layout.merge.engine!r} must have rows of kind +I and +U only, for values{which} "
+            f"cannot be taken back, got {int((weights < 0).sum())} of kind -U or -D; filter them, or set the "
+            "option 'ignore-delete'"
+        )
+    return rows, weights
+
+
+def _first(layout: Layout, rows: pa.Table, keys: KeyOrder, find: FindStored) -> pa.Table:
+    new = gather(rows, keys.firsts)
+    stored = find(new.select(list(layout.key)), ()).alive()
+    missing = np.ones(new.num_rows, dtype=np.bool_)
+    missing[stored.keys] = False
+    return new if missing.all() else gather(new, np.flatnonzero(missing))
+
+
+def _combined(
+    layout: Layout, rows: pa.Table, weights: Signs | None, order: Order, keys: KeyOrder, find: FindStored
+) -> pa.Table:
+    names = layout.schema.names
+    stored = find(gather(rows.select(list(layout.key)), keys.firsts), names).alive()
+    # the stored row stands before new ones of its sequence: it came earlier
+    both = pa.concat_tables([stored.rows.select(list(names)), rows.select(list(names))])
+    of = np.concatenate([stored.keys, key_numbers(keys)])
+    signs = np.ones(rows.num_rows, np.int64) if weights is None else weights.astype(np.int64)
+    ordered = in_sequence(both, layout.merge.sequence, of)
+    groups = Groups(
+        of[ordered],
+        np.concatenate([np.ones(len(stored.keys), np.int64), signs])[ordered],
+        ordered < len(stored.keys),
+    )
+    arranged = gather(both, ordered)
+    has_order = order == "rows" or bool(layout.merge.sequence)
+    columns = [_column(layout, arranged, name, groups, has_order) for name in names]
+    return pa.Table.from_arrays(columns, schema=layout.stored)
+
+
+def _column(layout: Layout, rows: pa.Table, name: str, groups: Groups, has_order: bool) -> pa.Array:
+    values = one_array(rows.column(name))
+    if name in layout.key or name in layout.merge.sequence:
+        return values.take(pa.array(groups.lasts))
+    aggregate = layout.merge.aggregate(name)
+    if not has_order and (number := ambiguous_key(aggregate, values, groups)) is not None:
+        key = rows.select(list(layout.key)).slice(int(groups.starts[number]), 1).to_pylist()[0]
+        raise ChangelogError(
+            f"key {key!r}: rows without an order must give column {name!r} one value, got different ones; "
+            "declare 'sequence.field', or write them in order"
+        )
+    found = aggregated(aggregate, values, groups)
+    if found.null_count and not layout.schema.column(name).nullable:
+        raise SchemaError(
+            f"column {name!r} is NOT NULL, got {found.null_count} keys for which no row gives it a value"
+        )
+    return found
