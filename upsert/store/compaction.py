@@ -18,6 +18,7 @@ from upsert.store.data_file import DataFile, FileEntry
 from upsert.store.failpoints import reach
 from upsert.store.file_set import FileSet, Run
 from upsert.store.key_ranges import key_ranges
+from upsert.store.history import History
 from upsert.store.layout import Layout
 from upsert.store.merge import SortedRows, merge_runs, present
 from upsert.store.raw_changes import Place
@@ -60,12 +61,12 @@ def due(files: FileSet, policy: Policy) -> list[Merge]:
     return sorted(found, key=lambda merge: merge.rows)
 
 
-def full(files: FileSet, policy: Policy) -> list[Merge]:
-    """What remains to be merged until each bucket is one run without deletions."""
+def full(files: FileSet, policy: Policy, *, keeps_deletions: bool = False) -> list[Merge]:
+    """What remains to be merged until each bucket is one run, without deletions unless the table keeps them."""
     return [
         _merge(place, runs, Pick(len(runs), policy.max_level))
         for place, runs in files.groups.items()
-        if len(runs) > 1 or any(entry.deletes for entry in runs[0])
+        if len(runs) > 1 or (not keeps_deletions and any(entry.deletes for entry in runs[0]))
     ]
 
 
@@ -127,7 +128,8 @@ def _merged(root: str, layout: Layout, merge: Merge) -> Iterator[SortedRows]:
     for within in key_ranges(layout, inputs, TARGET_BYTES // 2):
         merged = merge_runs(layout, within)
         # where no older run is left there is none that a deletion could hide
-        yield SortedRows(present(layout, merged), None) if merge.has_oldest else merged
+        is_whole = merge.has_oldest and not layout.merge.keeps_deletions
+        yield SortedRows(present(layout, merged), None) if is_whole else merged
 
 
 def _opened(root: str, layout: Layout, entry: FileEntry) -> SortedRows:
@@ -147,9 +149,14 @@ def compact_fully(committer: Committer, uuid: str, policy: Policy) -> SnapshotIn
     """
     done: SnapshotInfo | None = None
     history = committer.history
-    while merges := full(history.files(history.latest()), policy):
+    while merges := _left_to_merge(history, policy):
         done = carry_out(committer, uuid, _within_limit(merges)) or done
     return done
+
+
+def _left_to_merge(history: History, policy: Policy) -> list[Merge]:
+    files = history.files(history.latest())
+    return full(files, policy, keeps_deletions=history.layout.merge.keeps_deletions)
 
 
 def _within_limit(merges: Sequence[Merge]) -> Sequence[Merge]:
