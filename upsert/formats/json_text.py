@@ -8,19 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from json.encoder import encode_basestring
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert.errors import SchemaError
 from upsert.formats.json_dialect import JsonDialect
 from upsert.formats.scalar_texts import scalar_texts
-
-_NEEDS_ESCAPE: Final = np.zeros(256, dtype=np.bool_)
-_NEEDS_ESCAPE[:32] = True
-_NEEDS_ESCAPE[list(b'"\\')] = True
 
 Part = Any
 """An Arrow string array, or a text that is the same for all rows."""
@@ -128,23 +125,23 @@ def escaped(texts: pa.Array) -> pa.Array:
     >>> escaped(pa.array(['say "hi"', "a\tb", None])).to_pylist()
     ['say \\"hi\\"', 'a\\tb', None]
     """
-    present = _present_bytes(texts)
-    if not (present & _NEEDS_ESCAPE).any():
-        return texts
+    data = _bytes_of(texts)
     # The backslash comes first: those that the others bring must stay.
-    for code in (ord("\\"), ord('"'), *range(32)):
-        if present[code]:
-            texts = pc.replace_substring(texts, chr(code), encode_basestring(chr(code))[1:-1])
+    codes = [code for code in (ord("\\"), ord('"')) if (data == code).any()]
+    is_control = data < 32
+    if is_control.any():
+        codes += np.unique(data[is_control]).tolist()
+    for code in codes:
+        texts = pc.replace_substring(texts, chr(code), encode_basestring(chr(code))[1:-1])
     return texts
 
 
-def _present_bytes(texts: pa.Array) -> np.ndarray:
-    """For each byte whether some text has it."""
-    present = np.zeros(256, dtype=np.bool_)
-    if len(texts) and texts.buffers()[2] is not None:
-        ends = np.frombuffer(texts.buffers()[1], dtype=np.int32)[texts.offset :][: len(texts) + 1]
-        present[np.frombuffer(texts.buffers()[2], dtype=np.uint8)[ends[0] : ends[-1]]] = True
-    return present
+def _bytes_of(texts: pa.Array) -> npt.NDArray[np.uint8]:
+    """All bytes of the texts, one after the other."""
+    if not len(texts) or texts.buffers()[2] is None:
+        return np.empty(0, np.uint8)
+    ends = np.frombuffer(texts.buffers()[1], dtype=np.int32)[texts.offset :][: len(texts) + 1]
+    return np.frombuffer(texts.buffers()[2], dtype=np.uint8)[ends[0] : ends[-1]]
 
 
 def _float_texts(column: pa.Array) -> pa.Array:

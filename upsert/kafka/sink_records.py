@@ -22,9 +22,10 @@ from upsert.store.layout import Layout
 from upsert.store.row_hash import row_hashes
 from upsert.store.rows import conform
 
-_MOST_ROWS: Final = 50_000
+_MOST_ROWS: Final = 16_384
 _MOST_BYTES: Final = 64 << 20
-"""Records are made in pieces of so many rows and bytes: their bytes are in memory twice."""
+"""Records are made in pieces of so many rows and bytes: what is made is still in the processor's cache when
+it is sent, and in memory twice."""
 
 
 @dataclass
