@@ -4,8 +4,8 @@ Three cases differ only in that:
 
 - *load* (base 0): all rows of the target; there is nothing to look up;
 - *delta*: the files that commits have added;
-- *diff* (of a bucket from which a commit has removed files: its partition was overwritten or dropped): all
-  keys that it has at the base and at the target.
+- *diff* (of a bucket from which a commit has removed files: its partition was overwritten or dropped; or of
+  all, if commits have expired since the base was tagged): all keys that it has at the base and at the target.
 
 Compaction, expiry and clean-up change no rows and are not seen here at all.
 """
@@ -74,6 +74,10 @@ def change_files(table: VersionedTable, base: int, target: int) -> ChangeFiles:
     if base == 0:
         return ChangeFiles(_oldest_first(table.snapshot(target)))
     before = table.snapshot(base)
+    if has_gap(table, before, target):
+        after = table.snapshot(target)
+        check_all_tracked(table, base, after.info)
+        return ChangeFiles(_oldest_first(after), _oldest_first(before))
     commits = data_commits(table, base, target)
     for commit in commits:
         check_tracked(table, commit)
@@ -98,6 +102,26 @@ def data_commits(table: VersionedTable, after: int, until: int) -> Sequence[Snap
     first = max(after + 1, head.oldest)
     infos = (table.published.info(number, head) for number in range(first, until + 1))
     return [info for info in infos if info.changes_rows]
+
+
+def has_gap(table: VersionedTable, before: Snapshot, target: int) -> bool:
+    """Whether commits between a state, which a tag keeps, and a later one have expired."""
+    oldest = table.published.latest().oldest
+    return before.id < oldest and target > before.info.data_version
+
+
+def check_all_tracked(table: VersionedTable, base: int, after: SnapshotInfo) -> None:
+    """Refuse a range of which not all commits are left if one of them may not be shown.
+
+    Raises:
+        UntrackedChangesError: one was written with ``change-tracking = false``.
+    """
+    if after.last_untracked > base:
+        raise UntrackedChangesError(
+            f"table {table.name!r}: changes must be tracked to be read, snapshot {after.last_untracked} was "
+            "committed "
+            "with change-tracking = false; load what depends on it again: since=0, or a new checkpoint"
+        )
 
 
 def check_tracked(table: VersionedTable, commit: SnapshotInfo) -> None:

@@ -30,6 +30,7 @@ from upsert.store.layout import Layout
 from upsert.store.manifest import fold, write_manifest
 from upsert.store.publication import put_if_absent
 from upsert.store.snapshot_info import Kind, ManifestRef, SnapshotInfo
+from upsert.store.tracking import Shown, shown
 
 GIVE_UP_AFTER_S: Final = 300.0
 """Ten tries were too few for eight writers; a commit that loses for minutes has another problem."""
@@ -45,7 +46,7 @@ class Change:
     added: tuple[FileEntry, ...] = ()
     removed: tuple[FileEntry, ...] = ()
     transaction: tuple[str, int] | None = None
-    tracked: bool = True
+    tracked: bool | None = None
     oldest: int | None = None
     fence: int | None = None
     definition: int | None = None
@@ -154,6 +155,7 @@ class Committer:
         own = (replace(delta, sequence=own_id),) if delta.entries else ()
         manifests = fold(self.root, self.layout, head.id, (*head.manifests, *own))
         added_rows = sum(entry.rows for entry in change.added)
+        visible = self._shown(change, head)
         return SnapshotInfo(
             id=own_id,
             uuid=uuid4().hex,
@@ -162,7 +164,8 @@ class Committer:
             # time never runs backwards in a history: readers start "from a time"
             time_ms=max(int(self.around.now() * 1000), head.time_ms),
             data_version=own_id if change.changes_rows else head.data_version,
-            tracked=change.tracked,
+            tracked=visible.is_tracked,
+            untracked=visible.hidden,
             writers=_with_transaction(head.writers, change.transaction),
             watermark=head.watermark,
             log_offsets=head.log_offsets,
@@ -173,8 +176,16 @@ class Committer:
             files=head.files + len(change.added) - len(change.removed),
             rows=head.rows + added_rows - sum(entry.rows for entry in change.removed),
             delta_rows=added_rows,
+            states=head.states + change.changes_rows,
+            last_untracked=head.last_untracked if visible.is_whole else own_id,
             definition=head.definition if change.definition is None else change.definition,
         )
+
+    def _shown(self, change: Change, head: SnapshotInfo) -> Shown:
+        if not change.changes_rows:
+            return Shown(True, ())
+        touched = {entry.partition for entry in (*change.added, *change.removed)}
+        return shown(self.history.definition_at(head.definition), touched, change.tracked)
 
     def _check(self, change: Change, head: SnapshotInfo) -> None:
         """Every rule of the store, on the files that are live in ``head``."""
@@ -200,6 +211,20 @@ class Committer:
             raise self._conflict(change, head, there, "has already added")
         if change.kind == "compact":
             self._check_compaction(change, head, live)
+        else:
+            self._check_first_publication(change, head)
+
+    def _check_first_publication(self, change: Change, head: SnapshotInfo) -> None:
+        """Files of a commit that seemed to have failed may have been published, and be gone since then."""
+        base = min((entry.base for entry in change.added), default=head.id)
+        for id in range(max(base + 1, head.oldest), head.id + 1):
+            removed = {entry.file for entry in self.history.delta(self.history.info(id, head)).removed}
+            if gone := invariants.added_file_that_was_removed(removed, change.added):
+                raise self._conflict(change, head, gone, "has already removed")
+        if base + 1 < head.oldest:  # who removed them has expired
+            missing = (f for f in change.added if not os.path.exists(paths.resolve(self.root, f.file)))
+            if gone := next(missing, None):
+                raise self._conflict(change, head, gone, "removed")
 
     def _check_definitions(self, added: Iterable[FileEntry], present: int) -> None:
         """Refuse files that were written under a definition whose rows the present one cannot hold."""

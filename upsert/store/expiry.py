@@ -1,68 +1,134 @@
-"""Giving space back: expiring old snapshots, and cleaning up after processes that died.
+"""Expiring old snapshots: by itself after commits, or when it is asked for.
 
-Both publish a snapshot *before* they delete anything. It carries what must not be forgotten: the earliest
-id that may be read (``oldest``), and the lowest base a committer may have (``fence``). A writer that stalled
-through it loses an ordinary race for the next id, looks again, and sees that it came too late.
-See docs/decisions/0003.
+A snapshot is published *before* anything is deleted. It carries the earliest id that may be read
+(``oldest``), so a writer that stalled through it loses an ordinary race for the next id, looks again, and
+sees that it came too late; see docs/decisions/0003. What consumers hold bounds the choice; what tags name is
+spared by the deletion.
+
+What an expiry costs follows the number of snapshots that go, not of those that stay: a file that has been
+removed from the table never comes back, so what the expired commits removed, no later snapshot needs.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import overload
 
-from upsert.errors import ConfigurationError, SnapshotExpiredError
-from upsert.store import paths
+from upsert.errors import ConfigurationError
+from upsert.store import consumers, expiry_policy, paths, tag_file
 from upsert.store.commit import Change, Committer
+from upsert.store.expiry_policy import Retention
 from upsert.store.failpoints import reach
 from upsert.store.history import History
-from upsert.store.snapshot_info import ManifestRef, SnapshotInfo
+from upsert.store.lifetime_lock import lifetime_lock, lifetime_lock_if_free
+from upsert.store.snapshot_info import SnapshotInfo, refs_of
 from upsert.store.staging import remove_data_file
+from upsert.store.tag_file import Tag
 
-DEFAULT_AGE_S: Final = 86_400.0
+
+class ExpiryWarning(UserWarning):
+    """Old snapshots could not be expired. The table is right and complete, and takes more and more disk."""
 
 
-def expire(committer: Committer, keep: int) -> int:
-    """Give up all but the newest ``keep`` states of the table; how many snapshots can no longer be read.
+def expire(
+    committer: Committer, configured: Retention, *, keep: int | None = None, older_than_s: float | None = None
+) -> int:
+    """Give up old states of the table; how many snapshots can no longer be read.
 
-    States count, not snapshots: compaction makes no new one. Of the oldest kept state only the newest
-    snapshot stays, and with it the fewest files. Order: the boundary, then snapshot files from the oldest
-    on, then manifests, then data; what a crash leaves is removed by the next ``expire`` or ``clean``.
+    What a consumer's lease holds stays with all that follows it, and tagged snapshots stay readable. Order:
+    the boundary, then snapshot files from the oldest on, then manifests, then data; what a crash leaves is
+    removed by the next expiry or by ``clean``.
+
+    Args:
+        committer: the table's.
+        configured: what its options say; holds where neither of the other two is given.
+        keep: all but so many newest states; compaction makes no new one.
+        older_than_s: only what was replaced longer ago than this.
 
     Raises:
-        ConfigurationError: ``keep`` is below 1.
+        ConfigurationError: ``keep`` is below 1, or ``older_than_s`` below 0.
     """
-    if keep < 1:
+    with lifetime_lock(committer.root):
+        return _expire(committer, _asked(configured, keep, older_than_s))
+
+
+def _asked(configured: Retention, keep: int | None, older_than_s: float | None) -> Retention:
+    if keep is not None and keep < 1:
         raise ConfigurationError(
             f"expire: keep must be at least 1, got {keep!r}; the latest state always stays"
         )
-    history = committer.history
+    if older_than_s is not None and older_than_s < 0:
+        raise ConfigurationError(f"expire: older_than_s must be at least 0, got {older_than_s!r}")
+    if older_than_s is not None:
+        return Retention(keep or 1, None, int(older_than_s * 1000), None)
+    return replace(configured, limit=None) if keep is None else Retention(keep, keep, None, None)
+
+
+def after_commit(committer: Committer, retention: Retention) -> None:
+    """Expire what has become due, if anything has and nobody else is at it; never fails the commit."""
+    try:
+        marks = _Retained(committer.history, committer.history.latest())
+        if not expiry_policy.is_due(marks, retention, _now_ms(committer)):
+            return
+        with lifetime_lock_if_free(committer.root) as is_mine:
+            if is_mine:
+                _expire(committer, retention)
+    except Exception as failure:  # the commit is published: nothing that happens here may deny it
+        warnings.warn(
+            f"table {committer.root!r}: old snapshots could not be expired, the table stays right but takes "
+            f"more disk — {failure!r}; correct the cause, then call expire()",
+            ExpiryWarning,
+            stacklevel=4,
+        )
+
+
+def _expire(committer: Committer, rule: Retention) -> int:
+    """Publish the boundary and delete what lies below; the caller holds the lifetime lock."""
+    history, now_ms = committer.history, _now_ms(committer)
+    known = consumers.read_all(history.root)
     before = history.latest()
 
     def propose(latest: SnapshotInfo) -> Change | None:
-        oldest = _boundary(history, latest, keep)
-        return Change("expire", oldest=oldest) if oldest > max(latest.oldest, 1) else None
+        marks = _Retained(history, latest)
+        if not marks:
+            return None
+        held = consumers.held_versions(known, latest, marks[0].data_version, now_ms)
+        first = expiry_policy.boundary(marks, rule, now_ms, held)
+        return Change("expire", oldest=marks[first].id) if first else None
 
     head = committer.commit(propose)
     reach("expire.after-publish")
     _delete_expired(history, head)
+    consumers.remove_lapsed(history.root, known, now_ms)
     return max(head.oldest, 1) - max(before.oldest, 1)
 
 
-def _boundary(history: History, latest: SnapshotInfo, keep: int) -> int:
-    """The newest snapshot of the ``keep``-th newest state: from there on everything stays."""
-    states: set[int] = set()
-    boundary = latest.id
-    for info in reversed(history.retained(latest)):
-        if info.data_version not in states:
-            states.add(info.data_version)
-            boundary = info.id
-        if len(states) == keep:
-            break
-    return boundary
+def _now_ms(committer: Committer) -> int:
+    return int(committer.around.now() * 1000)
+
+
+class _Retained(Sequence[SnapshotInfo]):
+    """The snapshots that can be read, oldest first; each is read from the disk when it is looked at."""
+
+    def __init__(self, history: History, head: SnapshotInfo) -> None:
+        self._history = history
+        self._head = head
+        self._ids = range(max(head.oldest, 1), head.id + 1)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @overload
+    def __getitem__(self, at: int) -> SnapshotInfo: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[SnapshotInfo]: ...
+    def __getitem__(self, at: int | slice) -> SnapshotInfo | Sequence[SnapshotInfo]:
+        if isinstance(at, slice):
+            return [self._history.info(id, self._head) for id in self._ids[at]]
+        return self._history.info(self._ids[at], self._head)
 
 
 def _delete_expired(history: History, head: SnapshotInfo) -> None:
@@ -70,124 +136,58 @@ def _delete_expired(history: History, head: SnapshotInfo) -> None:
     expired = [number for number in history.listed_ids() if number < head.oldest]
     if not expired:
         return
-    infos = [info for number in (*expired, head.oldest) if (info := history.content(number)) is not None]
-    needed = _Needed.by(history, head)
-    manifests = {ref.name for info in infos for ref in _refs(info)} - needed.manifests
-    # what a stalled writer left under an expired id may claim to remove files that are live, hence "- needed"
-    data = {entry.file for info in infos for entry in history.delta(info).removed} - needed.data
+    waste = _waste(history, _lineage(history, expired, head))
     for number in expired:
         Path(paths.resolve(history.root, paths.snapshot_file(number))).unlink(missing_ok=True)
         reach("expire.after-snapshot")
-    for name in sorted(manifests):
+    for name in sorted(waste.manifests):
         Path(paths.resolve(history.root, name)).unlink(missing_ok=True)
         reach("expire.after-manifest")
-    for name in sorted(data):
+    for name in sorted(waste.data):
         remove_data_file(history.root, name)
         reach("expire.after-data")
 
 
+def _lineage(history: History, expired: Sequence[int], head: SnapshotInfo) -> list[SnapshotInfo]:
+    """The expired snapshots that led to the earliest retained one, and that one, newest first.
+
+    Others may lie under expired ids: what a stalled writer left there may claim to remove files that are
+    live.
+    """
+    found = [history.info(head.oldest, head)]
+    for number in reversed(expired):
+        info = history.content(number)
+        if info is None or info.uuid != found[-1].parent:
+            break
+        found.append(info)
+    return found
+
+
 @dataclass(frozen=True)
-class _Needed:
-    """Names of the files that the retained snapshots need."""
+class _Waste:
+    """Names of files that nobody needs."""
 
     manifests: frozenset[str]
     data: frozenset[str]
 
-    @classmethod
-    def by(cls, history: History, head: SnapshotInfo) -> _Needed:
-        manifests = frozenset(ref.name for info in history.retained(head) for ref in _refs(info))
-        return cls(manifests, frozenset(history.files_since(0, head)))
 
-    @property
-    def all(self) -> set[str]:
-        """All of them, the indexes beside data files too."""
-        return {*self.manifests, *self.data, *(paths.index_file(name) for name in self.data)}
-
-
-def _refs(info: SnapshotInfo) -> list[ManifestRef]:
-    return [*info.manifests, *([info.delta] if info.delta else [])]
-
-
-def clean(committer: Committer, older_than_s: float = DEFAULT_AGE_S) -> int:
-    """Delete files that no retained snapshot needs, if old enough; how many there were.
-
-    They come from processes that died, or from commits that failed. A writer that is still at work on files
-    as old as these gets a ``StaleWriterError``; so give it more time than the longest write takes.
-
-    Raises:
-        ConfigurationError: ``older_than_s`` is negative.
-    """
-    if older_than_s < 0:
-        raise ConfigurationError(f"clean: older_than_s must be at least 0, got {older_than_s!r}")
-    history = committer.history
-    limit = committer.around.now() - older_than_s
-    found = list(_based_files(history.root, limit))
-    head, needed = _now_needed(history)
-    waste = {name: base for name, base in found if name not in needed and base <= head.id}
-    reach("clean.after-list")
-    fence = 1 + max(waste.values(), default=-1)
-
-    def propose(latest: SnapshotInfo) -> Change | None:
-        return Change("clean", fence=fence) if fence > latest.fence else None
-
-    committer.commit(propose)
-    reach("clean.after-publish")
-    # nothing below the fence can be adopted any more: what is still not needed never will be
-    head, needed = _now_needed(history)
-    gone = [*_leftover_snapshots(history, head, limit), *_temporary_files(history.root, limit)]
-    gone += sorted(name for name in waste if name not in needed)
-    return sum(_delete(history.root, name) for name in gone)
+def _waste(history: History, lineage: Sequence[SnapshotInfo]) -> _Waste:
+    """What only expired snapshots needed, and no tag needs."""
+    earliest, *expired = lineage
+    tags = [tag for tag in tag_file.read_all(history.root) if tag.snapshot.id < earliest.id]
+    kept = {ref.name for info in (earliest, *(tag.snapshot for tag in tags)) for ref in refs_of(info)}
+    manifests = {ref.name for info in expired for ref in refs_of(info)} - kept
+    removed: dict[str, int] = {}
+    for info in reversed(lineage):
+        delta = history.delta_left(info)
+        removed |= {entry.file: info.id for entry in delta.removed}
+        for entry in delta.added:  # it only went to another level
+            removed.pop(entry.file, None)
+    data = frozenset(file for file, at in removed.items() if not _is_tagged(history, file, at, tags))
+    return _Waste(frozenset(manifests), data)
 
 
-def _now_needed(history: History) -> tuple[SnapshotInfo, set[str]]:
-    while True:
-        head = history.latest()
-        try:
-            return head, _Needed.by(history, head).all
-        except SnapshotExpiredError:
-            continue  # one expired while it was being looked at, so there is a newer boundary: begin again
-
-
-def _based_files(root: str, limit: float) -> Iterator[tuple[str, int]]:
-    """Manifest, staging, data and index files not younger than ``limit``, and what they were based on."""
-    for folder, _, names in os.walk(root):
-        inside = os.path.relpath(folder, root)
-        if inside not in (paths.MANIFEST_FOLDER, paths.STAGING_FOLDER) and not paths.is_bucket(inside):
-            continue
-        for name in names:
-            base = paths.base_of(name)
-            if base is not None and _is_old(os.path.join(folder, name), limit):
-                yield f"{inside}/{name}", base
-
-
-def _leftover_snapshots(history: History, head: SnapshotInfo, limit: float) -> Iterator[str]:
-    """Expired snapshots that are still there, ascending: looking for the latest relies on that order."""
-    for number in history.listed_ids():
-        name = paths.snapshot_file(number)
-        if number >= head.oldest or not _is_old(os.path.join(history.root, name), limit):
-            return
-        yield name
-
-
-def _temporary_files(root: str, limit: float) -> Iterator[str]:
-    for folder in ("", f"{paths.SNAPSHOT_FOLDER}/"):
-        for name in os.listdir(os.path.join(root, folder)):
-            is_temporary = name.startswith(".") and name.endswith(paths.TEMPORARY_SUFFIX)
-            if is_temporary and _is_old(os.path.join(root, folder, name), limit):
-                yield f"{folder}{name}"
-
-
-def _is_old(path: str, limit: float) -> bool:
-    try:
-        return os.stat(path).st_mtime <= limit
-    except FileNotFoundError:
-        return False  # another clean-up was faster
-
-
-def _delete(root: str, name: str) -> bool:
-    try:
-        os.unlink(paths.resolve(root, name))
-    except FileNotFoundError:
-        return False
-    reach("clean.after-delete")
-    return True
+def _is_tagged(history: History, file: str, removed_at: int, tags: Iterable[Tag]) -> bool:
+    """Whether a tag needs a file that was removed by a snapshot; few files of tags are looked at."""
+    base = paths.base_of(file) or 0
+    return any(base < tag.snapshot.id < removed_at and file in history.live(tag.snapshot) for tag in tags)

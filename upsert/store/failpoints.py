@@ -35,6 +35,10 @@ POINTS: Final = (
     "clean.after-list",
     "clean.after-publish",
     "clean.after-delete",
+    "hold.before-file",
+    "hold.after-file",
+    "untag.after-unlink",
+    "untag.after-data",
 )
 """Every point of the store, in the order in which a table's life meets them."""
 

@@ -19,18 +19,20 @@ from typing import Any, Final, TypeVar
 from cachetools import LRUCache
 
 from upsert.errors import ConfigurationError, CorruptTableError, SnapshotExpiredError, TableNotFoundError
-from upsert.store import paths, table_file
+from upsert.store import paths, table_file, tag_file
 from upsert.store.data_file import FileEntry
 from upsert.store.definition import Definition
 from upsert.store.file_set import FileSet
 from upsert.store.layout import Layout
 from upsert.store.manifest import Manifest, apply, read_manifest
-from upsert.store.snapshot_info import EMPTY, SnapshotInfo, from_json
+from upsert.store.snapshot_info import EMPTY, ManifestRef, SnapshotInfo, from_json
+from upsert.store.tag_file import Tag
 
 _T = TypeVar("_T")
 
 _MAX_INFOS: Final = 20_000
 _MAX_FILE_SETS: Final = 64
+_MAX_DELTAS: Final = 64
 _MAX_TABLES: Final = 256
 _MAX_STEPS: Final = 256
 """A reader that is further behind lists the folder instead of stepping on."""
@@ -53,6 +55,7 @@ class History:
         self._infos: LRUCache[int, SnapshotInfo] = LRUCache(_MAX_INFOS)
         self._live: LRUCache[int, Mapping[str, FileEntry]] = LRUCache(_MAX_FILE_SETS)
         self._files: LRUCache[int, FileSet] = LRUCache(_MAX_FILE_SETS)
+        self._deltas: LRUCache[int, Manifest] = LRUCache(_MAX_DELTAS)
         self._lock = threading.Lock()
 
     @classmethod
@@ -62,6 +65,19 @@ class History:
             if (root, uuid) not in _shared:
                 _shared[root, uuid] = cls(root, uuid, first)
             return _shared[root, uuid]
+
+    def anew(self) -> History:
+        """The same history, with nothing remembered."""
+        return History(self.root, self.uuid, table_file.read(self.root).definition)
+
+    def read_manifest(self, ref: ManifestRef) -> Manifest:
+        """A manifest as it is on the disk now.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            CorruptTableError: it is damaged.
+        """
+        return read_manifest(self.root, self.layout, ref)
 
     @property
     def layout(self) -> Layout:
@@ -160,8 +176,40 @@ class History:
         head = head or self.latest()
         self._check_id(id, head)
         if id < head.oldest:
-            raise self.expired(id, head)
+            return self._tagged(id, head)
         return self._info(id)
+
+    def _tagged(self, id: int, head: SnapshotInfo) -> SnapshotInfo:
+        """An expired snapshot that a tag keeps, with the rows of snapshot ``id``.
+
+        Raises:
+            SnapshotExpiredError: there is none.
+        """
+        for tag in tag_file.read_all(self.root):
+            if tag.snapshot.data_version <= id <= tag.snapshot.id:
+                return tag.snapshot
+        raise self.expired(id, head)
+
+    def tag(self, name: str) -> Tag:
+        """The tag of a name.
+
+        Raises:
+            ConfigurationError: there is none.
+            CorruptTableError: its file is damaged.
+        """
+        if (found := tag_file.read(self.root, name)) is None:
+            known = ", ".join(tag_file.names(self.root)) or "none"
+            raise ConfigurationError(
+                f"table {self.root!r}: there must be a tag {name!r}, tags are: {known}; choose one of them, "
+                "or a snapshot id"
+            )
+        return found
+
+    def is_readable(self, info: SnapshotInfo) -> bool:
+        """Whether a snapshot that was readable still is: it has not expired, or a tag keeps it."""
+        if info.id >= self.latest().oldest:
+            return True
+        return any(tag.snapshot.uuid == info.uuid for tag in tag_file.read_all(self.root))
 
     def _info(self, id: int) -> SnapshotInfo:
         found = self._remembered(self._infos, id)
@@ -193,7 +241,7 @@ class History:
             return head
         found = self._info(max(id, head.oldest))
         if found.data_version > id:
-            raise self.expired(id, head)
+            return self._tagged(id, head)
         while (following := self._info(found.id + 1)).data_version == found.data_version:
             found = following
         return found
@@ -226,7 +274,18 @@ class History:
         """Files that a snapshot's own commit added and removed."""
         if info.delta is None:
             return Manifest((), ())
-        return self._reading(info, partial(read_manifest, self.root, self.layout, info.delta))
+        found = self._remembered(self._deltas, info.id)
+        if found is None:
+            found = self._reading(info, partial(read_manifest, self.root, self.layout, info.delta))
+            self._remember(self._deltas, info.id, found)
+        return found
+
+    def delta_left(self, info: SnapshotInfo) -> Manifest:
+        """``delta`` of a snapshot that may have expired; nothing if its manifest is gone."""
+        try:
+            return read_manifest(self.root, self.layout, info.delta) if info.delta else Manifest((), ())
+        except FileNotFoundError:
+            return Manifest((), ())
 
     def live(self, info: SnapshotInfo) -> Mapping[str, FileEntry]:
         """Live files of a snapshot by name."""
@@ -275,9 +334,8 @@ class History:
         try:
             return read()
         except FileNotFoundError as cause:
-            head = self.latest()
-            if info.id < head.oldest:
-                raise self.expired(info.id, head) from cause
+            if not self.is_readable(info):
+                raise self.expired(info.id, self.latest()) from cause
             raise CorruptTableError(
                 f"manifest {cause.filename!r} of snapshot {info.id} is missing; restore it from a copy"
             ) from cause
@@ -285,7 +343,7 @@ class History:
     def forget(self, id: int) -> None:
         """Drop what is remembered of a snapshot that turned out not to be one."""
         with self._lock:
-            for cache in (self._infos, self._live, self._files):
+            for cache in (self._infos, self._live, self._files, self._deltas):
                 cache.pop(id, None)
             self._known = None
 

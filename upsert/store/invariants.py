@@ -28,6 +28,11 @@ def added_file_that_is_live(
     return next((entry for entry in added if entry.file in live and entry.file not in moved), None)
 
 
+def added_file_that_was_removed(removed: Collection[str], added: Collection[FileEntry]) -> FileEntry | None:
+    """A file that was removed never comes back: whatever needed it may have expired, and the file with it."""
+    return next((entry for entry in added if entry.file in removed), None)
+
+
 def added_file_of_unknown_bucket(buckets: int, added: Collection[FileEntry]) -> FileEntry | None:
     """Buckets are numbered from 0 to the table's number of buckets, which never changes."""
     return next((entry for entry in added if not 0 <= entry.bucket < buckets), None)

@@ -1,4 +1,4 @@
-"""Compaction after commits, without holding them up.
+"""Compaction and expiry after commits, without holding them up.
 
 There is no long-lived writer. A committing process merges small buckets itself, after its commit; larger
 ones are left to a child process, ``python -m upsert.store.compactor``. A lock file keeps compactions of one
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from upsert.errors import TableNotFoundError
-from upsert.store import compaction, paths
+from upsert.store import compaction, expiry, paths
 from upsert.store.append import Committed
 from upsert.store.commit import Committer
 from upsert.store.compaction import Merge
@@ -55,9 +55,14 @@ def compaction_lock(root: str, *, wait: bool) -> Iterator[int | None]:
 
 
 def after_commit(committer: Committer, uuid: str, options: TableOptions, done: Committed) -> None:
-    """Merge what a commit has made due in its buckets, here or in a child process."""
+    """Merge what a commit has made due in its buckets, here or in a child process; expire what is due."""
     if options.write_only or not done.added:
         return
+    _compact(committer, uuid, options, done)
+    expiry.after_commit(committer, options.retention)
+
+
+def _compact(committer: Committer, uuid: str, options: TableOptions, done: Committed) -> None:
     root = committer.root
     try:
         _tell_earlier_failure(root)

@@ -9,7 +9,10 @@
     staging/<20 digits base>-<uuid>.arrow                  raw changes of a task, folded at the commit
     [col=value/…]bucket-<n>/<20 digits base>-<uuid>.arrow  one sorted data file …
     [col=value/…]bucket-<n>/<same stem>.index.arrow        … and its lookup indexes
+    tag/tag-<name>                                         a snapshot that stays readable under a name
+    consumer/consumer-<name>                               a reader that goes on later, and from where
     compaction.lock, compaction-error.txt                  one compactor at a time; what its last failure said
+    lifetime.lock                                          one at a time decides how long snapshots live
 
 ``base`` is the latest snapshot that the writer saw. It lets a clean-up fence off stalled writers:
 see docs/decisions/0003.
@@ -21,7 +24,7 @@ import os
 import re
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
 from upsert.errors import ConfigurationError, CorruptTableError
@@ -31,6 +34,9 @@ DEFINITION_FOLDER: Final = "definition"
 SNAPSHOT_FOLDER: Final = "snapshot"
 MANIFEST_FOLDER: Final = "manifest"
 STAGING_FOLDER: Final = "staging"
+TAG_FOLDER: Final = "tag"
+CONSUMER_FOLDER: Final = "consumer"
+LIFETIME_LOCK: Final = "lifetime.lock"
 COMPACTION_LOCK: Final = "compaction.lock"
 COMPACTION_ERROR: Final = "compaction-error.txt"
 TEMPORARY_SUFFIX: Final = ".tmp"
@@ -47,6 +53,19 @@ _BASED: Final = re.compile(r"(\d{20})-[0-9a-f]{32}(\.index)?\.arrow")
 
 Partition = tuple[tuple[str, str | None], ...]
 """Partition columns and their values as text, in the table's order; empty without PARTITIONED BY."""
+
+
+def partition_from_json(pairs: Any) -> Partition:
+    """The partition of its JSON form, a list of pairs.
+
+    Raises:
+        ValueError: the value is none.
+    """
+    found = tuple((name, value) for name, value in pairs)
+    for name, value in found:
+        if not isinstance(name, str) or not isinstance(value, str | None):
+            raise ValueError(f"{pairs!r} is no partition")
+    return found
 
 
 def table_folder(path: str | os.PathLike[str]) -> str:
@@ -110,6 +129,25 @@ def snapshot_id(file_name: str) -> int | None:
     """Id in the name of a snapshot file, without its folder; None for any other name."""
     match = _SNAPSHOT.fullmatch(file_name)
     return int(match[1]) if match else None
+
+
+def tag_file(name: str) -> str:
+    """Name of the file of a tag."""
+    return f"{TAG_FOLDER}/tag-{name}"
+
+
+def consumer_file(name: str) -> str:
+    """Name of the file of a consumer."""
+    return f"{CONSUMER_FOLDER}/consumer-{name}"
+
+
+def named_files(root: str, folder: str, prefix: str) -> list[str]:
+    """What follows the prefix in the names of a folder, in order; nothing if there is no such folder."""
+    try:
+        found = os.listdir(os.path.join(root, folder))
+    except FileNotFoundError:
+        return []
+    return sorted(name.removeprefix(prefix) for name in found if name.startswith(prefix))
 
 
 def manifest_file(base: int, unique: str) -> str:

@@ -28,7 +28,6 @@ class RetainedSnapshot(Snapshot):
         try:
             return super()._open(entry)
         except CorruptTableError as cause:
-            head = self._history.latest()
-            if self.id < head.oldest:
-                raise self._history.expired(self.id, head) from cause
+            if not self._history.is_readable(self.info):
+                raise self._history.expired(self.id, self._history.latest()) from cause
             raise

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, cast, get_args
 
 from upsert.errors import CorruptTableError
+from upsert.store.paths import Partition, partition_from_json
 
 FORMAT_VERSION: Final = 1
 """Version of the layout of a table's files; another one is refused."""
@@ -41,7 +42,10 @@ class SnapshotInfo:
     expiry, clean-up and commits that only record a transaction keep their parent's. ``oldest`` is the
     earliest id that may be read, ``fence`` the lowest base a committer may have; both only grow.
     ``definition`` is the version of the table's definition that holds from this snapshot on.
-    ``rows`` counts stored rows of all live files, so a key that was updated counts once per file.
+    ``tracked`` says whether its changes show in change streams, ``untracked`` of which partitions they do not.
+    ``rows`` counts stored rows of all live files, so a key that was updated counts once per file. ``states``
+    counts the commits up to this one that changed rows, ``last_untracked`` is the id of the newest of them that
+    does not show as a whole (0: none).
     """
 
     id: int
@@ -61,7 +65,10 @@ class SnapshotInfo:
     files: int = 0
     rows: int = 0
     delta_rows: int = 0
+    states: int = 0
+    last_untracked: int = 0
     definition: int = 0
+    untracked: tuple[Partition, ...] = ()
 
     @property
     def changes_rows(self) -> bool:
@@ -101,6 +108,11 @@ def from_json(content: bytes, where: str, id: int) -> SnapshotInfo:
             f"{where}: the file must hold snapshot {id}, got snapshot {found.id}; restore the file"
         )
     return found
+
+
+def refs_of(info: SnapshotInfo) -> list[ManifestRef]:
+    """All manifests that a snapshot needs."""
+    return [*info.manifests, *([info.delta] if info.delta else [])]
 
 
 def parse_versioned(content: bytes, where: str) -> dict[str, Any]:
@@ -190,5 +202,8 @@ _FIELDS: Final[dict[str, Any]] = {
     "files": _integer,
     "rows": _integer,
     "delta_rows": _integer,
+    "states": _integer,
+    "last_untracked": _integer,
     "definition": _integer,
+    "untracked": lambda value: tuple(partition_from_json(item) for item in value),
 }

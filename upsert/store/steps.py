@@ -8,7 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from upsert.store.change_files import VersionedTable, change_files, check_tracked, data_commits
+from upsert.store.change_files import (
+    VersionedTable,
+    change_files,
+    check_all_tracked,
+    check_tracked,
+    data_commits,
+    has_gap,
+)
 from upsert.store.data_file import DataFile, FileEntry
 from upsert.store.version import MAX_HASH, Cursor, Version, step_between
 
@@ -56,7 +63,9 @@ def touched_rows(table: VersionedTable, start: Version, end: Version) -> int:
 
 
 def _last_commit_within(table: VersionedTable, base: int, latest: int, max_rows: int | None) -> int:
-    table.snapshot(base)  # so that a reader whose base has expired is told so
+    before = table.snapshot(base)  # tells a reader whose base has expired
+    if has_gap(table, before, latest):
+        return _oldest_state_after(table, base, latest)
     reached, rows = base, 0
     for commit in data_commits(table, base, latest):
         is_alone = commit.kind in ("overwrite", "delete") or not commit.tracked
@@ -68,6 +77,15 @@ def _last_commit_within(table: VersionedTable, base: int, latest: int, max_rows:
         if is_alone:
             break
     return reached
+
+
+def _oldest_state_after(table: VersionedTable, base: int, latest: int) -> int:
+    """Where commits are there again for a reader that begins at a tag; it reads one difference till then."""
+    head = table.published.latest()
+    found = table.published.info(head.oldest, head)
+    state = min(found.data_version, latest)
+    check_all_tracked(table, base, table.snapshot(state).info)
+    return state
 
 
 def _cut(table: VersionedTable, base: int, target: int, low: Cursor, max_rows: int | None) -> Version:

@@ -13,19 +13,26 @@ from upsert.schema import TableSchema
 from upsert.store import (
     alter,
     append,
+    check,
     compaction,
+    consumers,
     deletion,
     expiry,
     maintenance,
+    orphans,
     paths,
     staging,
     steps,
     table_file,
+    tag_file,
+    tags,
     view,
 )
 from upsert.store import changes as _changes
 from upsert.store.alterations import Alteration
+from upsert.store.check import Violation
 from upsert.store.commit import Committer
+from upsert.store.consumers import Consumer
 from upsert.store.definition import Definition
 from upsert.store.filters import Where, parse_where
 from upsert.store.fold import Order
@@ -39,6 +46,7 @@ from upsert.store.snapshot_info import SnapshotInfo
 from upsert.store.staging import StagedFiles
 from upsert.store.table_file import TableFile
 from upsert.store.table_options import TableOptions
+from upsert.store.tag_file import Tag
 from upsert.store.version import Version
 from upsert.store.view import View
 
@@ -180,7 +188,7 @@ class Table:
             rows: the table's columns in any order; with ``_row_kind`` changes, without it upserts.
             writer_id: who commits; together with ``transaction`` it makes the commit idempotent.
             transaction: number of the writer's transaction, growing.
-            tracked: whether the commit shows in change streams; None: as table and partitions say.
+            tracked: whether the commit shows in change streams; None: as partitions and table say.
 
         Returns:
             The snapshot that holds the rows, or the latest one if there was nothing to commit.
@@ -270,7 +278,7 @@ class Table:
             self.uuid,
             self._snapshot_of,
             parse_where(where, self.schema),
-            tracked=self.options.change_tracking if tracked is None else tracked,
+            tracked=tracked,
         )
         maintenance.after_commit(self._committer, self.uuid, self.options, done)
         return self._snapshot_of(done.info)
@@ -289,8 +297,7 @@ class Table:
             SchemaError: ``spec`` does not fit the table, or is empty.
         """
         dropped = deletion.to_drop(self.schema, spec, f"table {self.name!r}")
-        is_tracked = self.options.change_tracking if tracked is None else tracked
-        return self._snapshot_of(deletion.drop(self._committer, dropped, tracked=is_tracked).info)
+        return self._snapshot_of(deletion.drop(self._committer, dropped, tracked=tracked).info)
 
     def stage(self, rows: pa.Table, *, order: Order) -> StagedFiles:
         """Write the files of one task that has *all* rows of the buckets it writes to; publish nothing.
@@ -338,7 +345,7 @@ class Table:
             writer_id: who commits, for example a streaming query's id.
             transaction: number of the writer's transaction, for example a micro-batch's id.
             overwrite: the partitions that the rows replace; None for none.
-            tracked: whether the commit shows in change streams; None: as the table's option says.
+            tracked: whether the commit shows in change streams; None: as partitions and table say.
 
         Returns:
             The snapshot with the rows, or the latest one if there was nothing to commit.
@@ -356,7 +363,7 @@ class Table:
             staged,
             append.transaction_of(writer_id, transaction),
             overwrite=overwrite,
-            tracked=self.options.change_tracking if tracked is None else tracked,
+            tracked=tracked,
         )
         maintenance.after_commit(self._committer, self.uuid, self.options, done)
         return self._snapshot_of(done.info)
@@ -367,19 +374,21 @@ class Table:
 
     # reading
 
-    def snapshot(self, id: int | None = None) -> Snapshot:
+    def snapshot(self, id: int | str | None = None) -> Snapshot:
         """The latest snapshot, or an older one; compaction does not change what it holds.
 
         Args:
-            id: None for the latest; 0 for the empty table before the first commit.
+            id: None for the latest; 0 for the empty table before the first commit; or the name of a tag.
 
         Raises:
-            ConfigurationError: there is no such snapshot yet.
+            ConfigurationError: there is no such snapshot yet, or no such tag.
             SnapshotExpiredError: it has expired.
         """
         return self._unless_expiring(lambda: self._snapshot_of(self._info(id)))
 
-    def _info(self, id: int | None) -> SnapshotInfo:
+    def _info(self, id: int | str | None) -> SnapshotInfo:
+        if isinstance(id, str):
+            return self.published.tag(id).snapshot
         return self.published.latest() if id is None else self.published.equal_to(id)
 
     def _snapshot_of(self, info: SnapshotInfo) -> Snapshot:
@@ -443,18 +452,80 @@ class Table:
 
     # upkeep
 
-    def expire(self, *, keep: int) -> int:
-        """Give up all but the newest ``keep`` states of the table; how many snapshots can no longer be read.
+    def expire(self, *, keep: int | None = None, older_than_s: float | None = None) -> int:
+        """Give up old states of the table; how many snapshots can no longer be read.
 
-        Compaction makes no new state. Files that only expired snapshots need are deleted.
+        Files that only expired snapshots need are deleted. What a consumer holds stays, with all that
+        follows; what a tag names stays.
+
+        Args:
+            keep: so many newest states stay; compaction makes no new one.
+            older_than_s: only states that were replaced longer ago than this go. With both, what neither
+                keeps goes; with neither, what the table's options ``snapshot.…`` say goes, all of it at once.
 
         Raises:
-            ConfigurationError: ``keep`` is below 1.
+            ConfigurationError: ``keep`` is below 1, or ``older_than_s`` below 0.
         """
-        return expiry.expire(self._committer, keep)
+        return expiry.expire(self._committer, self.options.retention, keep=keep, older_than_s=older_than_s)
 
-    def clean(self, *, older_than_s: float = expiry.DEFAULT_AGE_S) -> int:
-        """Delete files that no snapshot needs, left by processes that died; how many there were.
+    def tag(self, name: str, snapshot: int | str | None = None) -> Tag:
+        """Give a snapshot a name, by which it stays readable until the tag is deleted.
+
+        Args:
+            name: letters, digits, ``.``, ``_`` and ``-``, not a number; must not be in use.
+            snapshot: its id, or another tag of it; None for the latest.
+
+        Raises:
+            ConfigurationError: the name is wrong or in use, or there is no such snapshot.
+            SnapshotExpiredError: the snapshot has expired.
+        """
+        id = self.published.tag(snapshot).snapshot.id if isinstance(snapshot, str) else snapshot
+        return tags.create(self.published, name, id)
+
+    def tags(self) -> tuple[Tag, ...]:
+        """All tags, that of the oldest snapshot first."""
+        return tag_file.read_all(self.path)
+
+    def delete_tag(self, name: str) -> None:
+        """Take a tag away, and delete what only its snapshot needs.
+
+        Raises:
+            ConfigurationError: there is no such tag, or a consumer reads on from its snapshot.
+        """
+        tags.delete(self.published, name)
+
+    def hold(self, consumer: str, version: Version, lease_s: float = consumers.DEFAULT_LEASE_S) -> Consumer:
+        """Keep what a reader at ``version`` needs until its lease ends. See ``upsert.store.consumers``.
+
+        Args:
+            consumer: name of the reader; what it held before is held no more.
+            version: where it would read on.
+            lease_s: for how long, from now on, in seconds.
+
+        Raises:
+            ConfigurationError: the name or the lease is wrong, or there is no such snapshot yet.
+            SnapshotExpiredError: the version cannot be read any more.
+        """
+        return consumers.hold(self.published, consumer, version, lease_s)
+
+    def consumers(self) -> tuple[Consumer, ...]:
+        """Who holds what, by name; those whose lease is over are there until the next expiry."""
+        return consumers.read_all(self.path)
+
+    def release(self, consumer: str) -> bool:
+        """Keep nothing for a consumer any more; whether it held anything."""
+        return consumers.release(self.published, consumer)
+
+    def check(self, *, deep: bool = False) -> tuple[Violation, ...]:
+        """What is wrong with the table on the disk, by the rules of ``upsert.store.check``; repairs nothing.
+
+        Args:
+            deep: read all data too; else manifests, and the sizes of files.
+        """
+        return check.check(self.published, deep=deep)
+
+    def clean(self, *, older_than_s: float = orphans.DEFAULT_AGE_S) -> int:
+        """Delete files that no snapshot and no tag needs, left by processes that died; how many there were.
 
         A writer that began before the youngest of them, and has not committed, gets a ``StaleWriterError``.
 
@@ -463,8 +534,9 @@ class Table:
 
         Raises:
             ConfigurationError: ``older_than_s`` is negative.
+            CorruptTableError: something that is needed is missing or damaged. Nothing was deleted.
         """
-        return expiry.clean(self._committer, older_than_s)
+        return orphans.clean(self._committer, older_than_s)
 
     def compact(self) -> Snapshot | None:
         """Merge each bucket to one sorted run without deletions, after any compaction that is at work.
@@ -475,4 +547,5 @@ class Table:
         with maintenance.compaction_lock(self.path, wait=True):
             policy = compaction.policy_of(self.options)
             info = compaction.compact_fully(self._committer, self.uuid, policy)
+        expiry.after_commit(self._committer, self.options.retention)
         return None if info is None else self._snapshot_of(info)

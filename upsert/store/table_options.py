@@ -6,14 +6,15 @@ Follows FLIP-188; the options of compaction have the names that they have in Pai
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from upsert import options, types
 from upsert.errors import ConfigurationError
 from upsert.options import Option
 from upsert.schema import TableSchema
-from upsert.store import merge_rules
+from upsert.store import expiry_policy, merge_rules
+from upsert.store.expiry_policy import Retention
 from upsert.store.merge_rules import MERGE_OPTIONS, MergeRules
 
 OPTIONS: Final = (
@@ -39,6 +40,30 @@ OPTIONS: Final = (
         "percent by which runs count as equally large when merging",
         1,
     ),
+    Option(
+        "snapshot.num-retained.min",
+        options.positive_int,
+        "newest states that commits never expire, however old they are",
+        expiry_policy.DEFAULT_MIN,
+    ),
+    Option(
+        "snapshot.num-retained.max",
+        options.positive_int,
+        "states beyond so many newest ones expire at once; default: no such limit",
+        None,
+    ),
+    Option(
+        "snapshot.time-retained",
+        options.duration_ms,
+        "how long a state can still be read after it was replaced; tags and consumers keep it longer",
+        expiry_policy.DEFAULT_AGE_MS,
+    ),
+    Option(
+        "snapshot.expire.limit",
+        options.positive_int,
+        "snapshots that one commit expires at most",
+        expiry_policy.DEFAULT_LIMIT,
+    ),
     *MERGE_OPTIONS,
 )
 """Every option that a managed table knows, but for those of single fields, see ``merge_rules``."""
@@ -60,6 +85,7 @@ class TableOptions:
     compaction_trigger: int = 5
     max_size_amplification_percent: int = 200
     size_ratio: int = 1
+    retention: Retention = field(default_factory=Retention)
     merge: MergeRules = MergeRules()
 
     @classmethod
@@ -78,6 +104,7 @@ class TableOptions:
         )
         merge_rules.check(owner, merge, schema)
         _check_bucket_key(owner, values["bucket-key"], schema)
+        _check_retained(owner, values)
         return cls(
             bucket=values["bucket"],
             bucket_key=values["bucket-key"],
@@ -86,7 +113,22 @@ class TableOptions:
             compaction_trigger=values["num-sorted-run.compaction-trigger"],
             max_size_amplification_percent=values["compaction.max-size-amplification-percent"],
             size_ratio=values["compaction.size-ratio"],
+            retention=Retention(
+                values["snapshot.num-retained.min"],
+                values["snapshot.num-retained.max"],
+                values["snapshot.time-retained"],
+                values["snapshot.expire.limit"],
+            ),
             merge=merge,
+        )
+
+
+def _check_retained(owner: str, values: Mapping[str, Any]) -> None:
+    fewest, most = values["snapshot.num-retained.min"], values["snapshot.num-retained.max"]
+    if most is not None and most < fewest:
+        raise ConfigurationError(
+            f"{owner}: option 'snapshot.num-retained.max' must be at least 'snapshot.num-retained.min', "
+            f"which is {fewest}, got {most}; set both"
         )
 
 

@@ -18,16 +18,18 @@ def files_on_disk(table: Table) -> set[str]:
 
 def files_needed(table: Table) -> set[str]:
     needed = {paths.TABLE_FILE}
-    for info in table.history():
-        needed.add(paths.snapshot_file(info.id))
+    needed |= {paths.tag_file(tag.name) for tag in table.tags()}
+    needed |= {paths.consumer_file(consumer.name) for consumer in table.consumers()}
+    needed |= {paths.snapshot_file(info.id) for info in table.history()}
+    for info in (*table.history(), *(tag.snapshot for tag in table.tags())):
         needed |= {ref.name for ref in (*info.manifests, *([info.delta] if info.delta else []))}
         needed |= {entry.file for entry in table.published.live(info).values()}
     return needed | {paths.index_file(name) for name in needed if "bucket-" in name}
 
 
 def assert_nothing_is_left_over(table: Table) -> None:
-    """Files on disk are files reachable; only the lock of compactions is neither."""
-    assert files_on_disk(table) - {paths.COMPACTION_LOCK} == files_needed(table)
+    """Files on disk are files reachable; only locks are neither."""
+    assert files_on_disk(table) - {paths.COMPACTION_LOCK, paths.LIFETIME_LOCK} == files_needed(table)
 
 
 def start(action: Callable[[], None], failpoint: str | None = None) -> int:

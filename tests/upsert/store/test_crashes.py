@@ -11,6 +11,7 @@ from tests.upsert.store.disk import KILLED, assert_nothing_is_left_over, run
 from upsert.schema import TableSchema
 from upsert.store import Table, manifest
 from upsert.store.failpoints import POINTS
+from upsert.store.version import Version
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "batch": pa.int64()}, primary_key=["id"])
 OPTIONS = {"bucket": "2", "num-sorted-run.compaction-trigger": "2"}
@@ -63,8 +64,17 @@ def live_through_everything(path: str, batches: int, acknowledge: int) -> None:
         commit(table, batch)
         os.write(acknowledge, bytes([batch]))
         if batch % 2 == 0:
-            table.expire(keep=1)
-            table.clean(older_than_s=0)
+            keep_and_give_up(table, f"batch-{batch}")
+
+
+def keep_and_give_up(table: Table, name: str) -> None:
+    """Whatever decides how long snapshots live: a tag and a hold of the newest state, the others given up."""
+    table.tag(name)
+    table.hold("reader", Version.complete(table.snapshot().info.data_version))
+    table.expire(keep=1)
+    table.clean(older_than_s=0)
+    for tag in table.tags()[:-1]:
+        table.delete_tag(tag.name)
 
 
 def last_acknowledged(pipe: int) -> int:
@@ -86,6 +96,7 @@ def check_crash(folder: Path, failpoint: str, batches: int) -> None:
     assert rows_of(table) == rows_after(recorded)
     table.clean(older_than_s=0)
     assert_nothing_is_left_over(table)
+    assert table.check(deep=True) == ()
 
     for batch in range(1, batches + 1):  # the query starts again from somewhere and replays
         commit(table, batch)

@@ -11,7 +11,7 @@ from upsert.errors import ConfigurationError, SnapshotExpiredError
 from upsert.schema import TableSchema
 from upsert.store import Table
 from upsert.store.commit import Committer, Surroundings
-from upsert.store.expiry import clean
+from upsert.store.orphans import clean
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "value": pa.int64()}, primary_key=["id"])
 

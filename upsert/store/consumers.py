@@ -1,0 +1,170 @@
+"""Consumers: readers that go on later from where they are, and what is kept for them until then.
+
+A consumer holds one version by a *lease*, which it renews as it goes on. Expiry keeps the snapshots from
+there on that the consumer would read after a restart. Whoever does not come back loses the lease when its
+time is over, and nothing is kept for it any more. ``consumer/consumer-<name>`` says all that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from upsert.errors import ConfigurationError, CorruptTableError
+from upsert.store import paths
+from upsert.store.failpoints import reach
+from upsert.store.history import History
+from upsert.store.lifetime_lock import lifetime_lock
+from upsert.store.publication import replace_durably
+from upsert.store.snapshot_info import FORMAT_VERSION, SnapshotInfo, parse_versioned
+from upsert.store.tag_file import checked_name
+from upsert.store.version import Version
+
+DEFAULT_LEASE_S: Final = 3 * 86_400.0
+"""Long enough for a nightly job and for a weekend; a query that nobody runs again costs so much history."""
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """A reader that holds a version.
+
+    Attributes:
+        name: its id.
+        version: what it would read on from.
+        renewed_ms: when it last said so, in milliseconds since 1970.
+        until_ms: when its lease ends.
+    """
+
+    name: str
+    version: Version
+    renewed_ms: int
+    until_ms: int
+
+    def is_lapsed(self, now_ms: int) -> bool:
+        """Whether the lease is over."""
+        return now_ms > self.until_ms
+
+    def to_json(self) -> bytes:
+        """The content of the consumer's file."""
+        value = {
+            "format": FORMAT_VERSION,
+            "version": self.version.to_json(),
+            "renewed_ms": self.renewed_ms,
+            "until_ms": self.until_ms,
+        }
+        return json.dumps(value, indent=1).encode()
+
+
+def needed(version: Version) -> tuple[int, ...]:
+    """Data versions that a reader at a version needs, all but the empty one.
+
+    >>> needed(Version(0, 5, (0, 7))), needed(Version.complete(3))
+    ((5,), (3,))
+    """
+    return tuple(sorted({version.base, version.target} - {0}))
+
+
+def hold(
+    history: History, name: str, version: Version, lease_s: float, now_s: float | None = None
+) -> Consumer:
+    """Keep what a reader at ``version`` needs for a time, in place of what the name held before.
+
+    When it returns, nothing that the version needs can expire before the lease is over, also if the lease
+    before had lapsed. A crash leaves the old hold or the new one.
+
+    Raises:
+        ConfigurationError: the name or the lease is wrong, or there is no such snapshot yet.
+        SnapshotExpiredError: the version cannot be read any more.
+    """
+    path = _path(history.root, name)
+    if not lease_s > 0:
+        raise ConfigurationError(f"consumer {name!r}: the lease must be longer than 0 s, got {lease_s!r}")
+    with lifetime_lock(history.root):
+        head = history.latest()
+        for data_version in needed(version):
+            history.equal_to(data_version, head)
+        now_ms = int((time.time() if now_s is None else now_s) * 1000)
+        consumer = Consumer(name, version, now_ms, now_ms + int(lease_s * 1000))
+        paths.make_parent(path)
+        reach("hold.before-file")
+        replace_durably(path, consumer.to_json())
+        reach("hold.after-file")
+    return consumer
+
+
+def release(history: History, name: str) -> bool:
+    """Keep nothing for a consumer any more; whether it held anything."""
+    path = Path(_path(history.root, name))
+    with lifetime_lock(history.root):
+        was_there = path.exists()
+        path.unlink(missing_ok=True)
+    return was_there
+
+
+def read(root: str, name: str) -> Consumer | None:
+    """A consumer; None if there is none of this name.
+
+    Raises:
+        CorruptTableError: its file is damaged.
+    """
+    path = _path(root, name)
+    try:
+        content = Path(path).read_bytes()
+    except FileNotFoundError:
+        return None
+    return _parsed(name, parse_versioned(content, path), path)
+
+
+def _parsed(name: str, value: Mapping[str, Any], path: str) -> Consumer:
+    try:
+        times = [value[field] for field in ("renewed_ms", "until_ms")]
+        if any(type(time_ms) is not int for time_ms in times):
+            raise ValueError(f"{times!r} are no times")
+        return Consumer(name, Version.from_json(value["version"]), *times)
+    except (KeyError, TypeError, ValueError) as cause:
+        raise CorruptTableError(
+            f"{path}: a consumer must have a version and times, got {cause!r}; delete the file if no query "
+            "needs it"
+        ) from cause
+
+
+def read_all(root: str) -> tuple[Consumer, ...]:
+    """All consumers by name, also those whose lease is over.
+
+    Raises:
+        CorruptTableError: a consumer's file is damaged.
+    """
+    found = (read(root, name) for name in paths.named_files(root, paths.CONSUMER_FOLDER, "consumer-"))
+    return tuple(consumer for consumer in found if consumer)
+
+
+def held_versions(
+    consumers: Iterable[Consumer], head: SnapshotInfo, oldest_state: int, now_ms: int
+) -> list[int]:
+    """Data versions that expiry must keep, with all that follows, for the consumers whose lease goes on.
+
+    What is older than the oldest state is kept by a tag or not at all: it fences nothing off.
+    """
+    return [
+        version
+        for consumer in consumers
+        if not consumer.is_lapsed(now_ms)
+        for version in needed(consumer.version)
+        if oldest_state <= version <= head.id
+    ]
+
+
+def remove_lapsed(root: str, consumers: Iterable[Consumer], now_ms: int) -> None:
+    """Delete the files of those whose lease is over; the caller holds the lifetime lock."""
+    for consumer in consumers:
+        if consumer.is_lapsed(now_ms):
+            Path(_path(root, consumer.name)).unlink(missing_ok=True)
+
+
+def _path(root: str, name: str) -> str:
+    return os.path.join(root, paths.consumer_file(checked_name("consumer", name)))

@@ -1,0 +1,151 @@
+"""Cleaning up after processes that died: files that nothing names.
+
+A snapshot is published *before* anything is deleted. It carries the lowest base a committer may have
+(``fence``), so a writer that is still at work on files as old as those loses an ordinary race for the next
+id, looks again, and sees that it came too late; see docs/decisions/0003. What is needed is looked at twice,
+before the fence and after it. If a snapshot, a tag or a manifest that should be there is not, nothing is
+deleted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from upsert.errors import ConfigurationError, SnapshotExpiredError
+from upsert.store import paths, tag_file
+from upsert.store.commit import Change, Committer
+from upsert.store.failpoints import reach
+from upsert.store.history import History
+from upsert.store.snapshot_info import SnapshotInfo, refs_of
+
+DEFAULT_AGE_S: Final = 86_400.0
+
+_PUT_INTO: Final = ("", paths.SNAPSHOT_FOLDER, paths.TAG_FOLDER, paths.CONSUMER_FOLDER)
+"""Folders in which files appear under a temporary name first."""
+
+
+def clean(committer: Committer, older_than_s: float = DEFAULT_AGE_S) -> int:
+    """Delete files that no retained snapshot and no tag needs, if old enough; how many there were.
+
+    They come from processes that died, or from commits that failed. A writer that is still at work on files
+    as old as these gets a ``StaleWriterError``; so give it more time than the longest write takes.
+
+    Raises:
+        ConfigurationError: ``older_than_s`` is negative.
+        CorruptTableError: something that is needed is missing or damaged. Nothing was deleted.
+    """
+    if older_than_s < 0:
+        raise ConfigurationError(f"clean: older_than_s must be at least 0, got {older_than_s!r}")
+    history = committer.history
+    limit = committer.around.now() - older_than_s
+    found = list(_based_files(history.root, limit))
+    needed = Needed.now(history)
+    waste = {name: base for name, base in found if name not in needed.files and base <= needed.head.id}
+    reach("clean.after-list")
+    fence = 1 + max(waste.values(), default=-1)
+
+    def propose(latest: SnapshotInfo) -> Change | None:
+        return Change("clean", fence=fence) if fence > latest.fence else None
+
+    committer.commit(propose)
+    reach("clean.after-publish")
+    # nothing below the fence can be adopted any more: what is still not needed never will be
+    needed = Needed.now(history)
+    gone = [*_leftover_snapshots(history, needed.head, limit), *_temporary_files(history.root, limit)]
+    gone += sorted(name for name in waste if name not in needed.files)
+    return sum(_delete(history.root, name) for name in gone)
+
+
+@dataclass(frozen=True)
+class Needed:
+    """Names of the manifests, data files and indexes that retained snapshots and tags need.
+
+    Attributes:
+        head: the latest snapshot that was looked at.
+        files: the names.
+    """
+
+    head: SnapshotInfo
+    files: frozenset[str]
+
+    @classmethod
+    def now(cls, history: History) -> Needed:
+        """What is needed at this moment.
+
+        Raises:
+            CorruptTableError: something that is needed is missing or damaged.
+        """
+        while True:
+            head = history.latest()
+            try:
+                return cls(head, _needed_by(history, head))
+            except SnapshotExpiredError:
+                continue  # one expired while it was being looked at, so there is a newer boundary
+
+
+def _needed_by(history: History, head: SnapshotInfo) -> frozenset[str]:
+    # the tags come after the head: a snapshot that has expired in it was tagged before, or is not tagged
+    tagged = [tag.snapshot for tag in tag_file.read_all(history.root) if tag.snapshot.id < head.oldest]
+    data = history.files_since(0, head).union(*(history.live(info) for info in tagged))
+    manifests = {ref.name for info in (*history.retained(head), *tagged) for ref in refs_of(info)}
+    return frozenset({*manifests, *data, *(paths.index_file(name) for name in data)})
+
+
+def _based_files(root: str, limit: float) -> Iterator[tuple[str, int]]:
+    """Manifest, staging, data and index files not younger than ``limit``, and what they were based on."""
+    for name, base in based_files(root):
+        if _is_old(os.path.join(root, name), limit):
+            yield name, base
+
+
+def based_files(root: str) -> Iterator[tuple[str, int]]:
+    """Every manifest, staging, data and index file on the disk, and what it was based on."""
+    for folder, _, names in os.walk(root):
+        inside = os.path.relpath(folder, root)
+        if inside not in (paths.MANIFEST_FOLDER, paths.STAGING_FOLDER) and not paths.is_bucket(inside):
+            continue
+        for name in names:
+            base = paths.base_of(name)
+            if base is not None:
+                yield f"{inside}/{name}", base
+
+
+def _leftover_snapshots(history: History, head: SnapshotInfo, limit: float) -> Iterator[str]:
+    """Expired snapshots that are still there, ascending: looking for the latest relies on that order."""
+    for number in history.listed_ids():
+        name = paths.snapshot_file(number)
+        if number >= head.oldest or not _is_old(os.path.join(history.root, name), limit):
+            return
+        yield name
+
+
+def _temporary_files(root: str, limit: float) -> Iterator[str]:
+    return (name for name in temporary_files(root) if _is_old(os.path.join(root, name), limit))
+
+
+def temporary_files(root: str) -> Iterator[str]:
+    """Files under the temporary names that they have before they are published."""
+    for folder in _PUT_INTO:
+        inside = os.path.join(root, folder)
+        for name in os.listdir(inside) if os.path.isdir(inside) else ():
+            if name.startswith(".") and name.endswith(paths.TEMPORARY_SUFFIX):
+                yield f"{folder}/{name}" if folder else name
+
+
+def _is_old(path: str, limit: float) -> bool:
+    try:
+        return os.stat(path).st_mtime <= limit
+    except FileNotFoundError:
+        return False  # another clean-up was faster
+
+
+def _delete(root: str, name: str) -> bool:
+    try:
+        os.unlink(paths.resolve(root, name))
+    except FileNotFoundError:
+        return False
+    reach("clean.after-delete")
+    return True
