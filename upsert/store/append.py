@@ -59,7 +59,7 @@ def commit_staged(
     transaction: Transaction | None,
     *,
     overwrite: Overwrite | None,
-    tracked: bool,
+    tracked: bool | None,
 ) -> Committed:
     """Publish staged files as one snapshot; nothing if the transaction is recorded or there is nothing to do.
 

@@ -16,7 +16,7 @@ from typing import Any, Self
 from upsert.errors import ConfigurationError, CorruptTableError
 from upsert.schema import TableSchema
 from upsert.store.layout import Layout
-from upsert.store.paths import Partition
+from upsert.store.paths import Partition, partition_from_json
 from upsert.store.snapshot_info import FORMAT_VERSION, parse_versioned
 from upsert.store.table_options import TableOptions
 
@@ -100,7 +100,7 @@ class Definition:
                 _integer(value["version"]),
                 TableSchema.from_json(value["schema"]),
                 value["options"],
-                frozenset(_partition(one) for one in value["untracked"]),
+                frozenset(partition_from_json(one) for one in value["untracked"]),
                 _integer(value["last_id"]),
                 owner,
             )
@@ -121,14 +121,6 @@ def _integer(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise ValueError(f"{value!r} is no integer of at least 0")
     return value
-
-
-def _partition(pairs: Any) -> Partition:
-    found = tuple((name, value) for name, value in pairs)
-    for name, value in found:
-        if not isinstance(name, str) or not isinstance(value, str | None):
-            raise ValueError(f"{pairs!r} is no partition")
-    return found
 
 
 def why_unreadable(old: Definition, new: Definition) -> str | None:

@@ -37,7 +37,7 @@ SnapshotOf = Callable[[SnapshotInfo], Snapshot]
 
 
 def delete(
-    committer: Committer, uuid: str, snapshot_of: SnapshotOf, where: Filter, *, tracked: bool
+    committer: Committer, uuid: str, snapshot_of: SnapshotOf, where: Filter, *, tracked: bool | None
 ) -> Committed:
     """Commit the deletion of all rows of which a filter is true in the snapshot before.
 
@@ -64,7 +64,7 @@ def delete(
     return Committed(info, last[0].added if last[0] else ())
 
 
-def drop(committer: Committer, spec: Partition, *, tracked: bool) -> Committed:
+def drop(committer: Committer, spec: Partition, *, tracked: bool | None) -> Committed:
     """Commit the removal of all partitions that have some values; nothing if there are none."""
     history = committer.history
 
