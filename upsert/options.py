@@ -134,6 +134,27 @@ def duration_ms(value: str) -> int:
     return int(match[1]) * _UNITS_MS[match[2]]
 
 
+_SIZE: Final = re.compile(r"(\d+)\s*([a-z]*)")
+_SIZE_UNITS: Final = {
+    **dict.fromkeys(("", "b", "bytes"), 1),
+    **dict.fromkeys(("k", "kb", "kibibytes"), 1 << 10),
+    **dict.fromkeys(("m", "mb", "mebibytes"), 1 << 20),
+    **dict.fromkeys(("g", "gb", "gibibytes"), 1 << 30),
+}
+
+
+def byte_size(value: str) -> int:
+    """Bytes of a size such as ``128 mb``, ``1g`` or ``4096`` (bytes); at least 1.
+
+    >>> byte_size("64 kb")
+    65536
+    """
+    match = _SIZE.fullmatch(value.strip().lower())
+    if match is None or match[2] not in _SIZE_UNITS or not int(match[1]):
+        raise ValueError("a size like '4096', '64 kb', '128 mb' or '1 gb'")
+    return int(match[1]) * _SIZE_UNITS[match[2]]
+
+
 def names(value: str) -> tuple[str, ...]:
     """Column names separated by commas or semicolons."""
     parts = tuple(part.strip() for part in value.replace(";", ",").split(","))

@@ -14,6 +14,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
+
+from upsert.store.data_file import FileEntry
+from upsert.store.file_set import Run
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Files to merge with each other, and the level where the result goes."""
+
+    files: tuple[FileEntry, ...]
+    output_level: int
+
+
+class Policy(Protocol):
+    """How a table is compacted."""
+
+    @property
+    def max_level(self) -> int:
+        """The highest level, where a full compaction leads to."""
+
+    def choose(self, runs: Sequence[Run]) -> Chosen | None:
+        """What to merge now, of the runs of a bucket, newest first; None if it is in good shape."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +56,7 @@ class Pick:
 
 
 @dataclass(frozen=True)
-class Policy:
+class Universal:
     """The policy with its three settings, see ``table_options``."""
 
     trigger: int = 5
@@ -45,10 +68,17 @@ class Policy:
         """The highest level; there are enough levels for as many runs as the trigger allows."""
         return self.trigger
 
+    def choose(self, runs: Sequence[Run]) -> Chosen | None:
+        """What to merge now, of the runs of a bucket, newest first; None if it is in good shape."""
+        pick = self.pick([RunSize(run[0].level, sum(entry.bytes for entry in run)) for run in runs])
+        if pick is None:
+            return None
+        return Chosen(tuple(entry for run in runs[: pick.runs] for entry in run), pick.output_level)
+
     def pick(self, runs: Sequence[RunSize]) -> Pick | None:
         """What to merge now, newest run first; None if the bucket is in good shape.
 
-        >>> Policy(trigger=3).pick([RunSize(0, 1), RunSize(1, 1), RunSize(2, 1), RunSize(3, 50)])
+        >>> Universal(trigger=3).pick([RunSize(0, 1), RunSize(1, 1), RunSize(2, 1), RunSize(3, 50)])
         Pick(runs=3, output_level=2)
         """
         if len(runs) < self.trigger:

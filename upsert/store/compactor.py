@@ -33,7 +33,7 @@ def run(path: str) -> int:
 
 def _due(history: History) -> list[compaction.Merge]:
     files = history.files(history.latest())
-    return compaction.due(files, compaction.policy_of(history.definition.options))
+    return compaction.due(files, history.definition.options)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -16,8 +16,8 @@ Place = tuple[Partition, int]
 
 
 def removed_file_that_is_not_live(live: Live, removed: Collection[FileEntry]) -> FileEntry | None:
-    """A file can be removed only once, and only while it is there."""
-    return next((entry for entry in removed if entry.file not in live), None)
+    """A file can be removed only once, and only while it is there, on the level where it was seen."""
+    return next((e for e in removed if e.file not in live or live[e.file].level != e.level), None)
 
 
 def added_file_that_is_live(

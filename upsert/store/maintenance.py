@@ -67,8 +67,8 @@ def _compact(committer: Committer, uuid: str, options: TableOptions, done: Commi
     try:
         _tell_earlier_failure(root)
         places = {(entry.partition, entry.bucket) for entry in done.added}
-        live = committer.history.live(done.info)
-        merges = compaction.due(compaction.of_places(live.values(), places), compaction.policy_of(options))
+        files = compaction.of_places(committer.history.files(done.info), places)
+        merges = compaction.due(files, options)
         if not merges:
             return
         small = _small(merges)

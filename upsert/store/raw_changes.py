@@ -153,9 +153,7 @@ def _sorted_batch(layout: Layout, portion: Portion) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(batch.columns, schema=_schema(layout))
 
 
-def folded(
-    root: str, layout: Layout, parts: Iterable[PlacedPart], order: Order
-) -> Iterator[SortedRows]:
+def folded(root: str, layout: Layout, parts: Iterable[PlacedPart], order: Order) -> Iterator[SortedRows]:
     """What the parts of one bucket do to the table: range by range.
 
     Raises:
@@ -166,9 +164,7 @@ def folded(
         yield fold(layout, rows, weights, order)
 
 
-def signed_rows(
-    root: str, layout: Layout, parts: Iterable[PlacedPart]
-) -> Iterator[tuple[pa.Table, Signs]]:
+def signed_rows(root: str, layout: Layout, parts: Iterable[PlacedPart]) -> Iterator[tuple[pa.Table, Signs]]:
     """The rows of one bucket in the form of ``layout``, and the sign of each: range by range of keys.
 
     The rows of a key come in the order of the parts, and within one in that of the input.

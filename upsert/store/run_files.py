@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +13,7 @@ from upsert.store.key_ranges import halves, weight
 from upsert.store.layout import Layout
 from upsert.store.merge import SortedRows
 from upsert.store.paths import Partition
-
-TARGET_BYTES: Final = 128 << 20
-"""A file is written from memory, three or four times its size: a larger run is written as several."""
+from upsert.store.table_options import TARGET_BYTES
 
 
 def write_run(

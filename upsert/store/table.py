@@ -538,14 +538,26 @@ class Table:
         """
         return orphans.clean(self._committer, older_than_s)
 
-    def compact(self) -> Snapshot | None:
+    def compact(
+        self, partition: Mapping[str, object] | None = None, buckets: Collection[int] | None = None
+    ) -> Snapshot | None:
         """Merge each bucket to one sorted run without deletions, after any compaction that is at work.
+
+        Memory stays bounded, however large a bucket is. ``upsert.managed.compaction.compact`` does the same
+        in the tasks of a Spark job.
+
+        Args:
+            partition: values that a partition must have to be compacted; None for all.
+            buckets: numbers of the buckets within each partition; None for all.
 
         Returns:
             The snapshot that this made, or None if there was nothing to merge.
+
+        Raises:
+            SchemaError: ``partition`` names no partition column, or a value does not fit it.
         """
+        is_wanted = compaction.in_places(self.schema, partition, buckets)
         with maintenance.compaction_lock(self.path, wait=True):
-            policy = compaction.policy_of(self.options)
-            info = compaction.compact_fully(self._committer, self.uuid, policy)
+            info = compaction.compact_fully(self._committer, self.uuid, self.options, is_wanted)
         expiry.after_commit(self._committer, self.options.retention)
         return None if info is None else self._snapshot_of(info)

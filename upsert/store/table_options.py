@@ -17,6 +17,9 @@ from upsert.store import expiry_policy, merge_rules
 from upsert.store.expiry_policy import Retention
 from upsert.store.merge_rules import MERGE_OPTIONS, MergeRules
 
+TARGET_BYTES: Final = 128 << 20
+"""A file is written from memory, in several times its size: a larger run is written as several files."""
+
 OPTIONS: Final = (
     Option("bucket", options.positive_int, "buckets of each partition; fixed for the table's life", 1),
     Option("bucket-key", options.names, "columns whose hash gives the bucket; default: the primary key", ()),
@@ -27,18 +30,54 @@ OPTIONS: Final = (
         options.integer(2),
         "sorted runs of a bucket that start a compaction",
         5,
+        aliases=("universal_sort_run_num_compaction_trigger",),
     ),
     Option(
         "compaction.max-size-amplification-percent",
         options.positive_int,
         "newer runs may have this share of the oldest run's size before all are merged",
         200,
+        aliases=("universal_max_size_amplification_percent",),
     ),
     Option(
         "compaction.size-ratio",
         options.integer(0),
         "percent by which runs count as equally large when merging",
         1,
+        aliases=("universal_size_ratio",),
+    ),
+    Option(
+        "compaction.policy",
+        options.one_of("universal", "leveled"),
+        "universal: few bytes written; leveled: few runs to read",
+        "universal",
+    ),
+    Option(
+        "level0-file-num-compaction-trigger",
+        options.positive_int,
+        "leveled: commits on level 0 of a bucket that are merged into level 1",
+        4,
+        aliases=("level0_file_num_compaction_trigger",),
+    ),
+    Option(
+        "max-bytes-for-level-base",
+        options.byte_size,
+        "leveled: size of level 1 of a bucket from which on files go to level 2",
+        256 << 20,
+        aliases=("max_bytes_for_level_base",),
+    ),
+    Option(
+        "max-bytes-for-level-multiplier",
+        options.integer(2),
+        "leveled: how many times larger than the one before it each further level may be",
+        10,
+        aliases=("max_bytes_for_level_multiplier",),
+    ),
+    Option(
+        "target-file-size",
+        options.byte_size,
+        "size of the files that a compaction writes; it takes about five times as much memory",
+        TARGET_BYTES,
     ),
     Option(
         "snapshot.num-retained.min",
@@ -86,6 +125,11 @@ class TableOptions:
     max_size_amplification_percent: int = 200
     size_ratio: int = 1
     retention: Retention = field(default_factory=Retention)
+    compaction_policy: str = "universal"
+    level0_trigger: int = 4
+    level_base_bytes: int = 256 << 20
+    level_multiplier: int = 10
+    target_file_size: int = TARGET_BYTES
     merge: MergeRules = MergeRules()
 
     @classmethod
@@ -119,6 +163,11 @@ class TableOptions:
                 values["snapshot.time-retained"],
                 values["snapshot.expire.limit"],
             ),
+            compaction_policy=values["compaction.policy"],
+            level0_trigger=values["level0-file-num-compaction-trigger"],
+            level_base_bytes=values["max-bytes-for-level-base"],
+            level_multiplier=values["max-bytes-for-level-multiplier"],
+            target_file_size=values["target-file-size"],
             merge=merge,
         )
 

@@ -10,7 +10,6 @@ from tests.helpers import multiset
 from tests.upsert.store.disk import assert_nothing_is_left_over
 from upsert.schema import TableSchema
 from upsert.store import Table, compaction, compactor, maintenance, paths
-from upsert.store.compaction_policy import Policy
 from upsert.store.data_file import FileEntry
 from upsert.store.maintenance import CompactionWarning, compaction_lock
 
@@ -118,7 +117,7 @@ def test_commits_go_on_while_a_compaction_is_at_work(
     table.write(rows(1, value=1))
     table.write(rows(1, value=2))
     in_between = [lambda: table.write(rows(1, value=3)), lambda: table.overwrite(rows(7))]
-    write = compaction._write
+    write = compaction.write
 
     def slow_write(*arguments: object) -> list[FileEntry]:
         written = write(*arguments)  # type: ignore[arg-type]
@@ -126,14 +125,14 @@ def test_commits_go_on_while_a_compaction_is_at_work(
             in_between.pop(0)()
         return written
 
-    monkeypatch.setattr(compaction, "_write", slow_write)
-    merges = compaction.full(table.snapshot().files, Policy())
+    monkeypatch.setattr(compaction, "write", slow_write)
+    merges = compaction.full(table.snapshot().files, table.options)
     info = compaction.carry_out(table._committer, table.uuid, merges)
     assert info is not None
     assert shape(table) == [(0, 1, 0), (5, 1, 0)]
     assert table.snapshot().scan()["value"].to_pylist() == [3]
 
-    merges = compaction.full(table.snapshot().files, Policy())
+    merges = compaction.full(table.snapshot().files, table.options)
     assert compaction.carry_out(table._committer, table.uuid, merges) is None
     assert table.snapshot().scan()["id"].to_pylist() == [7]
     table.clean(older_than_s=0)

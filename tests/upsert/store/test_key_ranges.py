@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.upsert.store.disk import assert_nothing_is_left_over
@@ -145,6 +145,7 @@ def arrow(changes: list[tuple[str, int, str | None]]) -> pa.Table:
     return pa.table(columns, names=["_row_kind", "id", "name"])
 
 
+@settings(max_examples=max(10, settings().max_examples // 4))
 @pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS.keys())
 @given(commits=st.lists(CHANGES, max_size=2), is_raw=st.booleans(), buckets=st.sampled_from([1, 2]))
 def test_a_table_written_in_pieces_is_the_table_written_at_once(
