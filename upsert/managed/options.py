@@ -53,6 +53,13 @@ READ_OPTIONS: Final = (
         "opened. A stream gives each half of a change that passes",
         None,
     ),
+    Option(
+        "scan.untracked",
+        options.one_of("fail", "skip"),
+        "a commit with change-tracking = false: fail = the stream stops and names it; skip = the stream "
+        "passes over it, and from then on its changes may not fit those before",
+        "fail",
+    ),
     Option("row-kind", options.boolean, "whether rows have the column _row_kind; a stream must", True),
 )
 """Options of ``spark.read`` and ``spark.readStream``."""
@@ -107,6 +114,7 @@ class ReadOptions:
     max_rows: int = DEFAULT_MAX_ROWS
     row_kind: bool = True
     where: str | None = None
+    skips_untracked: bool = False
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> ReadOptions:
@@ -127,6 +135,7 @@ class ReadOptions:
             max_rows=values["max-rows-per-trigger"],
             row_kind=values["row-kind"],
             where=values["scan.where"],
+            skips_untracked=values["scan.untracked"] == "skip",
         )
 
     def where_of(self, schema: TableSchema) -> Where | None:

@@ -22,7 +22,7 @@ from upsert.managed.options import FORMAT, ReadOptions
 from upsert.managed.spark_schema import arrow_schema, read_columns
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.store.filters import parse_where
-from upsert.store.staging import Place
+from upsert.store.raw_changes import Place
 from upsert.store.table import Table
 from upsert.store.version import Version, step_between
 
@@ -120,6 +120,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._columns = read_columns(asked, table.schema, of=table.name)
         self._asked = asked
+        self._where = options.where_of(table.schema)
         self._until: int | None = None
         if ROW_KIND_COLUMN not in asked.names:
             raise ConfigurationError(
@@ -159,7 +160,13 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             reached = chosen if self._until is None else min(chosen, self._until)
             return _offset(table, Version.complete(reached))
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        end = table.advance(version, max_rows=max_rows, until=self._until)
+        end = table.advance(
+            version,
+            max_rows=max_rows,
+            until=self._until,
+            where=self._where,
+            skip_untracked=self._options.skips_untracked,
+        )
         return start if end == version else _offset(table, end)
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802
@@ -181,7 +188,12 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The bucket's net changes, one per key, ``-U`` just before ``+U``."""
         table = Table.open(self._options.path)
         changes = table.changes_between(
-            partition.start, partition.end, columns=self._columns, buckets=[partition.bucket]
+            partition.start,
+            partition.end,
+            columns=self._columns,
+            buckets=[partition.bucket],
+            where=self._where,
+            skip_untracked=self._options.skips_untracked,
         )
         return _batches(changes, self._asked)
 

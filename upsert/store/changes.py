@@ -20,8 +20,9 @@ import pyarrow.compute as pc
 from upsert import types
 from upsert.errors import ConfigurationError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind, every_kind
-from upsert.store.change_files import ChangeFiles, VersionedTable, change_files
+from upsert.store.change_files import EVERYTHING, ChangeFiles, Scope, VersionedTable, change_files
 from upsert.store.data_file import DataFile, FileEntry
+from upsert.store.filters import Filter
 from upsert.store.hashing import is_null, one_array
 from upsert.store.layout import COUNT_COLUMN, Layout
 from upsert.store.merge import SortedRows, check_counts, gather, merge_runs, present
@@ -39,7 +40,11 @@ _KIND_FIELD: Final = pa.field(ROW_KIND_COLUMN, pa.string(), nullable=False)
 
 
 def changes(
-    table: VersionedTable, since: int, until: int | None = None, columns: Sequence[str] | None = None
+    table: VersionedTable,
+    since: int,
+    until: int | None = None,
+    columns: Sequence[str] | None = None,
+    scope: Scope = EVERYTHING,
 ) -> pa.Table:
     """The net changes between two snapshots; see ``changes_between``.
 
@@ -48,6 +53,7 @@ def changes(
         since: id of a snapshot; 0 for the empty table, so that every row of ``until`` is an insertion.
         until: id of the same or a later snapshot; None for the latest.
         columns: the columns to return; None for all.
+        scope: which changes.
 
     Raises:
         ConfigurationError: ``until`` is before ``since``.
@@ -68,7 +74,7 @@ def changes(
             f"changes must be read forwards, got since {since} and until {until}; swap them"
         )
     start, end = Version.complete(base), Version.complete(max(base, target))
-    return changes_between(table, start, end, columns=columns)
+    return changes_between(table, start, end, columns=columns, scope=scope)
 
 
 def changes_between(
@@ -78,6 +84,7 @@ def changes_between(
     *,
     columns: Sequence[str] | None = None,
     buckets: Collection[int] | None = None,
+    scope: Scope = EVERYTHING,
 ) -> pa.Table:
     """The net changes of one step: at most one per key, ``-U`` just before its ``+U``.
 
@@ -90,6 +97,8 @@ def changes_between(
         end: what ``advance`` answered.
         columns: the columns to return; None for all.
         buckets: the buckets to read, so that several tasks can share a step; None for all.
+        scope: which changes. A row that begins to meet its filter is an insertion, one that ceases to is a
+            deletion; files of partitions that never do are not opened.
 
     Returns:
         The columns, then ``_row_kind``. Rows are in no particular order but for the two halves of an update.
@@ -102,18 +111,37 @@ def changes_between(
     """
     step = step_between(start, end)
     names = _checked(table.layout, columns)
+    read = list(dict.fromkeys([*names, *scope.where.columns]))
     parts = []
     if not step.is_empty:
-        source = change_files(table, step.base, step.target)
+        source = change_files(table, step.base, step.target, scope)
         for bucket in sorted(range(table.layout.buckets) if buckets is None else buckets):
             limits = step.hashes_of(bucket)
             if limits is not None:
-                parts.append(_bucket_changes(table, source, step, bucket, limits, names))
+                found = _bucket_changes(table, source, step, bucket, limits, read)
+                parts.append(_wanted(found, scope.where).select([*names, ROW_KIND_COLUMN]))
     declared = table.layout.schema.arrow
     schema = pa.schema([*(declared.field(name) for name in names), _KIND_FIELD])
     # files keep every column nullable, for deletions; signed rows are whole rows again
     whole = [pa.Table.from_arrays(part.columns, schema=schema) for part in parts]
     return pa.concat_tables([schema.empty_table(), *whole])
+
+
+def _wanted(changes: pa.Table, where: Filter) -> pa.Table:
+    """Those halves of changes of which a filter is true, and what they are without the other half."""
+    if not where.alternatives or not changes.num_rows:
+        return changes
+    kept = where.mask(changes).to_numpy()
+    kinds = changes.column(ROW_KIND_COLUMN)
+    is_before = pc.equal(kinds, RowKind.UPDATE_BEFORE.value).to_numpy()
+    is_after = pc.equal(kinds, RowKind.UPDATE_AFTER.value).to_numpy()
+    # the halves of an update are neighbours
+    leaves = is_before & ~np.append(kept[1:], False)
+    enters = is_after & ~np.append(False, kept[:-1])
+    alone = pc.if_else(pa.array(leaves), RowKind.DELETE.value, kinds)
+    alone = pc.if_else(pa.array(enters), RowKind.INSERT.value, alone)
+    position = changes.column_names.index(ROW_KIND_COLUMN)
+    return changes.set_column(position, _KIND_FIELD, alone).filter(pa.array(kept))
 
 
 def _checked(layout: Layout, columns: Sequence[str] | None) -> list[str]:

@@ -42,10 +42,10 @@ class SnapshotInfo:
     expiry, clean-up and commits that only record a transaction keep their parent's. ``oldest`` is the
     earliest id that may be read, ``fence`` the lowest base a committer may have; both only grow.
     ``definition`` is the version of the table's definition that holds from this snapshot on.
-    ``tracked`` says whether its changes show in change streams, ``untracked`` of which partitions they do not.
-    ``rows`` counts stored rows of all live files, so a key that was updated counts once per file. ``states``
-    counts the commits up to this one that changed rows, ``last_untracked`` is the id of the newest of them that
-    does not show as a whole (0: none).
+    ``tracked`` says whether its changes show in change streams, ``untracked`` of which partitions they do
+    not. ``rows`` counts stored rows of all live files, so a key that was updated counts once per file.
+    ``states`` counts the commits up to this one that changed rows, ``last_untracked`` is the id of the newest
+    of them that does not show as a whole (0: none).
     """
 
     id: int
@@ -74,6 +74,11 @@ class SnapshotInfo:
     def changes_rows(self) -> bool:
         """Whether this snapshot holds other rows than its parent."""
         return self.data_version == self.id and self.id > 0
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether change streams show all of its changes."""
+        return self.tracked and not self.untracked
 
     def to_json(self) -> bytes:
         """The content of the snapshot's file."""

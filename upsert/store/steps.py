@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from upsert.store.change_files import (
+    EVERYTHING,
+    Scope,
     VersionedTable,
     change_files,
     check_all_tracked,
@@ -21,30 +23,39 @@ from upsert.store.version import MAX_HASH, Cursor, Version, step_between
 
 
 def advance(
-    table: VersionedTable, version: Version, *, max_rows: int | None = None, until: int | None = None
+    table: VersionedTable,
+    version: Version,
+    *,
+    max_rows: int | None = None,
+    until: int | None = None,
+    scope: Scope = EVERYTHING,
 ) -> Version:
     """The version at the end of a reader's next step; ``version`` itself when nothing is new.
 
     Whole commits as far as ``max_rows`` allows; the first load, or a single larger commit, is cut between
-    keys. An overwrite is a step of its own. A step has at least one key, so a reader always gets on.
+    keys. An overwrite or a deletion is a step of its own. A step has at least one key, so a reader always
+    gets on.
 
     Args:
         table: the table.
         version: where the reader is.
         max_rows: stored rows, so changed keys, that the step may touch at most; None for no limit.
         until: id of the snapshot beyond which the reader must not go; None for the latest.
+        scope: which changes the reader wants; the same as when it reads the step.
 
     Raises:
         SnapshotExpiredError: the reader's base has expired.
         UntrackedChangesError: the next commit was written with ``change-tracking = false``.
     """
     if version.cursor is not None:
-        return _cut(table, version.base, version.target, version.cursor, max_rows)
+        return _cut(table, version.base, version.target, version.cursor, max_rows, scope)
     latest = table.snapshot(until).info.data_version
     if latest <= version.base:
         return version
-    target = latest if version.base == 0 else _last_commit_within(table, version.base, latest, max_rows)
-    return _cut(table, version.base, target, (0, 0), max_rows)
+    target = latest
+    if version.base:
+        target = _last_commit_within(table, version.base, latest, max_rows, scope)
+    return _cut(table, version.base, target, (0, 0), max_rows, scope)
 
 
 def touched_rows(table: VersionedTable, start: Version, end: Version) -> int:
@@ -62,17 +73,19 @@ def touched_rows(table: VersionedTable, start: Version, end: Version) -> int:
     return sum(entry.rows for entry in files if step.hashes_of(entry.bucket) is not None)
 
 
-def _last_commit_within(table: VersionedTable, base: int, latest: int, max_rows: int | None) -> int:
+def _last_commit_within(
+    table: VersionedTable, base: int, latest: int, max_rows: int | None, scope: Scope
+) -> int:
     before = table.snapshot(base)  # tells a reader whose base has expired
     if has_gap(table, before, latest):
         return _oldest_state_after(table, base, latest)
     reached, rows = base, 0
     for commit in data_commits(table, base, latest):
-        is_alone = commit.kind in ("overwrite", "delete") or not commit.tracked
+        is_alone = commit.kind in ("overwrite", "delete") or not commit.is_shown
         rows += commit.delta_rows
         if reached > base and (is_alone or (max_rows is not None and rows > max_rows)):
             break
-        check_tracked(table, commit)
+        check_tracked(table, commit, scope)
         reached = commit.id
         if is_alone:
             break
@@ -88,11 +101,13 @@ def _oldest_state_after(table: VersionedTable, base: int, latest: int) -> int:
     return state
 
 
-def _cut(table: VersionedTable, base: int, target: int, low: Cursor, max_rows: int | None) -> Version:
+def _cut(
+    table: VersionedTable, base: int, target: int, low: Cursor, max_rows: int | None, scope: Scope
+) -> Version:
     """The version after at most ``max_rows`` rows from ``low`` on."""
     if max_rows is None:
         return Version.complete(target)
-    files = change_files(table, base, target).all
+    files = change_files(table, base, target, scope).all
     room = max_rows
     for bucket in range(low[0], table.layout.buckets):
         inside = [entry for entry in files if entry.bucket == bucket]

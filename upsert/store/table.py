@@ -30,6 +30,7 @@ from upsert.store import (
 )
 from upsert.store import changes as _changes
 from upsert.store.alterations import Alteration
+from upsert.store.change_files import Scope
 from upsert.store.check import Violation
 from upsert.store.commit import Committer
 from upsert.store.consumers import Consumer
@@ -297,7 +298,9 @@ class Table:
             SchemaError: ``spec`` does not fit the table, or is empty.
         """
         dropped = deletion.to_drop(self.schema, spec, f"table {self.name!r}")
-        return self._snapshot_of(deletion.drop(self._committer, dropped, tracked=tracked).info)
+        done = deletion.drop(self._committer, dropped, tracked=tracked)
+        maintenance.after_commit(self._committer, self.uuid, self.options, done)
+        return self._snapshot_of(done.info)
 
     def stage(self, rows: pa.Table, *, order: Order) -> StagedFiles:
         """Write the files of one task that has *all* rows of the buckets it writes to; publish nothing.
@@ -417,24 +420,44 @@ class Table:
         self.published.latest()
         return view.view_at(self._pinned(), version)
 
-    def changes(self, since: int, until: int | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+    def changes(
+        self,
+        since: int,
+        until: int | None = None,
+        columns: Sequence[str] | None = None,
+        where: Where | None = None,
+    ) -> pa.Table:
         """The net changes between two snapshots, ``_row_kind`` last; see ``upsert.store.changes``.
 
         Args:
             since: id of a snapshot; 0 for the empty table.
             until: id of the same or a later one; None for the latest.
             columns: the columns to return; None for all.
+            where: only changes of rows of which this is true, see ``upsert.store.filters``; None for all.
 
         Raises:
             SnapshotExpiredError: one of them has expired.
             UntrackedChangesError: a commit in between was written with ``change-tracking = false``.
         """
-        return self._unless_expiring(lambda: _changes.changes(self._pinned(), since, until, columns))
+        scope = self._scope(where)
+        return self._unless_expiring(lambda: _changes.changes(self._pinned(), since, until, columns, scope))
 
-    def advance(self, version: Version, *, max_rows: int | None = None, until: int | None = None) -> Version:
+    def _scope(self, where: Where | None, skip_untracked: bool = False) -> Scope:
+        return Scope(parse_where(where, self.schema), skip_untracked)
+
+    def advance(
+        self,
+        version: Version,
+        *,
+        max_rows: int | None = None,
+        until: int | None = None,
+        where: Where | None = None,
+        skip_untracked: bool = False,
+    ) -> Version:
         """The end of a reader's next step; ``version`` itself when nothing is new: ``upsert.store.steps``."""
+        scope = self._scope(where, skip_untracked)
         return self._unless_expiring(
-            lambda: steps.advance(self._pinned(), version, max_rows=max_rows, until=until)
+            lambda: steps.advance(self._pinned(), version, max_rows=max_rows, until=until, scope=scope)
         )
 
     def changes_between(
@@ -444,10 +467,18 @@ class Table:
         *,
         columns: Sequence[str] | None = None,
         buckets: Collection[int] | None = None,
+        where: Where | None = None,
+        skip_untracked: bool = False,
     ) -> pa.Table:
-        """The net changes of one step, of all buckets or some. See ``upsert.store.changes``."""
+        """The net changes of one step, of all buckets or some. See ``upsert.store.changes``.
+
+        With ``skip_untracked``, commits without tracking are passed over: no state of the table follows.
+        """
+        scope = self._scope(where, skip_untracked)
         return self._unless_expiring(
-            lambda: _changes.changes_between(self._pinned(), start, end, columns=columns, buckets=buckets)
+            lambda: _changes.changes_between(
+                self._pinned(), start, end, columns=columns, buckets=buckets, scope=scope
+            )
         )
 
     # upkeep
