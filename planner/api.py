@@ -53,8 +53,10 @@ def optimize(df: DataFrame, *, sink_key: Sequence[str] | None = None, **options:
 
     >>> import tempfile, upsert
     >>> catalog = upsert.Catalog(tempfile.mkdtemp())
-    >>> catalog.sql("CREATE TABLE orders (id INT, sku STRING, PRIMARY KEY (id) NOT ENFORCED, INDEX (sku))")
-    >>> catalog.sql("CREATE TABLE products (sku STRING, price DOUBLE, PRIMARY KEY (sku) NOT ENFORCED)")
+    >>> _ = catalog.sql(
+    ...     "CREATE TABLE orders (id INT, sku STRING, PRIMARY KEY (id) NOT ENFORCED, INDEX (sku))"
+    ... )
+    >>> _ = catalog.sql("CREATE TABLE products (sku STRING, price DOUBLE, PRIMARY KEY (sku) NOT ENFORCED)")
     >>> orders, products = (catalog.read_changes(spark, name) for name in ("orders", "products"))
     >>> optimize(orders.join(products, "sku").select("id", "price"))
     DataFrame[id: int, price: double, _row_kind: string]
@@ -78,7 +80,7 @@ def explain(df: DataFrame, *, sink_key: Sequence[str] | None = None, **options: 
 
     >>> import tempfile, upsert
     >>> catalog = upsert.Catalog(tempfile.mkdtemp())
-    >>> catalog.sql("CREATE TABLE clicks (id BIGINT, page STRING, PRIMARY KEY (id) NOT ENFORCED)")
+    >>> _ = catalog.sql("CREATE TABLE clicks (id BIGINT, page STRING, PRIMARY KEY (id) NOT ENFORCED)")
     >>> clicks = catalog.read_changes(spark, "clicks")
     >>> (join,) = explain(clicks.alias("a").join(clicks.alias("b"), "page")).joins
     >>> join.form, join.remedy

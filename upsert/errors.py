@@ -7,6 +7,8 @@
     ├── DuplicateKeyError     two rows have one key of a UNIQUE INDEX: correct one of them
     ├── TableExistsError      choose another name, or IF NOT EXISTS
     ├── TableNotFoundError    create the table, or correct its name
+    ├── DatabaseExistsError   choose another name, or IF NOT EXISTS
+    ├── DatabaseNotFoundError create the database, or correct its name
     ├── CommitConflictError   another writer changed the same files: run the command again
     ├── StaleWriterError      the writer stalled until its files were cleaned up: write the rows again
     ├── SnapshotExpiredError  the version asked for is gone: start from a retained one
@@ -49,6 +51,14 @@ class TableExistsError(UpsertError):
 
 class TableNotFoundError(UpsertError):
     """No table has this name or lies at this path."""
+
+
+class DatabaseExistsError(UpsertError):
+    """The database to create is already there."""
+
+
+class DatabaseNotFoundError(UpsertError):
+    """No database of the catalog has this name."""
 
 
 class CommitConflictError(UpsertError):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -17,18 +18,21 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from upsert.catalog import persistence
 from upsert.catalog.connectors import ConnectorTable, connect
+from upsert.catalog.databases import Databases
+from upsert.catalog.declared_columns import with_declared
 from upsert.catalog.job_hooks import JobStatusHook
-from upsert.catalog.statements import CreateTable, DropTable
-from upsert.catalog.warehouse import Warehouse
-from upsert.errors import ConfigurationError, TableExistsError
+from upsert.catalog.session import SessionOptions
+from upsert.errors import ConfigurationError
 from upsert.managed import frames
 from upsert.rowkind import ROW_KIND_COLUMN
-from upsert.schema import Index
+from upsert.schema import Index, TableSchema
 from upsert.store import Table
 from upsert.store.paths import table_folder
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from upsert.catalog.results import Result
 
 
 class Catalog:
@@ -40,6 +44,12 @@ class Catalog:
             passes through it, so that its joins become delta joins and its ``_row_kind`` is carried along.
             If it has a parameter ``sink_key``, it is told the table's primary key, () for none: a table that
             replaces rows by key needs no ``-U``.
+        name: may stand before the name of a database, as in ``main.default.orders``.
+
+    Attributes:
+        databases: the databases of the warehouse; names of tables are looked up in the current one.
+        options: what ``SET`` sets: how statements run, and defaults of new tables (``upsert.catalog.session``).
+        mirrors: the queries by which this catalog keeps mirrors of topics, by the folder of the table.
 
     Raises:
         ConfigurationError: the warehouse is no local folder.
@@ -47,6 +57,7 @@ class Catalog:
     >>> import tempfile, pyarrow as pa
     >>> catalog = Catalog(tempfile.mkdtemp())
     >>> catalog.sql("CREATE TABLE fruit (id BIGINT, name STRING, PRIMARY KEY (id) NOT ENFORCED)")
+    <CREATE TABLE fruit: created>
     >>> _ = catalog.table("fruit").write(pa.table({"id": [1, 2], "name": ["apple", "pear"]}))
     >>> catalog.table("fruit").snapshot().lookup(["id"], pa.table({"id": [2]})).to_pylist()
     [{'id': 2, 'name': 'pear'}]
@@ -58,10 +69,12 @@ class Catalog:
         self,
         warehouse: str | os.PathLike[str],
         optimize: Callable[..., DataFrame] | None = None,
+        name: str = "main",
     ) -> None:
-        self._tables = Warehouse(table_folder(warehouse))
+        self.databases = Databases(table_folder(warehouse), name)
+        self.options = SessionOptions()
         self._optimize = optimize
-        self._mirrors: dict[str, StreamingQuery] = {}
+        self.mirrors: dict[str, StreamingQuery] = {}
 
     def __repr__(self) -> str:
         return f"Catalog({self.warehouse!r})"
@@ -69,32 +82,46 @@ class Catalog:
     @property
     def warehouse(self) -> str:
         """The absolute path of the folder."""
-        return self._tables.folder
+        return self.databases.folder
 
-    def sql(self, text: str) -> None:
-        """Carry out one statement: ``CREATE TABLE`` or ``DROP TABLE``.
+    def sql(self, text: str, spark: SparkSession | None = None) -> Result:
+        """Carry out one statement.
 
-        Follows FLIP-188, FLIP-486 (``INDEX``), and for connectors FLIP-149 and FLIP-107 (``METADATA``).
-        A table is there, or gone, for everybody at one moment; a crash leaves either the one or the other.
-        ``DROP TABLE`` deletes a managed table's rows and history; of a table with a connector the definition,
-        the state of its readers and its mirror, and nothing outside, no topic.
+        ``CREATE TABLE``, also ``AS SELECT``, ``DROP TABLE``, ``ALTER TABLE``, ``INSERT``, ``DELETE FROM``, queries,
+        ``SHOW``, ``DESCRIBE``, ``SET``, databases: docs/sql.md. Follows FLIP-188, FLIP-218, FLIP-486 (``INDEX``),
+        FLIP-149 and FLIP-107. A table is there, or gone, for everybody at one moment; a crash leaves either the
+        one or the other. ``DROP TABLE`` deletes a managed table's rows and history; of a table with a connector
+        the definition, the state of its readers and its mirror, and nothing outside, no topic.
+
+        Args:
+            text: the statement; ``upsert.catalog.script.split_statements`` splits a text with several.
+            spark: the session that runs queries; the active one of this thread if None.
+
+        Returns:
+            See ``upsert.catalog.results``: ``Rows`` of what is shown, the ``Frame`` of a query, the ``Running``
+            query of a streaming statement, or that the statement is ``Done``.
 
         Raises:
-            SchemaError: the statement is none of these, contradicts itself, or its columns do not fit the
-                connector.
-            ConfigurationError: the table's name, its connector or one of its options is not possible.
+            SchemaError: the text is no statement (the message has the place), contradicts itself, or does not fit
+                the tables.
+            ConfigurationError: a name, a connector or an option is not possible, or a session is missing.
             TableExistsError: ``CREATE TABLE`` without IF NOT EXISTS, and the table is there.
-            TableNotFoundError: ``DROP TABLE`` without IF EXISTS, and there is no such table.
-        """
-        # Every task of a query imports this module; the parser behind it is for the few that read DDL.
-        from upsert.catalog.ddl import parse
+            TableNotFoundError: there is no such table.
 
-        statement = parse(text)
-        match statement:
-            case CreateTable():
-                self._create(statement)
-            case DropTable():
-                self._drop(statement)
+        >>> import tempfile
+        >>> catalog = Catalog(tempfile.mkdtemp())
+        >>> catalog.sql("CREATE TABLE words (word STRING, n BIGINT, PRIMARY KEY (word) NOT ENFORCED)")
+        <CREATE TABLE words: created>
+        >>> catalog.sql("INSERT INTO words VALUES ('a', 1), ('b', 2)", spark)
+        <INSERT INTO words: written>
+        >>> catalog.sql("SELECT word FROM words WHERE n > 1", spark)
+        <SELECT: DataFrame[word: string]>
+        """
+        # Every task of a query imports this module; the parser behind it is for the few that read SQL.
+        from upsert.catalog.execution import execute
+        from upsert.catalog.parser import parse
+
+        return execute(self, parse(text), spark)
 
     def create_table_as(
         self,
@@ -156,8 +183,9 @@ class Catalog:
         """
         from upsert.catalog.table_from_query import TableFromQuery
 
+        place = self.databases.place(name)
         statement = TableFromQuery(
-            name,
+            place.name,
             tuple(primary_key),
             tuple(partitioned_by),
             tuple(Index.over(columns) for columns in indexes),
@@ -171,11 +199,11 @@ class Catalog:
             drop_on_cancel,
             hook or JobStatusHook(),
         )
-        return statement.carry_out(self._tables, df, self._optimized)
+        return statement.carry_out(place.tables, df, self.optimized)
 
-    def tables(self) -> tuple[str, ...]:
-        """Names of all tables, sorted."""
-        return self._tables.names()
+    def tables(self, database: str | None = None) -> tuple[str, ...]:
+        """Names of all tables of a database, sorted; of the current one if None."""
+        return self.databases.tables(database).names()
 
     def table(self, name: str) -> Table:
         """The managed table of this name; of an upsert topic its mirror, which is for reading only.
@@ -185,9 +213,8 @@ class Catalog:
             TableNotFoundError: there is no such table.
             CorruptTableError: its files are damaged, or of another format version.
         """
-        path = self._tables.existing(name)
-        connected = self._connected(name, path)
-        return Table.open(path) if connected is None else connected.mirror_table()
+        connected = self.connected(name)
+        return self._managed(name) if connected is None else connected.mirror_table()
 
     def mirror(
         self, spark: SparkSession, name: str, trigger: Mapping[str, Any] | None = None
@@ -210,20 +237,21 @@ class Catalog:
             TableNotFoundError: there is no such table.
             KafkaUnavailableError: the brokers do not answer.
         """
-        path = self._tables.existing(name)
-        connected = self._connected(name, path)
+        connected = self.connected(name)
         if connected is None:
             raise ConfigurationError(
                 f"table {name!r}: only a table of the connector 'upsert-kafka' has a mirror, got a managed "
                 "one, which can be looked up itself; use it as it is"
             )
-        self._mirrors[name] = connected.keep_mirror(spark, trigger or {})
-        return self._mirrors[name]
+        query = connected.keep_mirror(spark, trigger or {})
+        self.mirrors[self.databases.place(name).path] = query
+        return query
 
     def read_changes(self, spark: SparkSession, name: str, **options: object) -> DataFrame:
         """A table's changes as a streaming DataFrame: its columns, then ``_row_kind``.
 
-        A ``kafka`` table whose records are only added, in a format of rows, has no ``_row_kind``.
+        A ``kafka`` table whose records are only added, in a format of rows, has no ``_row_kind``. Computed
+        columns stand at their places, and ``WATERMARK`` is the DataFrame's.
 
         Args:
             spark: the session; the format is registered in it.
@@ -232,25 +260,27 @@ class Catalog:
                 ``scan_mode="latest"``, ``max_rows_per_trigger=10_000``. For one query they replace those of
                 CREATE TABLE.
         """
-        path = self._tables.existing(name)
-        if (connected := self._connected(name, path)) is not None:
-            return connected.read_changes(spark, **options)
-        return frames.read_changes(spark, path, **options)
+        if (connected := self.connected(name)) is not None:
+            return with_declared(connected.read_changes(spark, **options), self.schema(name))
+        table = self._managed(name)
+        return with_declared(frames.read_changes(spark, table.path, **options), table.schema)
 
     def read(self, spark: SparkSession, name: str, snapshot: int | None = None) -> DataFrame:
         """A table's rows as a batch DataFrame: of the latest snapshot, or of the one with this id.
 
+        Computed columns stand at their places.
+
         Raises:
             ConfigurationError: the table has a connector, and a snapshot is asked for.
         """
-        path = self._tables.existing(name)
-        if (connected := self._connected(name, path)) is None:
-            return frames.read(spark, path, snapshot)
+        if (connected := self.connected(name)) is None:
+            table = self._managed(name)
+            return with_declared(frames.read(spark, table.path, snapshot), table.schema)
         if snapshot is not None:
             raise ConfigurationError(
                 f"table {name!r}: a table with a connector has no snapshots, got {snapshot!r}; leave it out"
             )
-        return connected.read(spark)
+        return with_declared(connected.read(spark), self.schema(name))
 
     def write_changes(self, df: DataFrame, name: str) -> DataStreamWriter:
         """A writer that applies a streaming DataFrame to a table.
@@ -266,10 +296,10 @@ class Catalog:
                 ``optimize``.
             SchemaError: its columns do not fit the table.
         """
-        path = self._tables.existing(name)
-        if (connected := self._connected(name, path)) is not None:
-            return connected.write_changes(self._optimized(df, name, connected.sink_key))
-        return frames.write_changes(self._optimized(df, name, Table.open(path).schema.primary_key), path)
+        if (connected := self.connected(name)) is not None:
+            return connected.write_changes(self.optimized(df, name, connected.sink_key))
+        table = self._managed(name)
+        return frames.write_changes(self.optimized(df, name, table.schema.primary_key), table.path)
 
     def write_upsert(self, df: DataFrame, name: str) -> DataStreamWriter:
         """A writer of a streaming DataFrame in update mode, such as an aggregate, into an upsert topic.
@@ -283,16 +313,25 @@ class Catalog:
                 ``optimize``.
             SchemaError: the DataFrame's columns do not fit the table.
         """
-        connected = self._connected(name, self._tables.existing(name))
+        connected = self.connected(name)
         if connected is None:
             raise ConfigurationError(
                 f"table {name!r}: write_upsert needs a table of the connector 'upsert-kafka', got a managed "
                 "one; use write_changes"
             )
-        return connected.write_upsert(self._optimized(df, name, connected.sink_key))
+        return connected.write_upsert(self.optimized(df, name, connected.sink_key))
 
-    def _optimized(self, df: DataFrame, name: str, sink_key: Sequence[str] | None) -> DataFrame:
-        """The DataFrame as it may be written: what ``optimize`` made of it, or changes with their kinds."""
+    def optimized(self, df: DataFrame, name: str, sink_key: Sequence[str] | None) -> DataFrame:
+        """A DataFrame as it may be written: what ``optimize`` made of it, or changes with their kinds.
+
+        Args:
+            df: a batch, which comes back as it is, or a stream.
+            name: the table, for messages.
+            sink_key: the table's primary key; () for none, None if that is not known.
+
+        Raises:
+            ConfigurationError: the stream has no ``_row_kind``, and the catalog no ``optimize``.
+        """
         if self._optimize is not None and df.isStreaming:
             if "sink_key" in inspect.signature(self._optimize).parameters:
                 return self._optimize(df, sink_key=sink_key)
@@ -305,48 +344,34 @@ class Catalog:
             )
         return df
 
-    def _connected(self, name: str, path: str) -> ConnectorTable | None:
-        """The table with a connector; None for a managed table."""
+    def schema(self, name: str) -> TableSchema:
+        """What a table looks like, of whatever connector it is.
+
+        Raises:
+            ConfigurationError: no table can have this name.
+            TableNotFoundError: there is no such table.
+        """
+        definition = persistence.load(self.databases.place(name).existing())
+        return self._managed(name).schema if definition is None else definition.schema
+
+    def connected(self, name: str, options: Mapping[str, str] = {}) -> ConnectorTable | None:
+        """The table with a connector; None for a managed table.
+
+        Args:
+            name: the table.
+            options: those that replace options of the table.
+
+        Raises:
+            ConfigurationError: no table can have this name, or an option is wrong.
+            TableNotFoundError: there is no such table.
+        """
+        place = self.databases.place(name)
+        path = place.existing()
         definition = persistence.load(path)
-        return None if definition is None else connect(name, definition, path)
+        if definition is None:
+            return None
+        changed = replace(definition, options={**definition.options, **options})
+        return connect(place.shown, changed, path)
 
-    def _create(self, statement: CreateTable) -> None:
-        name = statement.name
-        path = self._tables.path(name)
-        if os.path.isfile(path):
-            raise TableExistsError(f"table {name!r}: {path!r} is a file; choose another name")
-        try:
-            if "connector" in statement.options:
-                self._define(name, path, statement)
-            else:
-                with persistence.ddl_lock(self.warehouse):
-                    self._sweep(name)
-                    Table.create(path, statement.schema, statement.options)
-        except TableExistsError:
-            if not statement.if_not_exists:
-                raise
-
-    def _define(self, name: str, path: str, statement: CreateTable) -> None:
-        options = dict(statement.options)
-        definition = persistence.Definition(options.pop("connector"), statement.schema, options)
-        connect(name, definition, path)
-        with persistence.ddl_lock(self.warehouse):
-            self._sweep(name)
-            persistence.create(path, definition)
-
-    def _sweep(self, name: str) -> None:
-        """Take away what a CREATE TABLE AS that died has left under a name."""
-        from upsert.catalog.new_tables import clean_up
-        from upsert.catalog.staged_tables import StagedTables
-
-        StagedTables(self._tables, clean_up).sweep(name)
-
-    def _drop(self, statement: DropTable) -> None:
-        name = statement.name
-        if (query := self._mirrors.get(name)) is not None and query.isActive:
-            raise ConfigurationError(
-                f"table {name!r}: its mirror is kept by a query that runs; stop it first, with "
-                f"catalog.mirror(spark, {name!r}).stop()"
-            )
-        if not self._tables.drop(name) and not statement.if_exists:
-            raise self._tables.not_found(name)
+    def _managed(self, name: str) -> Table:
+        return Table.open(self.databases.place(name).existing())

@@ -1,18 +1,21 @@
-"""DDL text to statement objects (pure).
+"""``CREATE TABLE`` to a statement object (pure).
 
-Follows the DDL of FLIP-188 (managed tables), FLIP-486 (``INDEX``) and FLIP-107 (``METADATA``)::
+Follows the DDL of FLIP-188 (managed tables), FLIP-486 (``INDEX``), FLIP-107 (``METADATA``) and FLIP-218::
 
     CREATE TABLE [IF NOT EXISTS] name (
         { column type [NOT NULL] [METADATA [FROM 'key'] [VIRTUAL]]
           [[CONSTRAINT n] PRIMARY KEY NOT ENFORCED] [COMMENT 'text']
+        | column AS expression [COMMENT 'text']
+        | WATERMARK FOR column AS { column | column - INTERVAL 'number' unit }
         | [CONSTRAINT n] PRIMARY KEY (column, …) NOT ENFORCED
         | [UNIQUE] INDEX [n] (column, …) } [, …]
     ) [COMMENT 'text'] [PARTITIONED BY (column, …)] [WITH ('key' = 'value', …)]
 
-    DROP TABLE [IF EXISTS] name
+    CREATE [OR REPLACE] TABLE [IF NOT EXISTS] name [([PRIMARY KEY …] [, INDEX …])]
+    [COMMENT 'text'] [PARTITIONED BY (column, …)] [WITH ('key' = 'value', …)] AS query
 
-One statement a text: of two, the second could fail after the first was carried out. No word is
-reserved: ``index INT`` is a column, ``INDEX (a)`` is an index. The name of a constraint is not kept.
+No word is reserved: ``index INT`` is a column, ``INDEX (a)`` is an index. The name of a constraint is not
+kept.
 """
 
 from __future__ import annotations
@@ -22,17 +25,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from upsert.catalog.elements import Elements, names
-from upsert.catalog.statements import CreateTable, DropTable, Statement
-from upsert.catalog.tokens import Cursor
+from upsert.catalog.query_text import QueryText
+from upsert.catalog.statements import CreateTable, CreateTableAs
+from upsert.catalog.tokens import Cursor, option, unique
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.schema import TableSchema
 
-_HEAD_WORDS: Final = frozenset(
-    {"OR", "REPLACE", "GLOBAL", "TEMPORARY", "TEMP", "EXTERNAL", "MATERIALIZED", "STREAMING", "EXTENDED"}
-    | {"TABLE", "VIEW", "DATABASE", "SCHEMA", "CATALOG", "FUNCTION", "INDEX", "INTO", "OVERWRITE"}
-)
 _CLAUSE_REFUSALS: Final = {
-    "AS": "CREATE TABLE … AS SELECT is not supported yet",
     "LIKE": "CREATE TABLE … LIKE is not supported yet",
     "USING": "USING is not supported: use WITH ('connector' = 'name'), or neither for a managed table",
     "LOCATION": "LOCATION is not supported: a table lies in the catalog's folder, under its name",
@@ -42,29 +41,6 @@ _CLAUSE_REFUSALS: Final = {
     "CLUSTERED": "CLUSTERED BY is not supported: use WITH ('bucket' = 'n', 'bucket-key' = 'columns')",
     "DISTRIBUTED": "DISTRIBUTED BY is not supported: use WITH ('bucket' = 'n', 'bucket-key' = 'columns')",
 }
-
-
-def parse(text: str) -> Statement:
-    """The one statement of a text.
-
-    Raises:
-        SchemaError: it is none, or one that the catalog does not carry out; the message has the place.
-
-    >>> statement = parse("CREATE TABLE t (id BIGINT, v STRING, PRIMARY KEY (id) NOT ENFORCED, INDEX (v))")
-    >>> statement.name, statement.schema.primary_key, str(statement.schema.indexes[0])
-    ('t', ('id',), 'INDEX INDEX_v (v)')
-    >>> parse("DROP TABLE IF EXISTS t")
-    DropTable(name='t', if_exists=True)
-    """
-    cursor = Cursor(text)
-    if cursor.skip("CREATE", "TABLE"):
-        return _create_table(cursor)
-    if cursor.skip("DROP", "TABLE"):
-        return _drop_table(cursor)
-    name = cursor.head(_HEAD_WORDS)
-    if not name.isupper():
-        raise cursor.refusal("expected CREATE TABLE or DROP TABLE")
-    raise SchemaError(f"{name} is not supported yet: the catalog carries out CREATE TABLE and DROP TABLE")
 
 
 def parse_columns(text: str, primary_key: Sequence[str] = ()) -> TableSchema:
@@ -96,6 +72,8 @@ def parse_columns(text: str, primary_key: Sequence[str] = ()) -> TableSchema:
         raise SchemaError(
             f"columns: only managed tables have an INDEX, got {elements.indexes[0]}; leave it out"
         )
+    if elements.computed or elements.watermark:
+        raise SchemaError("columns: only CREATE TABLE has computed columns and a WATERMARK; leave them out")
     if elements.primary_key and primary_key:
         raise ConfigurationError(
             f"columns: the primary key is given twice, by PRIMARY KEY ({', '.join(elements.primary_key)}) "
@@ -138,27 +116,29 @@ def metadata_from_comment(text: str) -> tuple[str | None, bool] | None:
     return None
 
 
-def _drop_table(cursor: Cursor) -> DropTable:
-    cursor.subject = "DROP TABLE"
-    if_exists = cursor.skip("IF", "EXISTS")
-    name = _table_name(cursor)
-    if not cursor.at_end:
-        raise cursor.refusal("expected nothing after the name")
-    return DropTable(name, if_exists)
+def create_table(cursor: Cursor, *, replaces: bool = False) -> CreateTable | CreateTableAs:
+    """Read what follows ``CREATE TABLE`` or, where it ``replaces`` one, ``CREATE OR REPLACE TABLE``.
 
-
-def _create_table(cursor: Cursor) -> CreateTable:
-    cursor.subject = "CREATE TABLE"
+    Raises:
+        SchemaError: it is no such statement, or contradicts itself; the message has the place.
+    """
     if_not_exists = cursor.skip("IF", "NOT", "EXISTS")
-    name = _table_name(cursor)
+    name = table_name(cursor)
     cursor.subject = f"table {name!r}"
     for word, reason in _CLAUSE_REFUSALS.items():
         if cursor.ahead(word):
             raise cursor.refusal(reason)
     elements = Elements(cursor)
-    cursor.listed(elements.read)
+    if cursor.ahead("("):
+        cursor.listed(elements.read)
     clauses = _Clauses(cursor)
     clauses.read()
+    if cursor.skip("AS"):
+        return _create_as(cursor, name, elements, clauses, if_not_exists, replaces)
+    if replaces:
+        raise cursor.refusal("expected AS and a query: only CREATE OR REPLACE TABLE … AS SELECT is supported")
+    if not elements.columns and not elements.computed:
+        raise cursor.refusal("expected ( and the table's columns, or AS and a query")
     try:
         schema = TableSchema(
             tuple(elements.columns),
@@ -166,17 +146,67 @@ def _create_table(cursor: Cursor) -> CreateTable:
             tuple(elements.indexes),
             clauses.partitioned_by or (),
             clauses.comment,
+            tuple(elements.computed),
+            elements.watermark,
         )
     except SchemaError as cause:
         raise SchemaError(f"table {name!r}: {cause}") from None
     return CreateTable(name, schema, clauses.options or {}, if_not_exists)
 
 
-def _table_name(cursor: Cursor) -> str:
-    name = cursor.name("the name of a table")
-    if cursor.ahead("."):
-        raise cursor.refusal(f"a catalog has no databases; expected one name, {name!r} was read")
-    return name
+def _create_as(
+    cursor: Cursor, name: str, elements: Elements, clauses: _Clauses, if_not_exists: bool, replaces: bool
+) -> CreateTableAs:
+    """``… AS SELECT``: the columns are those of the query, so the parentheses may hold keys and indexes."""
+    if elements.columns or elements.computed or elements.watermark:
+        raise SchemaError(
+            f"{cursor.subject}: CREATE TABLE … AS SELECT takes its columns from the query, so between the "
+            "parentheses may be PRIMARY KEY and INDEX only; name and cast columns in the query"
+        )
+    if unique_index := next((index for index in elements.indexes if index.unique), None):
+        raise SchemaError(
+            f"{cursor.subject}: CREATE TABLE … AS SELECT has no {unique_index}; leave out UNIQUE"
+        )
+    return CreateTableAs(
+        name,
+        query_at(cursor),
+        elements.primary_key,
+        clauses.partitioned_by or (),
+        tuple(index.columns for index in elements.indexes),
+        clauses.comment,
+        clauses.options or {},
+        if_not_exists,
+        replaces,
+    )
+
+
+def query_at(cursor: Cursor) -> QueryText:
+    """Read the query that the rest of the statement is.
+
+    Raises:
+        SchemaError: it is none.
+    """
+    if cursor.at_end:
+        raise cursor.refusal("expected a query")
+    start = cursor.offset
+    cursor.rest()
+    return QueryText.of(cursor.text, start, cursor.reached, cursor.subject)
+
+
+def table_name(cursor: Cursor) -> str:
+    """Read ``[[catalog.]database.]name``; the parts are joined by dots, which none of them has."""
+    parts = [_part_of_name(cursor, "the name of a table")]
+    while len(parts) < 3 and cursor.skip("."):
+        parts.append(_part_of_name(cursor, "a name after the dot"))
+    return ".".join(parts)
+
+
+def _part_of_name(cursor: Cursor, what: str) -> str:
+    before = cursor.refusal("a name must be 1 to 128 letters, digits and _, the first no digit")
+    part = cursor.name(what)
+    if "." in part:
+        raise before
+    return part
 
 
 class _Clauses:
@@ -195,23 +225,12 @@ class _Clauses:
                 self.comment = cursor.string("a comment in quotes")
             elif self.partitioned_by is None and cursor.skip("PARTITIONED", "BY"):
                 self.partitioned_by = names(cursor)
+            elif cursor.ahead("AS"):
+                return
             elif self.options is None and cursor.skip("WITH"):
-                self.options = self._unique(cursor.listed(self._option))
+                self.options = unique(cursor, cursor.listed(lambda: option(cursor)))
             else:
                 self._refuse_clause()
-
-    def _option(self) -> tuple[str, str]:
-        key = self._cursor.string("the key of an option in quotes")
-        self._cursor.expect("=")
-        return key, self._cursor.string(f"the value of option {key!r} in quotes")
-
-    def _unique(self, options: list[tuple[str, str]]) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for key, value in options:
-            if key in found:
-                raise SchemaError(f"{self._cursor.subject}: option {key!r} is given twice")
-            found[key] = value
-        return found
 
     def _refuse_clause(self) -> None:
         for word, reason in _CLAUSE_REFUSALS.items():

@@ -7,14 +7,15 @@ from typing import Final
 
 import pyarrow as pa
 
+from upsert.catalog.column_expressions import columns_of, read_delay
 from upsert.catalog.tokens import Cursor
 from upsert.catalog.type_names import read_type
+from upsert.computed import ComputedColumn, Watermark
 from upsert.errors import SchemaError
 from upsert.schema import Column, Index
 
 _COLUMN_REFUSALS: Final = {
-    "AS": "computed columns are not supported yet",
-    "GENERATED": "computed columns are not supported yet",
+    "GENERATED": "GENERATED is not supported; write name AS expression",
     "VIRTUAL": "VIRTUAL belongs to METADATA; write METADATA [FROM 'key'] VIRTUAL",
     "DEFAULT": "DEFAULT values are not supported yet",
     "COLLATE": "collations are not supported: strings are compared by their bytes",
@@ -30,13 +31,21 @@ _CONSTRAINT_REFUSALS: Final = {
 
 
 class Elements:
-    """Columns, the primary key and indexes, gathered one at a time by ``read``."""
+    """Columns, the primary key and indexes, gathered one at a time by ``read``.
 
-    def __init__(self, cursor: Cursor) -> None:
+    Args:
+        cursor: where they are read.
+        ends: words that end a column, beside a comma and a closing bracket.
+    """
+
+    def __init__(self, cursor: Cursor, *, ends: tuple[str, ...] = ()) -> None:
         self.columns: list[Column] = []
         self.indexes: list[Index] = []
         self.primary_key: tuple[str, ...] = ()
+        self.computed: list[ComputedColumn] = []
+        self.watermark: Watermark | None = None
         self._cursor = cursor
+        self._ends = ends
 
     def read(self) -> None:
         """Read one element."""
@@ -48,8 +57,10 @@ class Elements:
             self._table_key()
         elif self._index_ahead():
             self._index()
-        elif cursor.ahead("WATERMARK", "FOR"):
-            raise cursor.refusal("WATERMARK is not supported yet; use withWatermark() on the DataFrame")
+        elif cursor.skip("WATERMARK", "FOR"):
+            self._watermark()
+        elif cursor.is_name(0) and cursor.word(1) == "AS":
+            self._computed_column()
         else:
             self._column()
 
@@ -106,7 +117,7 @@ class Elements:
     def _column(self) -> None:
         cursor = self._cursor
         column = Column(cursor.name("a column, PRIMARY KEY or INDEX"), self._type())
-        while not (cursor.at_end or cursor.ahead(",") or cursor.ahead(")")):
+        while not (cursor.at_end or any(map(cursor.ahead, (",", ")", *self._ends)))):
             if cursor.skip("NOT", "NULL"):
                 column = replace(column, nullable=False)
             elif column.comment is None and cursor.skip("COMMENT"):
@@ -116,6 +127,32 @@ class Elements:
             else:
                 self._column_key(column.name)
         self.columns.append(column)
+
+    def _computed_column(self) -> None:
+        """``name AS expression [COMMENT 'text']``."""
+        cursor = self._cursor
+        name = cursor.name("the name of a column")
+        cursor.expect("AS")
+        start = cursor.offset
+        text = cursor.raw("an expression", lambda: cursor.ahead("COMMENT") and cursor.is_string(1))
+        uses = columns_of(cursor.text, start, start + len(text), f"{cursor.subject}: column {name!r}")
+        comment = cursor.string("a comment in quotes") if cursor.skip("COMMENT") else None
+        place = len(self.columns) + len(self.computed)
+        self.computed.append(ComputedColumn(name, text, uses, place, comment))
+
+    def _watermark(self) -> None:
+        """``WATERMARK FOR column AS column [- INTERVAL 'number' unit]``, without its first two words."""
+        cursor = self._cursor
+        if self.watermark is not None:
+            raise cursor.refusal("a table has one WATERMARK")
+        column = cursor.name("the name of a column")
+        cursor.expect("AS")
+        if cursor.name(f"{column}, or {column} - INTERVAL 'number' unit") != column:
+            raise SchemaError(
+                f"{cursor.subject}: WATERMARK FOR {column} must be {column} or {column} - INTERVAL 'number' "
+                "unit, found another column; compute a column, and declare the watermark for it"
+            )
+        self.watermark = Watermark(column, read_delay(cursor) if cursor.skip("-") else 0)
 
     def _type(self) -> pa.DataType:
         self._refuse_column_features()

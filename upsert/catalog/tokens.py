@@ -1,19 +1,20 @@
 """The words of a statement, and a cursor over them that says where it stopped (pure).
 
-The dialect is Spark's, with two differences: a quote inside a text may be doubled (``'it''s'``, as in
-Flink and in standard SQL), and keywords are single words. sqlglot's own ``CREATE`` parser is not used: it
-reads the DDL of thirty systems, skips what it does not know, and falls back to an opaque command.
+sqlglot's own ``CREATE`` parser is not used: it reads the DDL of thirty systems, skips what it does not know,
+and falls back to an opaque command.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from sqlglot.dialects.spark import Spark
-from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
+from upsert.catalog.dialect import tokens_of
+from upsert.catalog.places import place
 from upsert.errors import SchemaError
 
 T = TypeVar("T")
@@ -21,14 +22,10 @@ T = TypeVar("T")
 _VALUES: Final = frozenset({TokenType.STRING, TokenType.NUMBER, TokenType.IDENTIFIER})
 
 
-class CatalogDialect(Spark):
-    """Spark SQL as the catalog reads it."""
-
-    class Tokenizer(Spark.Tokenizer):
-        """Spark's words, one at a time, and texts with doubled quotes."""
-
-        STRING_ESCAPES = ["'", '"', "\\"]  # noqa: RUF012 - sqlglot's metaclass reads plain class attributes
-        KEYWORDS = {key: kind for key, kind in Spark.Tokenizer.KEYWORDS.items() if " " not in key}  # noqa: RUF012
+_HINT: Final = re.compile(r"/\*\+(\s*OPTIONS\b.*?)\*/", re.IGNORECASE | re.DOTALL)
+"""FLIP-188's ``/*+ OPTIONS('key' = 'value', …) */``, which the tokenizer takes for a comment."""
+_OPENED: Final = frozenset("([{")
+_CLOSED: Final = frozenset(")]}")
 
 
 class Cursor:
@@ -46,19 +43,21 @@ class Cursor:
         self.subject = subject
         self._text = text
         self._place = 0
-        try:
-            tokens = CatalogDialect().tokenize(text)
-        except TokenError as cause:
-            raise SchemaError(f"{subject}: the text has an open quote or comment: {cause}") from None
+        tokens = tokens_of(text, subject)
         while tokens and tokens[-1].token_type is TokenType.SEMICOLON:
             tokens.pop()
         if not tokens:
             raise SchemaError(f"{subject}: expected at least one word, found an empty text")
         self._tokens = tokens
-        for place, token in enumerate(tokens):
+        for number, token in enumerate(tokens):
             if token.token_type is TokenType.SEMICOLON:
-                self._place = place + 1
+                self._place = number + 1
                 raise self.refusal("expected one statement at a time, so that none is left half done")
+
+    @property
+    def text(self) -> str:
+        """The whole text."""
+        return self._text
 
     @property
     def at_end(self) -> bool:
@@ -100,6 +99,11 @@ class Cursor:
         token = self._token(offset)
         return token is not None and _is_name(token)
 
+    def is_string(self, offset: int) -> bool:
+        """Whether the token at this distance is a text in quotes."""
+        token = self._token(offset)
+        return token is not None and token.token_type is TokenType.STRING
+
     def string(self, what: str) -> str:
         """Read a text in quotes."""
         return self._read(TokenType.STRING, what)
@@ -111,6 +115,10 @@ class Cursor:
             raise self.refusal(f"expected {what}")
         return int(self._read(TokenType.NUMBER, what))
 
+    def numeral(self, what: str) -> str:
+        """Read a number without a sign, as it is written."""
+        return self._read(TokenType.NUMBER, what)
+
     def listed(self, read: Callable[[], T], *, opened: str = "(", closed: str = ")") -> list[T]:
         """Read one or more things, separated by commas, between two signs."""
         self.expect(opened)
@@ -121,14 +129,52 @@ class Cursor:
             raise self.refusal(f"expected , or {closed}")
         return found
 
+    @property
+    def offset(self) -> int:
+        """Where in the text the next token begins; the text's length at the end."""
+        token = self._token(0)
+        return len(self._text) if token is None else token.start
+
+    @property
+    def reached(self) -> int:
+        """Where in the text the last token that was read ends."""
+        return self._tokens[self._place - 1].end + 1 if self._place else 0
+
+    def raw(self, what: str, until: Callable[[], bool]) -> str:
+        """Read at least one token, as it is written, up to a comma or closing sign outside of all brackets.
+
+        Args:
+            what: is expected here.
+            until: says of the place, outside of all brackets, whether the text ends there too.
+        """
+        start, depth = self.offset, 0
+        while not self.at_end:
+            word = self.word(0)
+            if depth == 0 and (word in _CLOSED or word == "," or until()):
+                break
+            depth += (word in _OPENED) - (word in _CLOSED)
+            self._place += 1
+        if self.reached <= start:
+            raise self.refusal(f"expected {what}")
+        return self._text[start : self.reached]
+
+    def rest(self) -> str:
+        """Read all that is left, as it is written; a semicolon at the end is no part of it."""
+        start = self.offset
+        self._place = len(self._tokens)
+        return self._text[start : self.reached]
+
+    def hint(self) -> dict[str, str]:
+        """The options of a hint ``/*+ OPTIONS(…) */`` right before the next token; empty for none."""
+        found = _hint_between(self._text, self.reached, self.offset, self.subject)
+        return {} if found is None else dict(found.options)
+
     def refusal(self, why: str) -> SchemaError:
         """The error that says why, what was found here instead, and where."""
         token = self._token(0)
         if token is None:
             return SchemaError(f"{self.subject}: {why}, found the end of the text")
-        before = self._text[: token.start]
-        line, column = before.count("\n") + 1, token.start - before.rfind("\n")
-        return SchemaError(f"{self.subject}: {why}, found {token.text!r} at line {line}, column {column}")
+        return SchemaError(f"{self.subject}: {why}, found {token.text!r} at {place(self._text, token.start)}")
 
     def _read(self, kind: TokenType, what: str) -> str:
         token = self._token(0)
@@ -145,6 +191,76 @@ class Cursor:
         """The unquoted word or sign at this distance, in upper case; empty for anything else."""
         token = self._token(offset)
         return "" if token is None or token.token_type in _VALUES else token.text.upper()
+
+
+@dataclass(frozen=True)
+class Hint:
+    """A hint ``/*+ OPTIONS('key' = 'value', …) */``.
+
+    Attributes:
+        start: where it begins; it ends before ``end``.
+        after: where the token before it ends.
+        options: what it says, by key.
+    """
+
+    start: int
+    end: int
+    after: int
+    options: Mapping[str, str] = field(hash=False)
+
+
+def hints_in(text: str, subject: str) -> tuple[Hint, ...]:
+    """All hints OPTIONS of a text, wherever comments may be.
+
+    Raises:
+        SchemaError: one is malformed, or gives an option twice.
+
+    >>> hints_in("t /*+ OPTIONS('scan.mode' = 'latest') */ AS a", "query")[0].options
+    {'scan.mode': 'latest'}
+    """
+    tokens = tokens_of(text, subject)
+    ends = [0, *(token.end + 1 for token in tokens)]
+    starts = [*(token.start for token in tokens), len(text)]
+    found = (_hint_between(text, after, start, subject) for after, start in zip(ends, starts, strict=True))
+    return tuple(hint for hint in found if hint is not None)
+
+
+def _hint_between(text: str, after: int, before: int, subject: str) -> Hint | None:
+    match = _HINT.search(text, after, before)
+    if match is None:
+        return None
+    cursor = Cursor(blanked(text, match.start(1), match.end(1)), subject)
+    cursor.expect("OPTIONS")
+    options = unique(cursor, cursor.listed(lambda: option(cursor)))
+    if not cursor.at_end:
+        raise cursor.refusal("expected nothing after OPTIONS(…)")
+    return Hint(match.start(), match.end(), after, options)
+
+
+def blanked(text: str, start: int, end: int) -> str:
+    """A text of the same places in which everything but one part is white."""
+
+    def white(part: str) -> str:
+        return re.sub(r"[^\n]", " ", part)
+
+    return white(text[:start]) + text[start:end] + white(text[end:])
+
+
+def option(cursor: Cursor) -> tuple[str, str]:
+    """Read ``'key' = 'value'``."""
+    key = cursor.string("the key of an option in quotes")
+    cursor.expect("=")
+    return key, cursor.string(f"the value of option {key!r} in quotes")
+
+
+def unique(cursor: Cursor, options: list[tuple[str, str]]) -> dict[str, str]:
+    """The options, none of them twice."""
+    found: dict[str, str] = {}
+    for key, value in options:
+        if key in found:
+            raise SchemaError(f"{cursor.subject}: option {key!r} is given twice")
+        found[key] = value
+    return found
 
 
 def _is_name(token: Token) -> bool:

@@ -6,15 +6,17 @@ the task that writes their bucket.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.types import StructType
 
 from upsert.errors import ConfigurationError
 from upsert.managed.micro_batch import WriteBatch, by_bucket, write_in_update_mode
 from upsert.managed.options import FORMAT, READ_OPTIONS
-from upsert.managed.spark_schema import check_fits
+from upsert.managed.spark_schema import check_fits, spark_schema
 from upsert.spark_formats import register
 from upsert.store.table import Table
 from upsert.update_mode import UpsertKey
@@ -45,23 +47,41 @@ def read_changes(spark: SparkSession, path: str, **options: object) -> DataFrame
     return reader.load(Table.open(path).path)
 
 
-def read(spark: SparkSession, path: str, snapshot: int | None = None) -> DataFrame:
+def read(
+    spark: SparkSession,
+    path: str,
+    snapshot: int | None = None,
+    columns: Sequence[str] | None = None,
+    options: Mapping[str, str] = {},
+) -> DataFrame:
     """The rows of a table as a batch DataFrame, without ``_row_kind``.
 
     Args:
         spark: the session; the format is registered in it.
         path: the table's folder.
         snapshot: id of the snapshot to read; the latest one, at each planning of a query, if None.
+        columns: those to read, in this order; all if None.
+        options: more of the format's options.
     """
     register(spark)
-    reader = spark.read.format(FORMAT).option("row-kind", "false")
+    table = Table.open(path)
+    reader = spark.read.format(FORMAT).option("row-kind", "false").options(**options)
     if snapshot is not None:
         reader = reader.option("scan.mode", "from-snapshot").option("scan.snapshot-id", str(snapshot))
-    return reader.load(Table.open(path).path)
+    if columns is not None:
+        own = spark_schema(table.schema, row_kind=False)
+        reader = reader.schema(StructType([own[name] for name in columns]))
+    return reader.load(table.path)
 
 
-def write(df: DataFrame, path: str) -> None:
+def write(df: DataFrame, path: str, options: Mapping[str, str] = {}, *, overwrite: bool = False) -> None:
     """Commit all rows of a batch DataFrame to a table, at one moment; with ``_row_kind`` they are changes.
+
+    Args:
+        df: the rows.
+        path: the table's folder.
+        options: those of the format that say how to write.
+        overwrite: whether the rows take the place of those that are there, as ``options`` says.
 
     Raises:
         ConfigurationError: the DataFrame is a stream.
@@ -76,7 +96,7 @@ def write(df: DataFrame, path: str) -> None:
     expression = bucket_expression(table)
     writer = by_bucket(df, table.options.bucket, expression).write.format(FORMAT).option("path", table.path)
     writer = writer if expression is None else writer.option("bucketed", "true")
-    writer.mode("append").save()
+    writer.options(**options).mode("overwrite" if overwrite else "append").save()
 
 
 def write_changes(df: DataFrame, path: str) -> DataStreamWriter:

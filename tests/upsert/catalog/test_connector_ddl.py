@@ -12,7 +12,7 @@ import pytest
 
 from upsert import types
 from upsert.catalog.connectors import KafkaConnector, connect
-from upsert.catalog.ddl import parse
+from upsert.catalog.parser import parse
 from upsert.catalog.persistence import Definition
 from upsert.catalog.statements import CreateTable
 from upsert.errors import ConfigurationError, SchemaError

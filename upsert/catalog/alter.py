@@ -1,0 +1,170 @@
+"""``ALTER TABLE`` to a statement object (pure).
+
+Follows FLIP-188, and for columns the spelling of Spark and Flink. After ``ALTER TABLE name`` stands one of::
+
+    ADD [COLUMN[S]] column type [NOT NULL] [COMMENT 'text'] [FIRST | AFTER column]     or several in ( )
+    DROP COLUMN[S] column                                                              or several in ( )
+    RENAME COLUMN old TO new
+    ALTER COLUMN column { TYPE type | COMMENT 'text' }
+    SET ('key' = 'value', …) | RESET ('key', …) | COMMENT 'text'
+    DROP [IF EXISTS] PARTITION (column = value, …)
+    COMPACT [PARTITION (column = value, …)]
+    PARTITION (column = value, …) { SET ('change-tracking' = 'true' | 'false') | COMPACT }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from upsert import options
+from upsert.catalog.ddl import table_name
+from upsert.catalog.elements import Elements
+from upsert.catalog.literals import partition
+from upsert.catalog.statements import AlterTable, CompactTable, DropPartition, Statement, TrackPartitions
+from upsert.catalog.tokens import Cursor, option, unique
+from upsert.catalog.type_names import read_type
+from upsert.errors import SchemaError
+from upsert.store.alterations import (
+    AddColumn,
+    Alteration,
+    DropColumn,
+    RenameColumn,
+    ResetOptions,
+    SetComment,
+    SetOptions,
+    WidenColumn,
+)
+
+T = TypeVar("T")
+
+_TRACKING: Final = "change-tracking"
+_FORMS: Final = (
+    "ADD COLUMN, DROP COLUMN, RENAME COLUMN, ALTER COLUMN, SET (…), RESET (…), COMMENT, DROP PARTITION, COMPACT "
+    "or PARTITION (…)"
+)
+_REFUSALS: Final = {
+    ("RENAME", "TO"): "a table keeps its name, by which running queries find it; create another and copy",
+    ("ADD", "PARTITION"): "partitions need not be added; writing a row makes its partition",
+    ("ADD", "INDEX"): "an index cannot be added to rows that are there; create another table and copy",
+    ("ADD", "PRIMARY"): "the primary key cannot change; create another table and copy",
+    ("ADD", "CONSTRAINT"): "the primary key cannot change; create another table and copy",
+    ("ADD", "WATERMARK"): "the watermark cannot change; create another table and copy",
+}
+
+
+def alter_table(cursor: Cursor) -> Statement:
+    """Read what follows ``ALTER TABLE``.
+
+    Raises:
+        SchemaError: it is none of the forms above; the message has the place.
+
+    >>> alter_table(Cursor("t RENAME COLUMN a TO b")).changes
+    (RenameColumn(old='a', new='b'),)
+    """
+    name = table_name(cursor)
+    cursor.subject = f"ALTER TABLE {name}"
+    for words, reason in _REFUSALS.items():
+        if cursor.ahead(*words):
+            raise cursor.refusal(reason)
+    if cursor.skip("COMPACT"):
+        return CompactTable(name, partition(cursor) if cursor.skip("PARTITION") else None)
+    if cursor.skip("PARTITION"):
+        return _of_partition(cursor, name)
+    if cursor.ahead("DROP", "PARTITION") or cursor.ahead("DROP", "IF", "EXISTS", "PARTITION"):
+        cursor.expect("DROP")
+        if_exists = cursor.skip("IF", "EXISTS")
+        cursor.expect("PARTITION")
+        return DropPartition(name, partition(cursor), if_exists)
+    for words, read in _CHANGES.items():
+        if cursor.skip(*words):
+            return AlterTable(name, tuple(read(cursor)))
+    raise cursor.refusal(f"expected {_FORMS}")
+
+
+def _of_partition(cursor: Cursor, name: str) -> Statement:
+    spec = partition(cursor)
+    if cursor.skip("COMPACT"):
+        return CompactTable(name, spec)
+    cursor.expect("SET")
+    given = unique(cursor, cursor.listed(lambda: option(cursor)))
+    if list(given) != [_TRACKING]:
+        raise SchemaError(
+            f"{cursor.subject}: a partition has the option {_TRACKING!r} alone, got {', '.join(given)}"
+        )
+    try:
+        return TrackPartitions(name, spec, options.boolean(given[_TRACKING]))
+    except ValueError as cause:
+        raise SchemaError(
+            f"{cursor.subject}: option {_TRACKING!r} must be {cause}, got {given[_TRACKING]!r}"
+        ) from None
+
+
+def _one_or_several(cursor: Cursor, read: Callable[[], T]) -> list[T]:
+    return cursor.listed(read) if cursor.ahead("(") else [read()]
+
+
+def _add(cursor: Cursor) -> list[Alteration]:
+    def read() -> Alteration:
+        elements = Elements(cursor, ends=("FIRST", "AFTER"))
+        elements.read()
+        if elements.primary_key or elements.indexes or elements.computed or elements.watermark:
+            raise SchemaError(f"{cursor.subject}: ADD COLUMN adds columns that are stored, and nothing else")
+        if cursor.skip("FIRST"):
+            return AddColumn(elements.columns[0], "")
+        after = cursor.name("the name of a column") if cursor.skip("AFTER") else None
+        return AddColumn(elements.columns[0], after)
+
+    return _one_or_several(cursor, read)
+
+
+def _drop(cursor: Cursor) -> list[Alteration]:
+    return _one_or_several(cursor, lambda: DropColumn(cursor.name("the name of a column")))
+
+
+def _rename(cursor: Cursor) -> list[Alteration]:
+    old = cursor.name("the name of a column")
+    cursor.expect("TO")
+    return [RenameColumn(old, cursor.name("the new name"))]
+
+
+def _alter(cursor: Cursor) -> list[Alteration]:
+    name = cursor.name("the name of a column")
+    if cursor.skip("COMMENT"):
+        return [SetComment(name, cursor.string("a comment in quotes"))]
+    if not cursor.skip("TYPE"):
+        raise cursor.refusal("expected TYPE or COMMENT")
+    return [WidenColumn(name, read_type(cursor))]
+
+
+def _modify(cursor: Cursor) -> list[Alteration]:
+    return [WidenColumn(cursor.name("the name of a column"), read_type(cursor))]
+
+
+def _set(cursor: Cursor) -> list[Alteration]:
+    return [SetOptions(unique(cursor, cursor.listed(lambda: option(cursor))))]
+
+
+def _reset(cursor: Cursor) -> list[Alteration]:
+    return [ResetOptions(tuple(cursor.listed(lambda: cursor.string("the key of an option in quotes"))))]
+
+
+def _comment(cursor: Cursor) -> list[Alteration]:
+    return [SetComment(None, cursor.string("a comment in quotes"))]
+
+
+_CHANGES: Final[Mapping[tuple[str, ...], Callable[[Cursor], list[Any]]]] = {
+    ("ADD", "COLUMNS"): _add,
+    ("ADD", "COLUMN"): _add,
+    ("ADD",): _add,
+    ("DROP", "COLUMNS"): _drop,
+    ("DROP", "COLUMN"): _drop,
+    ("RENAME", "COLUMN"): _rename,
+    ("ALTER", "COLUMN"): _alter,
+    ("MODIFY", "COLUMN"): _modify,
+    ("MODIFY",): _modify,
+    ("SET",): _set,
+    ("RESET",): _reset,
+    ("COMMENT",): _comment,
+}
+"""The first words of each change of a definition, and what reads the rest of it."""

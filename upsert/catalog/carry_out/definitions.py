@@ -1,0 +1,126 @@
+"""Statements that make, change and take away tables and databases."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from upsert.catalog import persistence
+from upsert.catalog import statements as s
+from upsert.catalog.connectors import connect
+from upsert.catalog.databases import Place
+from upsert.catalog.new_tables import clean_up
+from upsert.catalog.results import Done, Result
+from upsert.catalog.staged_tables import StagedTables
+from upsert.errors import ConfigurationError, TableExistsError
+from upsert.store import Table
+from upsert.store.alterations import TrackPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from upsert.catalog.catalog import Catalog
+
+
+def create_table(catalog: Catalog, statement: s.CreateTable, _: SparkSession | None) -> Result:
+    """``CREATE TABLE``: a managed table gets what ``table-storage.…`` says of the options it does not give."""
+    place = catalog.databases.place(statement.name)
+    what = f"CREATE TABLE {place.shown}"
+    path = place.path
+    if os.path.isfile(path):
+        raise TableExistsError(f"table {place.shown!r}: {path!r} is a file; choose another name")
+    try:
+        if "connector" in statement.options:
+            _define(place, statement)
+        else:
+            options = catalog.options.with_defaults(statement.options)
+            with persistence.ddl_lock(place.tables.folder):
+                _sweep(place)
+                Table.create(path, statement.schema, options)
+    except TableExistsError:
+        if not statement.if_not_exists:
+            raise
+        return Done(what, "was there already")
+    return Done(what, "created")
+
+
+def _define(place: Place, statement: s.CreateTable) -> None:
+    options = dict(statement.options)
+    definition = persistence.Definition(options.pop("connector"), statement.schema, options)
+    connect(place.shown, definition, place.path)
+    with persistence.ddl_lock(place.tables.folder):
+        _sweep(place)
+        persistence.create(place.path, definition)
+
+
+def _sweep(place: Place) -> None:
+    """Take away what a CREATE TABLE AS that died has left under a name."""
+    StagedTables(place.tables, clean_up).sweep(place.name)
+
+
+def drop_table(catalog: Catalog, statement: s.DropTable, _: SparkSession | None) -> Result:
+    """``DROP TABLE``, unless a query of this catalog keeps its mirror."""
+    place = catalog.databases.place(statement.name)
+    if (query := catalog.mirrors.get(place.path)) is not None and query.isActive:
+        raise ConfigurationError(
+            f"table {place.shown!r}: its mirror is kept by a query that runs; stop it first, with "
+            f"catalog.mirror(spark, {place.shown!r}).stop()"
+        )
+    dropped = place.tables.drop(place.name)
+    if not dropped and not statement.if_exists:
+        raise place.tables.not_found(place.name)
+    return Done(f"DROP TABLE {place.shown}", "dropped" if dropped else "was not there")
+
+
+def alter_table(catalog: Catalog, statement: s.AlterTable, _: SparkSession | None) -> Result:
+    """``ALTER TABLE`` of columns, options and comments: all of them at one moment."""
+    managed(catalog, statement.name, "ALTER TABLE").alter(*statement.changes)
+    return Done(f"ALTER TABLE {statement.name}", "altered")
+
+
+def track_partition(catalog: Catalog, statement: s.TrackPartitions, _: SparkSession | None) -> Result:
+    """``ALTER TABLE t PARTITION (…) SET ('change-tracking' = …)``."""
+    table = managed(catalog, statement.name, "ALTER TABLE")
+    table.alter(TrackPartition(statement.partition, statement.is_tracked))
+    return Done(f"ALTER TABLE {statement.name}", "altered")
+
+
+def compact_table(catalog: Catalog, statement: s.CompactTable, _: SparkSession | None) -> Result:
+    """``ALTER TABLE t COMPACT [PARTITION (…)]``, which ends when the files are merged."""
+    table = managed(catalog, statement.name, "ALTER TABLE … COMPACT")
+    done = table.compact() if statement.partition is None else table.compact(statement.partition)
+    note = "there was nothing to merge" if done is None else f"compacted, snapshot {done.id}"
+    return Done(f"ALTER TABLE {statement.name} COMPACT", note)
+
+
+def managed(catalog: Catalog, name: str, what: str) -> Table:
+    """The managed table of a statement that needs one.
+
+    Raises:
+        ConfigurationError: the table has a connector.
+        TableNotFoundError: there is no such table.
+    """
+    if catalog.connected(name) is not None:
+        raise ConfigurationError(
+            f"table {name!r}: {what} needs a managed table, got one with a connector, whose data lie elsewhere; "
+            "DROP TABLE and CREATE TABLE change its definition"
+        )
+    return catalog.table(name)
+
+
+def create_database(catalog: Catalog, statement: s.CreateDatabase, _: SparkSession | None) -> Result:
+    """``CREATE DATABASE``."""
+    catalog.databases.create(statement.name, if_not_exists=statement.if_not_exists)
+    return Done(f"CREATE DATABASE {statement.name}", "created")
+
+
+def drop_database(catalog: Catalog, statement: s.DropDatabase, _: SparkSession | None) -> Result:
+    """``DROP DATABASE``."""
+    catalog.databases.drop(statement.name, if_exists=statement.if_exists, cascade=statement.cascade)
+    return Done(f"DROP DATABASE {statement.name}", "dropped")
+
+
+def use_database(catalog: Catalog, statement: s.UseDatabase, _: SparkSession | None) -> Result:
+    """``USE``."""
+    catalog.databases.use(statement.name)
+    return Done(f"USE {statement.name}", "in use")

@@ -1,0 +1,229 @@
+"""``INSERT``: the columns of a query, by their places, into those of a table; a batch, or a running stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from upsert import types
+from upsert.catalog import statements as s
+from upsert.catalog.carry_out import streams
+from upsert.catalog.carry_out.queries import frame
+from upsert.catalog.carry_out.spark_sessions import needed
+from upsert.catalog.results import Done, Result, Running
+from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
+from upsert.managed import frames
+from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.schema import Column, TableSchema
+from upsert.store import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import DataFrame, SparkSession
+
+    from upsert.catalog.catalog import Catalog
+    from upsert.catalog.connectors import ConnectorTable
+
+
+def insert(catalog: Catalog, statement: s.Insert, spark: SparkSession | None) -> Result:
+    """``INSERT INTO`` and ``INSERT OVERWRITE``."""
+    what = f"INSERT {'OVERWRITE' if statement.overwrite else 'INTO'} {statement.name}"
+    is_streaming = catalog.options.is_streaming
+    target = Target.of(catalog, statement, what)
+    if is_streaming and statement.overwrite:
+        raise ConfigurationError(
+            f"{what}: a stream cannot overwrite, for it never has all rows; use INSERT INTO, or "
+            "SET 'execution.runtime-mode' = 'batch'"
+        )
+    session = needed(spark, what, catalog.options.forwarded())
+    rows = target.fitted(frame(catalog, session, statement.query, is_streaming=is_streaming))
+    if rows.isStreaming:
+        return target.started(catalog, rows)
+    target.write(rows, overwrite=statement.overwrite)
+    return Done(what, "overwritten" if statement.overwrite else "written")
+
+
+@dataclass(frozen=True)
+class Target:
+    """The table that rows go into.
+
+    Attributes:
+        what: the statement, first words of every refusal.
+        name: the table.
+        schema: its columns.
+        path: its folder, if it is managed.
+        connected: the table with a connector, its options replaced by those of the hint.
+        columns: those that the query gives, in its order.
+        partition: values of columns that all rows have.
+        options: of the hint.
+    """
+
+    what: str
+    name: str
+    schema: TableSchema
+    path: str | None
+    connected: ConnectorTable | None
+    columns: tuple[Column, ...]
+    partition: Mapping[str, Any]
+    options: Mapping[str, str]
+
+    @classmethod
+    def of(cls, catalog: Catalog, statement: s.Insert, what: str) -> Target:
+        """The target of a statement.
+
+        Raises:
+            SchemaError: the statement names columns that the table does not have, or that cannot be written.
+            ConfigurationError: a connector cannot do what the statement asks for.
+        """
+        schema = catalog.schema(statement.name)
+        connected = catalog.connected(statement.name, statement.options)
+        if connected is not None and (statement.overwrite or statement.partition):
+            clause = "OVERWRITE" if statement.overwrite else "PARTITION"
+            raise ConfigurationError(
+                f"{what}: {clause} needs a managed table, got one with a connector; leave it out"
+            )
+        writable = {c.name: c for c in schema.columns if c.metadata is None or not c.virtual}
+        for name in statement.partition:
+            if name not in schema.partitioned_by:
+                known = ", ".join(schema.partitioned_by) or "none"
+                raise SchemaError(f"{what}: PARTITION names {name!r}; partition columns are {known}")
+        chosen = statement.columns
+        if chosen is None:
+            chosen = tuple(name for name in writable if name not in statement.partition)
+        for name in chosen:
+            cls._check_writable(what, name, schema, writable)
+        if repeated := next((name for name in chosen if chosen.count(name) > 1), None):
+            raise SchemaError(f"{what}: column {repeated!r} is named twice")
+        if both := next((name for name in chosen if name in statement.partition), None):
+            raise SchemaError(
+                f"{what}: column {both!r} has a value in PARTITION, and one in the query; leave one out"
+            )
+        path = None if connected is not None else catalog.databases.place(statement.name).existing()
+        columns = tuple(writable[name] for name in chosen)
+        return cls(
+            what, statement.name, schema, path, connected, columns, statement.partition, statement.options
+        )
+
+    @staticmethod
+    def _check_writable(what: str, name: str, schema: TableSchema, writable: Mapping[str, Column]) -> None:
+        if name in writable:
+            return
+        if name in (column.name for column in schema.computed):
+            raise SchemaError(f"{what}: column {name!r} is computed from others; leave it out")
+        if name in schema.names:
+            raise SchemaError(
+                f"{what}: column {name!r} is VIRTUAL metadata, which is only read; leave it out"
+            )
+        raise SchemaError(f"{what}: unknown column {name!r}; columns are {', '.join(writable)}")
+
+    def fitted(self, df: DataFrame) -> DataFrame:
+        """The query's columns under the names of the table's, of its types, with all that the table has.
+
+        Raises:
+            SchemaError: the query has more or fewer columns, or a column's type does not fit.
+        """
+        rows = df.drop(ROW_KIND_COLUMN) if df.isStreaming else df
+        if len(rows.columns) != len(self.columns):
+            raise SchemaError(
+                f"{self.what}: the query must give {len(self.columns)} columns "
+                f"({', '.join(column.name for column in self.columns)}), got {len(rows.columns)} "
+                f"({', '.join(rows.columns)}); name the columns after the table's name, or select others"
+            )
+        named = rows.toDF(*(column.name for column in self.columns))
+        fields = dict(zip(named.columns, named.schema.fields, strict=True))
+        given = {column.name: self._cast(column, fields[column.name].dataType) for column in self.columns}
+        chosen = [self._expression(column, given) for column in self._all_columns]
+        return named.select(*chosen)
+
+    @property
+    def _all_columns(self) -> Sequence[Column]:
+        return [column for column in self.schema.columns if column.metadata is None or not column.virtual]
+
+    def _expression(self, column: Column, given: Mapping[str, SparkColumn]) -> SparkColumn:
+        from pyspark.sql import functions as F
+
+        if column.name in given:
+            return given[column.name]
+        value = self.partition.get(column.name)
+        if value is None and not column.nullable:
+            raise SchemaError(
+                f"{self.what}: column {column.name!r} is NOT NULL, and the statement gives it no value"
+            )
+        return F.lit(value).cast(_spark_type(column)).alias(column.name)
+
+    def _cast(self, column: Column, given: Any) -> SparkColumn:
+        from pyspark.sql import functions as F
+
+        wanted = _spark_type(column)
+        own = F.col(f"`{column.name.replace('`', '``')}`")
+        if given == wanted:
+            return own
+        if not _is_assignable(given, wanted):
+            name = types.sql_name(column.type)
+            raise SchemaError(
+                f"{self.what}: column {column.name!r} must be {name}, got {given.simpleString().upper()}; write "
+                f"CAST(… AS {name}) in the query"
+            )
+        return own.cast(wanted).alias(column.name)
+
+    def write(self, rows: DataFrame, *, overwrite: bool) -> None:
+        """Write the rows of a batch."""
+        if self.connected is not None:
+            self.connected.write(rows)
+            return
+        options = dict(self.options)
+        if overwrite and self.partition:
+            options["partition"] = json.dumps({name: _plain(value) for name, value in self.partition.items()})
+        frames.write(rows, str(self.path), options, overwrite=overwrite)
+
+    def started(self, catalog: Catalog, rows: DataFrame) -> Result:
+        """The running query of a stream."""
+        uuid = "" if self.path is None else Table.open(self.path).uuid
+        job = streams.Job.of(catalog, self.name, self.what, uuid)
+        if self.connected is not None:
+            writer = self.connected.write_changes(catalog.optimized(rows, self.name, self.connected.sink_key))
+        else:
+            key = self.schema.primary_key
+            writer = frames.write_changes(catalog.optimized(rows, self.name, key), str(self.path))
+            writer = writer.options(**self.options)
+        return Running(self.what, job.started(writer, streams.trigger(catalog.options)), job.checkpoint)
+
+
+def _spark_type(column: Column) -> Any:
+    from pyspark.sql.types import StructType
+
+    field = {"name": "c", "type": types.to_json(column.type), "nullable": True, "metadata": {}}
+    return StructType.fromJson({"type": "struct", "fields": [field]})["c"].dataType
+
+
+def _is_assignable(given: Any, wanted: Any) -> bool:
+    """Whether SQL lets values of one type go into a column of another; numbers that do not fit are errors."""
+    from pyspark.sql import types as t
+
+    times = (t.DateType, t.TimestampType, t.TimestampNTZType)
+    if isinstance(given, t.NullType):
+        return True
+    if isinstance(given, t.NumericType) and isinstance(wanted, t.NumericType):
+        return True
+    if isinstance(given, times) and isinstance(wanted, times):
+        return True
+    if isinstance(wanted, t.StringType):
+        return isinstance(given, t.AtomicType) and not isinstance(given, t.BinaryType)
+    if isinstance(given, t.ArrayType) and isinstance(wanted, t.ArrayType):
+        return (
+            _is_assignable(given.elementType, wanted.elementType) or given.elementType == wanted.elementType
+        )
+    try:
+        return types.sql_name(types.from_json(given.jsonValue())) == types.sql_name(
+            types.from_json(wanted.jsonValue())
+        )
+    except CorruptTableError:  # a type that no table can have
+        return False
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, date | Decimal) else value

@@ -1,0 +1,188 @@
+"""Queries: tables of the catalog as views of Spark for the moment in which Spark reads the text."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from pyspark.errors import AnalysisException, ParseException
+
+from upsert.catalog import statements as s
+from upsert.catalog.carry_out import streams
+from upsert.catalog.carry_out.spark_sessions import needed
+from upsert.catalog.column_expressions import is_processing_time
+from upsert.catalog.materialized import Materialized
+from upsert.catalog.places import Revision, place
+from upsert.catalog.query_text import Moment, QueryText, Reference
+from upsert.catalog.results import Done, Frame, Live, Result, Running
+from upsert.catalog.scans import Scan
+from upsert.catalog.session import DROP_ON_CANCEL, RESULT_MODE
+from upsert.errors import DatabaseNotFoundError, SchemaError, TableNotFoundError, UpsertError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from upsert.catalog.catalog import Catalog
+
+_POSITION: Final = re.compile(r"\(?line (\d+),? pos (\d+)\)?")
+_NOISE: Final = re.compile(r"\s*(SQLSTATE: \w+)?\.?\s*(;\s*line \d+ pos \d+;?)?\s*$")
+
+
+def select(catalog: Catalog, statement: s.Select, spark: SparkSession | None) -> Result:
+    """A query: a batch DataFrame, or in streaming mode its changes, or the rows that they make."""
+    session = needed(spark, "SELECT", catalog.options.forwarded())
+    if not catalog.options.is_streaming:
+        return Frame("SELECT", frame(catalog, session, statement.query, is_streaming=False))
+    df = frame(catalog, session, statement.query, is_streaming=True)
+    if not df.isStreaming:
+        return Frame("SELECT", df)
+    changes = catalog.optimized(df, "SELECT", None)
+    if catalog.options.value(RESULT_MODE) == "changelog":
+        return Frame("SELECT", changes)
+    return Live("SELECT", Materialized.started(changes, streams.trigger(catalog.options)))
+
+
+def create_table_as(catalog: Catalog, statement: s.CreateTableAs, spark: SparkSession | None) -> Result:
+    """``CREATE TABLE … AS SELECT`` (FLIP-218)."""
+    what = f"CREATE TABLE {statement.name}"
+    session = needed(spark, what, catalog.options.forwarded())
+    df = frame(catalog, session, statement.query, is_streaming=catalog.options.is_streaming)
+    own = statement.options
+    options = dict(own) if "connector" in own else catalog.options.with_defaults(own)
+    make: Callable[..., object] = catalog.create_table_as
+    given = {
+        "primary_key": statement.primary_key,
+        "partitioned_by": statement.partitioned_by,
+        "indexes": statement.indexes,
+        "options": options,
+        "comment": statement.comment,
+        "if_not_exists": statement.if_not_exists,
+        "or_replace": statement.or_replace,
+    }
+    if not df.isStreaming:
+        was_there = statement.if_not_exists and catalog.databases.place(statement.name).exists
+        make(statement.name, df, **given)
+        return Done(what, "was there already" if was_there else "created")
+    job = streams.Job.of(catalog, statement.name, what)
+    job.refuse_left_checkpoint(catalog)
+    query = catalog.create_table_as(
+        statement.name,
+        df,
+        **given,
+        checkpoint=job.checkpoint,
+        trigger=streams.trigger(catalog.options),
+        query_name=job.query_name,
+        drop_on_cancel=catalog.options.value(DROP_ON_CANCEL),
+    )
+    if query is None:
+        return Done(what, "was there already")
+    return Running(what, query, job.checkpoint)
+
+
+def frame(catalog: Catalog, spark: SparkSession, query: QueryText, *, is_streaming: bool) -> DataFrame:
+    """The DataFrame of a query over tables of the catalog, and whatever else Spark knows.
+
+    Raises:
+        TableNotFoundError: a table is neither in the catalog nor known to Spark.
+        SchemaError: Spark cannot make a plan of the query; the message has the place.
+    """
+    _check_processing_times(catalog, query)
+    with _views(catalog, spark, query, is_streaming) as views:
+        text = query.over(views)
+        try:
+            return spark.sql(text.text)
+        except (AnalysisException, ParseException) as cause:
+            raise SchemaError(f"{query.subject}: {_described(cause, text)}") from cause
+
+
+@contextmanager
+def _views(
+    catalog: Catalog, spark: SparkSession, query: QueryText, is_streaming: bool
+) -> Iterator[list[str | None]]:
+    """Temporary views of the tables that the query names, while Spark reads its text."""
+    views: list[str | None] = []
+    try:
+        for reference in query.references:
+            if _is_in_catalog(catalog, spark, reference, query.subject):
+                df = _scanned(catalog, spark, Scan(reference, is_streaming, query.subject))
+                views.append(f"upsert_{uuid.uuid4().hex}")
+                df.createOrReplaceTempView(str(views[-1]))
+            else:
+                views.append(None)
+        yield views
+    finally:
+        for view in filter(None, views):
+            spark.catalog.dropTempView(view)
+
+
+def _is_in_catalog(catalog: Catalog, spark: SparkSession, reference: Reference, subject: str) -> bool:
+    """Whether a table is the catalog's; else it must be one that Spark knows."""
+    try:
+        place_ = catalog.databases.place(reference.name)
+        if place_.exists:
+            return True
+        error: UpsertError = place_.tables.not_found(place_.name)
+    except (UpsertError, ValueError) as cause:
+        error = cause if isinstance(cause, DatabaseNotFoundError) else TableNotFoundError(str(cause))
+    if spark.catalog.tableExists(reference.name) or _is_path(reference.name):
+        if reference.options or reference.as_of is not None:
+            raise SchemaError(
+                f"{subject}: table {reference.name!r} at {reference.place} is Spark's, for which there are no "
+                "OPTIONS and no FOR SYSTEM_…; leave them out"
+            )
+        return False
+    raise type(error)(f"{subject}: {error}, at {reference.place}")
+
+
+def _is_path(name: str) -> bool:
+    """Whether the name is one of Spark's for files: parquet.`/data/orders`."""
+    return "/" in name
+
+
+def _scanned(catalog: Catalog, spark: SparkSession, scan: Scan) -> DataFrame:
+    name = scan.reference.name
+    if (connected := catalog.connected(name, scan.options)) is not None:
+        return scan.of_connector(spark, connected, catalog.schema(name))
+    return scan.of_managed(spark, catalog.databases.place(name).existing())
+
+
+def _check_processing_times(catalog: Catalog, query: QueryText) -> None:
+    """Refuse ``FOR SYSTEM_TIME AS OF`` a column that holds another time than that of processing."""
+    asked = [r for r in query.references if r.as_of is not None and r.as_of.moment is Moment.PROCESSING]
+    if all(reference.as_of is None or not reference.as_of.value for reference in asked):
+        return
+    known = set(query.processing_times)
+    for reference in query.references:
+        try:
+            schema = catalog.schema(reference.name)
+        except UpsertError:
+            continue  # a table of Spark's; whether it is there is said where it is read
+        known |= {c.name.lower() for c in schema.computed if is_processing_time(c.expression)}
+    for reference in asked:
+        if (
+            reference.as_of is not None
+            and reference.as_of.value
+            and reference.as_of.value.lower() not in known
+        ):
+            raise SchemaError(
+                f"{query.subject}: table {reference.name!r} at {reference.place}: FOR SYSTEM_TIME AS OF a column "
+                f"needs a processing time, got {reference.as_of.value!r}; write PROCTIME(), or join the changes of "
+                "both tables for results that follow both"
+            )
+
+
+def _described(error: AnalysisException | ParseException, text: Revision) -> str:
+    """What Spark says of a query, with the place in the statement that the user wrote."""
+    message = str(error.getMessage() or error).strip()
+    first = _NOISE.sub("", message.splitlines()[0])
+    first = re.sub(r"`upsert_[0-9a-f]{32}`\.?", "", first)
+    found = _POSITION.search(f"{message} {error}")
+    if found is None:
+        return first
+    lines = text.text.split("\n")
+    offset = sum(len(line) + 1 for line in lines[: int(found[1]) - 1]) + int(found[2])
+    first = _POSITION.sub("", first).strip()
+    return f"{first} at {place(text.first, text.original(offset))}"

@@ -1,0 +1,89 @@
+"""Streaming statements: where their checkpoints lie, and how they are started."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from upsert.catalog.session import CHECKPOINT, PIPELINE, TRIGGER, SessionOptions
+from upsert.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from upsert.catalog.catalog import Catalog
+
+_JOBS: Final = ".jobs"
+"""Folder in the warehouse for checkpoints of named jobs; no table can have such a name."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A streaming statement.
+
+    Attributes:
+        name: the table that it writes, as messages show it.
+        checkpoint: its folder: below ``checkpoint.location``, or that of the warehouse for a named job; one for
+            each job and table, so several statements of a script do not meet.
+        query_name: of the query in Spark; None for none.
+    """
+
+    name: str
+    checkpoint: str
+    query_name: str | None = None
+
+    @classmethod
+    def of(cls, catalog: Catalog, name: str, what: str, uuid: str = "") -> Self:
+        """The job of a statement.
+
+        Args:
+            catalog: whose options say where the checkpoint lies.
+            name: of the table.
+            what: the statement, for messages.
+            uuid: of the table: one that is dropped and made again starts from the beginning.
+
+        Raises:
+            ConfigurationError: nothing says where.
+        """
+        options = catalog.options
+        location, pipeline = options.value(CHECKPOINT), options.value(PIPELINE)
+        if location is None and pipeline is None:
+            raise ConfigurationError(
+                f"{what}: a streaming statement needs a checkpoint, by which it goes on after a stop; "
+                f"SET '{CHECKPOINT}' = 'folder', or SET '{PIPELINE}' = 'name' for one in the warehouse"
+            )
+        place = catalog.databases.place(name)
+        _, database, own = place.qualified.split(".")
+        folder = f"{database}.{own}" + (f"-{uuid[:8]}" if uuid else "")
+        base = location or os.path.join(catalog.warehouse, _JOBS)
+        checkpoint = os.path.join(base, *([pipeline] if pipeline else []), folder)
+        return cls(place.shown, checkpoint, f"{pipeline}: {place.shown}" if pipeline else None)
+
+    def started(self, writer: DataStreamWriter, trigger: Mapping[str, Any]) -> StreamingQuery:
+        """The query, running."""
+        writer = writer.option("checkpointLocation", self.checkpoint)
+        writer = writer.trigger(**trigger) if trigger else writer
+        writer = writer.queryName(self.query_name) if self.query_name is not None else writer
+        return writer.start()
+
+    def refuse_left_checkpoint(self, catalog: Catalog) -> None:
+        """Refuse to make a table whose rows an earlier table of its name has got.
+
+        Raises:
+            ConfigurationError: the checkpoint has been used, and there is no table.
+        """
+        if os.path.isdir(os.path.join(self.checkpoint, "offsets")):
+            if not os.path.isdir(catalog.databases.place(self.name).path):
+                raise ConfigurationError(
+                    f"table {self.name!r}: the checkpoint {self.checkpoint!r} is that of a table that was dropped, "
+                    "so the new one would lack its rows; delete the folder, or SET another "
+                    f"'{PIPELINE}' or '{CHECKPOINT}'"
+                )
+
+
+def trigger(options: SessionOptions) -> dict[str, Any]:
+    """The trigger of streaming statements, as ``DataStreamWriter.trigger`` takes it; empty for Spark's own."""
+    return dict(options.value(TRIGGER))

@@ -1,0 +1,188 @@
+"""Databases of a catalog: what a name means, and the folders in which tables lie.
+
+Tables of the database ``default`` lie in the warehouse itself, those of another one in ``<name>.db`` there.
+No table can have such a name, so neither hides the other.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Final
+
+from upsert.catalog import persistence
+from upsert.catalog.warehouse import Warehouse
+from upsert.errors import ConfigurationError, DatabaseExistsError, DatabaseNotFoundError
+from upsert.store.paths import sync_folder
+
+DEFAULT: Final = "default"
+_SUFFIX: Final = ".db"
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a table lies, or would lie.
+
+    Attributes:
+        tables: the tables of its database.
+        name: its name there.
+        shown: its name as messages show it: with the database, unless that is ``default``.
+        qualified: ``catalog.database.name``.
+    """
+
+    tables: Warehouse
+    name: str
+    shown: str
+    qualified: str
+
+    @property
+    def path(self) -> str:
+        """The folder, whether it is there or not.
+
+        Raises:
+            ConfigurationError: no table can have this name.
+        """
+        return self.tables.path(self.name)
+
+    def existing(self) -> str:
+        """The folder of a table that is there.
+
+        Raises:
+            ConfigurationError: no table can have this name.
+            TableNotFoundError: there is none.
+        """
+        return self.tables.existing(self.name)
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is such a table."""
+        return self.name in self.tables.names()
+
+
+class Databases:
+    """The databases of one warehouse, and the current one.
+
+    Attributes:
+        folder: the warehouse.
+        catalog: name of the catalog, which may stand before a database's.
+        current: the database of names without one.
+    """
+
+    def __init__(self, folder: str, catalog: str) -> None:
+        self.folder = folder
+        self.catalog = _checked(catalog, "catalog")
+        self.current = DEFAULT
+
+    def names(self) -> tuple[str, ...]:
+        """Names of all databases, sorted; ``default`` is always there."""
+        try:
+            entries = os.listdir(self.folder)
+        except FileNotFoundError:
+            entries = []
+        found = {entry.removesuffix(_SUFFIX) for entry in entries if entry.endswith(_SUFFIX)}
+        return tuple(sorted({DEFAULT, *(name for name in found if self._has(name))}))
+
+    def tables(self, database: str | None = None) -> Warehouse:
+        """The tables of a database, of the current one if None.
+
+        Raises:
+            ConfigurationError: no database can have this name.
+            DatabaseNotFoundError: there is none.
+        """
+        name = self.current if database is None else _checked(database, "database")
+        if name == DEFAULT:
+            return Warehouse(self.folder)
+        if not self._has(name):
+            close = get_close_matches(name, self.names(), n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"databases are {', '.join(self.names())}"
+            raise DatabaseNotFoundError(f"database {name!r} does not exist in {self.folder!r}; {hint}")
+        return Warehouse(self._path(name))
+
+    def place(self, name: str) -> Place:
+        """What a table's name means: ``name``, ``database.name`` or ``catalog.database.name``.
+
+        Raises:
+            ConfigurationError: no table can have this name, or the catalog has another one.
+            DatabaseNotFoundError: there is no such database.
+        """
+        *before, own = name.split(".") if isinstance(name, str) else [name]
+        if len(before) > 2:
+            raise ConfigurationError(f"a table's name must be catalog.database.name at most, got {name!r}")
+        if len(before) == 2 and before[0] != self.catalog:
+            raise ConfigurationError(
+                f"table {name!r}: the catalog's name is {self.catalog!r}, got {before[0]!r}; give a catalog its "
+                "name with Catalog(warehouse, name=…)"
+            )
+        database = before[-1] if before else self.current
+        shown = own if database == DEFAULT else f"{database}.{own}"
+        return Place(self.tables(database), own, shown, f"{self.catalog}.{database}.{own}")
+
+    def create(self, name: str, *, if_not_exists: bool = False) -> None:
+        """Make a database.
+
+        Raises:
+            ConfigurationError: no database can have this name.
+            DatabaseExistsError: it is there, and ``if_not_exists`` is not set.
+        """
+        path = self._path(_checked(name, "database"))
+        os.makedirs(self.folder, exist_ok=True)
+        with persistence.ddl_lock(self.folder):
+            if name == DEFAULT or self._has(name):
+                if if_not_exists:
+                    return
+                raise DatabaseExistsError(
+                    f"database {name!r} exists already; choose another name, or IF NOT EXISTS"
+                )
+            os.mkdir(path)
+            sync_folder(self.folder)
+
+    def drop(self, name: str, *, if_exists: bool = False, cascade: bool = False) -> None:
+        """Take a database away, at one moment.
+
+        Raises:
+            ConfigurationError: it is ``default`` or the current one, or has tables and ``cascade`` is not set.
+            DatabaseNotFoundError: there is none, and ``if_exists`` is not set.
+        """
+        if _checked(name, "database") in (DEFAULT, self.current):
+            raise ConfigurationError(
+                f"database {name!r}: neither the default database nor the one in use can be dropped; USE another "
+                "one, or drop its tables"
+            )
+        if if_exists and not self._has(name):
+            return
+        tables, top = self.tables(name), Warehouse(self.folder)
+        with persistence.ddl_lock(self.folder), persistence.ddl_lock(tables.folder):
+            if (names := tables.names()) and not cascade:
+                raise ConfigurationError(
+                    f"database {name!r} must be empty, it has {', '.join(names)}; drop them, or use CASCADE"
+                )
+            top.throw_away(self._path(name))
+        top.empty_trash()
+
+    def use(self, name: str) -> None:
+        """Make a database the current one.
+
+        Raises:
+            ConfigurationError: no database can have this name.
+            DatabaseNotFoundError: there is none.
+        """
+        self.tables(name)
+        self.current = name
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.folder, f"{name}{_SUFFIX}")
+
+    def _has(self, name: str) -> bool:
+        path = self._path(name)
+        return _NAME.fullmatch(name) is not None and os.path.isdir(path) and not os.path.islink(path)
+
+
+def _checked(name: str, what: str) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"a {what}'s name must be 1 to 128 letters, digits and _, the first no digit, got {name!r}"
+        )
+    return name

@@ -1,0 +1,71 @@
+"""Carrying statements out: which function does it for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from upsert.catalog import statements as s
+from upsert.catalog.carry_out import definitions, deletes, inserts, queries, shows
+from upsert.catalog.results import Done, Result, Rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from upsert.catalog.catalog import Catalog
+
+
+def execute(catalog: Catalog, statement: s.Statement, spark: SparkSession | None) -> Result:
+    """Carry a statement out.
+
+    Args:
+        catalog: whose tables it names.
+        statement: what to do.
+        spark: the session that runs queries; the active one of this thread if None.
+
+    Raises:
+        UpsertError: as ``Catalog.sql``.
+    """
+    return _CARRIED_OUT_BY[type(statement)](catalog, statement, spark)
+
+
+def _set(catalog: Catalog, statement: s.SetOption, _: SparkSession | None) -> Result:
+    catalog.options[statement.key] = statement.value
+    return Done(f"SET {statement.key}", "set")
+
+
+def _reset(catalog: Catalog, statement: s.ResetOption, _: SparkSession | None) -> Result:
+    if statement.key is None:
+        catalog.options.clear()
+        return Done("RESET", "all options have their defaults")
+    catalog.options.pop(statement.key, None)
+    return Done(f"RESET {statement.key}", "reset")
+
+
+def _options(catalog: Catalog, statement: s.ShowOptions, _: SparkSession | None) -> Result:
+    return Rows("SET", shows.options_table(catalog.options, statement.key))
+
+
+_CARRIED_OUT_BY: Final[Mapping[type, Callable[[Any, Any, Any], Result]]] = {
+    s.CreateTable: definitions.create_table,
+    s.CreateTableAs: queries.create_table_as,
+    s.DropTable: definitions.drop_table,
+    s.AlterTable: definitions.alter_table,
+    s.TrackPartitions: definitions.track_partition,
+    s.DropPartition: deletes.drop_partition,
+    s.CompactTable: definitions.compact_table,
+    s.CreateDatabase: definitions.create_database,
+    s.DropDatabase: definitions.drop_database,
+    s.UseDatabase: definitions.use_database,
+    s.ShowDatabases: shows.show_databases,
+    s.ShowTables: shows.show_tables,
+    s.ShowCreateTable: shows.show_create_table,
+    s.ShowPartitions: shows.show_partitions,
+    s.DescribeTable: shows.describe_table,
+    s.SetOption: _set,
+    s.ShowOptions: _options,
+    s.ResetOption: _reset,
+    s.Insert: inserts.insert,
+    s.Delete: deletes.delete,
+    s.Select: queries.select,
+}

@@ -1,0 +1,165 @@
+"""Flink's words that Spark says otherwise: ``PROCTIME()``, ``TUMBLE`` and its start and end (pure).
+
+Only these words are exchanged; all else stays as the user wrote it::
+
+    TUMBLE_START(ts, INTERVAL '5' MINUTE)    `window`(ts, '5 MINUTE').start
+    TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts),    (SELECT * EXCEPT (`_window`), `_window`.start AS window_start, …
+        INTERVAL '5' MINUTE))                  FROM (SELECT *, `window`(ts, …) AS `_window` FROM t))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from sqlglot.tokenizer_core import Token, TokenType
+
+from upsert.catalog.dialect import tokens_of
+from upsert.catalog.places import Edit, place
+from upsert.errors import SchemaError
+
+PROCESSING_TIME: Final = "current_timestamp()"
+"""What Spark calls ``PROCTIME()``: the time of the micro-batch."""
+
+_OF_WINDOW: Final = {
+    "TUMBLE": "",
+    "TUMBLE_START": ".start",
+    "TUMBLE_END": ".end",
+    "TUMBLE_ROWTIME": ".end - INTERVAL '0.001' SECOND",
+}
+"""Group functions of a window -> what follows ``window(…)`` instead."""
+_WINDOW: Final = "`_window`"
+_FORM: Final = "TUMBLE(TABLE name, DESCRIPTOR(column), INTERVAL 'number' unit)"
+_UNITS: Final = ("MILLISECOND", "SECOND", "MINUTE", "HOUR", "DAY", "WEEK")
+
+
+def spark_words(text: str, subject: str = "query") -> list[Edit]:
+    """The edits that make Flink's words in a query or expression those of Spark.
+
+    Raises:
+        SchemaError: a window's size is no interval, or its arguments are none that Spark knows.
+
+    >>> from upsert.catalog.places import Revision
+    >>> text = "SELECT TUMBLE_END(ts, INTERVAL '5' MINUTE), PROCTIME() FROM t"
+    >>> Revision(text).edited(spark_words(text)).text
+    "SELECT `window`(ts, '5 MINUTE').end, current_timestamp() FROM t"
+    """
+    return _Words(text, subject).edits()
+
+
+class _Words:
+    def __init__(self, text: str, subject: str) -> None:
+        self._text = text
+        self._subject = subject
+        self._tokens: Sequence[Token] = tokens_of(text, subject)
+
+    def edits(self) -> list[Edit]:
+        found: list[Edit] = []
+        for number, token in enumerate(self._tokens):
+            if self._ahead(number, "TABLE", "(", "TUMBLE", "("):
+                found += self._windowed(number + 2, number, self._closing(number + 1))
+            elif self._ahead(number, "TUMBLE", "(", "TABLE") and self._word(number - 1) != "(":
+                found += self._windowed(number, number, self._closing(number + 1))
+            elif self._is_call(number, "PROCTIME") and self._word(number + 2) == ")":
+                found.append(Edit(token.start, self._tokens[number + 2].end + 1, PROCESSING_TIME))
+            elif self._is_call(number, "WINDOW"):
+                # after GROUP BY the parser would take it for the clause WINDOW
+                found.append(Edit(token.start, token.end + 1, f"`{token.text}`"))
+            elif self._word(number) in _OF_WINDOW and self._is_call(number) and not self._of_table(number):
+                found += self._group_function(number)
+        return found
+
+    def _group_function(self, number: int) -> list[Edit]:
+        token, closing = self._tokens[number], self._closing(number + 1)
+        commas = self._commas(number + 1, closing)
+        if len(commas) != 1:
+            raise self._refusal(number, f"{token.text} has two arguments, a column and an interval")
+        size = self._interval(commas[0] + 1, closing)
+        end = self._tokens[closing].end + 1
+        found = [Edit(token.start, token.end + 1, "`window`"), size]
+        suffix = _OF_WINDOW[token.text.upper()]
+        return [*found, Edit(end, end, suffix)] if suffix else found
+
+    def _windowed(self, number: int, first: int, last: int) -> list[Edit]:
+        """``TUMBLE(TABLE t, DESCRIPTOR(c), INTERVAL …)``: the table stays, all around it is exchanged."""
+        closing = self._closing(number + 1)
+        commas = self._commas(number + 1, closing)
+        if not (
+            len(commas) == 2
+            and self._word(number + 2) == "TABLE"
+            and self._ahead(commas[0] + 1, "DESCRIPTOR", "(")
+            and self._closing(commas[0] + 2) == commas[0] + 4 == commas[1] - 1
+        ):
+            raise self._refusal(number, f"expected {_FORM}")
+        column = self._slice(commas[0] + 3, commas[0] + 4)
+        size = self._interval(commas[1] + 1, closing).text
+        before = (
+            f"(SELECT * EXCEPT ({_WINDOW}), {_WINDOW}.start AS window_start, {_WINDOW}.end AS window_end, "
+            f"{_WINDOW}.end - INTERVAL '0.001' SECOND AS window_time "
+            f"FROM (SELECT *, `window`({column}, {size}) AS {_WINDOW} FROM"
+        )
+        return [
+            Edit(self._tokens[first].start, self._tokens[number + 2].end + 1, before),
+            Edit(self._tokens[commas[0]].start, self._tokens[last].end + 1, "))"),
+        ]
+
+    def _interval(self, start: int, end: int) -> Edit:
+        """``INTERVAL '5' MINUTE`` as the text ``'5 MINUTE'``, which is how Spark's window wants it."""
+        unit = self._word(start + 2)
+        value = self._tokens[start + 1] if start + 1 < end else None
+        if not (
+            end == start + 3
+            and self._word(start) == "INTERVAL"
+            and value is not None
+            and value.token_type in (TokenType.STRING, TokenType.NUMBER)
+            and value.text.isdigit()
+            and unit.removesuffix("S") in _UNITS
+        ):
+            raise self._refusal(start, "expected INTERVAL 'number' unit")
+        return Edit(self._tokens[start].start, self._tokens[end - 1].end + 1, f"'{value.text} {unit}'")
+
+    def _of_table(self, number: int) -> bool:
+        """Whether a call is the one inside of ``TABLE(TUMBLE(…))``, which is exchanged with it."""
+        return self._ahead(number - 2, "TABLE", "(") or self._word(number + 2) == "TABLE"
+
+    def _commas(self, opening: int, closing: int) -> list[int]:
+        """The commas right inside of two brackets."""
+        depth, found = 0, []
+        for number in range(opening + 1, closing):
+            depth += (self._word(number) == "(") - (self._word(number) == ")")
+            if depth == 0 and self._word(number) == ",":
+                found.append(number)
+        return found
+
+    def _closing(self, opening: int) -> int:
+        """The bracket that closes the one at this place."""
+        depth = 0
+        for number in range(opening, len(self._tokens)):
+            depth += (self._word(number) == "(") - (self._word(number) == ")")
+            if depth == 0:
+                return number
+        raise self._refusal(opening, "this bracket is never closed")
+
+    def _is_call(self, number: int, name: str | None = None) -> bool:
+        is_named = name is None or self._word(number) == name
+        return is_named and self._word(number + 1) == "(" and self._word(number - 1) != "."
+
+    def _ahead(self, number: int, *words: str) -> bool:
+        return all(self._word(number + offset) == word for offset, word in enumerate(words))
+
+    def _word(self, number: int) -> str:
+        if not 0 <= number < len(self._tokens):
+            return ""
+        token = self._tokens[number]
+        is_value = token.token_type in (TokenType.STRING, TokenType.NUMBER, TokenType.IDENTIFIER)
+        return "" if is_value else token.text.upper()
+
+    def _slice(self, start: int, end: int) -> str:
+        return self._text[self._tokens[start].start : self._tokens[end - 1].end + 1]
+
+    def _refusal(self, number: int, why: str) -> SchemaError:
+        if number >= len(self._tokens):
+            return SchemaError(f"{self._subject}: {why}, found the end of the text")
+        token = self._tokens[number]
+        where = place(self._text, token.start)
+        return SchemaError(f"{self._subject}: {why}, found {token.text!r} at {where}")

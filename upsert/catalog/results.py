@@ -1,0 +1,155 @@
+"""What statements give back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from upsert.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from upsert.catalog.materialized import Materialized
+
+_SHOWN_ROWS = 20
+_SHOWN_WIDTH = 40
+
+
+@dataclass(frozen=True, repr=False)
+class Result:
+    """What ``Catalog.sql`` returns: one of ``Done``, ``Rows``, ``Frame``, ``Running`` and ``Live``.
+
+    Attributes:
+        statement: what was carried out, such as ``CREATE TABLE orders``.
+    """
+
+    statement: str
+
+    def __repr__(self) -> str:
+        return f"<{self.statement}>"
+
+
+@dataclass(frozen=True, repr=False)
+class Done(Result):
+    """A statement that changed something, or had nothing to do.
+
+    Attributes:
+        note: what there is to say of it.
+    """
+
+    note: str = "done"
+
+    def __repr__(self) -> str:
+        return f"<{self.statement}: {self.note}>"
+
+
+@dataclass(frozen=True, repr=False)
+class Rows(Result):
+    """Rows that are there already, such as those of ``SHOW TABLES``; its text is a table of them."""
+
+    rows: pa.Table = field(default_factory=lambda: pa.table({}))
+
+    def __repr__(self) -> str:
+        return as_text(self.rows)
+
+
+@dataclass(frozen=True, repr=False)
+class Frame(Result):
+    """A query that has not run: a batch DataFrame, or a streaming one with ``_row_kind`` where it changes."""
+
+    df: DataFrame | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self.statement}: {self.df}>"
+
+    @property
+    def rows(self) -> pa.Table:
+        """The rows of a batch, which this runs.
+
+        Raises:
+            ConfigurationError: the query is a stream, which never ends.
+        """
+        if self.df is None or self.df.isStreaming:
+            raise ConfigurationError(
+                f"{self.statement}: only a batch has rows, got a streaming query; start it with df.writeStream, "
+                "or SET 'execution.result-mode' = 'table'"
+            )
+        return self.df.toArrow()
+
+
+@dataclass(frozen=True, repr=False)
+class Running(Result):
+    """A streaming statement that has been started.
+
+    Attributes:
+        query: the running query.
+        checkpoint: its folder, by which the same statement goes on after a stop.
+    """
+
+    query: StreamingQuery | None = None
+    checkpoint: str = ""
+
+    def __repr__(self) -> str:
+        state = "running" if self.query is not None and self.query.isActive else "stopped"
+        return f"<{self.statement}: {state}, checkpoint {self.checkpoint!r}>"
+
+
+@dataclass(frozen=True, repr=False)
+class Live(Result):
+    """The result of a streaming query as it is now: ``SET 'execution.result-mode' = 'table'``.
+
+    Attributes:
+        table: keeps the rows; ``table.rows()`` gives them, ``table.query`` is to be stopped in the end.
+    """
+
+    table: Materialized | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self.statement}: {self.table}>"
+
+    @property
+    def query(self) -> StreamingQuery | None:
+        """The running query."""
+        return None if self.table is None else self.table.query
+
+    @property
+    def rows(self) -> pa.Table:
+        """The rows that are in the result now."""
+        return pa.table({}) if self.table is None else self.table.rows()
+
+
+def as_text(rows: pa.Table) -> str:
+    """The first rows in columns.
+
+    >>> print(as_text(pa.table({"name": ["tea", None], "price": [2, 10]})))
+    name | price
+    -----+------
+    tea  | 2
+    NULL | 10
+    """
+    if not rows.num_columns:
+        return "(no columns)"
+    shown = rows.slice(0, _SHOWN_ROWS).to_pydict()
+    if rows.num_rows == rows.num_columns == 1 and "\n" in (text := str(rows.column(0)[0].as_py())):
+        return text
+    columns = [[name, *map(_cell, values)] for name, values in shown.items()]
+    widths = [max(map(len, column)) for column in columns]
+    lines = [
+        " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in zip(*columns, strict=True)
+    ]
+    lines.insert(1, "-+-".join("-" * width for width in widths))
+    if rows.num_rows > _SHOWN_ROWS:
+        lines.append(f"({rows.num_rows - _SHOWN_ROWS} more rows)")
+    elif not rows.num_rows:
+        lines.append("(no rows)")
+    return "\n".join(lines)
+
+
+def _cell(value: Any) -> str:
+    text = "NULL" if value is None else str(value)
+    return text if len(text) <= _SHOWN_WIDTH else f"{text[: _SHOWN_WIDTH - 1]}…"

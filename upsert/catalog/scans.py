@@ -1,0 +1,123 @@
+"""Tables of a catalog as DataFrames, as a query wants them: which state, which rows, which columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from upsert.catalog.declared_columns import with_declared
+from upsert.catalog.predicates import instant, pushed
+from upsert.catalog.query_text import Moment, Reference
+from upsert.errors import SchemaError
+from upsert.managed import frames
+from upsert.schema import TableSchema
+from upsert.store import Table
+from upsert.store.where_text import where_to_json
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from upsert.catalog.connectors import ConnectorTable
+
+_STATES: Final = frozenset(
+    {"scan.mode", "log.scan", "scan.snapshot-id", "scan.timestamp-millis", "scan.tag-name"}
+)
+"""Options that choose a state, beside FOR SYSTEM_TIME and FOR SYSTEM_VERSION."""
+
+
+@dataclass(frozen=True)
+class Scan:
+    """One table of a query, and how the query reads it.
+
+    Attributes:
+        reference: where the query names it, and what it wants.
+        is_streaming: whether the query goes on with what changes.
+        subject: first words of every refusal.
+    """
+
+    reference: Reference
+    is_streaming: bool
+    subject: str
+    options: Mapping[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Take the hint's options."""
+        object.__setattr__(self, "options", dict(self.reference.options))
+
+    @property
+    def reads_changes(self) -> bool:
+        """Whether the table's changes are read; else its rows, those of one state."""
+        return self.is_streaming and self.reference.as_of is None
+
+    def of_managed(self, spark: SparkSession, path: str) -> DataFrame:
+        """A managed table as the query wants it."""
+        table = Table.open(path)
+        if self.reads_changes:
+            df = frames.read_changes(spark, path, **self.options)
+        else:
+            state = self._state(spark)
+            options = {**self.options, **state, **self._where(spark, table.schema)}
+            df = frames.read(spark, path, columns=self._columns(table.schema), options=options)
+        return with_declared(df, table.schema, self._computed(table.schema))
+
+    def of_connector(self, spark: SparkSession, connected: ConnectorTable, schema: TableSchema) -> DataFrame:
+        """A table with a connector as the query wants it; its options hold those of the hint."""
+        as_of = self.reference.as_of
+        if as_of is not None and as_of.moment is not Moment.PROCESSING:
+            raise self._refusal("a table with a connector has no snapshots; leave out FOR SYSTEM_…")
+        if self.reads_changes:
+            df = connected.read_changes(spark)
+        else:
+            df = connected.read(spark)
+            if "_row_kind" in df.columns:
+                raise self._refusal(
+                    "the topic holds changes, which a batch would take for rows; "
+                    "SET 'execution.runtime-mode' = 'streaming'"
+                )
+        return with_declared(df, schema, self._computed(schema))
+
+    def _state(self, spark: SparkSession) -> dict[str, str]:
+        as_of = self.reference.as_of
+        if as_of is None or as_of.moment is Moment.PROCESSING:
+            return {}
+        if given := _STATES.intersection(self.options):
+            raise self._refusal(
+                f"the state is given twice, by FOR SYSTEM_… and {sorted(given)[0]!r}; give one"
+            )
+        if as_of.moment is Moment.VERSION:
+            if not as_of.is_number:
+                return {"scan.tag-name": as_of.value}
+            return {"scan.mode": "from-snapshot", "scan.snapshot-id": as_of.value}
+        try:
+            moment = instant(as_of.value, _zone(spark))
+        except ValueError:
+            raise self._refusal(f"expected TIMESTAMP 'date time', found {as_of.value!r}") from None
+        return {"scan.mode": "from-timestamp", "scan.timestamp-millis": str(int(moment.timestamp() * 1000))}
+
+    def _where(self, spark: SparkSession, schema: TableSchema) -> dict[str, str]:
+        """What the query drops anyway need not be read."""
+        where = pushed(self.reference.where, schema, _zone(spark))
+        return {"scan.where": where_to_json(where)} if where and "scan.where" not in self.options else {}
+
+    def _columns(self, schema: TableSchema) -> tuple[str, ...] | None:
+        """The columns that the query may need, at least one of them; None: all."""
+        mentioned = self.reference.columns
+        if mentioned is None:
+            return None
+        computed = [c for c in schema.computed if c.name.lower() in mentioned]
+        used = {name for column in computed for name in column.uses}
+        found = tuple(name for name in schema.names if name.lower() in mentioned or name in used)
+        return found or schema.primary_key[:1] or schema.names[:1]
+
+    def _computed(self, schema: TableSchema) -> list[str] | None:
+        mentioned = self.reference.columns
+        return None if mentioned is None else [c.name for c in schema.computed if c.name.lower() in mentioned]
+
+    def _refusal(self, why: str) -> SchemaError:
+        return SchemaError(f"{self.subject}: table {self.reference.name!r} at {self.reference.place}: {why}")
+
+
+def _zone(spark: SparkSession) -> str:
+    zone: Any = spark.conf.get("spark.sql.session.timeZone")
+    return str(zone)

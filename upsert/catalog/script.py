@@ -1,0 +1,53 @@
+"""A text with several statements, such as a file, one at a time (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sqlglot.tokenizer_core import TokenType
+
+from upsert.catalog.dialect import tokens_of
+
+
+@dataclass(frozen=True)
+class ScriptStatement:
+    """One statement of a script.
+
+    Attributes:
+        text: the statement, without the semicolon, after as many empty lines and blanks as stand before it in
+            the script: places in error messages are those of the script.
+        line: in which it begins, counted from 1.
+    """
+
+    text: str
+    line: int
+
+
+def split_statements(text: str) -> Iterator[ScriptStatement]:
+    r"""The statements of a script, which semicolons end; comments and quotes may hold semicolons.
+
+    Raises:
+        SchemaError: a quote or comment is not closed.
+
+    >>> [(s.line, s.text.strip()) for s in split_statements("SET a = ';';\n-- done;\nSELECT 1")]
+    [(1, "SET a = ';'"), (3, 'SELECT 1')]
+    """
+    start: int | None = None
+    end = 0
+    for token in tokens_of(text, "script"):
+        if token.token_type is not TokenType.SEMICOLON:
+            start = token.start if start is None else start
+            end = token.end + 1
+        elif start is not None:
+            yield _statement(text, start, end)
+            start = None
+    if start is not None:
+        yield _statement(text, start, end)
+
+
+def _statement(text: str, start: int, end: int) -> ScriptStatement:
+    before = text[:start]
+    lines = before.count("\n")
+    column = start - before.rfind("\n") - 1
+    return ScriptStatement("\n" * lines + " " * column + text[start:end], lines + 1)

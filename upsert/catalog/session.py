@@ -1,0 +1,183 @@
+"""The options of a session: what ``SET`` and ``catalog.options[…]`` change (pure).
+
+Follows FLIP-188: ``table-storage.…`` are defaults of the tables that are created; and Flink's names of how
+statements run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from difflib import get_close_matches
+from typing import Any, Final
+
+from upsert import options
+from upsert.errors import ConfigurationError
+from upsert.options import Option
+from upsert.store import table_options
+
+RUNTIME_MODE: Final = "execution.runtime-mode"
+RESULT_MODE: Final = "execution.result-mode"
+TRIGGER: Final = "execution.trigger"
+CHECKPOINT: Final = "checkpoint.location"
+PIPELINE: Final = "pipeline.name"
+DROP_ON_CANCEL: Final = "drop-on-cancel"
+TABLE_PREFIX: Final = "table-storage."
+
+_FORWARDED: Final = ("spark.", "table.optimizer.", "table.exec.")
+"""Options of Spark and of delta joins, which the Spark session keeps."""
+_AVAILABLE_NOW: Final = "available-now"
+
+
+def _trigger(value: str) -> dict[str, Any]:
+    if value.lower() == _AVAILABLE_NOW:
+        return {"availableNow": True}
+    try:
+        milliseconds = options.duration_ms(value)
+    except ValueError as cause:
+        raise ValueError(f"{_AVAILABLE_NOW!r}, or {cause}") from None
+    return {"processingTime": f"{milliseconds} milliseconds"}
+
+
+def _name(value: str) -> str:
+    if (
+        not value.strip()
+        or value in (".", "..")
+        or any(sign in value for sign in "/\\\0")
+        or len(value) > 200
+    ):
+        raise ValueError("a name without slashes")
+    return value
+
+
+OPTIONS: Final = (
+    Option(
+        RUNTIME_MODE,
+        options.one_of("batch", "streaming"),
+        "batch: a query reads what is there now; streaming: it goes on with what changes",
+        "batch",
+    ),
+    Option(
+        RESULT_MODE,
+        options.one_of("changelog", "table"),
+        "what a streaming SELECT gives: its changes, or the rows that they make, which are kept in the driver",
+        "changelog",
+    ),
+    Option(
+        TRIGGER,
+        _trigger,
+        "of streaming statements: available-now = end with what is there; else a duration between micro-batches",
+        {},
+        aliases=("execution.checkpointing.interval",),
+    ),
+    Option(CHECKPOINT, options.text, "folder that holds the checkpoints of streaming statements", None),
+    Option(
+        PIPELINE,
+        _name,
+        "name of a streaming job; without checkpoint.location its checkpoints are in the warehouse",
+        None,
+    ),
+    Option(
+        DROP_ON_CANCEL,
+        options.boolean,
+        "drop the table of a streaming CREATE TABLE AS when its query is stopped",
+        False,
+    ),
+)
+"""Every option of a session, but those of tables, of Spark and of delta joins."""
+
+
+class SessionOptions(MutableMapping[str, str]):
+    """Options as they were set, checked one by one; unknown ones are refused.
+
+    >>> session = SessionOptions()
+    >>> session["execution.runtime-mode"] = "streaming"
+    >>> session["table-storage.bucket"] = "4"
+    >>> session.value("execution.runtime-mode"), session.table_defaults()
+    ('streaming', {'bucket': '4'})
+    """
+
+    def __init__(self) -> None:
+        self._given: dict[str, str] = {}
+
+    def __getitem__(self, key: str) -> str:
+        return self._given[_canonical(key)]
+
+    def __setitem__(self, key: str, value: str) -> None:
+        """Set an option.
+
+        Raises:
+            ConfigurationError: it is unknown, or the value is none that it can have.
+        """
+        name = _canonical(key)
+        if not name.startswith(_FORWARDED):
+            own, declared = _declared(name)
+            options.parse("SET", [declared], {own: str(value)})
+        self._given[name] = str(value)
+
+    def __delitem__(self, key: str) -> None:
+        name = _canonical(key)
+        if name not in self._given and not name.startswith(_FORWARDED):
+            _declared(name)
+            raise KeyError(key)
+        del self._given[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._given))
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+    def __repr__(self) -> str:
+        return f"SessionOptions({', '.join(self)})"
+
+    def value(self, key: str) -> Any:
+        """The converted value of one of ``OPTIONS``, its default if it is not set."""
+        declared = next(option for option in OPTIONS if option.key == key)
+        return declared.convert(self._given[key]) if key in self._given else declared.default
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether statements run as streams."""
+        return bool(self.value(RUNTIME_MODE) == "streaming")
+
+    def table_defaults(self) -> dict[str, str]:
+        """The options that a managed table gets that does not say otherwise."""
+        found = self._given.items()
+        return {key[len(TABLE_PREFIX) :]: value for key, value in found if key.startswith(TABLE_PREFIX)}
+
+    def with_defaults(self, given: Mapping[str, str]) -> dict[str, str]:
+        """The options of a statement that creates a managed table, and those of the session."""
+        keys = {
+            name: option.key for option in table_options.OPTIONS for name in (option.key, *option.aliases)
+        }
+        own = {keys.get(key.lower(), key) for key in given}
+        defaults = self.table_defaults().items()
+        return {key: value for key, value in defaults if keys.get(key, key) not in own} | dict(given)
+
+    def forwarded(self) -> dict[str, str]:
+        """The options that the Spark session keeps."""
+        return {key: value for key, value in self._given.items() if key.startswith(_FORWARDED)}
+
+
+def _canonical(key: str) -> str:
+    if key.lower().startswith(_FORWARDED):
+        return key  # Spark's keys have capitals
+    names = {name: option.key for option in OPTIONS for name in (option.key, *option.aliases)}
+    return names.get(key.lower(), key.lower())
+
+
+def _declared(key: str) -> tuple[str, Option]:
+    """The declaration of an option, and its key there."""
+    if key.startswith(TABLE_PREFIX):
+        own = key[len(TABLE_PREFIX) :]
+        for option in table_options.OPTIONS:
+            if own in (option.key, *option.aliases):
+                return own, option
+    for option in OPTIONS:
+        if key == option.key:
+            return key, option
+    known = [name for option in OPTIONS for name in (option.key, *option.aliases)]
+    known += [TABLE_PREFIX + option.key for option in table_options.OPTIONS]
+    close = get_close_matches(key, known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"options are {', '.join(known)}, spark.*"
+    raise ConfigurationError(f"SET: unknown option {key!r}; {hint}")
