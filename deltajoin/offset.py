@@ -32,7 +32,7 @@ class JoinIdentity:
 
 @dataclass(frozen=True)
 class JoinOffset:
-    """The versions of all tables, for one join.
+    """The versions of all tables, for one join; and the id by which the query holds them.
 
     >>> identity = JoinIdentity("orders(product_id) = products(id)", "2f6c", ("a1", "b2"))
     >>> JoinOffset(identity, (Version(0, 3, (0, 7)), Version.complete(5))).to_json()["tables"]
@@ -41,10 +41,13 @@ class JoinOffset:
 
     identity: JoinIdentity
     versions: Versions
+    consumer: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """JSON values, names sorted: Spark compares offsets as text."""
+        owner = {} if self.consumer is None else {"consumer": self.consumer}
         return {
+            **owner,
             "fingerprint": self.identity.fingerprint,
             "join": self.identity.join,
             "tables": list(self.identity.tables),
@@ -67,7 +70,9 @@ class JoinOffset:
                 "versions": [dict(), *_] as versions,
             } if len(tables) == len(versions) and all(isinstance(uuid, str) for uuid in tables):
                 identity = JoinIdentity(join, fingerprint, tuple(tables))
-                return cls(identity, tuple(Version.from_json(version) for version in versions))
+                consumer = value.get("consumer")
+                found = tuple(Version.from_json(version) for version in versions)
+                return cls(identity, found, consumer if isinstance(consumer, str) else None)
         raise CheckpointMismatchError(
             f"delta join: the checkpoint must hold offsets with {', '.join(_FIELDS)}, "
             f"got {value!r}; {_MISMATCH}"

@@ -9,7 +9,8 @@ from typing import Any, Final, Self
 
 from deltajoin.spec import DeltaJoinSpec
 from upsert.errors import ConfigurationError
-from upsert.options import Option, one_of, parse, text
+from upsert.managed.options import DEFAULT_LEASE_MS
+from upsert.options import Option, duration_ms, one_of, parse, text
 
 FORMAT: Final = "delta-join"
 
@@ -35,6 +36,19 @@ OPTIONS: Final = (
         default="auto",
     ),
     Option("start", text, "where to begin: the offset that another checkpoint has reached", default=None),
+    Option(
+        "consumer-id",
+        text,
+        "name under which the query holds what a restart would read again; default: a random one, which its "
+        "checkpoint keeps",
+        default=None,
+    ),
+    Option(
+        "consumer.lease",
+        duration_ms,
+        "how long that is held after the query was last heard of; 0 s: nothing is held",
+        default=DEFAULT_LEASE_MS,
+    ),
 )
 
 
@@ -47,12 +61,16 @@ class SourceOptions:
         gives_joined: whether the source joins itself.
         first_load: one of ``FIRST_LOADS``.
         start: JSON values of the offset to begin with; None for the empty tables.
+        consumer_id: name of the query as a consumer of its tables; None for one of its own.
+        lease_ms: how long its versions are held after it was last heard of.
     """
 
     spec: DeltaJoinSpec
     gives_joined: bool = True
     first_load: str = "auto"
     start: Mapping[str, Any] | None = None
+    consumer_id: str | None = None
+    lease_ms: int = DEFAULT_LEASE_MS
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
@@ -63,7 +81,14 @@ class SourceOptions:
         """
         values = parse(FORMAT, OPTIONS, options)
         spec = DeltaJoinSpec.from_json(values["spec"])
-        return cls(spec, values["rows"] == "joined", values["first-load"], _offset(values["start"]))
+        return cls(
+            spec,
+            values["rows"] == "joined",
+            values["first-load"],
+            _offset(values["start"]),
+            values["consumer-id"],
+            values["consumer.lease"],
+        )
 
     def to_options(self) -> dict[str, str]:
         """The texts of which ``parse`` makes these options again."""
@@ -71,7 +96,10 @@ class SourceOptions:
             "spec": self.spec.to_json(),
             "rows": "joined" if self.gives_joined else "changes",
             "first-load": self.first_load,
+            "consumer.lease": str(self.lease_ms),
         }
+        if self.consumer_id is not None:
+            options["consumer-id"] = self.consumer_id
         return options if self.start is None else {**options, "start": json.dumps(self.start)}
 
 

@@ -6,6 +6,7 @@ replayed batch is the same batch. What a task reads is the business of a physica
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader
@@ -15,6 +16,8 @@ from deltajoin.offset import JoinOffset, Versions
 from deltajoin.options import SourceOptions
 from deltajoin.step import JoinStep
 from deltajoin.tables import JoinedTables
+from upsert.errors import SnapshotExpiredError
+from upsert.managed.holding import CONSUMER, Holding
 from upsert.store.version import Version
 
 Offset = dict[str, Any]
@@ -31,6 +34,7 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._spec = options.spec
         self._until: tuple[int, ...] | None = None
+        self._holding = Holding(options.consumer_id, options.lease_ms)
 
     def initialOffset(self) -> Offset:  # noqa: N802
         """All tables before their first commit, so that the first load is read as changes.
@@ -42,7 +46,8 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         identity = JoinedTables.open(self._spec).identity
         if self._options.start is not None:
-            return JoinOffset.of(self._options.start, identity).to_json()
+            # the other query may go on: this one holds its versions under an id of its own
+            return replace(JoinOffset.of(self._options.start, identity), consumer=None).to_json()
         return JoinOffset(identity, (Version.EMPTY,) * len(self._spec.tables)).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -61,17 +66,38 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             SnapshotExpiredError: the changes after ``start`` are gone.
             UntrackedChangesError: a commit was written with ``change-tracking = false``.
         """
-        tables = JoinedTables.open(self._spec)
+        tables, holding = JoinedTables.open(self._spec), self._holding
         old = JoinOffset.of(start, tables.identity).versions
+        known = holding.consumer_of(start)
+        consumer = known or holding.new_id()
+        holding.keep(consumer, tables.tables, old)
+        new = self._ends(tables, old, limit)
+        while True:
+            try:
+                holding.keep(consumer, tables.tables, old, new)
+                break
+            except SnapshotExpiredError:
+                new = self._ends(tables, old, limit)  # expired just after it was chosen
+        if new == old and not (known is None and holding.is_needed(new)):
+            return start
+        owner = holding.in_offset(consumer).get(CONSUMER)
+        return JoinOffset(tables.identity, new, owner).to_json()
+
+    def _ends(self, tables: JoinedTables, old: Versions, limit: ReadLimit) -> Versions:
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         if self.takes_all(tables, old):
             max_rows = None
         until = self._until or (None,) * len(old)
-        new = tuple(
+        return tuple(
             table.advance(version, max_rows=max_rows, until=last)
             for table, version, last in zip(tables.tables, old, until, strict=True)
         )
-        return start if new == old else JoinOffset(tables.identity, new).to_json()
+
+    def commit(self, end: Offset) -> None:
+        """Nothing before ``end`` is read again."""
+        tables = JoinedTables.open(self._spec)
+        reached = JoinOffset.of(end, tables.identity).versions
+        self._holding.tell(self._holding.consumer_of(end), tables.tables, reached)
 
     def takes_all(self, tables: JoinedTables, old: Versions) -> bool:  # noqa: ARG002
         """Whether the step from these versions ignores the read limit."""
@@ -84,12 +110,14 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return JoinOffset(tables.identity, versions).to_json()
 
     def step(self, tables: JoinedTables, start: Offset, end: Offset) -> JoinStep:
-        """What lies between two offsets of this join.
+        """What lies between two offsets of this join; a replay finds it held.
 
         Raises:
             CheckpointMismatchError: one of them belongs to another join or to other tables.
+            SnapshotExpiredError: some of it is gone.
         """
         old, new = (JoinOffset.of(offset, tables.identity).versions for offset in (start, end))
+        self._holding.keep(self._holding.consumer_of(end), tables.tables, old, new)
         return JoinStep(old, new)
 
 

@@ -14,6 +14,7 @@ from deltajoin.source import register
 from deltajoin.spec import DeltaJoinSpec
 from deltajoin.tables import JoinedTables
 from upsert.errors import ConfigurationError
+from upsert.store.consumers import DEFAULT_LEASE_S
 
 
 def read_join(
@@ -23,13 +24,16 @@ def read_join(
     *,
     first_load: str = "auto",
     start: Mapping[str, Any] | None = None,
+    consumer_id: str | None = None,
+    lease_s: float = DEFAULT_LEASE_S,
 ) -> DataFrame:
     """A stream of the join's net changes: the columns of ``spec.columns``, then ``_row_kind``.
 
     Every micro-batch moves all tables forward by one step of at most ``max_rows_per_trigger`` changes each,
     from the empty tables on. The checkpoint keeps the versions and nothing else; after a crash the
-    same micro-batch is made again, row for row. FLIP-486 describes the join, this one is exact. Snapshots
-    that the query still has to read must not expire: it then stops with ``SnapshotExpiredError``.
+    same micro-batch is made again, row for row. FLIP-486 describes the join, this one is exact. The query
+    holds the snapshots that a restart would read, as a consumer with a lease. One that comes back later may
+    find them expired: it then stops with ``SnapshotExpiredError``.
 
     Example::
 
@@ -47,6 +51,8 @@ def read_join(
             ``micro-batches``: it obeys ``max_rows_per_trigger``; ``auto``: batch where the form is fused
             and one table is in every row of the result.
         start: where a query with a new checkpoint begins: what ``reached`` tells of another one.
+        consumer_id: its name as a consumer of the tables; by default a random one that the checkpoint keeps.
+        lease_s: how many seconds its snapshots are held after it was last heard of; 0: they are not.
 
     Raises:
         TableNotFoundError: a table is missing.
@@ -60,7 +66,7 @@ def read_join(
     tables = JoinedTables.open(spec)
     tables.check_lookups()
     is_fused = physical in ("auto", "fused")
-    options = SourceOptions(tables.located, is_fused, first_load, start)
+    options = SourceOptions(tables.located, is_fused, first_load, start, consumer_id, int(lease_s * 1000))
     source = spark.readStream.format(FORMAT).options(**options.to_options()).load()
     if is_fused:
         return source

@@ -225,7 +225,7 @@ class _Reader:
         if name != FORMAT:
             return None
         asked = ReadOptions.parse(options)
-        if asked.row_kind or asked.timestamp_ms is not None:
+        if asked.row_kind or asked.timestamp_ms is not None or asked.tag is not None:
             return None
         return TableRows(self.table(asked), asked.snapshot_id)
 

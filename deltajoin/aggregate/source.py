@@ -126,6 +126,10 @@ class AggregateReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = self._versions.latestOffset(inner, limit)
         return start if end == inner else self._own(end)
 
+    def commit(self, end: Offset) -> None:
+        """Nothing before ``end`` is read again."""
+        self._versions.commit(self._inner(end))
+
     def reportLatestOffset(self) -> Offset:  # noqa: N802
         """Where the stream will be when it has read all."""
         return self._own(self._versions.reportLatestOffset())
@@ -133,6 +137,7 @@ class AggregateReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> list[ShareOfGroups]:
         """As many as the changes are worth."""
         table = Table.open(self._spec.path)
+        self._versions.keep(self._inner(start), self._inner(end))
         first, last = (version_of(self._inner(offset), table) for offset in (start, end))
         if first is None or last is None or first == last:
             return []

@@ -93,7 +93,8 @@ def test_compaction_is_not_seen(spec: DeltaJoinSpec) -> None:
 def test_reported_latest_offset_is_where_the_stream_ends(spec: DeltaJoinSpec) -> None:
     steps = Steps(spec)
     steps.run()
-    assert reader_of(spec).reportLatestOffset() == steps.offset
+    without_owner = {name: value for name, value in steps.offset.items() if name != "consumer"}
+    assert reader_of(spec).reportLatestOffset() == without_owner
 
 
 def test_partitions_are_the_buckets_that_changed(spec: DeltaJoinSpec) -> None:

@@ -10,13 +10,16 @@ from upsert import options
 from upsert.errors import ConfigurationError
 from upsert.options import Option
 from upsert.schema import TableSchema
+from upsert.store.consumers import DEFAULT_LEASE_S
 from upsert.store.filters import Where
 from upsert.store.paths import table_folder
+from upsert.store.tag_file import checked_name
 from upsert.store.where_text import where_from_json
 
 FORMAT: Final = "upsert-table"
 SCAN_MODES: Final = ("full", "latest", "from-snapshot", "from-timestamp")
 DEFAULT_MAX_ROWS: Final = 1_000_000
+DEFAULT_LEASE_MS: Final = int(DEFAULT_LEASE_S * 1000)
 
 _PATH: Final = Option("path", options.text, "folder of the table; what load() and start() are given")
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
@@ -32,6 +35,7 @@ READ_OPTIONS: Final = (
         aliases=("log.scan",),
     ),
     Option("scan.snapshot-id", options.integer(0), "the state of scan.mode = from-snapshot", None),
+    Option("scan.tag-name", options.text, "the same, by the name of a tag", None),
     Option(
         "scan.timestamp-millis",
         options.integer(0),
@@ -61,6 +65,19 @@ READ_OPTIONS: Final = (
         "fail",
     ),
     Option("row-kind", options.boolean, "whether rows have the column _row_kind; a stream must", True),
+    Option(
+        "consumer-id",
+        options.text,
+        "name under which a stream holds what a restart would read again; default: a random one, which its "
+        "checkpoint keeps",
+        None,
+    ),
+    Option(
+        "consumer.lease",
+        options.duration_ms,
+        "how long that is held after the stream was last heard of; 0 s: nothing is held",
+        DEFAULT_LEASE_MS,
+    ),
 )
 """Options of ``spark.read`` and ``spark.readStream``."""
 
@@ -114,6 +131,9 @@ class ReadOptions:
     max_rows: int = DEFAULT_MAX_ROWS
     row_kind: bool = True
     where: str | None = None
+    tag: str | None = None
+    consumer_id: str | None = None
+    lease_ms: int = DEFAULT_LEASE_MS
     skips_untracked: bool = False
 
     @classmethod
@@ -125,8 +145,9 @@ class ReadOptions:
                 snapshot or timestamp are not given together.
         """
         values = options.parse(FORMAT, READ_OPTIONS, given)
-        _check_goes_with_mode(values, "scan.snapshot-id", "from-snapshot")
-        _check_goes_with_mode(values, "scan.timestamp-millis", "from-timestamp")
+        _check_goes_with_mode(values, ("scan.snapshot-id", "scan.tag-name"), "from-snapshot")
+        _check_goes_with_mode(values, ("scan.timestamp-millis",), "from-timestamp")
+        _check_consumer(values)
         return cls(
             path=table_folder(values["path"]),
             scan_mode=values["scan.mode"],
@@ -135,6 +156,9 @@ class ReadOptions:
             max_rows=values["max-rows-per-trigger"],
             row_kind=values["row-kind"],
             where=values["scan.where"],
+            tag=values["scan.tag-name"],
+            consumer_id=values["consumer-id"],
+            lease_ms=values["consumer.lease"],
             skips_untracked=values["scan.untracked"] == "skip",
         )
 
@@ -177,11 +201,24 @@ class WriteOptions:
         )
 
 
-def _check_goes_with_mode(values: Mapping[str, Any], key: str, needed_by: str) -> None:
+def _check_goes_with_mode(values: Mapping[str, Any], keys: tuple[str, ...], needed_by: str) -> None:
     mode = values["scan.mode"]
-    if mode == needed_by and values[key] is None:
-        raise ConfigurationError(f"{FORMAT}: option 'scan.mode' = {mode!r} needs the option {key!r}")
-    if mode != needed_by and values[key] is not None:
+    given = [key for key in keys if values[key] is not None]
+    if mode == needed_by and len(given) != 1:
+        choice = " or ".join(map(repr, keys))
+        found = ", got both" if given else ""
+        raise ConfigurationError(f"{FORMAT}: option 'scan.mode' = {mode!r} needs the option {choice}{found}")
+    if mode != needed_by and given:
         raise ConfigurationError(
-            f"{FORMAT}: option {key!r} needs 'scan.mode' = {needed_by!r}, got 'scan.mode' = {mode!r}"
+            f"{FORMAT}: option {given[0]!r} needs 'scan.mode' = {needed_by!r}, got 'scan.mode' = {mode!r}"
         )
+
+
+def _check_consumer(values: Mapping[str, Any]) -> None:
+    if values["consumer-id"] is not None:
+        checked_name("consumer", values["consumer-id"])
+        if not values["consumer.lease"]:
+            raise ConfigurationError(
+                f"{FORMAT}: option 'consumer-id' = {values['consumer-id']!r} needs a lease, got "
+                "'consumer.lease' = '0 s'; leave one of them out"
+            )

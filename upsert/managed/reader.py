@@ -1,7 +1,7 @@
 """Spark partitions from a table: a snapshot for a batch read, a step of its changes for a micro-batch.
 
-Offsets of a stream are ``{"table": uuid, "version": …}``: small JSON with sorted names, for Spark
-compares offsets as text. The version says all that a replay needs, so a micro-batch is the same
+Offsets of a stream are ``{"consumer": id, "table": uuid, "version": …}``: small JSON with sorted names, for
+Spark compares offsets as text. The version says all that a replay needs, so a micro-batch is the same
 batch however often it runs. Every call opens the table anew: Spark makes, pickles and drops readers
 as it likes, and one that outlived its table would serve another one's files.
 """
@@ -18,6 +18,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from pyspark.sql.types import StructType
 
 from upsert.errors import ConfigurationError, SnapshotExpiredError
+from upsert.managed.holding import Holding
 from upsert.managed.options import FORMAT, ReadOptions
 from upsert.managed.spark_schema import arrow_schema, read_columns
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
@@ -61,7 +62,13 @@ class SnapshotReader(DataSourceReader):
 
         Raises:
             SchemaError: ``asked`` does not fit the table.
+            ConfigurationError: an option is one of streams.
         """
+        if options.consumer_id is not None:
+            raise ConfigurationError(
+                f"{FORMAT}: option 'consumer-id' must go with a stream, got {options.consumer_id!r} for a "
+                "batch, which is read once; leave it out, or tag the snapshot and name it in 'scan.tag-name'"
+            )
         table = Table.open(options.path)
         self._options = options
         self._columns = read_columns(asked, table.schema, of=table.name)
@@ -122,6 +129,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._asked = asked
         self._where = options.where_of(table.schema)
         self._until: int | None = None
+        self._holding = Holding(options.consumer_id, options.lease_ms)
         if ROW_KIND_COLUMN not in asked.names:
             raise ConfigurationError(
                 f"{FORMAT}: a stream of changes must have the column {ROW_KIND_COLUMN!r}, or deletions would "
@@ -152,22 +160,52 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ConfigurationError: ``start`` belongs to another table.
             SnapshotExpiredError: the changes after ``start`` are gone.
         """
-        table = Table.open(self._options.path)
+        table, holding = Table.open(self._options.path), self._holding
         version = version_of(start, table)
+        reached = version or Version.EMPTY
+        known = holding.consumer_of(start)
+        consumer = known or holding.new_id()
+        holding.keep(consumer, [table], [reached])
+        end = self._end(table, version, limit)
+        while True:
+            try:
+                holding.keep(consumer, [table], [reached], [end])
+                break
+            except SnapshotExpiredError:
+                end = self._end(table, version, limit)  # expired just after it was chosen
+        if end == version and not (known is None and holding.is_needed([end])):
+            return start
+        return _offset(table, end, holding.in_offset(consumer))
+
+    def _end(self, table: Table, version: Version | None, limit: ReadLimit) -> Version:
         if version is None:
             # an empty step: from here on the checkpoint says where the stream began
             chosen = _state_named_by(self._options, table)
-            reached = chosen if self._until is None else min(chosen, self._until)
-            return _offset(table, Version.complete(reached))
+            return Version.complete(chosen if self._until is None else min(chosen, self._until))
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        end = table.advance(
+        return table.advance(
             version,
             max_rows=max_rows,
             until=self._until,
             where=self._where,
             skip_untracked=self._options.skips_untracked,
         )
-        return start if end == version else _offset(table, end)
+
+    def keep(self, start: Offset, end: Offset) -> None:
+        """Hold what a replay of this step reads; for one that was planned before a restart.
+
+        Raises:
+            SnapshotExpiredError: it is gone.
+        """
+        table = Table.open(self._options.path)
+        first, last = (version_of(offset, table) or Version.EMPTY for offset in (start, end))
+        self._holding.keep(self._holding.consumer_of(end), [table], [first], [last])
+
+    def commit(self, end: Offset) -> None:
+        """Nothing before ``end`` is read again."""
+        table = Table.open(self._options.path)
+        reached = version_of(end, table) or Version.EMPTY
+        self._holding.tell(self._holding.consumer_of(end), [table], [reached])
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802
         """Where the stream will be when it has read all: for the progress that Spark shows."""
@@ -177,6 +215,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> list[ChangesPartition]:
         """One for each bucket that the step reaches."""
         table = Table.open(self._options.path)
+        self.keep(start, end)
         first, last = version_of(start, table), version_of(end, table)
         if first is None or last is None or first == last:
             return []
@@ -216,14 +255,14 @@ def version_of(offset: Mapping[str, Any], table: Table) -> Version | None:
     return None if offset["version"] is None else Version.from_json(offset["version"])
 
 
-def _offset(table: Table, version: Version | None) -> Offset:
-    return {"table": table.uuid, "version": None if version is None else version.to_json()}
+def _offset(table: Table, version: Version | None, owner: Mapping[str, str] = {}) -> Offset:
+    return {**owner, "table": table.uuid, "version": None if version is None else version.to_json()}
 
 
 def _state_named_by(options: ReadOptions, table: Table) -> int:
     """Data version of the snapshot that the scan options name."""
     if options.scan_mode == "from-snapshot":
-        return table.snapshot(options.snapshot_id).info.data_version
+        return table.snapshot(options.tag or options.snapshot_id).info.data_version
     if options.scan_mode == "from-timestamp" and options.timestamp_ms is not None:
         return _state_at(options.timestamp_ms, table)
     return table.snapshot().info.data_version

@@ -1,0 +1,115 @@
+"""What a streaming reader holds of its tables, so that a restart finds what it reads again.
+
+Spark tells a source that a micro-batch is done when it has planned the next one, and never of the last. So a
+restart reads from the last *told* place on, or from where the query began, and that is what is held. Where
+that place needs nothing, as before a first load, the end of the batch that is under way is held: a replay
+reads it.
+
+Nobody tells a source which checkpoint it belongs to, so a reader has a random id as a consumer, which travels
+in the offsets that Spark logs: a restart finds it there. A hold is written when the place changes, and again
+when half of the lease is over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+from uuid import uuid4
+
+from upsert.errors import ConfigurationError, SnapshotExpiredError
+from upsert.store.consumers import needed
+from upsert.store.table import Table
+from upsert.store.version import Version
+
+CONSUMER: Final = "consumer"
+"""Name in an offset of the consumer's id; it is missing where the option ``consumer-id`` says it."""
+
+
+class Holding:
+    """The holds of one reader, of one or more tables; can be pickled."""
+
+    def __init__(self, named: str | None, lease_ms: int, now: Callable[[], float] = time.time) -> None:
+        """Of a reader that goes on within ``lease_ms``; 0 to hold nothing."""
+        self._named = named
+        self._lease_s = lease_ms / 1000
+        self._now = now
+        self._told: tuple[Version, ...] | None = None
+        self._written: dict[str, tuple[str, Version, float]] = {}
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is held at all."""
+        return self._lease_s > 0
+
+    def consumer_of(self, offset: Mapping[str, Any]) -> str | None:
+        """The reader's id as a consumer; None if it has none yet, or holds nothing."""
+        if not self.is_on or self._named is not None:
+            return self._named if self.is_on else None
+        found = offset.get(CONSUMER)
+        return found if isinstance(found, str) else None
+
+    def new_id(self) -> str | None:
+        """An id for a reader that has none yet; None if it holds nothing."""
+        return uuid4().hex if self.is_on else None
+
+    def in_offset(self, consumer: str | None) -> dict[str, str]:
+        """What to put into an offset, so that a restart goes on as this consumer."""
+        return {} if consumer is None or self._named is not None else {CONSUMER: consumer}
+
+    def is_needed(self, versions: Sequence[Version]) -> bool:
+        """Whether a reader at these versions has anything to hold."""
+        return self.is_on and any(map(needed, versions))
+
+    def tell(self, consumer: str | None, tables: Sequence[Table], versions: Sequence[Version]) -> None:
+        """A micro-batch that ends at these versions is done, so nothing before them is read again."""
+        self._told = tuple(versions)
+        self.keep(consumer, tables, versions)
+
+    def keep(
+        self,
+        consumer: str | None,
+        tables: Sequence[Table],
+        start: Sequence[Version],
+        end: Sequence[Version] | None = None,
+    ) -> None:
+        """Hold what a restart reads again, while a micro-batch from ``start`` to ``end`` is under way.
+
+        Raises:
+            SnapshotExpiredError: some of it is gone; the message tells why, and the way out.
+            ConfigurationError: the table's folder cannot be written.
+        """
+        if consumer is None:
+            return
+        self._told = self._told or tuple(start)
+        wanted: dict[str, tuple[Table, Version]] = {}
+        for table, told, ahead in zip(tables, self._told, end or start, strict=True):
+            version = told if needed(told) else ahead
+            if needed(version):
+                _, other = wanted.get(table.path, (table, version))
+                # a table that is read twice is held from the earlier of the two places on
+                wanted[table.path] = table, min(version, other, key=lambda each: needed(each)[0])
+        for table, version in wanted.values():
+            self._hold(consumer, table, version)
+
+    def _hold(self, consumer: str, table: Table, version: Version) -> None:
+        now = self._now()
+        owner, held, renew_at = self._written.get(table.path, ("", Version.EMPTY, 0.0))
+        if (owner, held) == (consumer, version) and now < renew_at:
+            return
+        try:
+            table.hold(consumer, version, self._lease_s)
+        except SnapshotExpiredError as cause:
+            raise SnapshotExpiredError(
+                f"consumer {consumer!r} of table {table.name!r} must come back within its lease of "
+                f"{self._lease_s:g} s, it has lapsed or was released: {cause}; load anew with a new "
+                "checkpoint, and give a longer 'consumer.lease', or begin at a tag"
+            ) from cause
+        except PermissionError as cause:
+            raise ConfigurationError(
+                f"table {table.name!r}: a stream must be able to write into the table's folder to hold what "
+                "a restart "
+                f"reads again, got {cause}; let it, or set the option 'consumer.lease' = '0 s' to hold "
+                "nothing"
+            ) from cause
+        self._written[table.path] = consumer, version, now + self._lease_s / 2
