@@ -94,11 +94,12 @@ def due(files: FileSet, options: TableOptions) -> list[Merge]:
 
 
 def full(files: FileSet, options: TableOptions) -> list[Merge]:
-    """What remains to be merged until each bucket is one run without deletions."""
+    """What remains to be merged until each bucket is one run, without deletions if nobody asks for them."""
+    keeps_deletions = options.merge.keeps_deletions
     max_level = policy_of(options).max_level
     found = []
     for place, runs in files.groups.items():
-        if len(runs) > 1 or any(entry.deletes for entry in runs[0]):
+        if len(runs) > 1 or (not keeps_deletions and any(entry.deletes for entry in runs[0])):
             every = tuple(entry for run in runs for entry in run)
             level = max(max_level, *(entry.level for entry in every))
             found.append(plan(place, runs, Chosen(every, level), options.target_file_size))
@@ -242,8 +243,9 @@ def _merged(root: str, layout: Layout, group: Group, max_bytes: int) -> Iterator
     inputs = [_opened(root, layout, entry) for entry in reversed(group.files)]
     for within in key_ranges(layout, inputs, max_bytes):
         merged = merge_runs(layout, within)
-        # where no older run is left there is none that a deletion could hide
-        yield SortedRows(present(layout, merged), None) if group.is_oldest else merged
+        # where no older run is left there is none that a deletion could hide, but rows may come late
+        is_whole = group.is_oldest and not layout.merge.keeps_deletions
+        yield SortedRows(present(layout, merged), None) if is_whole else merged
 
 
 def _opened(root: str, layout: Layout, entry: FileEntry) -> SortedRows:
