@@ -56,6 +56,7 @@ class FileEntry:
         first_key: key of the first row, in bytes that compare as keys do, see ``row_keys.key_bytes``.
         last_key: key of the last row, likewise.
         definition: version of the table's definition that it was written under.
+        written_ms: when, in milliseconds since 1970, by the clock of the file system.
     """
 
     file: str
@@ -72,6 +73,7 @@ class FileEntry:
     first_key: Key = field(default=b"", repr=False)
     last_key: Key = field(default=b"", repr=False)
     definition: int = 0
+    written_ms: int = 0
 
     @property
     def age(self) -> tuple[int, int]:
@@ -124,6 +126,7 @@ def write_data_file(
     sync_folder(os.path.dirname(path))
     reach("data.after-sidecar")
     low, high = bounds(layout, batch, {name for name, _ in partition})
+    written = os.stat(path)
     return FileEntry(
         file=name,
         partition=partition,
@@ -132,13 +135,14 @@ def write_data_file(
         sequence=0,
         rows=batch.num_rows,
         deletes=int(np.count_nonzero(kinds)) if kinds is not None else 0,
-        bytes=os.stat(path).st_size,
+        bytes=written.st_size,
         base=base,
         min=low,
         max=high,
         first_key=_key_of_row(layout, batch, 0),
         last_key=_key_of_row(layout, batch, batch.num_rows - 1),
         definition=layout.version,
+        written_ms=written.st_mtime_ns // 1_000_000,
     )
 
 

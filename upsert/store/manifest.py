@@ -40,6 +40,7 @@ _PLAIN_FIELDS: Final = {
     "bytes": pa.int64(),
     "base": pa.int64(),
     "definition": pa.int64(),
+    "written_ms": pa.int64(),
     "first_key": pa.binary(),
     "last_key": pa.binary(),
 }

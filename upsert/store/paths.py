@@ -180,7 +180,10 @@ def is_bucket(folder: str) -> bool:
 
 def _partition_folder(name: str, value: str | None) -> str:
     """``name=value``; nothing reads it back, so a name that no file system would take may be cut."""
-    text = f"{quote(name, safe='')}={NULL_PARTITION if value is None else quote(value, safe='')}"
+    shown = NULL_PARTITION if value is None else quote(value, safe="")
+    if value == NULL_PARTITION:
+        shown = shown.replace("_", "%5F", 1)
+    text = f"{quote(name, safe='')}={shown}"
     if len(text) <= _MAX_NAME:
         return text
     return f"{text[: _MAX_NAME - 33]}~{sha256(text.encode()).hexdigest()[:32]}"

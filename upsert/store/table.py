@@ -39,6 +39,7 @@ from upsert.store.filters import Where, parse_where
 from upsert.store.fold import Order
 from upsert.store.history import History
 from upsert.store.layout import Layout
+from upsert.store.partition_info import PartitionInfo, partition_infos
 from upsert.store.partitions import Overwrite, filled, specified
 from upsert.store.pinned_table import PinnedTable
 from upsert.store.retained_snapshot import RetainedSnapshot
@@ -410,6 +411,11 @@ class Table:
     def history(self) -> tuple[SnapshotInfo, ...]:
         """The snapshots that can be read, oldest first."""
         return self.published.retained()
+
+    def partitions(self) -> tuple[PartitionInfo, ...]:
+        """What there is to know of each partition that has files; nothing is read but manifests."""
+        files = self._unless_expiring(lambda: self.published.files(self.published.latest()))
+        return partition_infos(self.path, self.definition, files)
 
     def at(self, version: Version) -> View:
         """The table at a reader's version, also in the middle of a step.
