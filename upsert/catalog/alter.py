@@ -40,8 +40,8 @@ T = TypeVar("T")
 
 _TRACKING: Final = "change-tracking"
 _FORMS: Final = (
-    "ADD COLUMN, DROP COLUMN, RENAME COLUMN, ALTER COLUMN, SET (…), RESET (…), COMMENT, DROP PARTITION, COMPACT "
-    "or PARTITION (…)"
+    "ADD COLUMN, DROP COLUMN, RENAME COLUMN, ALTER COLUMN, SET (…), RESET (…), COMMENT, DROP PARTITION, "
+    "COMPACT or PARTITION (…)"
 )
 _REFUSALS: Final = {
     ("RENAME", "TO"): "a table keeps its name, by which running queries find it; create another and copy",
@@ -76,8 +76,8 @@ def alter_table(cursor: Cursor) -> Statement:
         if_exists = cursor.skip("IF", "EXISTS")
         cursor.expect("PARTITION")
         return DropPartition(name, partition(cursor), if_exists)
-    for words, read in _CHANGES.items():
-        if cursor.skip(*words):
+    for head, read in _CHANGES.items():
+        if cursor.skip(*head):
             return AlterTable(name, tuple(read(cursor)))
     raise cursor.refusal(f"expected {_FORMS}")
 

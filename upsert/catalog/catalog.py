@@ -48,7 +48,8 @@ class Catalog:
 
     Attributes:
         databases: the databases of the warehouse; names of tables are looked up in the current one.
-        options: what ``SET`` sets: how statements run, and defaults of new tables (``upsert.catalog.session``).
+        options: what ``SET`` sets: how statements run, and defaults of new tables; see
+            ``upsert.catalog.session``.
         mirrors: the queries by which this catalog keeps mirrors of topics, by the folder of the table.
 
     Raises:
@@ -87,23 +88,24 @@ class Catalog:
     def sql(self, text: str, spark: SparkSession | None = None) -> Result:
         """Carry out one statement.
 
-        ``CREATE TABLE``, also ``AS SELECT``, ``DROP TABLE``, ``ALTER TABLE``, ``INSERT``, ``DELETE FROM``, queries,
-        ``SHOW``, ``DESCRIBE``, ``SET``, databases: docs/sql.md. Follows FLIP-188, FLIP-218, FLIP-486 (``INDEX``),
-        FLIP-149 and FLIP-107. A table is there, or gone, for everybody at one moment; a crash leaves either the
-        one or the other. ``DROP TABLE`` deletes a managed table's rows and history; of a table with a connector
-        the definition, the state of its readers and its mirror, and nothing outside, no topic.
+        ``CREATE TABLE``, also ``AS SELECT``, ``DROP TABLE``, ``ALTER TABLE``, ``INSERT``, ``DELETE FROM``,
+        queries, ``SHOW``, ``DESCRIBE``, ``SET``, databases: docs/sql.md. Follows FLIP-188, FLIP-218, FLIP-486
+        (``INDEX``), FLIP-149 and FLIP-107. A table is there, or gone, for everybody at one moment; a crash
+        leaves either the one or the other. ``DROP TABLE`` deletes a managed table's rows and history; of a
+        table with a connector the definition, the state of its readers and its mirror, and nothing outside,
+        no topic.
 
         Args:
             text: the statement; ``upsert.catalog.script.split_statements`` splits a text with several.
             spark: the session that runs queries; the active one of this thread if None.
 
         Returns:
-            See ``upsert.catalog.results``: ``Rows`` of what is shown, the ``Frame`` of a query, the ``Running``
-            query of a streaming statement, or that the statement is ``Done``.
+            See ``upsert.catalog.results``: ``Rows`` of what is shown, the ``Frame`` of a query, the
+            ``Running`` query of a streaming statement, or that the statement is ``Done``.
 
         Raises:
-            SchemaError: the text is no statement (the message has the place), contradicts itself, or does not fit
-                the tables.
+            SchemaError: the text is no statement (the message has the place), contradicts itself, or does not
+                fit the tables.
             ConfigurationError: a name, a connector or an option is not possible, or a session is missing.
             TableExistsError: ``CREATE TABLE`` without IF NOT EXISTS, and the table is there.
             TableNotFoundError: there is no such table.

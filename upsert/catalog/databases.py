@@ -109,12 +109,17 @@ class Databases:
             DatabaseNotFoundError: there is no such database.
         """
         *before, own = name.split(".") if isinstance(name, str) else [name]
+        if before and not all(map(_NAME.fullmatch, (*before, own))):
+            raise ConfigurationError(
+                "a table's name must be 1 to 128 letters, digits and _, the first no digit, maybe after a "
+                f"database and a dot, got {name!r}"
+            )
         if len(before) > 2:
             raise ConfigurationError(f"a table's name must be catalog.database.name at most, got {name!r}")
         if len(before) == 2 and before[0] != self.catalog:
             raise ConfigurationError(
-                f"table {name!r}: the catalog's name is {self.catalog!r}, got {before[0]!r}; give a catalog its "
-                "name with Catalog(warehouse, name=…)"
+                f"table {name!r}: the catalog's name is {self.catalog!r}, got {before[0]!r}; give a "
+                "catalog its name with Catalog(warehouse, name=…)"
             )
         database = before[-1] if before else self.current
         shown = own if database == DEFAULT else f"{database}.{own}"
@@ -143,13 +148,13 @@ class Databases:
         """Take a database away, at one moment.
 
         Raises:
-            ConfigurationError: it is ``default`` or the current one, or has tables and ``cascade`` is not set.
+            ConfigurationError: it is ``default`` or the current one, or has tables, without ``cascade``.
             DatabaseNotFoundError: there is none, and ``if_exists`` is not set.
         """
         if _checked(name, "database") in (DEFAULT, self.current):
             raise ConfigurationError(
-                f"database {name!r}: neither the default database nor the one in use can be dropped; USE another "
-                "one, or drop its tables"
+                f"database {name!r}: neither the default database nor the one in use can be dropped; USE "
+                "another one, or drop its tables"
             )
         if if_exists and not self._has(name):
             return

@@ -124,7 +124,9 @@ def _parsed(text: str, subject: str, revision: Revision, *, is_query: bool) -> e
 def _described(error: ParseError, revision: Revision) -> str:
     first = error.errors[0]
     what = str(first["description"]).partition(" but got ")[0].rstrip(".")
-    what = "the expression is incomplete" if "required keyword" in what.lower() else what[:1].lower() + what[1:]
+    what = (
+        "the expression is incomplete" if "required keyword" in what.lower() else what[:1].lower() + what[1:]
+    )
     if (found := first["highlight"]) is None or not found:
         return f"{what}, found the end of the text"
     ends_at = _offset_of(revision.text, int(first["line"] or 1), int(first["col"] or 1))

@@ -1,4 +1,4 @@
-"""The rows that the changes of a streaming query make, kept in the driver: ``execution.result-mode = table``."""
+"""The rows that the changes of a streaming query make, kept in the driver (``execution.result-mode``)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Materialized:
         """The rows that are in the result now."""
         with self._lock:
             values = [row for row, count in self._rows.values() for _ in range(count)]
-        columns = list(zip(*values, strict=True)) if values else [[] for _ in self._schema]
+        columns = list(zip(*values, strict=True)) or [()] * len(self._schema)
         return pa.table(
             [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)],
             schema=self._schema,

@@ -178,7 +178,10 @@ def _insert(cursor: Cursor) -> Insert:
 
 def _columns_ahead(cursor: Cursor) -> bool:
     """``(a, b) SELECT …``; but ``(SELECT …)`` is a query."""
-    is_query = cursor.word(1) in ("SELECT", "WITH", "VALUES", "FROM", "TABLE") and cursor.word(2) not in (",", ")")
+    is_query = cursor.word(1) in ("SELECT", "WITH", "VALUES", "FROM", "TABLE") and cursor.word(2) not in (
+        ",",
+        ")",
+    )
     return cursor.ahead("(") and cursor.is_name(1) and not is_query
 
 

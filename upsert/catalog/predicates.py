@@ -21,7 +21,7 @@ from upsert import types
 from upsert.errors import SchemaError
 from upsert.schema import TableSchema
 
-_OPERATORS: Final = {
+_OPERATORS: Final[dict[type[exp.Expr], str]] = {
     exp.EQ: "=",
     exp.NEQ: "!=",
     exp.LT: "<",
@@ -202,8 +202,7 @@ def _comparison(condition: exp.Expr) -> tuple[Comparison, str] | None:
             return Comparison(column.name, "in", tuple(condition.expressions)), column.table
         case exp.Not(this=exp.In(this=exp.Column() as column) as inner) if _is_list(inner):
             return Comparison(column.name, "not in", tuple(inner.expressions)), column.table
-    operator = _OPERATORS.get(type(condition))
-    if operator is None:
+    if not isinstance(condition, exp.Binary) or (operator := _OPERATORS.get(type(condition))) is None:
         return None
     left, right = condition.left, condition.right
     if isinstance(right, exp.Column) and _is_literal(left):
@@ -249,7 +248,7 @@ def _value(literal: exp.Expr, type_: pa.DataType, zone: str) -> Any:
             return bool(literal.this) if type_ == pa.bool_() else None
         case exp.Neg(this=exp.Literal() as inner):
             positive = _value(inner, type_, zone)
-            return None if positive is None or isinstance(positive, str) else -positive
+            return -positive if isinstance(positive, int | float | Decimal) else None
         case exp.Literal(is_string=True):
             return literal.name if type_ == pa.string() else None
         case exp.Literal():
@@ -269,9 +268,8 @@ def _number(text: str, type_: pa.DataType) -> int | float | Decimal | None:
         return whole if whole == number and text.isdigit() and -(1 << 63) <= whole < 1 << 63 else None
     if pa.types.is_floating(type_):
         return float(number)
-    if pa.types.is_decimal(type_) and -number.as_tuple().exponent <= type_.scale:
-        return number
-    return None
+    digits_after_point = len(text.partition(".")[2])
+    return number if pa.types.is_decimal(type_) and digits_after_point <= type_.scale else None
 
 
 def _time(text: str, kind: Any, type_: pa.DataType, zone: str) -> date | datetime | None:

@@ -75,8 +75,8 @@ class Frame(Result):
         """
         if self.df is None or self.df.isStreaming:
             raise ConfigurationError(
-                f"{self.statement}: only a batch has rows, got a streaming query; start it with df.writeStream, "
-                "or SET 'execution.result-mode' = 'table'"
+                f"{self.statement}: only a batch has rows, got a streaming query; start it with "
+                "df.writeStream, or SET 'execution.result-mode' = 'table'"
             )
         return self.df.toArrow()
 

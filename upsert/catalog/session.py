@@ -59,13 +59,13 @@ OPTIONS: Final = (
     Option(
         RESULT_MODE,
         options.one_of("changelog", "table"),
-        "what a streaming SELECT gives: its changes, or the rows that they make, which are kept in the driver",
+        "what a streaming SELECT gives: its changes, or the rows that they make, kept in the driver",
         "changelog",
     ),
     Option(
         TRIGGER,
         _trigger,
-        "of streaming statements: available-now = end with what is there; else a duration between micro-batches",
+        "of streaming statements: available-now = end with what is there; or the time between micro-batches",
         {},
         aliases=("execution.checkpointing.interval",),
     ),

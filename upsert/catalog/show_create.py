@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+import pyarrow as pa
+
 from upsert import types
 from upsert.catalog.declared_columns import declared_names
 from upsert.computed import ComputedColumn, Watermark
@@ -74,10 +76,8 @@ def text(value: str) -> str:
     return f"'{escaped}'"
 
 
-def type_text(type_: object) -> str:
+def type_text(type_: pa.DataType) -> str:
     """A type as CREATE TABLE reads it; names of fields in backquotes, NOT NULL where it was said."""
-    import pyarrow as pa
-
     if pa.types.is_list(type_):
         return f"ARRAY<{type_text(type_.value_type)}>"
     if pa.types.is_map(type_):

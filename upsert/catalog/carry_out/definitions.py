@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def create_table(catalog: Catalog, statement: s.CreateTable, _: SparkSession | None) -> Result:
-    """``CREATE TABLE``: a managed table gets what ``table-storage.…`` says of the options it does not give."""
+    """``CREATE TABLE``: a managed table gets the options ``table-storage.…`` that it does not give itself."""
     place = catalog.databases.place(statement.name)
     what = f"CREATE TABLE {place.shown}"
     path = place.path
@@ -102,8 +102,8 @@ def managed(catalog: Catalog, name: str, what: str) -> Table:
     """
     if catalog.connected(name) is not None:
         raise ConfigurationError(
-            f"table {name!r}: {what} needs a managed table, got one with a connector, whose data lie elsewhere; "
-            "DROP TABLE and CREATE TABLE change its definition"
+            f"table {name!r}: {what} needs a managed table, got one with a connector, whose data lie "
+            "elsewhere; DROP TABLE and CREATE TABLE change its definition"
         )
     return catalog.table(name)
 

@@ -1,4 +1,4 @@
-"""``INSERT``: the columns of a query, by their places, into those of a table; a batch, or a running stream."""
+"""``INSERT``: the columns of a query, by their places, into those of a table; a batch, or a stream."""
 
 from __future__ import annotations
 
@@ -165,8 +165,8 @@ class Target:
         if not _is_assignable(given, wanted):
             name = types.sql_name(column.type)
             raise SchemaError(
-                f"{self.what}: column {column.name!r} must be {name}, got {given.simpleString().upper()}; write "
-                f"CAST(… AS {name}) in the query"
+                f"{self.what}: column {column.name!r} must be {name}, got {given.simpleString().upper()}; "
+                f"write CAST(… AS {name}) in the query"
             )
         return own.cast(wanted).alias(column.name)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import AnalysisException, ParseException
 
@@ -52,8 +52,7 @@ def create_table_as(catalog: Catalog, statement: s.CreateTableAs, spark: SparkSe
     df = frame(catalog, session, statement.query, is_streaming=catalog.options.is_streaming)
     own = statement.options
     options = dict(own) if "connector" in own else catalog.options.with_defaults(own)
-    make: Callable[..., object] = catalog.create_table_as
-    given = {
+    given: dict[str, Any] = {
         "primary_key": statement.primary_key,
         "partitioned_by": statement.partitioned_by,
         "indexes": statement.indexes,
@@ -64,7 +63,7 @@ def create_table_as(catalog: Catalog, statement: s.CreateTableAs, spark: SparkSe
     }
     if not df.isStreaming:
         was_there = statement.if_not_exists and catalog.databases.place(statement.name).exists
-        make(statement.name, df, **given)
+        catalog.create_table_as(statement.name, df, **given)
         return Done(what, "was there already" if was_there else "created")
     job = streams.Job.of(catalog, statement.name, what)
     job.refuse_left_checkpoint(catalog)
@@ -130,8 +129,8 @@ def _is_in_catalog(catalog: Catalog, spark: SparkSession, reference: Reference, 
     if spark.catalog.tableExists(reference.name) or _is_path(reference.name):
         if reference.options or reference.as_of is not None:
             raise SchemaError(
-                f"{subject}: table {reference.name!r} at {reference.place} is Spark's, for which there are no "
-                "OPTIONS and no FOR SYSTEM_…; leave them out"
+                f"{subject}: table {reference.name!r} at {reference.place} is Spark's, for which there are "
+                "no OPTIONS and no FOR SYSTEM_…; leave them out"
             )
         return False
     raise type(error)(f"{subject}: {error}, at {reference.place}")
@@ -168,9 +167,9 @@ def _check_processing_times(catalog: Catalog, query: QueryText) -> None:
             and reference.as_of.value.lower() not in known
         ):
             raise SchemaError(
-                f"{query.subject}: table {reference.name!r} at {reference.place}: FOR SYSTEM_TIME AS OF a column "
-                f"needs a processing time, got {reference.as_of.value!r}; write PROCTIME(), or join the changes of "
-                "both tables for results that follow both"
+                f"{query.subject}: table {reference.name!r} at {reference.place}: FOR SYSTEM_TIME AS OF a "
+                f"column needs a processing time, got {reference.as_of.value!r}; write PROCTIME(), or join "
+                "the changes of both tables for results that follow both"
             )
 
 

@@ -18,7 +18,7 @@ from upsert.catalog.results import Result, Rows
 from upsert.catalog.session import OPTIONS, SessionOptions
 from upsert.catalog.show_create import create_text, masked
 from upsert.errors import ConfigurationError
-from upsert.schema import TableSchema
+from upsert.schema import Column, TableSchema
 from upsert.store import Table
 
 if TYPE_CHECKING:
@@ -70,12 +70,12 @@ def show_partitions(catalog: Catalog, statement: s.ShowPartitions, _: SparkSessi
 
 
 def describe_table(catalog: Catalog, statement: s.DescribeTable, _: SparkSession | None) -> Result:
-    """``DESCRIBE``: a row for each column; with EXTENDED FLIP-188's row of the table, or of its partitions."""
+    """``DESCRIBE``: a row for each column; with EXTENDED FLIP-188's row of the table, or partitions."""
     place = catalog.databases.place(statement.name)
     what = f"DESCRIBE {place.shown}"
     if statement.partition is not None:
-        table = managed(catalog, statement.name, "DESCRIBE … PARTITION")
-        return Rows(what, partition_details(table, statement.partition))
+        chosen = managed(catalog, statement.name, "DESCRIBE … PARTITION")
+        return Rows(what, partition_details(chosen, statement.partition))
     schema = catalog.schema(statement.name)
     if not statement.is_extended:
         return Rows(what, columns_table(schema))
@@ -85,7 +85,7 @@ def describe_table(catalog: Catalog, statement: s.DescribeTable, _: SparkSession
 
 
 def columns_table(schema: TableSchema) -> pa.Table:
-    """A row for each column: its name and type, whether NULL is possible, keys, what it is else, its comment."""
+    """A row for each column: name, type, whether NULL is possible, keys, what it is else, comment."""
     rows = [_column_row(schema, name) for name in declared_names(schema)]
     fields = ("name", "type", "null", "key", "extras", "watermark", "comment")
     return pa.table({field: pa.array([row.get(field) for row in rows], _type(field)) for field in fields})
@@ -93,6 +93,12 @@ def columns_table(schema: TableSchema) -> pa.Table:
 
 def _type(field: str) -> pa.DataType:
     return pa.bool_() if field == "null" else pa.string()
+
+
+def _extras(schema: TableSchema, column: Column) -> str | None:
+    if column.metadata is not None:
+        return f"METADATA FROM {column.metadata!r}{' VIRTUAL' if column.virtual else ''}"
+    return "PARTITIONED BY" if column.name in schema.partitioned_by else None
 
 
 def _column_row(schema: TableSchema, name: str) -> dict[str, Any]:
@@ -106,18 +112,12 @@ def _column_row(schema: TableSchema, name: str) -> dict[str, Any]:
     column = schema.column(name)
     keys = ["PRI"] if name in schema.primary_key else []
     keys += [index.name for index in schema.indexes if name in index.columns]
-    extras = (
-        None
-        if column.metadata is None
-        else f"METADATA FROM {column.metadata!r}" + " VIRTUAL" * column.virtual
-    )
-    extras = "PARTITIONED BY" if name in schema.partitioned_by else extras
     return {
         "name": name,
         "type": types.sql_name(column.type),
         "null": column.nullable,
         "key": ", ".join(keys) or None,
-        "extras": extras,
+        "extras": _extras(schema, column),
         "watermark": shown,
         "comment": column.comment,
     }

@@ -26,8 +26,8 @@ class Job:
 
     Attributes:
         name: the table that it writes, as messages show it.
-        checkpoint: its folder: below ``checkpoint.location``, or that of the warehouse for a named job; one for
-            each job and table, so several statements of a script do not meet.
+        checkpoint: its folder: below ``checkpoint.location``, or that of the warehouse for a named job; one
+            for each job and table, so several statements of a script do not meet.
         query_name: of the query in Spark; None for none.
     """
 
@@ -75,15 +75,15 @@ class Job:
         Raises:
             ConfigurationError: the checkpoint has been used, and there is no table.
         """
-        if os.path.isdir(os.path.join(self.checkpoint, "offsets")):
-            if not os.path.isdir(catalog.databases.place(self.name).path):
-                raise ConfigurationError(
-                    f"table {self.name!r}: the checkpoint {self.checkpoint!r} is that of a table that was dropped, "
-                    "so the new one would lack its rows; delete the folder, or SET another "
-                    f"'{PIPELINE}' or '{CHECKPOINT}'"
-                )
+        is_used = os.path.isdir(os.path.join(self.checkpoint, "offsets"))
+        if is_used and not os.path.isdir(catalog.databases.place(self.name).path):
+            raise ConfigurationError(
+                f"table {self.name!r}: the checkpoint {self.checkpoint!r} is that of a dropped table, so "
+                f"the new one would lack its rows; delete the folder, or SET another '{PIPELINE}' or "
+                f"'{CHECKPOINT}'"
+            )
 
 
 def trigger(options: SessionOptions) -> dict[str, Any]:
-    """The trigger of streaming statements, as ``DataStreamWriter.trigger`` takes it; empty for Spark's own."""
+    """The trigger of streaming statements, as ``DataStreamWriter.trigger`` takes it; empty if not set."""
     return dict(options.value(TRIGGER))
