@@ -13,7 +13,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Self
 
-from upsert.errors import ConfigurationError, CorruptTableError
+from upsert.errors import CorruptTableError
 from upsert.schema import TableSchema
 from upsert.store.layout import Layout
 from upsert.store.paths import Partition, partition_from_json
@@ -105,7 +105,7 @@ class Definition:
                 owner,
             )
             found.layout  # noqa: B018 - refuses what cannot be a table before anyone counts on it
-        except (KeyError, TypeError, ValueError, AttributeError, ConfigurationError) as cause:
+        except (KeyError, TypeError, ValueError, AttributeError, CorruptTableError) as cause:
             raise CorruptTableError(
                 f"{where}: a definition must have valid fields, got {cause!r}; restore the file"
             ) from cause

@@ -24,6 +24,8 @@ def files_needed(table: Table) -> set[str]:
     for info in (*table.history(), *(tag.snapshot for tag in table.tags())):
         needed |= {ref.name for ref in (*info.manifests, *([info.delta] if info.delta else []))}
         needed |= {entry.file for entry in table.published.live(info).values()}
+    # of definitions none is ever deleted: a data file may be of any, and they are small
+    needed |= {name for name in files_on_disk(table) if name.startswith(paths.DEFINITION_FOLDER)}
     return needed | {paths.index_file(name) for name in needed if "bucket-" in name}
 
 
