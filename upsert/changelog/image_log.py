@@ -107,7 +107,9 @@ class ImageLog:
         plain = TableSchema.of(schema.arrow, primary_key=schema.primary_key)
         rules = Rules(schema.primary_key, (), tuple(order_by))
         images = TableSchema.of(rules.image_schema(plain.arrow), primary_key=schema.primary_key)
-        table = Table.create(path, images, if_not_exists=True)
+        # a commit may expire no state that a replay starts from
+        retention = {"snapshot.num-retained.min": str(keep + 1)}
+        table = Table.create(path, images, retention, if_not_exists=True)
         if table.schema != images:
             raise ConfigurationError(
                 f"images of log {log!r} in {table.path!r} must have columns {_text(images)}, got "

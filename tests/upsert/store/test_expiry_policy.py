@@ -1,6 +1,7 @@
-"""Which snapshots may go: the cases of reference scenarios 20, 21 and 23, and random ones against a plain loop."""
+"""Which snapshots may go: by number, by age, by both; and random cases against the rules."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -108,7 +109,7 @@ def test_a_boundary_is_what_a_plain_reading_of_the_rules_says(
         assert len(left) <= rule.max_states
     assert all(marks[first].data_version <= version for version in held if version >= marks[0].data_version)
     assert rule.limit is None or first <= rule.limit
-    for mark, successor in zip(marks[:first], marks[1 : first + 1], strict=True):
+    for mark, successor in pairwise(marks[: first + 1]):
         is_old = rule.age_ms is not None and successor.time_ms <= now - rule.age_ms
         beyond = rule.max_states is not None and marks[-1].states - mark.states >= rule.max_states
         is_same_state = successor.states == mark.states
