@@ -1,0 +1,1 @@
+"""The command line, ``deltajoin``: tables to look at and look after, and SQL."""

@@ -1,0 +1,73 @@
+"""The prompt of `deltajoin sql`: statements as they are typed, with history and completion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import typer
+from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import WordCompleter
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+
+# fmt: off
+WORDS: Final = (
+    "ALTER TABLE", "AS", "BY", "COMPACT", "CREATE TABLE", "DELETE FROM", "DESCRIBE", "DROP TABLE",
+    "EXTENDED", "FROM", "FOR SYSTEM_TIME AS OF", "GROUP BY", "IF EXISTS", "IF NOT EXISTS", "INDEX",
+    "INSERT INTO", "INSERT OVERWRITE", "JOIN", "LEFT JOIN", "LIMIT", "NOT ENFORCED", "ON", "ORDER BY",
+    "PARTITION", "PARTITIONED BY", "PRIMARY KEY", "RESET", "SELECT", "SET", "SHOW CREATE TABLE",
+    "SHOW PARTITIONS", "SHOW TABLES", "UNIQUE INDEX", "VALUES", "WHERE", "WITH",
+)
+# fmt: on
+_LEAVE: Final = ("exit", "quit")
+
+
+def statements(names: Callable[[], Sequence[str]]) -> Iterator[str]:
+    """Statements as the user ends them with a semicolon, until Ctrl-D, ``exit`` or ``quit``.
+
+    Ctrl-C throws away what has been typed of a statement.
+
+    Args:
+        names: the names of tables, for completion; asked for each statement.
+    """
+    session: PromptSession[str] = PromptSession(history=_history())
+    while True:
+        completer = WordCompleter([*WORDS, *names()], ignore_case=True)
+        try:
+            text = _statement(session, completer)
+        except KeyboardInterrupt:
+            continue
+        except EOFError:
+            return
+        if text.strip().rstrip(";").strip().lower() in _LEAVE:
+            return
+        if text.strip():
+            yield text
+
+
+def _statement(session: PromptSession[str], completer: WordCompleter) -> str:
+    lines = [session.prompt("sql> ", completer=completer)]
+    while not is_whole("\n".join(lines)):
+        lines.append(session.prompt("...> ", completer=completer))
+    return "\n".join(lines)
+
+
+def is_whole(text: str) -> bool:
+    """Whether what was typed can be carried out: it ends with a semicolon, is empty, or a word to leave by.
+
+    >>> is_whole("SELECT 1"), is_whole("SELECT 1;"), is_whole("exit"), is_whole(" ")
+    (False, True, True, True)
+    """
+    typed = text.strip()
+    return not typed or typed.endswith(";") or typed.lower() in _LEAVE
+
+
+def _history() -> History:
+    """What was typed before: kept in the user's own folder, or for this time only if that cannot be."""
+    folder = Path(typer.get_app_dir("deltajoin"))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return InMemoryHistory()
+    return FileHistory(folder / "sql-history")

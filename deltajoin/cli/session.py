@@ -1,0 +1,97 @@
+"""The Spark session of a command, started when a statement first needs one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Console
+
+from upsert import Catalog
+from upsert.catalog.parser import parse
+from upsert.catalog.results import Result
+from upsert.catalog.statements import CreateTableAs, Insert, Select
+from upsert.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SETTINGS: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
+}
+"""Where neither the user nor Spark's own configuration says otherwise; 200 partitions suit a cluster only."""
+
+
+class Session:
+    """A catalog, and Spark for what needs it.
+
+    Args:
+        warehouse: folder of the catalog.
+        conf: Spark settings as ``key=value``.
+        master: Spark's master, such as ``local[*]``.
+
+    Raises:
+        ConfigurationError: a setting is none.
+    """
+
+    def __init__(self, warehouse: Path, conf: Sequence[str] = (), master: str | None = None) -> None:
+        self._conf = dict(map(_setting, conf))
+        self._master = master
+        self._warehouse = warehouse
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        """The catalog, whose streams become delta joins."""
+        import planner
+
+        return Catalog(self._warehouse, optimize=planner.optimize)
+
+    @cached_property
+    def spark(self) -> SparkSession:
+        """Spark; starting it takes some seconds."""
+        from pyspark.sql import SparkSession
+
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # its workers run this, not sys.executable
+        builder = SparkSession.builder.appName("deltajoin").master(self._master or "local[*]")
+        for key, value in (_SETTINGS | self._conf).items():
+            builder = builder.config(key, value)
+        with Console(stderr=True).status("starting Spark …"):
+            session = builder.getOrCreate()
+        session.sparkContext.setLogLevel("OFF" if "spark.log.level" not in self._conf else "WARN")
+        return session
+
+    def sql(self, text: str) -> Result:
+        """Carry out one statement; Spark is started for those that read or write rows with it.
+
+        Raises:
+            UpsertError: the statement is wrong or fails.
+        """
+        needs_spark = isinstance(parse(text), Insert | Select | CreateTableAs)
+        return self.catalog.sql(text, self.spark if needs_spark or self.has_spark else None)
+
+    @property
+    def has_spark(self) -> bool:
+        """Whether Spark has been started."""
+        return "spark" in self.__dict__
+
+    def close(self) -> None:
+        """Stop the queries that run, and Spark."""
+        if self.has_spark:
+            for query in self.spark.streams.active:
+                query.stop()
+            self.spark.stop()
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, sign, value = text.partition("=")
+    if not sign or not key.strip():
+        raise ConfigurationError(
+            f"option --conf must read key=value, got {text!r}; for example spark.ui.port=4040"
+        )
+    return key.strip(), value

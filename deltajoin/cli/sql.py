@@ -1,0 +1,106 @@
+"""`sql` and `run`: statements from the command line, a file, a pipe or a prompt."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deltajoin.cli.exits import tell, told_errors
+from deltajoin.cli.jobs import follow
+from deltajoin.cli.options import HERE, Json, Warehouse
+from deltajoin.cli.output import Output
+from deltajoin.cli.session import Session
+from deltajoin.cli.statements import SHOWN_ROWS, Statements
+from upsert.errors import ConfigurationError, UpsertError
+
+app = typer.Typer()
+
+Conf = Annotated[
+    list[str] | None, typer.Option("--conf", help="A Spark setting, key=value; may be repeated.")
+]
+Master = Annotated[str | None, typer.Option(help="Spark's master.", show_default="local[*]")]
+
+
+@app.command()
+def sql(
+    file: Annotated[Path | None, typer.Argument(help="A file of statements.", show_default=False)] = None,
+    execute: Annotated[
+        str | None,
+        typer.Option("--execute", "-e", help="Statements, ended by semicolons.", show_default=False),
+    ] = None,
+    warehouse: Warehouse = HERE,
+    rows: Annotated[int, typer.Option(min=1, help="Rows of a query that a table shows.")] = SHOWN_ROWS,
+    conf: Conf = None,
+    master: Master = None,
+    as_json: Json = False,
+) -> None:
+    """Carry out SQL statements; with neither a file nor -e they come from a prompt, or from a pipe.
+
+    Streaming statements run until they end or are interrupted.
+    """
+    with told_errors(as_json=as_json):
+        if file is not None and execute is not None:
+            raise ConfigurationError("sql: either a file or -e says what to do, got both; leave one out")
+        session = Session(warehouse, conf or (), master)
+        statements = Statements(session, Output(as_json=as_json), rows=rows)
+        try:
+            if file is None and execute is None and sys.stdin.isatty():
+                converse(session, statements)
+            else:
+                statements.run_script(execute if execute is not None else _read(file))
+                if statements.started:
+                    follow(statements.started, Output(as_json=as_json))
+        finally:
+            session.close()
+
+
+@app.command()
+def run(
+    job: Annotated[Path, typer.Argument(metavar="JOB.sql", help="A file of statements.", show_default=False)],
+    warehouse: Warehouse = HERE,
+    conf: Conf = None,
+    master: Master = None,
+    as_json: Json = False,
+) -> None:
+    """Run the streaming statements of a file until they are stopped, and show their progress.
+
+    SIGINT and SIGTERM stop them in good order; run again, they go on from their checkpoints.
+    """
+    with told_errors(as_json=as_json):
+        session = Session(warehouse, conf or (), master)
+        statements = Statements(session, Output(as_json=as_json))
+        try:
+            statements.run_script(_read(job))
+            if not statements.started:
+                raise ConfigurationError(
+                    f"job {str(job)!r} must start a streaming query, got none; SET 'execution.runtime-mode' "
+                    "= 'streaming' before its INSERT, or use `deltajoin sql`"
+                )
+            follow(statements.started, Output(as_json=as_json))
+        finally:
+            session.close()
+
+
+def converse(session: Session, statements: Statements) -> None:
+    """Carry out what the user types; an error is told, and the next statement may be better."""
+    from deltajoin.cli import prompt
+
+    for text in prompt.statements(session.catalog.tables):
+        try:
+            statements.run_script(text)
+        except UpsertError as error:
+            tell(error)
+
+
+def _read(file: Path | None) -> str:
+    if file is None:
+        return sys.stdin.read()
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as cause:
+        raise ConfigurationError(
+            f"file {str(file)!r} must be a text to read, got {cause}; correct its name"
+        ) from cause

@@ -1,0 +1,133 @@
+"""Carrying SQL statements out, one after the other, and showing what each gives."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from rich.console import Group
+from rich.live import Live as LiveView
+from rich.text import Text
+
+from deltajoin.cli.output import Output, grid
+from deltajoin.cli.session import Session
+from upsert.catalog.results import Done, Frame, Live, Result, Rows, Running
+from upsert.catalog.script import split_statements
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+SHOWN_ROWS: Final = 1_000
+"""Rows of a batch that a table shows; with --json all are printed."""
+_REFRESH_S: Final = 0.5
+
+
+class Statements:
+    """Carries statements out in a session.
+
+    Attributes:
+        started: the queries that streaming statements have started, in their order.
+    """
+
+    def __init__(self, session: Session, output: Output, *, rows: int = SHOWN_ROWS) -> None:
+        self._session = session
+        self._output = output
+        self._rows = rows
+        self.started: list[StreamingQuery] = []
+
+    def run_script(self, text: str) -> None:
+        """Carry out all statements of a text; the first one that fails is the last.
+
+        Raises:
+            UpsertError: a statement is wrong or fails.
+        """
+        for statement in split_statements(text):
+            self.run(statement.text)
+
+    def run(self, text: str) -> None:
+        """Carry out one statement and show what it gives; a stream is shown until the user interrupts it.
+
+        Raises:
+            UpsertError: the statement is wrong or fails.
+        """
+        self.show(self._session.sql(text))
+
+    def show(self, result: Result) -> None:
+        """Show what a statement gave."""
+        match result:
+            case Done():
+                self._output.say(f"{result.statement}: {result.note}")
+            case Rows():
+                self._output.table(result.rows)
+            case Running(query=query) if query is not None:
+                self.started.append(query)
+                self._output.say(f"{result.statement}: runs, checkpoint {result.checkpoint}")
+            case Live():
+                self._show_live(result)
+            case Frame(df=df) if df is not None and df.isStreaming:
+                self._show_changes(df)
+            case Frame(df=df) if df is not None:
+                self._show_batch(df)
+
+    def _show_batch(self, df: DataFrame) -> None:
+        if self._output.as_json:
+            for row in df.toLocalIterator(prefetchPartitions=True):
+                self._output.rows([row.asDict(recursive=True)])
+            return
+        found = df.limit(self._rows + 1).toArrow()
+        self._output.table(found.slice(0, self._rows))
+        if found.num_rows > self._rows:
+            self._output.say(f"only the first {self._rows} rows are shown; add LIMIT, or use --json")
+
+    def _show_changes(self, df: DataFrame) -> None:
+        def show(rows: DataFrame, batch: int) -> None:  # noqa: ARG001 - Spark gives the number too
+            found = rows.toArrow()
+            if found.num_rows:
+                self._output.table(found)
+
+        query = df.writeStream.outputMode("update").foreachBatch(show).start()
+        self._until_interrupted([query])
+
+    def _show_live(self, result: Live) -> None:
+        query = result.query
+        if query is None:
+            return
+        if self._output.as_json:
+            self._until_interrupted([query])
+            self._output.table(result.rows)
+            return
+        with LiveView(console=self._output.console, auto_refresh=False, vertical_overflow="crop") as view:
+            try:
+                while query.isActive:
+                    view.update(picture(result.rows), refresh=True)
+                    time.sleep(_REFRESH_S)
+            except KeyboardInterrupt:
+                query.stop()
+            view.update(picture(result.rows), refresh=True)
+        _raise_failure(query)
+
+    def _until_interrupted(self, queries: Sequence[StreamingQuery]) -> None:
+        """Wait for queries; the user's Ctrl-C stops them and is the end of it."""
+        try:
+            for query in queries:
+                query.awaitTermination()
+        except KeyboardInterrupt:
+            for query in queries:
+                query.stop()
+
+
+def picture(rows: pa.Table) -> Group:
+    """The rows of a result as they are now, in a fixed order."""
+    found: list[dict[str, Any]] = sorted(rows.to_pylist(), key=lambda row: repr(list(row.values())))
+    return Group(
+        grid(rows.column_names, (list(row.values()) for row in found)),
+        Text(f"{rows.num_rows} rows; Ctrl-C ends", style="dim"),
+    )
+
+
+def _raise_failure(query: StreamingQuery) -> None:
+    if (failure := query.exception()) is not None:
+        raise failure

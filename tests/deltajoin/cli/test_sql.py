@@ -1,0 +1,154 @@
+"""`deltajoin sql` and `deltajoin run` as a user starts them: in a process of their own."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.helpers import REPOSITORY, use_this_python
+from upsert import Catalog
+
+pytestmark = pytest.mark.spark
+
+FLAGS = ("--conf", "spark.driver.bindAddress=127.0.0.1", "--conf", "spark.sql.shuffle.partitions=1")
+
+
+def environment() -> dict[str, str]:
+    found = {**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "120", "TERM": "dumb"}
+    use_this_python(found)
+    return found
+
+
+def started(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "deltajoin.cli", *arguments],
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(*arguments: str, given: str = "") -> tuple[int, str, str]:
+    process = started(*arguments)
+    out, errors = process.communicate(given, timeout=180)
+    return process.returncode, out, errors
+
+
+def test_definitions_need_no_spark_and_may_come_through_a_pipe(tmp_path: Path) -> None:
+    script = """
+        CREATE TABLE words (id BIGINT, word STRING COMMENT 'a; word', PRIMARY KEY (id) NOT ENFORCED);
+        -- a comment; with a semicolon
+        SHOW TABLES;
+    """
+    code, out, errors = run("sql", "-w", str(tmp_path), "--json", given=script)
+    assert (code, errors) == (0, "")
+    assert [list(json.loads(line).values())[-1] for line in out.splitlines()] == ["words"]
+    code, out, _ = run("describe", "words", "-w", str(tmp_path))
+    assert code == 0
+    assert "a; word" in out
+
+
+def test_rows_are_written_and_read_by_a_script_and_an_error_names_its_place(tmp_path: Path) -> None:
+    job = tmp_path / "job.sql"
+    job.write_text(
+        "CREATE TABLE words (id BIGINT, word STRING, PRIMARY KEY (id) NOT ENFORCED);\n"
+        "INSERT INTO words VALUES (1, 'tea'), (2, NULL), (3, 'NaN');\n"
+        "SELECT word, id FROM words ORDER BY id;\n"
+        "CREATE TABLE copy AS SELECT id AS n FROM words WHERE word IS NULL;\n"
+        "SELECT n FROM copy;\n"
+        "SELECT wrong FROM words;\n"
+    )
+    code, out, errors = run("sql", str(job), "-w", str(tmp_path / "w"), "--json", *FLAGS)
+    assert [json.loads(line) for line in out.splitlines()] == [
+        {"word": "tea", "id": 1},
+        {"word": None, "id": 2},
+        {"word": "NaN", "id": 3},
+        {"n": 2},
+    ]
+    assert code == 1
+    assert "line 6" in json.loads(errors.splitlines()[-1])["message"]
+
+
+def test_a_job_runs_until_it_is_stopped_and_goes_on(tmp_path: Path) -> None:
+    catalog = Catalog(tmp_path / "w")
+    catalog.sql("CREATE TABLE words (id BIGINT, word STRING, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.sql("CREATE TABLE counts (word STRING, n BIGINT, PRIMARY KEY (word) NOT ENFORCED)")
+    words = catalog.table("words")
+    words.write(pa.table({"id": [1, 2, 3], "word": ["a", "b", "a"]}))
+    job = tmp_path / "job.sql"
+    job.write_text(
+        "SET 'execution.runtime-mode' = 'streaming';\nSET 'pipeline.name' = 'counts';\n"
+        "INSERT INTO counts SELECT word, count(*) AS n FROM words GROUP BY word;\n"
+    )
+
+    def counts() -> dict[str, int]:
+        found = catalog.table("counts").snapshot().scan().to_pylist()
+        return {row["word"]: row["n"] for row in found}
+
+    def run_until(wanted: dict[str, int]) -> str:
+        process = started("run", str(job), "-w", str(tmp_path / "w"), "--json", *FLAGS)
+        deadline = time.monotonic() + 120
+        while counts() != wanted and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        out, errors = process.communicate(timeout=60)
+        assert (process.returncode, counts()) == (0, wanted), errors
+        return out
+
+    out = run_until({"a": 2, "b": 1})
+    assert json.loads(out.splitlines()[0])["state"] == "running"
+    words.write(pa.table({"id": [1, 4], "word": ["b", "b"]}))
+    run_until({"a": 1, "b": 3})
+
+
+def test_a_job_without_a_stream_is_refused(tmp_path: Path) -> None:
+    job = tmp_path / "job.sql"
+    job.write_text("SHOW TABLES")
+    code, _, errors = run("run", str(job), "-w", str(tmp_path))
+    assert code == 1
+    assert "must start a streaming query" in errors
+
+
+def test_the_prompt_carries_out_what_is_typed_and_survives_errors(tmp_path: Path) -> None:
+    screen, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "deltajoin.cli", "sql", "-w", str(tmp_path)],
+        env=environment() | {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config")},
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        close_fds=True,
+    )
+    os.close(terminal)
+    typed = ("SHOW TABLS;", "CREATE TABLE words (id INT);", "SHOW", "TABLES;", "exit")
+    seen = ""
+    for line in typed:
+        seen += until(screen, "> ")
+        os.write(screen, f"{line}\r".encode())
+    seen += until(screen, None)
+    os.close(screen)
+    assert process.wait(timeout=60) == 0
+    assert "error:" in seen
+    assert "CREATE TABLE words: created" in seen
+    assert (tmp_path / "words").is_dir()
+
+
+def until(screen: int, text: str | None) -> str:
+    """What the process prints until ``text``, or until it ends."""
+    seen = ""
+    while text is None or text not in seen:
+        try:
+            part = os.read(screen, 4096)
+        except OSError:
+            break
+        seen += part.decode(errors="replace")
+    return seen
