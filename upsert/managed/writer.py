@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import ClassVar
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from pyspark.sql.types import StructType
 from upsert.errors import ConfigurationError
 from upsert.managed.options import FORMAT, WriteOptions
 from upsert.managed.spark_schema import check_fits
+from upsert.schema import TableSchema
 from upsert.store.partitions import Overwrite, check_within, filled, specified
 from upsert.store.table import StagedFiles, Table
 from upsert.streaming_query import QUERY_ID
@@ -68,14 +70,21 @@ class _Writer:
         """Stage one task's rows; publishes nothing. An attempt that fails leaves nothing that counts."""
         context = TaskContext.get()
         query_id = context.getLocalProperty(QUERY_ID) if context else None
-        batches = [batch for batch in iterator if batch.num_rows]
-        if not batches:
+        first = next((batch for batch in iterator if batch.num_rows), None)
+        if first is None:
             return TaskResult(query_id, None)
         table = self._table()
-        rows = filled(table.schema, pa.Table.from_batches(batches), self._partition)
+        rows = self._rows(table.schema, chain([first], iterator))
         staged = table.stage(rows, order="none") if self._bucketed else table.stage_raw(rows)
         check_within(staged.partitions, self._partition, of=self._of)
         return TaskResult(query_id, staged)
+
+    def _rows(self, schema: TableSchema, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatchReader:
+        """The batches with the columns of the written partition, read one by one: there may be any number."""
+        whole = (filled(schema, pa.Table.from_batches([b]), self._partition) for b in batches)
+        first = next(whole)
+        every = (batch for rows in chain([first], whole) for batch in rows.to_batches())
+        return pa.RecordBatchReader.from_batches(first.schema, every)
 
     def _publish(
         self, results: Sequence[WriterCommitMessage | None], writer_id: str | None, transaction: int | None

@@ -33,7 +33,7 @@ Rows: TypeAlias = pa.Table | pa.RecordBatchReader
 Place: TypeAlias = tuple[Partition, int]
 """A partition and a bucket within it."""
 
-PIECE_BYTES: Final = 128 << 20
+PIECE_BYTES: Final = 64 << 20
 """What is sorted or folded in memory at a time; that takes about three times as much."""
 
 _SIGN_COLUMN: Final = "_sign"

@@ -123,7 +123,16 @@ def _write_all(
     partitions: set[Partition] = set()
     for (partition, bucket), run in runs:
         partitions.add(partition)
-        written = write_run(root, layout, run, partition=partition, bucket=bucket, level=0, base=base)
+        written = write_run(
+            root,
+            layout,
+            run,
+            partition=partition,
+            bucket=bucket,
+            level=0,
+            base=base,
+            target_bytes=2 * raw_changes.PIECE_BYTES,
+        )
         files += written
         if layout.is_counted:
             retracting.update(entry.file for entry in written if _lowers_a_count(root, layout, entry))

@@ -42,6 +42,7 @@ from upsert.store.layout import Layout
 from upsert.store.partition_info import PartitionInfo, partition_infos
 from upsert.store.partitions import Overwrite, filled, specified
 from upsert.store.pinned_table import PinnedTable
+from upsert.store.raw_changes import Rows
 from upsert.store.retained_snapshot import RetainedSnapshot
 from upsert.store.snapshot import Snapshot
 from upsert.store.snapshot_info import SnapshotInfo
@@ -178,7 +179,7 @@ class Table:
 
     def write(
         self,
-        rows: pa.Table,
+        rows: Rows,
         *,
         writer_id: str | None = None,
         transaction: int | None = None,
@@ -187,7 +188,8 @@ class Table:
         """Commit rows in their order: of each key the last row wins, a row of kind ``-U`` or ``-D`` deletes.
 
         Args:
-            rows: the table's columns in any order; with ``_row_kind`` changes, without it upserts.
+            rows: the table's columns in any order; with ``_row_kind`` changes, without it upserts. What does
+                not fit into memory is given as a ``pyarrow.RecordBatchReader``.
             writer_id: who commits; together with ``transaction`` it makes the commit idempotent.
             transaction: number of the writer's transaction, growing.
             tracked: whether the commit shows in change streams; None: as partitions and table say.
@@ -242,7 +244,7 @@ class Table:
 
     def _write(
         self,
-        rows: pa.Table,
+        rows: Rows,
         overwrite: Overwrite | None,
         writer_id: str | None,
         transaction: int | None,
@@ -303,7 +305,7 @@ class Table:
         maintenance.after_commit(self._committer, self.uuid, self.options, done)
         return self._snapshot_of(done.info)
 
-    def stage(self, rows: pa.Table, *, order: Order) -> StagedFiles:
+    def stage(self, rows: Rows, *, order: Order) -> StagedFiles:
         """Write the files of one task that has *all* rows of the buckets it writes to; publish nothing.
 
         Args:
@@ -318,7 +320,7 @@ class Table:
         base = self._base()
         return staging.stage_folded(self.path, self.layout, self.uuid, base, rows, order)
 
-    def stage_raw(self, rows: pa.Table) -> StagedFiles:
+    def stage_raw(self, rows: Rows) -> StagedFiles:
         """Write one task's rows as they are, of any partitioning; ``commit`` folds them as order="none" does.
 
         Raises:
