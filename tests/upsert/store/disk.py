@@ -54,6 +54,13 @@ def finish(children: Iterable[int]) -> list[int]:
     return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
 
 
+def is_over(child: int) -> bool:
+    """Whether a process has ended; it must have ended well."""
+    ended, status = os.waitpid(child, os.WNOHANG)
+    assert not status
+    return ended == child
+
+
 def run(action: Callable[[], None], failpoint: str | None = None) -> int:
     """Run ``action`` in a process of its own to its end; its exit code."""
     return finish([start(action, failpoint)])[0]
