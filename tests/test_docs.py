@@ -3,18 +3,20 @@
 import os
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.helpers import REPOSITORY, run_snippet
+from tests.helpers import REPOSITORY, run_snippet, use_this_python
 from upsert.kafka.testing import LocalKafka
 
 DOCS = REPOSITORY / "docs"
 
 
-def snippets(page: str) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
+def snippets(page: str, language: str = "python") -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
 
 
 PRELUDE = """
@@ -30,6 +32,29 @@ def test_snippets_of_the_kafka_page_run_in_order(kafka: LocalKafka, tmp_path: Pa
     seen = re.findall(r"\| *([+-][IUD])\| *100\| *Bob\| *(\w+)\|", output)
     assert seen == [("+I", "Berlin")]
     assert re.search(r"\| *100\| *Bob\|Berlin\|", output)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("page", ["partitions.md"])
+def test_snippets_of_a_page_print_what_it_says(page: str, tmp_path: Path) -> None:
+    """All its python blocks in a row; its text blocks are what they print."""
+    output = run_snippet("".join(snippets(page)), tmp_path)
+    assert output.split() == "".join(snippets(page, "text")).split()
+
+
+@pytest.mark.spark
+def test_commands_of_the_page_on_the_command_line_run_in_order(tmp_path: Path) -> None:
+    """With the command of this interpreter, whatever else is called so on the PATH."""
+    page = (DOCS / "cli.md").read_text()
+    commands = "".join(re.findall(r"```console\n(.*?)```", page, re.DOTALL)).replace("$ ", "")
+    command = f'{sys.executable} -m deltajoin.cli "$@"'
+    script = f"set -e\ndeltajoin() {{ {command}; }}\n{commands}"
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    use_this_python(environment)
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert (done.returncode, "every rule holds" in done.stdout) == (0, True), done.stdout + done.stderr
 
 
 def test_table_of_kafka_options_is_that_of_the_declarations() -> None:
