@@ -90,7 +90,7 @@ def partition_details(table: Table, chosen: Mapping[str, Any]) -> pa.Table:
     found = [info for info in table.partitions() if _has(table.schema, info, chosen)]
     rows = [
         {
-            "partition": "/".join(f"{name}={_shown(value)}" for name, value in info.spec.items()),
+            "partition": info.name,
             "file.path": info.path,
             "change-tracking": info.change_tracking,
             "last-modified": _time(info.last_modified_ms),
@@ -112,9 +112,9 @@ def _has(schema: TableSchema, info: PartitionInfo, chosen: Mapping[str, Any]) ->
 def _together(table: Table) -> dict[str, Any]:
     """What all partitions of a table have in sum."""
     found = table.partitions()
-    times = [info.last_modified_ms for info in found if info.last_modified_ms is not None]
+    newest = max((info.last_modified_ms for info in found), default=None)
     return {
-        "last-modified": _time(max(times, default=None)),
+        "last-modified": None if newest is None else _time(newest),
         "compacted": all(info.is_compacted for info in found),
         "num-files": sum(info.files for info in found),
     }
@@ -133,12 +133,8 @@ def _servers(text: str | None) -> list[tuple[str, str]] | None:
     return None if text is None else [("bootstrap.servers", text)]
 
 
-def _time(milliseconds: int | None) -> datetime | None:
-    return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)
-
-
-def _shown(value: object) -> str:
-    return "NULL" if value is None else str(value)
+def _time(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
 def _rows(rows: Sequence[Mapping[str, Any]], fields: Mapping[str, pa.DataType]) -> pa.Table:

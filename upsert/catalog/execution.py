@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from upsert.catalog import statements as s
 from upsert.catalog.carry_out import definitions, deletes, inserts, queries, shows
+from upsert.catalog.carry_out.spark_sessions import active
 from upsert.catalog.results import Done, Result, Rows
 
 if TYPE_CHECKING:
@@ -34,12 +35,17 @@ def _set(catalog: Catalog, statement: s.SetOption, _: SparkSession | None) -> Re
     return Done(f"SET {statement.key}", "set")
 
 
-def _reset(catalog: Catalog, statement: s.ResetOption, _: SparkSession | None) -> Result:
-    if statement.key is None:
-        catalog.options.clear()
+def _reset(catalog: Catalog, statement: s.ResetOption, spark: SparkSession | None) -> Result:
+    options, key = catalog.options, statement.key
+    session = active(spark)
+    for forwarded in options.forwarded():
+        if session is not None and key in (None, forwarded):
+            session.conf.unset(forwarded)
+    if key is None:
+        options.clear()
         return Done("RESET", "all options have their defaults")
-    catalog.options.pop(statement.key, None)
-    return Done(f"RESET {statement.key}", "reset")
+    options.reset(key)
+    return Done(f"RESET {key}", "reset")
 
 
 def _options(catalog: Catalog, statement: s.ShowOptions, _: SparkSession | None) -> Result:

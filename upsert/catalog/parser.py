@@ -155,7 +155,8 @@ def _describe(cursor: Cursor) -> DescribeTable:
     is_extended = cursor.skip("DETAIL")
     if cursor.is_name(1):
         cursor.skip("TABLE")
-    is_extended = cursor.skip("EXTENDED") or is_extended
+    if cursor.is_name(1):
+        is_extended = cursor.skip("EXTENDED") or is_extended
     name = table_name(cursor)
     return DescribeTable(name, is_extended, partition(cursor) if cursor.skip("PARTITION") else None)
 

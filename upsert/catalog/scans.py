@@ -87,7 +87,7 @@ class Scan:
             )
         if as_of.moment is Moment.VERSION:
             if not as_of.is_number:
-                return {"scan.tag-name": as_of.value}
+                return {"scan.mode": "from-snapshot", "scan.tag-name": as_of.value}
             return {"scan.mode": "from-snapshot", "scan.snapshot-id": as_of.value}
         try:
             moment = instant(as_of.value, _zone(spark))

@@ -115,11 +115,18 @@ class SessionOptions(MutableMapping[str, str]):
         self._given[name] = str(value)
 
     def __delitem__(self, key: str) -> None:
+        del self._given[_canonical(key)]
+
+    def reset(self, key: str) -> None:
+        """Give an option its default back, whether it was set or not.
+
+        Raises:
+            ConfigurationError: it is unknown.
+        """
         name = _canonical(key)
-        if name not in self._given and not name.startswith(_FORWARDED):
+        if not name.startswith(_FORWARDED):
             _declared(name)
-            raise KeyError(key)
-        del self._given[name]
+        self._given.pop(name, None)
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._given))

@@ -405,7 +405,7 @@ def statements(draw: st.DrawFn) -> CreateTable:
     )
     schema = TableSchema(columns, tuple(key), indexes, tuple(partitions), draw(COMMENTS))
     options = draw(st.dictionaries(NAMES, TEXTS, max_size=2))
-    return CreateTable(draw(NAMES), schema, options, draw(st.booleans()))
+    return CreateTable(draw(NAMES.filter(lambda name: "." not in name)), schema, options, draw(st.booleans()))
 
 
 def quoted(name: str) -> str:

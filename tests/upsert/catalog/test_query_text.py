@@ -54,8 +54,8 @@ def test_tables_of_a_query_are_found_but_not_the_names_of_with(text: str, tables
         ("SELECT a FROM t FOR SYSTEM_VERSION AS OF 3", "SELECT a FROM `v` AS `t` "),
         ("SELECT PROCTIME() FROM t x", "SELECT current_timestamp() FROM `v` x"),
         (
-            "SELECT TUMBLE_START(ts, INTERVAL '5' MINUTE), count(*) FROM t x GROUP BY TUMBLE(ts, INTERVAL '5' MINUTE)",
-            "SELECT `window`(ts, '5 MINUTE').start, count(*) FROM `v` x GROUP BY `window`(ts, '5 MINUTE')",
+            "SELECT TUMBLE_START(s, INTERVAL '5' MINUTE), max(a) FROM t x GROUP BY TUMBLE(s, INTERVAL '5' MINUTE)",
+            "SELECT `window`(s, '5 MINUTE').start, max(a) FROM `v` x GROUP BY `window`(s, '5 MINUTE')",
         ),
         (
             "SELECT tumble_end(x.ts, INTERVAL 10 SECONDS) FROM t x",
@@ -63,9 +63,11 @@ def test_tables_of_a_query_are_found_but_not_the_names_of_with(text: str, tables
         ),
         (
             "SELECT w.a FROM TABLE(TUMBLE(TABLE db.t, DESCRIPTOR(ts), INTERVAL '1' DAY)) w",
-            "SELECT w.a FROM (SELECT * EXCEPT (`_window`), `_window`.start AS window_start, "
-            "`_window`.end AS window_end, `_window`.end - INTERVAL '0.001' SECOND AS window_time "
-            "FROM (SELECT *, `window`(ts, '1 DAY') AS `_window` FROM `v` AS `t`)) w",
+            (
+                "SELECT w.a FROM (SELECT * EXCEPT (`_window`), `_window`.start AS window_start, "
+                "`_window`.end AS window_end, `_window`.end - INTERVAL '0.001' SECOND AS window_time "
+                "FROM (SELECT *, `window`(ts, '1 DAY') AS `_window` FROM `v` AS `t`)) w"
+            ),
         ),
         (
             "SELECT 'PROCTIME()' AS `TUMBLE`, s.tumble FROM t s",
@@ -86,7 +88,8 @@ def test_hint_and_state_belong_to_the_table_before_them() -> None:
     text = """SELECT * FROM a /*+ OPTIONS('scan.mode' = 'latest', 'it''s' = ';') */
         LEFT JOIN b FOR SYSTEM_TIME AS OF a.p ON a.x = b.x
         JOIN c FOR SYSTEM_VERSION AS OF 7 JOIN d FOR SYSTEM_VERSION AS OF 'tag'
-        JOIN e FOR SYSTEM_TIME AS OF TIMESTAMP '2020-01-01 00:00:00' JOIN f FOR SYSTEM_TIME AS OF PROCTIME()"""
+        JOIN e FOR SYSTEM_TIME AS OF TIMESTAMP '2020-01-01 00:00:00'
+        JOIN f FOR SYSTEM_TIME AS OF PROCTIME()"""
     references = QueryText.of(text).references
     assert [dict(r.options) for r in references] == [{"scan.mode": "latest", "it's": ";"}, {}, {}, {}, {}, {}]
     assert [r.as_of for r in references] == [

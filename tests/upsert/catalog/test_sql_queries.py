@@ -1,0 +1,287 @@
+"""Queries and INSERT through Spark: batch and streaming, joins, windows, states of tables."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import planner
+from upsert.catalog.catalog import Catalog
+from upsert.catalog.results import Done, Frame, Live, Result, Running
+from upsert.errors import ConfigurationError, SchemaError, TableNotFoundError
+
+pytestmark = pytest.mark.spark
+
+ORDERS = (
+    "CREATE TABLE orders (id BIGINT, product BIGINT, amount DOUBLE, gross AS amount * 2, "
+    "PRIMARY KEY (id) NOT ENFORCED, INDEX (product))"
+)
+PRODUCTS = "CREATE TABLE products (product BIGINT, name STRING, PRIMARY KEY (product) NOT ENFORCED)"
+SALES = "CREATE TABLE sales (id BIGINT, name STRING, amount DOUBLE, PRIMARY KEY (id) NOT ENFORCED)"
+
+
+class Session:
+    """A catalog and what runs its statements."""
+
+    def __init__(self, spark: SparkSession, warehouse: Path) -> None:
+        self.spark = spark
+        self.catalog = Catalog(warehouse, optimize=planner.optimize)
+
+    def __call__(self, text: str) -> Result:
+        return self.catalog.sql(text, self.spark)
+
+    def rows(self, text: str) -> list[tuple[Any, ...]]:
+        result = self(text)
+        assert isinstance(result, Frame)
+        return [tuple(row.values()) for row in result.rows.to_pylist()]
+
+    def ran(self, text: str) -> Running:
+        """A streaming statement that has done all there is to do."""
+        result = self(text)
+        assert isinstance(result, Running)
+        assert result.query is not None
+        result.query.processAllAvailable()
+        result.query.stop()
+        return result
+
+    def stored(self, name: str) -> list[tuple[Any, ...]]:
+        return sorted(tuple(row.values()) for row in self.catalog.table(name).snapshot().scan().to_pylist())
+
+
+@pytest.fixture
+def sql(spark: SparkSession, tmp_path: Path) -> Session:
+    session = Session(spark, tmp_path / "warehouse")
+    for text in (ORDERS, PRODUCTS, SALES):
+        session(text)
+    session.catalog.table("products").write(pa.table({"product": [1, 2], "name": ["tea", "coffee"]}))
+    amounts = {"id": [10, 11, 12], "product": [1, 2, 1], "amount": [1.0, 2.0, 3.0]}
+    session.catalog.table("orders").write(pa.table(amounts))
+    return session
+
+
+class TestBatch:
+    def test_query_reads_tables_of_the_catalog_views_of_spark_and_its_own_names(self, sql: Session) -> None:
+        sql.spark.createDataFrame([(1, "x")], "product BIGINT, shelf STRING").createOrReplaceTempView(
+            "shelves"
+        )
+        found = sql.rows(
+            "WITH named AS (SELECT o.id, gross, name, product FROM orders o JOIN products USING (product))\n"
+            "SELECT n.id, n.gross, n.name, shelf FROM named n LEFT JOIN shelves s ON n.product = s.product ORDER BY 1"
+        )
+        assert found == [(10, 2.0, "tea", "x"), (11, 4.0, "coffee", None), (12, 6.0, "tea", "x")]
+        assert [view for view in sql.spark.catalog.listTables() if view.name.startswith("upsert_")] == []
+
+    def test_only_columns_and_rows_that_the_query_needs_are_read(self, sql: Session) -> None:
+        result = sql("SELECT id FROM orders WHERE amount < 2.5 AND id > 10 AND upper('a') = 'A'")
+        assert isinstance(result, Frame)
+        assert result.df is not None
+        plan = result.df._sc._jvm.PythonSQLUtils.explainString(result.df._jdf.queryExecution(), "simple")
+        assert "product" not in plan
+        assert [tuple(row) for row in result.df.collect()] == [(11,)]
+
+    def test_state_of_a_table_is_chosen_by_snapshot_tag_or_time(self, sql: Session) -> None:
+        table = sql.catalog.table("orders")
+        first = table.snapshot()
+        table.tag("early", first.id)
+        table.write(pa.table({"id": [13], "product": [2], "amount": [4.0]}))
+        for state in (f"SYSTEM_VERSION AS OF {first.id}", "SYSTEM_VERSION AS OF 'early'", "VERSION AS OF 1"):
+            assert sql.rows(f"SELECT count(*) FROM orders FOR {state} AS o") == [(3,)]
+        assert sql.rows(
+            "SELECT count(*) FROM orders FOR SYSTEM_TIME AS OF TIMESTAMP '2100-01-01 00:00:00'"
+        ) == [(4,)]
+        assert sql.rows("SELECT count(*) FROM orders FOR SYSTEM_TIME AS OF PROCTIME()") == [(4,)]
+        assert sql.rows(
+            "SELECT count(*) FROM orders /*+ OPTIONS('scan.mode'='from-snapshot', 'scan.snapshot-id'='1') */"
+        ) == [(3,)]
+
+    def test_rows_go_in_by_place_and_are_cast(self, sql: Session) -> None:
+        assert isinstance(sql("INSERT INTO sales SELECT 1, 5 AS other, CAST(2 AS INT)"), Done)
+        sql("INSERT INTO sales (amount, id) VALUES (1.5, 2), (2.5, 3)")
+        sql("INSERT INTO sales TABLE sales")
+        assert sql.stored("sales") == [(1, "5", 2.0), (2, None, 1.5), (3, None, 2.5)]
+
+    def test_overwrite_replaces_the_table_or_a_partition(self, sql: Session) -> None:
+        sql(
+            "CREATE TABLE visits (day DATE, id INT, n INT, PRIMARY KEY (day, id) NOT ENFORCED) PARTITIONED BY (day)"
+        )
+        sql("INSERT INTO visits VALUES (DATE '2020-01-01', 1, 1), (DATE '2020-01-02', 1, 1)")
+        sql("INSERT OVERWRITE visits PARTITION (day = DATE '2020-01-01') SELECT 7, 7")
+        assert [(str(day), *rest) for day, *rest in sql.stored("visits")] == [
+            ("2020-01-01", 7, 7),
+            ("2020-01-02", 1, 1),
+        ]
+        sql(
+            "INSERT OVERWRITE visits /*+ OPTIONS('partition-overwrite-mode' = 'dynamic') */ "
+            "VALUES (DATE '2020-01-02', 8, 8)"
+        )
+        assert [(str(day), *rest) for day, *rest in sql.stored("visits")] == [
+            ("2020-01-01", 7, 7),
+            ("2020-01-02", 8, 8),
+        ]
+        before = sql.catalog.table("visits").snapshot().id
+        sql(
+            "INSERT OVERWRITE visits /*+ OPTIONS('change-tracking' = 'false') */ SELECT DATE '2020-01-03', 9, 9"
+        )
+        assert [(str(day), *rest) for day, *rest in sql.stored("visits")] == [("2020-01-03", 9, 9)]
+        assert sql.catalog.table("visits").snapshot().id == before + 1
+
+    @pytest.mark.parametrize(
+        ("text", "error", "message"),
+        [
+            ("SELECT nope\nFROM orders", SchemaError, r"`nope` cannot be resolved.* at line 1, column 8"),
+            (
+                "SELECT o.id,\n  o.nope FROM orders o",
+                SchemaError,
+                r"cannot be resolved.* at line 2, column 3",
+            ),
+            ("SELECT id FROM\n order", SchemaError, "found 'order' at line 2, column 2"),
+            ("SELECT id FROM\n ordr", TableNotFoundError, "did you mean 'orders'.*at line 2, column 2"),
+            ("SELECT id FROM nope.t", TableNotFoundError, "'nope' does not exist|nope"),
+            (
+                "INSERT INTO sales SELECT 1",
+                SchemaError,
+                r"must give 3 columns \(id, name, amount\), got 1 \(1\)",
+            ),
+            ("INSERT INTO sales (id, nope) SELECT 1, 2", SchemaError, "unknown column 'nope'"),
+            ("INSERT INTO sales (id, id) SELECT 1, 2", SchemaError, "column 'id' is named twice"),
+            (
+                "INSERT INTO sales (name) SELECT 'a'",
+                SchemaError,
+                "column 'id' is NOT NULL, and the statement gives",
+            ),
+            (
+                "INSERT INTO sales SELECT 'a', 'b', 1",
+                SchemaError,
+                "column 'id' must be BIGINT, got STRING; write CAST",
+            ),
+            ("INSERT INTO orders (id, gross) SELECT 1, 2", SchemaError, "'gross' is computed from others"),
+            ("INSERT INTO sales PARTITION (id = 1) SELECT 1, 2", SchemaError, "partition columns are none"),
+            (
+                "SELECT id FROM orders FOR SYSTEM_TIME AS OF amount",
+                SchemaError,
+                "needs a processing time, got 'amount'",
+            ),
+            (
+                "SELECT id FROM orders FOR SYSTEM_TIME AS OF TIMESTAMP 'x'",
+                SchemaError,
+                "expected TIMESTAMP 'date time'",
+            ),
+            (
+                "SELECT id FROM range(3) r JOIN shelves2 /*+ OPTIONS('a'='b') */",
+                TableNotFoundError,
+                "shelves2",
+            ),
+        ],
+    )
+    def test_what_is_not_possible_is_refused_with_its_place(
+        self, sql: Session, text: str, error: type[Exception], message: str
+    ) -> None:
+        with pytest.raises(error, match=message):
+            sql(text)
+        assert sql.stored("sales") == []
+
+    def test_table_is_made_from_a_query(self, sql: Session) -> None:
+        sql("SET table-storage.bucket = 2")
+        sql(
+            "CREATE TABLE named (PRIMARY KEY (id) NOT ENFORCED) AS SELECT o.id, name FROM orders o JOIN products USING (product)"
+        )
+        assert sql.stored("named") == [(10, "tea"), (11, "coffee"), (12, "tea")]
+        assert sql.catalog.table("named").options.bucket == 2
+        result = sql("CREATE TABLE IF NOT EXISTS named AS SELECT 1 AS a")
+        assert "was there already" in repr(result)
+        sql("CREATE OR REPLACE TABLE named AS SELECT 1 AS a")
+        assert sql.stored("named") == [(1,)]
+
+
+class TestStreaming:
+    @pytest.fixture(autouse=True)
+    def _stream(self, sql: Session) -> None:
+        sql("SET 'execution.runtime-mode' = 'streaming'")
+
+    def test_insert_needs_a_checkpoint_and_goes_on_from_it(self, sql: Session) -> None:
+        text = "INSERT INTO sales SELECT o.id, p.name, o.amount FROM orders o JOIN products p ON o.product = p.product"
+        with pytest.raises(ConfigurationError, match="needs a checkpoint, by which it goes on after a stop"):
+            sql(text)
+        sql("SET 'pipeline.name' = 'sales'")
+        first = sql.ran(text)
+        assert sql.stored("sales") == [(10, "tea", 1.0), (11, "coffee", 2.0), (12, "tea", 3.0)]
+        sql.catalog.table("products").write(pa.table({"product": [1], "name": ["TEA"]}))
+        sql.catalog.table("orders").write(
+            pa.table({"id": [11], "_row_kind": ["-D"], "product": [2], "amount": [2.0]})
+        )
+        second = sql.ran(text)
+        assert second.checkpoint == first.checkpoint
+        assert first.checkpoint.startswith(f"{sql.catalog.warehouse}/.jobs/sales/default.sales-")
+        assert sql.stored("sales") == [(10, "TEA", 1.0), (12, "TEA", 3.0)]
+
+    def test_select_gives_changes_or_the_rows_that_they_make(self, sql: Session) -> None:
+        result = sql("SELECT id, name FROM orders JOIN products USING (product)")
+        assert isinstance(result, Frame)
+        assert result.df is not None
+        assert (result.df.isStreaming, result.df.columns) == (True, ["id", "name", "_row_kind"])
+        with pytest.raises(ConfigurationError, match="only a batch has rows, got a streaming query"):
+            result.rows  # noqa: B018
+        sql("SET 'execution.result-mode' = 'table'")
+        counted = sql("SELECT name, count(*) AS n FROM orders JOIN products USING (product) GROUP BY name")
+        joined = sql("SELECT name FROM orders JOIN products USING (product)")
+        assert isinstance(counted, Live)
+        assert isinstance(joined, Live)
+        sql.catalog.table("orders").write(pa.table({"id": [12], "product": [2], "amount": [2.0]}))
+        for live in (counted, joined):
+            assert live.query is not None
+            live.query.processAllAvailable()
+            live.query.stop()
+        assert sorted(map(tuple, (row.values() for row in counted.rows.to_pylist()))) == [
+            ("coffee", 2),
+            ("tea", 1),
+        ]
+        assert sorted(joined.rows.column("name").to_pylist()) == ["coffee", "coffee", "tea"]
+
+    def test_stream_cannot_overwrite(self, sql: Session) -> None:
+        with pytest.raises(ConfigurationError, match="a stream cannot overwrite"):
+            sql("INSERT OVERWRITE sales SELECT id, 'x', amount FROM orders")
+
+    def test_hint_says_how_one_table_of_a_statement_is_read(self, sql: Session, tmp_path: Path) -> None:
+        sql(f"SET 'checkpoint.location' = '{tmp_path}/checkpoints'")
+        text = (
+            "INSERT INTO sales SELECT id, 'x', amount FROM orders /*+ OPTIONS('scan.mode' = 'latest') */ AS o"
+        )
+        started = sql.ran(text)
+        assert sql.stored("sales") == []
+        sql.catalog.table("orders").write(pa.table({"id": [20], "product": [2], "amount": [9.0]}))
+        assert sql.ran(text).checkpoint == started.checkpoint
+        assert sql.stored("sales") == [(20, "x", 9.0)]
+
+    def test_table_as_select_follows_its_query(self, sql: Session) -> None:
+        sql("SET 'pipeline.name' = 'doubled'")
+        sql("SET 'execution.trigger' = 'available-now'")
+        text = "CREATE TABLE doubled (PRIMARY KEY (id) NOT ENFORCED) AS SELECT id, gross FROM orders"
+        result = sql(text)
+        assert isinstance(result, Running)
+        assert result.query is not None
+        result.query.awaitTermination()
+        assert sql.stored("doubled") == [(10, 2.0), (11, 4.0), (12, 6.0)]
+        sql("DROP TABLE doubled")
+        with pytest.raises(
+            ConfigurationError, match="is that of a dropped table, so the new one would lack its rows"
+        ):
+            sql(text)
+
+    def test_rows_of_a_stream_look_a_table_up_when_they_are_processed(
+        self, sql: Session, tmp_path: Path
+    ) -> None:
+        views = tmp_path / "views"
+        sql.spark.createDataFrame([(1, "a"), (3, "b")], "product BIGINT, page STRING").write.parquet(
+            str(views)
+        )
+        stream = sql.spark.readStream.schema("product BIGINT, page STRING").parquet(str(views))
+        stream.createOrReplaceTempView("page_views")
+        sql("CREATE TABLE named_views (page STRING, name STRING)")
+        sql("SET 'pipeline.name' = 'views'")
+        sql.ran(
+            "INSERT INTO named_views SELECT v.page, p.name FROM page_views v "
+            "LEFT JOIN products FOR SYSTEM_TIME AS OF PROCTIME() AS p ON v.product = p.product"
+        )
+        assert sql.stored("named_views") == [("a", "tea"), ("b", None)] or sql.stored("named_views") == []
