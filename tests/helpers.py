@@ -73,8 +73,8 @@ def run_spark_script(
     return output
 
 
-def run_snippet(text: str, folder: Path) -> str:
-    """Standard output of a program from the docs, run in a folder of its own; it must succeed."""
+def run_snippet(text: str, folder: Path, given: str = "") -> str:
+    """Standard output of a program from the docs, run in a folder of its own on an input; it must succeed."""
     program = folder / "snippet.py"
     program.write_text(text)
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
@@ -83,6 +83,7 @@ def run_snippet(text: str, folder: Path) -> str:
         [sys.executable, str(program)],
         cwd=folder,
         env=environment,
+        input=given,
         capture_output=True,
         text=True,
         timeout=300,
