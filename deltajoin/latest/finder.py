@@ -13,7 +13,8 @@ from deltajoin.latest.keys import is_among, join_keys
 from deltajoin.latest.spec import LatestJoin
 from deltajoin.latest.step import Found
 from deltajoin.lookup.batch import Lookups, Pending
-from deltajoin.lookup.cache import CacheCounts, Cached, RowCache
+from deltajoin.lookup.cache import RowCache
+from deltajoin.lookup.cache_values import CacheCounts, Cached
 from deltajoin.lookup.counts import LookupCounts
 from deltajoin.lookup.protocol import Answer
 from upsert.rowkind import ROW_KIND_COLUMN

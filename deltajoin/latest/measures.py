@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Final, Self
 
-from deltajoin.lookup.cache import CacheCounts
+from deltajoin.lookup.cache_values import CacheCounts
 from deltajoin.lookup.counts import LookupCounts
 
 

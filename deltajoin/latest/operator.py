@@ -25,13 +25,13 @@ from deltajoin.latest.finder import SideFinder
 from deltajoin.latest.given_rows import GivenRows, ShardRows
 from deltajoin.latest.keys import join_keys
 from deltajoin.latest.measures import Measures
+from deltajoin.latest.shard_caches import caches_of_shard
 from deltajoin.latest.shard_state import COLUMNS, ShardState
 from deltajoin.latest.sides import quoted
 from deltajoin.latest.spec import SIDES, LatestJoin
 from deltajoin.latest.step import Changes, StepResult, Waiting, all_wait, step
 from deltajoin.lookup.batch import Lookups, open_lookups
-from deltajoin.lookup.cache import RowCache
-from deltajoin.lookup.epoch import EpochCaches, caches_of
+from deltajoin.lookup.epoch import EpochCaches
 from deltajoin.lookup_metrics import OBSERVED
 from upsert.blobs import by_number, from_blob, gathered, to_blobs
 from upsert.changelog.bucket_ids import bucket_ids
@@ -161,7 +161,7 @@ class JoinShard:
         blobs = (blob for frame in frames for blob in frame[_BLOB])
         changes = before.waiting(self.join), self._parts(blobs)
         result = None if given is None else self._settled(given, *changes)
-        caches = self._caches(int(key[0]))
+        caches = caches_of_shard(self.join, _run(), int(key[0]))
         # caches learn nothing in a step that has been settled before, so they miss its changes
         caches.begin(before.epoch or None if result is None else None)
         finders = self._finder(0, caches), self._finder(1, caches)
@@ -218,25 +218,6 @@ class JoinShard:
                 f"lookup join: {len(result.failures)} join key(s) could not be looked up; the first: "
                 f"{result.failures[0]}; the batch is run again, or set on_error='queue' to let such rows wait"
             ) from result.failures[0]
-
-    def _caches(self, shard: int) -> EpochCaches:
-        settings = self.join.settings
-        sizes = settings.left_cache_size, settings.right_cache_size
-
-        def make() -> EpochCaches:
-            left, right = (
-                RowCache(
-                    side.columns,
-                    self.join.keys(number),
-                    side.upsert_key,
-                    max_keys=sizes[number],
-                    max_bytes=settings.cache_max_bytes,
-                )
-                for number, side in enumerate(self.join.sides)
-            )
-            return EpochCaches(left, right)
-
-        return caches_of((_run(), shard), make)
 
     def _finder(self, side: int, caches: EpochCaches) -> SideFinder:
         cache = (caches.left, caches.right)[side] if self.join.settings.cache_enabled else None

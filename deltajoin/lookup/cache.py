@@ -12,16 +12,16 @@ its stream, an entry may go back to a value of a moment ago, until the stream ha
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from cachetools import LRUCache
 
+from deltajoin.lookup.cache_values import CacheCounts, Cached, Deed
 from deltajoin.lookup.key_values import key_values
-from deltajoin.lookup.protocol import Answer, Positions
+from deltajoin.lookup.lru import Entry, Lru
+from deltajoin.lookup.protocol import Answer
 from deltajoin.lookup.row_store import RowStore, bytes_of_rows
 from upsert.errors import ConfigurationError, SchemaError
 
@@ -31,68 +31,6 @@ MAX_BYTES: Final = 64 << 20
 
 _ENTRY_BYTES: Final = 400  # the key, the entry, its dictionary, their places in the LRU: measured
 _ROW_BYTES: Final = 150  # a number and an upsert key
-
-
-@dataclass(frozen=True)
-class CacheCounts:
-    """What a cache did since it was asked last, and what it holds.
-
-    Attributes:
-        hits: keys that were found, those without rows among them.
-        misses: keys that were not.
-        evictions: entries that gave way to others, or were too large.
-        drops: how often all entries were dropped, because the epoch was another one.
-        keys: entries now.
-        bytes: memory that they take now, about.
-    """
-
-    hits: int = 0
-    misses: int = 0
-    evictions: int = 0
-    drops: int = 0
-    keys: int = 0
-    bytes: int = 0
-
-
-@dataclass(frozen=True, eq=False)
-class Cached:
-    """What a cache knows about a batch of keys.
-
-    Attributes:
-        positions: for each row the position of its key, ascending.
-        rows: the rows.
-        missing: positions of the keys that it knows nothing about, ascending.
-    """
-
-    positions: Positions
-    rows: pa.Table
-    missing: Positions
-
-
-class _Entry:
-    """Numbers of a key's rows, by upsert key; and the bytes that key and rows take."""
-
-    __slots__ = ("bytes", "key_bytes", "rows")
-
-    def __init__(self, key_bytes: int) -> None:
-        self.rows: dict[Hashable, int] = {}
-        self.key_bytes = key_bytes
-        self.bytes = 0
-
-
-class _Lru(LRUCache[Hashable, "_Entry | None"]):
-    """An LRU that counts what it evicts, and has None for what it has not."""
-
-    def __init__(self, max_bytes: int) -> None:
-        super().__init__(max_bytes, getsizeof=lambda entry: entry.bytes if entry else 0)
-        self.evictions = 0
-
-    def __missing__(self, key: Hashable) -> None:
-        return None
-
-    def popitem(self) -> tuple[Hashable, _Entry | None]:
-        self.evictions += 1
-        return super().popitem()
 
 
 class RowCache:
@@ -105,6 +43,7 @@ class RowCache:
         max_keys: entries at most.
         max_bytes: memory at most; half of it is for rows in use, so that rows no longer used can be cleared
             away seldom and all at once.
+        is_recorded: whether what is done to the cache is kept, for ``take_deeds``.
 
     Raises:
         ConfigurationError: a bound is below 1, or a column is missing.
@@ -128,6 +67,7 @@ class RowCache:
         *,
         max_keys: int = MAX_KEYS,
         max_bytes: int = MAX_BYTES,
+        is_recorded: bool = False,
     ) -> None:
         for name, value in (("max_keys", max_keys), ("max_bytes", max_bytes)):
             if value < 1:
@@ -144,12 +84,15 @@ class RowCache:
         self._upsert_key = list(upsert_key)
         self._max_keys = max_keys
         self._max_bytes = max_bytes
+        self._is_recorded = is_recorded
+        self._deeds: list[Deed] = []
         self._hits = self._misses = self._evictions = self._drops = 0
         self._clear()
 
     def _clear(self) -> None:
-        self._lru = _Lru(self._max_bytes // 2)
+        self._lru = Lru(self._max_bytes // 2)
         self._store = RowStore(self._schema)
+        self._key_store: RowStore | None = None
 
     def get(self, keys: pa.Table) -> Cached:
         """What is known about some keys, which become those used last.
@@ -180,22 +123,31 @@ class RowCache:
         Raises:
             SchemaError: rows of one key have equal upsert keys.
         """
+        if self._is_recorded:
+            self._deeds.append(Deed.of(keys, answer))
         order = np.argsort(answer.positions, kind="stable")
         rows = answer.rows.take(pa.array(order))
         ends = np.cumsum(np.bincount(answer.positions, minlength=keys.num_rows)).tolist()
         first = self._store.add(rows)
+        first_key = self._keys_seen(keys).add(keys)
         tellers = self._tellers(rows)
         start = 0
         each = zip(key_values(keys), bytes_of_rows(keys).tolist(), ends, strict=True)
         for at, (key, key_bytes, end) in enumerate(each):
             if at not in answer.failures:
-                entry = _Entry(key_bytes)
+                entry = Entry(first_key + at, key_bytes)
                 entry.rows = dict(zip(tellers[start:end], range(first + start, first + end), strict=True))
                 if len(entry.rows) < end - start:
                     self._refuse(keys.slice(at, 1))
                 self._set(key, entry)
             start = end
         self._tidy()
+
+    def _keys_seen(self, keys: pa.Table) -> RowStore:
+        """The keys of the entries, and of those that there were, as columns."""
+        if self._key_store is None:
+            self._key_store = RowStore(keys.schema)
+        return self._key_store
 
     def _tellers(self, rows: pa.Table) -> list[Hashable]:
         """The upsert key of each row."""
@@ -213,7 +165,7 @@ class RowCache:
             f"rows of {key.to_pylist()[0]!r} have equal ones; name more columns in upsert_key"
         )
 
-    def _set(self, key: Hashable, entry: _Entry) -> None:
+    def _set(self, key: Hashable, entry: Entry) -> None:
         sizes = sum(map(self._store.size, entry.rows.values()))
         entry.bytes = _ENTRY_BYTES + entry.key_bytes + _ROW_BYTES * len(entry.rows) + sizes
         if entry.bytes > self._lru.maxsize:
@@ -234,6 +186,9 @@ class RowCache:
         Raises:
             SchemaError: an upsert key has a NULL.
         """
+        if self._is_recorded:
+            none = np.zeros(rows.num_rows, np.bool_)
+            self._deeds.append(Deed(None, rows, none if deleted is None else np.asarray(deleted, np.bool_)))
         values = key_values(rows.select(self._keys))
         known = [at for at, value in enumerate(values) if value in self._lru]
         if not known:
@@ -241,7 +196,7 @@ class RowCache:
         rows = rows.take(pa.array(known, pa.int64()))
         tellers = self._tellers(rows)
         first = self._store.add(rows.select(self._schema.names).cast(self._schema))
-        changed: dict[Hashable, _Entry] = {}
+        changed: dict[Hashable, Entry] = {}
         for nth, at in enumerate(known):
             entry = changed.get(values[at]) or self._lru[values[at]]
             assert entry is not None
@@ -255,11 +210,48 @@ class RowCache:
                 self._set(key, entry)
         self._tidy()
 
+    def take_deeds(self) -> list[Deed]:
+        """What the cache was told since this was asked last."""
+        deeds, self._deeds = self._deeds, []
+        return deeds
+
+    def repeat(self, deeds: Sequence[Deed]) -> None:
+        """Do what another cache has done; ``take_deeds`` does not tell of it.
+
+        Raises:
+            SchemaError: as ``put`` and ``update``.
+        """
+        for deed in deeds:
+            if deed.keys is None:
+                self.update(deed.rows, deed.marks.tolist())
+            else:
+                self.put(deed.keys, Answer(deed.marks.astype(np.int64), deed.rows))
+        self.take_deeds()
+
+    def content(self) -> list[Deed]:
+        """All entries as one deed, which an empty cache can repeat; none if there are none."""
+        entries = self._lru.entries()
+        if not entries or self._key_store is None:
+            return []
+        counts = [len(entry.rows) for entry in entries]
+        numbers = list(chain.from_iterable(entry.rows.values() for entry in entries))
+        keys = self._key_store.take([entry.key for entry in entries])
+        return [Deed(keys, self._store.take(numbers), np.repeat(np.arange(len(entries)), counts))]
+
     def drop(self) -> None:
         """Drop all entries."""
         self._drops += 1
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin without entries, to repeat what others have done: nothing is lost, so it is no drop."""
         self._evictions += self._lru.evictions
         self._clear()
+
+    @property
+    def entries(self) -> int:
+        """How many keys it knows."""
+        return len(self._lru)
 
     def counts(self) -> CacheCounts:
         """What happened since the last call, and what there is now."""
@@ -276,9 +268,15 @@ class RowCache:
 
     def _tidy(self) -> None:
         """Clear rows away that no entry has, when there are too many of them."""
-        if self._store.bytes <= self._max_bytes:
+        keys = self._key_store
+        is_full = keys is not None and keys.bytes > self._max_bytes
+        if self._store.bytes <= self._max_bytes and not is_full:
             return
-        entries = [entry for entry in self._lru.values() if entry]
+        entries = self._lru.entries()
+        if keys is not None:
+            keys.keep([entry.key for entry in entries])
+            for number, entry in enumerate(entries):
+                entry.key = number
         self._store.keep(list(chain.from_iterable(entry.rows.values() for entry in entries)))
         start = 0
         for entry in entries:

@@ -192,3 +192,16 @@ def test_metrics_tell_hits_misses_and_requests(spark: SparkSession, tmp_path: Pa
     assert (total.right.keys, total.right.rows, total.right.requests) == (4, 4, 4)
     assert (total.right.hits, total.right.misses, total.left.requests) == (0, 0, 0)
     assert total.right.slowest_us <= total.right.lookup_us
+
+
+def test_a_cache_goes_along_with_its_shard_from_one_worker_to_the_next(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark hands a shard to whichever Python worker is idle; only the first one looks anything up."""
+    pipeline = Pipeline(spark, tmp_path)
+    pipeline.write("users", newest=["7 ann"])
+    for amount in range(5):
+        pipeline.write("orders", f"+U 1 7 {amount}", f"+U 2 8 {amount}")
+    query = pipeline.run(pipeline.join(shards=1))
+    total = deltajoin.metrics(query).total
+    assert (total.right.keys, total.right.misses, total.right.hits, total.right.drops) == (2, 2, 8, 1)
