@@ -18,6 +18,7 @@ from upsert.managed.micro_batch import WriteBatch, by_bucket, write_in_update_mo
 from upsert.managed.options import FORMAT, READ_OPTIONS
 from upsert.managed.spark_schema import check_fits, spark_schema
 from upsert.spark_formats import register
+from upsert.store.merge_rules import DEDUPLICATE
 from upsert.store.table import Table
 from upsert.update_mode import UpsertKey
 
@@ -120,10 +121,26 @@ def write_changes(df: DataFrame, path: str) -> DataStreamWriter:
     if (key := UpsertKey.of_schema(df.schema.jsonValue())) is not None:
         key.check_is_key(table.schema.primary_key, of=f"table {table.name!r}")
         if not key.is_append:
-            return write_in_update_mode(df, WriteBatch(table.path, table.options.bucket, expression))
+            _check_replaces(table)
+            began = table.definition.version
+            return write_in_update_mode(df, WriteBatch(table.path, table.options.bucket, expression, began))
     grouped = by_bucket(df, table.options.bucket, expression)
     writer = grouped.writeStream.format(FORMAT).option("path", table.path)
+    writer = writer.option("definition", str(table.definition.version))
     return writer if expression is None else writer.option("bucketed", "true")
+
+
+def _check_replaces(table: Table) -> None:
+    """Refuse a table in which a row does not replace the one of its key: an aggregate's rows are whole ones.
+
+    Raises:
+        ConfigurationError: it has another merge engine.
+    """
+    if (engine := table.options.merge.engine) != DEDUPLICATE:
+        raise ConfigurationError(
+            f"table {table.name!r}: an aggregate in update mode must go into a table with 'merge-engine' = "
+            f"{DEDUPLICATE!r}, for it gives each group's whole result again, got {engine!r}; create one"
+        )
 
 
 def bucket_expression(table: Table) -> str | None:

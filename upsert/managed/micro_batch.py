@@ -23,11 +23,13 @@ class WriteBatch:
         path: folder of the table.
         buckets: how many tasks write, each the rows of one bucket.
         bucket: Spark SQL for the bucket of a row; None where Spark cannot compute it.
+        definition: version of the table's definition that the rows' columns are of; None for the present.
     """
 
     path: str
     buckets: int
     bucket: str | None
+    definition: int | None = None
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         """Write the rows of a micro-batch, unless an earlier call has.
@@ -40,6 +42,8 @@ class WriteBatch:
         writer = (
             grouped.write.format(FORMAT).option("path", self.path).option("micro-batch", f"{query}:{batch}")
         )
+        if self.definition is not None:
+            writer = writer.option("definition", str(self.definition))
         if self.bucket is not None:
             writer = writer.option("bucketed", "true")
         writer.mode("append").save()

@@ -112,6 +112,13 @@ WRITE_OPTIONS: Final = (
         "query and number of the micro-batch that a batch write is; set by catalog.write_changes",
         None,
     ),
+    Option(
+        "definition",
+        options.integer(0),
+        "version of the table's definition that the query's columns are of; set by catalog.write_changes, so "
+        "that a running query goes on when columns are added",
+        None,
+    ),
 )
 """Options of ``df.write`` and ``df.writeStream``."""
 
@@ -178,6 +185,7 @@ class WriteOptions:
     path: str
     bucketed: bool = False
     micro_batch: tuple[str, int] | None = None
+    definition: int | None = None
     partition: Mapping[str, object] | None = None
     overwrite_mode: str | None = None
     change_tracking: bool | None = None
@@ -195,6 +203,7 @@ class WriteOptions:
             path=table_folder(values["path"]),
             bucketed=values["bucketed"],
             micro_batch=values["micro-batch"],
+            definition=values["definition"],
             partition=values["partition"],
             overwrite_mode=values["partition-overwrite-mode"],
             change_tracking=values["change-tracking"],

@@ -23,6 +23,7 @@ from upsert.managed.options import FORMAT, ReadOptions
 from upsert.managed.spark_schema import arrow_schema, read_columns
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.store.filters import parse_where
+from upsert.store.pinned_columns import PinnedColumns
 from upsert.store.raw_changes import Place
 from upsert.store.table import Table
 from upsert.store.version import Version, step_between
@@ -71,7 +72,8 @@ class SnapshotReader(DataSourceReader):
             )
         table = Table.open(options.path)
         self._options = options
-        self._columns = read_columns(asked, table.schema, of=table.name)
+        names = read_columns(asked, table.schema, of=table.name)
+        self._columns = PinnedColumns.named(table.schema, names, f"table {table.name!r}")
         self._asked = asked
         self._where = options.where_of(table.schema)
 
@@ -89,8 +91,13 @@ class SnapshotReader(DataSourceReader):
 
     def read(self, partition: SnapshotPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The buckets' rows, every one of kind ``+I``."""
-        snapshot = Table.open(self._options.path).snapshot(partition.snapshot_id)
-        rows = snapshot.scan(self._columns, self._where, places=partition.places)
+        table = Table.open(self._options.path)
+
+        def scan(names: tuple[str, ...]) -> pa.Table:
+            snapshot = table.snapshot(partition.snapshot_id)
+            return snapshot.scan(names, self._where, places=partition.places)
+
+        rows = self._columns.read(table, scan)
         kinds = pa.repeat(pa.scalar(RowKind.INSERT.value), rows.num_rows)
         return _batches(rows.append_column(ROW_KIND_COLUMN, kinds), self._asked)
 
@@ -125,7 +132,8 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         table = Table.open(options.path)
         self._options = options
-        self._columns = read_columns(asked, table.schema, of=table.name)
+        names = read_columns(asked, table.schema, of=table.name)
+        self._columns = PinnedColumns.named(table.schema, names, f"table {table.name!r}")
         self._asked = asked
         self._where = options.where_of(table.schema)
         self._until: int | None = None
@@ -226,15 +234,18 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: ChangesPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The bucket's net changes, one per key, ``-U`` just before ``+U``."""
         table = Table.open(self._options.path)
-        changes = table.changes_between(
-            partition.start,
-            partition.end,
-            columns=self._columns,
-            buckets=[partition.bucket],
-            where=self._where,
-            skip_untracked=self._options.skips_untracked,
-        )
-        return _batches(changes, self._asked)
+
+        def changes(names: tuple[str, ...]) -> pa.Table:
+            return table.changes_between(
+                partition.start,
+                partition.end,
+                columns=names,
+                buckets=[partition.bucket],
+                where=self._where,
+                skip_untracked=self._options.skips_untracked,
+            )
+
+        return _batches(self._columns.read(table, changes), self._asked)
 
 
 def version_of(offset: Mapping[str, Any], table: Table) -> Version | None:

@@ -49,11 +49,14 @@ class _Writer:
             ConfigurationError: how to overwrite is said of a write that does not.
         """
         table = Table.open(options.path)
+        began = options.definition
+        definition = table.definition if began is None else table.published.definition_at(began)
         self._of = f"table {table.name!r}"
-        self._partition = specified(table.schema, options.partition or {}, of=self._of)
-        check_fits(given, table.schema, of=self._of, known=dict(self._partition))
+        self._partition = specified(definition.schema, options.partition or {}, of=self._of)
+        check_fits(given, definition.schema, of=self._of, known=dict(self._partition))
         self._path = table.path
         self._uuid = table.uuid
+        self._definition = definition.version
         self._bucketed = options.bucketed
         self._overwrite = (
             Overwrite(self._partition, options.overwrite_mode == "dynamic") if overwrite else None
@@ -74,8 +77,14 @@ class _Writer:
         if first is None:
             return TaskResult(query_id, None)
         table = self._table()
-        rows = self._rows(table.schema, chain([first], iterator))
-        staged = table.stage(rows, order="none") if self._bucketed else table.stage_raw(rows)
+        # the query goes on with the columns that it began with, whatever has become of the table's
+        began = self._definition
+        schema = table.published.definition_at(began).schema
+        rows = self._rows(schema, chain([first], iterator))
+        if self._bucketed:
+            staged = table.stage(rows, order="none", definition=began)
+        else:
+            staged = table.stage_raw(rows, definition=began)
         check_within(staged.partitions, self._partition, of=self._of)
         return TaskResult(query_id, staged)
 

@@ -305,29 +305,38 @@ class Table:
         maintenance.after_commit(self._committer, self.uuid, self.options, done)
         return self._snapshot_of(done.info)
 
-    def stage(self, rows: Rows, *, order: Order) -> StagedFiles:
+    def stage(self, rows: Rows, *, order: Order, definition: int | None = None) -> StagedFiles:
         """Write the files of one task that has *all* rows of the buckets it writes to; publish nothing.
 
         Args:
             rows: as for ``write``.
             order: "rows": of each key the last row wins. "none": equal rows of opposite sign cancel, what is
-                left must be one value per key.
+                left must be one value per key. Of a table with a sequence or a merge engine the rows are
+                kept as they are until they are committed.
+            definition: version of the table's definition whose columns the rows have; None for the present.
 
         Raises:
             SchemaError: the rows do not fit.
             ChangelogError: two different values of one key are left.
         """
         base = self._base()
-        return staging.stage_folded(self.path, self.layout, self.uuid, base, rows, order)
+        return staging.stage_folded(self.path, self._layout_of(definition), self.uuid, base, rows, order)
 
-    def stage_raw(self, rows: Rows) -> StagedFiles:
+    def stage_raw(self, rows: Rows, *, definition: int | None = None) -> StagedFiles:
         """Write one task's rows as they are, of any partitioning; ``commit`` folds them as order="none" does.
+
+        Args:
+            rows: as for ``write``.
+            definition: as for ``stage``.
 
         Raises:
             SchemaError: the rows do not fit.
         """
         base = self._base()
-        return staging.stage_raw(self.path, self.layout, self.uuid, base, rows)
+        return staging.stage_raw(self.path, self._layout_of(definition), self.uuid, base, rows)
+
+    def _layout_of(self, definition: int | None) -> Layout:
+        return self.layout if definition is None else self.published.definition_at(definition).layout
 
     def _base(self) -> int:
         return self.published.latest().id

@@ -10,6 +10,7 @@ import pytest
 from tests.upsert.store.disk import KILLED, assert_nothing_is_left_over, run
 from upsert.schema import TableSchema
 from upsert.store import Table, manifest
+from upsert.store.alterations import SetComment
 from upsert.store.failpoints import POINTS
 from upsert.store.version import Version
 
@@ -69,7 +70,11 @@ def live_through_everything(path: str, batches: int, acknowledge: int) -> None:
 
 
 def keep_and_give_up(table: Table, name: str) -> None:
-    """Whatever decides how long snapshots live: a tag and a hold of the newest state, the others given up."""
+    """Whatever decides how long snapshots live: a tag and a hold of the newest state, the others given up.
+
+    Before that another definition.
+    """
+    table.alter(SetComment("batch", name))
     table.tag(name)
     table.hold("reader", Version.complete(table.snapshot().info.data_version))
     table.expire(keep=1)
@@ -84,7 +89,8 @@ def last_acknowledged(pipe: int) -> int:
 
 
 def check_crash(folder: Path, failpoint: str, batches: int) -> None:
-    table = Table.create(folder / "table", SCHEMA, OPTIONS)
+    resolved = {"sequence.field": "batch"} if failpoint.startswith("resolve") else {}
+    table = Table.create(folder / "table", SCHEMA, OPTIONS | resolved)
     reading, writing = os.pipe()
     assert run(lambda: live_through_everything(table.path, batches, writing), failpoint) == KILLED
     os.close(writing)
