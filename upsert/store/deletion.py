@@ -7,7 +7,8 @@ another commit comes first, only the buckets that it has touched are looked at a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,12 +19,13 @@ from upsert.schema import TableSchema
 from upsert.store import append, staging
 from upsert.store.append import Committed
 from upsert.store.commit import Change, Committer
-from upsert.store.data_file import FileEntry
+from upsert.store.data_file import DataFile, FileEntry
 from upsert.store.failpoints import reach
 from upsert.store.filters import Filter
 from upsert.store.history import History
 from upsert.store.layout import COUNT_COLUMN, Layout
-from upsert.store.merge import SortedRows
+from upsert.store.manifest import Manifest
+from upsert.store.merge import SortedRows, merge_runs
 from upsert.store.partitions import EVERY_ROW, is_within, specified
 from upsert.store.paths import Partition
 from upsert.store.raw_changes import Place
@@ -31,6 +33,10 @@ from upsert.store.run_files import write_run
 from upsert.store.snapshot import Snapshot
 from upsert.store.snapshot_info import SnapshotInfo
 from upsert.store.staging import StagedFiles
+
+_IS_NEW: Final = "_is_new"
+_MAX_AMENDED_ROWS: Final = 1_000_000
+"""Beyond so many rows a bucket is read again, a part at a time: the memory of a deletion is bounded."""
 
 SnapshotOf = Callable[[SnapshotInfo], Snapshot]
 """How a table reads one of its snapshots."""
@@ -111,38 +117,99 @@ class _Deletion:
         snapshot = self._snapshot_of(latest)
         left = snapshot.places(self._where)
         whole = {place for place, where in left.items() if where == EVERY_ROW}
-        touched = self._touched_until(latest)
-        self._forget(
-            [p for p in self._files if p not in left or p in whole or touched is None or p in touched]
-        )
+        added = self._added_until(latest)
+        for place in list(self._files):
+            if place not in left or place in whole or added is None or added.get(place, ()) is None:
+                self._put(place, None)
+            elif place in added:
+                self._put(place, self._amended(snapshot, place, left[place], added[place] or ()))
         for place in left.keys() - whole - self._files.keys():
-            self._files[place] = self._write(snapshot, place, left[place])
+            self._put(place, self._write(snapshot, place, self._found(snapshot, place, left[place])))
         self._seen = latest
         return self.files, tuple(e for place in whole for run in snapshot.files.groups[place] for e in run)
 
-    def _touched_until(self, latest: SnapshotInfo) -> set[Place] | None:
-        """Buckets whose rows have changed since the last look at them; None if that is not known."""
+    def _added_until(self, latest: SnapshotInfo) -> Mapping[Place, list[FileEntry] | None] | None:
+        """Files added to buckets since the last look at them, oldest first.
+
+        None for a bucket from which rows went with their files, or that has changed too much; None for all if
+        the commits in between are not known.
+        """
         history, seen = self._history, self._seen
         if seen is None or seen.id < latest.oldest:
             return None
-        infos = [history.info(number, latest) for number in range(seen.id + 1, latest.id + 1)]
-        deltas = [history.delta(info) for info in infos if info.changes_rows]
-        return {(e.partition, e.bucket) for delta in deltas for e in (*delta.added, *delta.removed)}
+        found: dict[Place, list[FileEntry] | None] = {}
+        for number in range(seen.id + 1, latest.id + 1):
+            info = history.info(number, latest)
+            delta = history.delta(info) if info.changes_rows else Manifest((), ())
+            found |= dict.fromkeys((entry.partition, entry.bucket) for entry in delta.removed)
+            for entry in delta.added:
+                if (files := found.setdefault((entry.partition, entry.bucket), [])) is not None:
+                    files.append(entry)
+        return found
 
-    def _forget(self, places: Iterable[Place]) -> None:
-        """Delete files that are no longer right; no attempt to publish them has succeeded."""
-        for place in places:
-            staging.remove(self._history.root, StagedFiles("", self._files.pop(place)))
+    def _put(self, place: Place, files: tuple[FileEntry, ...] | None) -> None:
+        """Other files for a bucket, or none; the old ones go: no attempt to publish them has succeeded."""
+        staging.remove(self._history.root, StagedFiles("", self._files.pop(place, ())))
+        if files is not None:
+            self._files[place] = files
 
-    def _write(self, snapshot: Snapshot, place: Place, where: Filter) -> tuple[FileEntry, ...]:
+    def _found(self, snapshot: Snapshot, place: Place, where: Filter) -> Iterable[SortedRows]:
+        found = snapshot.stored_rows(place, where, snapshot.layout.stored.names)
+        return (_deletions(snapshot.layout, rows) for rows in found if rows.num_rows)
+
+    def _amended(
+        self, snapshot: Snapshot, place: Place, where: Filter, added: Sequence[FileEntry]
+    ) -> tuple[FileEntry, ...]:
+        """The deletions of a bucket when files were added to it: the keys in these are judged anew.
+
+        Without a look at the rest of the bucket, so that a deletion gets through beside a writer that commits
+        more often than it takes to read the bucket.
+        """
+        if sum(entry.rows for entry in (*self._files[place], *added)) > _MAX_AMENDED_ROWS:
+            return self._write(snapshot, place, self._found(snapshot, place, where))
         layout = snapshot.layout
-        found = snapshot.stored_rows(place, where, layout.stored.names)
-        gone = (_deletions(layout, rows) for rows in found if rows.num_rows)
+        deleted = [self._opened(layout, entry) for entry in self._files[place]]
+        news = [self._opened(layout, entry) for entry in added]
+        amend = _amended_counts if layout.is_counted else _amended_keys
+        rows = amend(layout, where, deleted, news)
+        return self._write(snapshot, place, [rows] if rows.rows.num_rows else [])
+
+    def _opened(self, layout: Layout, entry: FileEntry) -> SortedRows:
+        file = DataFile.open(self._history.root, layout, entry)
+        return SortedRows(file.table, file.kinds)
+
+    def _write(self, snapshot: Snapshot, place: Place, gone: Iterable[SortedRows]) -> tuple[FileEntry, ...]:
         partition, bucket = place
-        written = write_run(
-            self._history.root, layout, gone, partition=partition, bucket=bucket, level=0, base=snapshot.id
-        )
-        return tuple(written)
+        layout, base = snapshot.layout, snapshot.id
+        root = self._history.root
+        return tuple(write_run(root, layout, gone, partition=partition, bucket=bucket, level=0, base=base))
+
+
+def _amended_counts(
+    layout: Layout, where: Filter, deleted: Sequence[SortedRows], news: Sequence[SortedRows]
+) -> SortedRows:
+    """Equal rows that came go too, those that went are not taken away twice."""
+    wanted = [_deletions(layout, where.apply(run.rows)) for run in news]
+    return merge_runs(layout, [*deleted, *wanted])
+
+
+def _amended_keys(
+    layout: Layout, where: Filter, deleted: Sequence[SortedRows], news: Sequence[SortedRows]
+) -> SortedRows:
+    """Deletions of keys that did not change stay; of the others the newest row decides."""
+    marked = [_with_mark(run, is_new=False) for run in deleted] + [
+        _with_mark(run, is_new=True) for run in news
+    ]
+    merged = merge_runs(layout, marked)
+    is_new = merged.rows.column(_IS_NEW).to_numpy()
+    is_there = np.ones(len(is_new), np.bool_) if merged.kinds is None else merged.kinds == 0
+    matches = where.mask(merged.rows).to_numpy()
+    gone = merged.rows.drop_columns([_IS_NEW]).filter(pa.array(~is_new | (is_there & matches)))
+    return _deletions(layout, gone)
+
+
+def _with_mark(run: SortedRows, *, is_new: bool) -> SortedRows:
+    return SortedRows(run.rows.append_column(_IS_NEW, pa.repeat(is_new, run.rows.num_rows)), run.kinds)
 
 
 def _deletions(layout: Layout, rows: pa.Table) -> SortedRows:

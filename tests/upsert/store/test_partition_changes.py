@@ -3,6 +3,7 @@
 import datetime as dt
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -22,6 +23,8 @@ from upsert.store.commit import Change, Committer, Surroundings
 from upsert.store.data_file import forget_open_files
 from upsert.store.history import History
 from upsert.store.publication import put_if_absent
+from upsert.store.raw_changes import Place
+from upsert.store.snapshot import Snapshot
 from upsert.store.snapshot_info import SnapshotInfo
 from upsert.store.version import Version
 
@@ -180,6 +183,29 @@ def test_a_deletion_is_true_of_the_snapshot_before_it(full: Table) -> None:
     other = beside(full, meanwhile, lambda: full.write(rows("d 1 x", "d 2 y")), lambda: full.compact())
     other.delete([("v", "=", "x"), ("id", ">", 0)])
     assert content(full) == ["a 1 y", "c 3 z", "d 2 y"]
+    assert data_files(full) == {entry for info in full.history() for entry in full.published.live(info)}
+
+
+def test_a_deletion_beside_a_busy_writer_reads_each_bucket_once(
+    full: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a writer that commits while the bucket is read would hold it up for ever."""
+    read: list[tuple[object, int]] = []
+    stored_rows = Snapshot.stored_rows
+
+    def counted(self: Snapshot, place: Place, *others: Any) -> Any:
+        read.append(place)
+        return stored_rows(self, place, *others)
+
+    acts = [lambda n=n: full.write(rows(f"a {n} x", f"a {n + 1} y", f"b {n} x")) for n in range(20)]
+    other = beside(full, *acts, lambda: full.overwrite(rows("b 1 x"), partition={"day": "b"}))
+    monkeypatch.setattr(Snapshot, "stored_rows", counted)
+    other.delete([("v", "=", "x")])
+    monkeypatch.undo()
+    assert full.snapshot().scan(where=[("v", "=", "x")]).num_rows == 0
+    left = full.snapshot().scan(where=[("v", "=", "y")])
+    assert sorted(left["id"].to_pylist()) == ([20] if full.schema.primary_key else sorted([2, *range(1, 21)]))
+    assert len(read) == len(set(read)) + 1, "only the bucket that was overwritten is read again"
     assert data_files(full) == {entry for info in full.history() for entry in full.published.live(info)}
 
 
