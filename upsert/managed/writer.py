@@ -22,7 +22,6 @@ from pyspark.sql.types import StructType
 from upsert.errors import ConfigurationError
 from upsert.managed.options import FORMAT, WriteOptions
 from upsert.managed.spark_schema import check_fits
-from upsert.schema import TableSchema
 from upsert.store.partitions import Overwrite, check_within, filled, specified
 from upsert.store.table import StagedFiles, Table
 from upsert.streaming_query import QUERY_ID
@@ -80,20 +79,14 @@ class _Writer:
         # the query goes on with the columns that it began with, whatever has become of the table's
         began = self._definition
         schema = table.published.definition_at(began).schema
-        rows = self._rows(schema, chain([first], iterator))
+        batches = pa.RecordBatchReader.from_batches(first.schema, chain([first], iterator))
+        rows = filled(schema, batches, self._partition)
         if self._bucketed:
             staged = table.stage(rows, order="none", definition=began)
         else:
             staged = table.stage_raw(rows, definition=began)
         check_within(staged.partitions, self._partition, of=self._of)
         return TaskResult(query_id, staged)
-
-    def _rows(self, schema: TableSchema, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatchReader:
-        """The batches with the columns of the written partition, read one by one: there may be any number."""
-        whole = (filled(schema, pa.Table.from_batches([b]), self._partition) for b in batches)
-        first = next(whole)
-        every = (batch for rows in chain([first], whole) for batch in rows.to_batches())
-        return pa.RecordBatchReader.from_batches(first.schema, every)
 
     def _publish(
         self, results: Sequence[WriterCommitMessage | None], writer_id: str | None, transaction: int | None

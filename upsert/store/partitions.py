@@ -78,12 +78,25 @@ def partition_name(partition: Partition) -> str:
     return "/".join(f"{name}={'NULL' if text is None else text}" for name, text in partition)
 
 
-def filled(schema: TableSchema, rows: pa.Table, spec: Partition) -> pa.Table:
+def filled(
+    schema: TableSchema, rows: pa.Table | pa.RecordBatchReader, spec: Partition
+) -> pa.Table | pa.RecordBatchReader:
     """The rows with those columns of a specification that they lack, each with its one value."""
-    for name, text in spec:
-        if name not in rows.column_names:
-            value = partition_values([text], schema.type_of(name))[0]
-            rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
+    given = rows.schema.names if isinstance(rows, pa.Table | pa.RecordBatchReader) else ()
+    missing = {name: partition_values([t], schema.type_of(name))[0] for name, t in spec if name not in given}
+    if not missing or not given:
+        return rows
+    if isinstance(rows, pa.Table):
+        return _with_constants(rows, missing)
+    fields = [pa.field(name, value.type) for name, value in missing.items()]
+    pieces = (_with_constants(pa.Table.from_batches([batch]), missing) for batch in rows)
+    batches = (batch for piece in pieces for batch in piece.to_batches())
+    return pa.RecordBatchReader.from_batches(pa.schema([*rows.schema, *fields]), batches)
+
+
+def _with_constants(rows: pa.Table, values: Mapping[str, pa.Scalar]) -> pa.Table:
+    for name, value in values.items():
+        rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
     return rows
 
 

@@ -207,7 +207,7 @@ class Table:
 
     def overwrite(
         self,
-        rows: pa.Table,
+        rows: Rows,
         *,
         partition: Mapping[str, object] | None = None,
         dynamic: bool = False,
@@ -239,8 +239,8 @@ class Table:
             OSError: the disk refused; nothing was committed.
         """
         spec = specified(self.schema, partition or {}, of=f"table {self.name!r}")
-        rows_ = filled(self.schema, rows, spec)
-        return self._write(rows_, Overwrite(spec, dynamic), writer_id, transaction, tracked)
+        whole = filled(self.schema, rows, spec)
+        return self._write(whole, Overwrite(spec, dynamic), writer_id, transaction, tracked)
 
     def _write(
         self,

@@ -104,6 +104,18 @@ def test_columns_that_the_partition_says_may_be_missing(full: Table) -> None:
     assert content(full) == ["a 1 x", "a 2 y", "b 9 n", "c 3 z"]
 
 
+def test_rows_may_come_batch_by_batch(full: Table) -> None:
+    batches = [pa.record_batch({"id": [n], "v": ["n"]}) for n in (8, 9)]
+    reader = pa.RecordBatchReader.from_batches(batches[0].schema, iter(batches))
+    full.overwrite(reader, partition={"day": "b"})
+    assert content(full) == ["a 1 x", "a 2 y", "b 8 n", "b 9 n", "c 3 z"]
+
+
+def test_rows_that_are_no_table_are_refused(full: Table) -> None:
+    with pytest.raises(SchemaError, match="must be a pyarrow"):
+        full.overwrite([{"id": 1}], partition={"day": "b"})  # type: ignore[arg-type]
+
+
 def test_rows_outside_of_the_partition_are_refused(full: Table) -> None:
     with pytest.raises(SchemaError, match="must lie in the partition day=a, got rows of day=b"):
         full.overwrite(rows("a 1 n", "b 1 n"), partition={"day": "a"})
