@@ -176,6 +176,7 @@ def test_rows_of_a_keyed_table_are_those_of_the_dict_whatever_became_of_its_colu
         forget_open_files()
         check_lookups(reader, model)
         check_changes(reader, data.draw(st.integers(0, reader.snapshot().id)), names)
+        assert reader.check(deep=True) == ()
         writer.compact()
         assert shown(Table.open(writer.path).snapshot().scan(), names) == expected(model, with_key=True)
 
@@ -221,6 +222,7 @@ def test_rows_of_a_table_without_key_are_those_of_the_list(data, options) -> Non
                 table.compact()
             assert shown(table.snapshot().scan(), model.names()) == expected(model, with_key=False)
         check_changes(table, data.draw(st.integers(0, table.snapshot().id)), model.names())
+        assert table.check(deep=True) == ()
 
 
 USERS = TableSchema.of({"id": pa.int64(), "age": pa.int32(), "name": pa.string()}, primary_key=["id"])

@@ -58,6 +58,7 @@ def check_lives(
     assert contents(table) == expected()
     found = table.snapshot().lookup(["id"], pa.table({"id": list(range(4))})).to_pylist()
     assert {row["id"]: row for row in found} == expected()
+    assert table.check(deep=True) == ()
     middle = len(commits) // 2
     assert (
         followed(table, middle, {r["id"]: r for r in table.snapshot(middle).scan().to_pylist()}) == expected()
