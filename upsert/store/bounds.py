@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Any, Final
 
 import pyarrow as pa
@@ -53,3 +55,50 @@ def _python_value(value: pa.Scalar) -> Any:
     except (ValueError, OverflowError):
         return None
     return None if plain != plain else plain
+
+
+class StoredBounds(Mapping[int, Any]):
+    """The bounds of one file, by field id, as a row of a manifest's columns: made Python values on use.
+
+    A manifest has bounds of all columns of all files, and a reader asks for those of one column or two.
+    """
+
+    __slots__ = ("_columns", "_row")
+
+    def __init__(self, columns: Mapping[int, _Values], row: int) -> None:
+        self._columns = columns
+        self._row = row
+
+    def __getitem__(self, id: int) -> Any:
+        return self._columns[id]()[self._row]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+    def __reduce__(self) -> tuple[type, tuple[dict[int, Any]]]:
+        """Another process gets the values of this file, not the manifest."""
+        return dict, (dict(self),)
+
+
+_Values = Callable[[], list[Any]]
+"""The values of a column, computed when it is called first."""
+
+
+def bounds_of(array: pa.StructArray) -> list[StoredBounds]:
+    """The bounds of each file of a manifest; the struct's fields are named by field id.
+
+    >>> bounds_of(pa.array([{"1": 5, "2": "a"}]))
+    [{1: 5, 2: 'a'}]
+    """
+    columns = {int(field.name): cache(values.to_pylist) for field, values in _children(array)}
+    return [StoredBounds(columns, row) for row in range(len(array))]
+
+
+def _children(array: pa.StructArray) -> list[tuple[pa.Field, pa.Array]]:
+    return list(zip(array.type, array.flatten(), strict=True))

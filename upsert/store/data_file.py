@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
@@ -37,7 +38,7 @@ MAX_OPEN_FILES: Final = 2048
 """Open maps kept by a process: each is two file mappings, far below the usual limit of 65 530."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class FileEntry:
     """What a manifest knows about one data file.
 
@@ -68,12 +69,21 @@ class FileEntry:
     deletes: int
     bytes: int
     base: int
-    min: dict[int, Any] = field(repr=False)
-    max: dict[int, Any] = field(repr=False)
+    min: Mapping[int, Any] = field(repr=False)
+    max: Mapping[int, Any] = field(repr=False)
     first_key: Key = field(default=b"", repr=False)
     last_key: Key = field(default=b"", repr=False)
     definition: int = 0
     written_ms: int = 0
+
+    @classmethod
+    def many(cls, columns: Mapping[str, Sequence[Any]]) -> list[Self]:
+        """Entries given column by column, with a value for every attribute: as many calls, much faster."""
+        found = [object.__new__(cls) for _ in columns["file"]]
+        for name, values in columns.items():
+            # the slot itself: no step of the interpreter for each of a hundred thousand values
+            deque(map(getattr(cls, name).__set__, found, values), maxlen=0)
+        return found
 
     @property
     def age(self) -> tuple[int, int]:

@@ -36,6 +36,23 @@ class FileSet:
             found.setdefault((entry.partition, entry.bucket), []).append(entry)
         return cls({group: tuple(_runs(files)) for group, files in found.items()})
 
+    def after(self, added: Iterable[FileEntry], removed: Iterable[FileEntry]) -> FileSet:
+        """The set after a commit; only the buckets that it touches are looked at."""
+        touched: dict[tuple[Partition, int], dict[str, FileEntry]] = {}
+
+        def of_place(entry: FileEntry) -> dict[str, FileEntry]:
+            place = entry.partition, entry.bucket
+            if place not in touched:
+                touched[place] = {file.file: file for run in self.groups.get(place, ()) for file in run}
+            return touched[place]
+
+        for entry in removed:
+            of_place(entry).pop(entry.file)
+        for entry in added:
+            of_place(entry)[entry.file] = entry
+        groups = {**self.groups, **{place: tuple(_runs(files.values())) for place, files in touched.items()}}
+        return FileSet({place: runs for place, runs in groups.items() if runs} if removed else groups)
+
     def only(self, is_wanted: Callable[[Partition], bool]) -> FileSet:
         """The files of some partitions."""
         wanted = {partition: is_wanted(partition) for partition in {place[0] for place in self.groups}}

@@ -326,7 +326,12 @@ class History:
         """Live files of a snapshot by bucket and run."""
         found = self._remembered(self._files, info.id)
         if found is None:
-            found = FileSet.of(self.live(info).values())
+            live, before = self.live(info), self._remembered(self._files, info.id - 1)
+            if before is None:
+                found = FileSet.of(live.values())
+            else:
+                delta = self.delta(info)
+                found = before.after(delta.added, delta.removed)
             self._remember(self._files, info.id, found)
         return found
 

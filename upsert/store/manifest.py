@@ -8,8 +8,11 @@ cost of a commit does not grow with the number of commits before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+import gc
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import compress, pairwise
 from typing import Any, Final
 from uuid import uuid4
 
@@ -18,8 +21,11 @@ import pyarrow as pa
 from upsert import types
 from upsert.errors import CorruptTableError
 from upsert.store import paths
+from upsert.store.bounds import bounds_of
 from upsert.store.data_file import FileEntry
+from upsert.store.hashing import one_array
 from upsert.store.layout import Layout
+from upsert.store.paths import Partition
 from upsert.store.publication import write_durably
 from upsert.store.snapshot_info import ManifestRef
 
@@ -95,10 +101,11 @@ def read_manifest(root: str, layout: Layout, ref: ManifestRef) -> Manifest:
             f"manifest {path!r} must have {ref.entries} entries of this table, got {table.num_rows} entries "
             f"with columns {', '.join(table.column_names)}; restore it"
         )
-    rows = table.to_pylist()
+    with _without_garbage_collection():
+        entries = _entries(table, ref.sequence)
+    is_added = [action == _ADD for action in table.column("action").to_pylist()]
     return Manifest(
-        tuple(_entry(row, ref.sequence) for row in rows if row["action"] == _ADD),
-        tuple(_entry(row, ref.sequence) for row in rows if row["action"] == _DELETE),
+        tuple(compress(entries, is_added)), tuple(compress(entries, (not added for added in is_added)))
     )
 
 
@@ -180,10 +187,36 @@ def _row(action: str, entry: FileEntry) -> dict[str, Any]:
     return {"action": action, **row}
 
 
-def _entry(row: dict[str, Any], sequence: int) -> FileEntry:
-    fields = {name: value for name, value in row.items() if name != "action"}
-    fields["partition"] = tuple((pair["column"], pair["value"]) for pair in row["partition"])
-    for bound in ("min", "max"):
-        fields[bound] = {int(id): value for id, value in row[bound].items()}
-    entry = FileEntry(**fields)
-    return entry if entry.sequence else replace(entry, sequence=sequence)
+def _entries(table: pa.Table, sequence: int) -> list[FileEntry]:
+    """The entries of a manifest, made column by column: there may be a hundred thousand."""
+    columns: dict[str, Sequence[Any]] = {}
+    for name, type_ in _PLAIN_FIELDS.items():
+        if name not in ("action", "partition"):
+            column = table.column(name)
+            columns[name] = column.to_numpy().tolist() if pa.types.is_integer(type_) else column.to_pylist()
+    columns["sequence"] = [own or sequence for own in columns["sequence"]]
+    columns["partition"] = _partitions(one_array(table.column("partition")))
+    for name in ("min", "max"):
+        columns[name] = bounds_of(one_array(table.column(name)))
+    return FileEntry.many(columns)
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Many objects made at once, of which none is garbage: looking for it would take most of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _partitions(pairs: pa.ListArray) -> list[Partition]:
+    ends = pairs.offsets.to_pylist()
+    names, values = (array.to_pylist() for array in pairs.values.flatten())
+    # one object for each partition, however many files it has
+    known: dict[Partition, Partition] = {}
+    found = (tuple(zip(names[at:end], values[at:end], strict=True)) for at, end in pairwise(ends))
+    return [known.setdefault(partition, partition) for partition in found]

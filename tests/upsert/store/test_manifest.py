@@ -1,5 +1,6 @@
 """Manifests: every column type in statistics, folding, and a cost that does not grow with age."""
 
+import pickle
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tests.upsert.store.samples import KEY_VALUES
 from upsert.schema import TableSchema
 from upsert.store import Table, manifest
 from upsert.store.data_file import FileEntry
+from upsert.store.file_set import FileSet
 from upsert.store.history import History
 from upsert.store.layout import Layout
 from upsert.store.manifest import Manifest, apply, combine, folded_count, read_manifest, write_manifest
@@ -99,3 +101,25 @@ def test_a_table_of_many_commits_reads_the_same_with_nothing_remembered(tmp_path
     assert len(info.manifests) <= manifest.MAX_MANIFESTS
     assert History(table.path, table.uuid, table.definition).live(info) == table.published.live(info)
     assert [e.sequence for e in table.snapshot().files.entries] == list(range(commits, 0, -1))
+
+
+def test_bounds_that_were_read_are_values_for_other_processes(tmp_path: Path) -> None:
+    """What a reader holds is a row of the whole manifest; what it sends is that of the file alone."""
+    ref = write_manifest(str(tmp_path), LAYOUT, 4, [entry("one"), entry("two")], [])
+    (one, _) = read_manifest(str(tmp_path), LAYOUT, replace(ref, sequence=5)).added
+    sent = pickle.loads(pickle.dumps(one))
+    assert (sent, sent.min, type(sent.min)) == (one, {1: 1}, dict)
+    assert repr(one.min) == "{1: 1}"
+
+
+@given(st.lists(st.tuples(st.sets(names, max_size=3), st.integers(0, 3)), max_size=8))
+def test_the_files_after_a_commit_are_those_of_all_its_entries(steps: list[tuple[set[str], int]]) -> None:
+    """Whether they are grouped anew or what the commit touches is exchanged."""
+    found, live = FileSet.of([]), dict[str, FileEntry]()
+    for number, (removed, added) in enumerate(steps):
+        gone = [file for name, file in live.items() if name[0] in removed]
+        new = [replace(entry(f"{'abcdef'[n]}{number}", number), bucket=n) for n in range(added)]
+        new += [replace(file, level=number) for file in gone[:1]]  # a file that goes to another level
+        apply(live, Manifest(tuple(new), tuple(gone)))
+        found = found.after(new, gone)
+        assert found.groups == FileSet.of(live.values()).groups
