@@ -65,6 +65,14 @@ def test_commands_of_the_page_on_the_command_line_run_in_order(tmp_path: Path) -
     assert "every rule holds" in run_snippet(RUN_COMMANDS, tmp_path, given=commands)
 
 
+@pytest.mark.spark
+def test_snippets_of_the_sql_page_run_in_order(tmp_path: Path) -> None:
+    output = run_snippet("".join([PRELUDE.format(""), *snippets("sql.md")]), tmp_path)
+    assert "{'name': 'coffee', 'n': 5}" in output
+    assert "FOR SYSTEM_VERSION AS OF 'before' [10]" in output
+    assert "day=2020-10-01" in output
+
+
 def test_table_of_kafka_options_is_that_of_the_declarations() -> None:
     page = runpy.run_path(str(REPOSITORY / "scripts" / "option_tables.py"))["page"]
     assert (DOCS / "kafka-options.md").read_text() == page(), "run: python scripts/option_tables.py"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from upsert.catalog import spark_connector
 from upsert.catalog.mirror import Mirror, split_options
 from upsert.catalog.persistence import Definition
 from upsert.errors import ConfigurationError, SchemaError
@@ -191,7 +192,10 @@ def connect(name: str, definition: Definition, folder: str) -> ConnectorTable:
     from upsert.kafka.table import KafkaTable
 
     connector = definition.connector.lower()
-    known = (*OPTIONS, *CONNECTOR_ALIASES)
+    if connector in (*spark_connector.FORMATS, spark_connector.SPARK):
+        _refuse_clauses_of_managed_tables(name, connector, definition)
+        return spark_connector.SparkConnector.of(name, connector, definition.schema, definition.options)
+    known = (*OPTIONS, *CONNECTOR_ALIASES, *spark_connector.FORMATS, spark_connector.SPARK)
     if connector not in known:
         close = get_close_matches(connector, known, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"connectors are {', '.join(known)}"

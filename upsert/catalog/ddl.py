@@ -188,9 +188,7 @@ def query_at(cursor: Cursor) -> QueryText:
     """
     if cursor.at_end:
         raise cursor.refusal("expected a query")
-    start = cursor.offset
-    cursor.rest()
-    return QueryText.of(cursor.text, start, cursor.reached, cursor.subject)
+    return QueryText.of(cursor.text, *cursor.rest(), cursor.subject)
 
 
 def table_name(cursor: Cursor) -> str:

@@ -104,7 +104,7 @@ class QueryText:
     @property
     def text(self) -> str:
         """The query as it was written."""
-        return self.statement[self.start : self.end]
+        return self.statement[self.start : self.end].strip()
 
     @cached_property
     def references(self) -> tuple[Reference, ...]:

@@ -44,8 +44,9 @@ class Cursor:
         self._text = text
         self._place = 0
         tokens = tokens_of(text, subject)
+        self._end = len(text)
         while tokens and tokens[-1].token_type is TokenType.SEMICOLON:
-            tokens.pop()
+            self._end = tokens.pop().start
         if not tokens:
             raise SchemaError(f"{subject}: expected at least one word, found an empty text")
         self._tokens = tokens
@@ -158,11 +159,11 @@ class Cursor:
             raise self.refusal(f"expected {what}")
         return self._text[start : self.reached]
 
-    def rest(self) -> str:
-        """Read all that is left, as it is written; a semicolon at the end is no part of it."""
+    def rest(self) -> tuple[int, int]:
+        """Read all that is left: where it begins and ends in the text, a semicolon at the end left out."""
         start = self.offset
         self._place = len(self._tokens)
-        return self._text[start : self.reached]
+        return start, self._end
 
     def hint(self) -> dict[str, str]:
         """The options of a hint ``/*+ OPTIONS(…) */`` right before the next token; empty for none."""

@@ -54,8 +54,8 @@ def test_tables_of_a_query_are_found_but_not_the_names_of_with(text: str, tables
         ("SELECT a FROM t FOR SYSTEM_VERSION AS OF 3", "SELECT a FROM `v` AS `t` "),
         ("SELECT PROCTIME() FROM t x", "SELECT current_timestamp() FROM `v` x"),
         (
-            "SELECT TUMBLE_START(s, INTERVAL '5' MINUTE), max(a) FROM t x GROUP BY TUMBLE(s, INTERVAL '5' MINUTE)",
-            "SELECT `window`(s, '5 MINUTE').start, max(a) FROM `v` x GROUP BY `window`(s, '5 MINUTE')",
+            "SELECT TUMBLE_START(s, INTERVAL '5' MINUTE), a FROM t x GROUP BY TUMBLE(s, INTERVAL 5 MINUTE)",
+            "SELECT `window`(s, '5 MINUTE').start, a FROM `v` x GROUP BY `window`(s, '5 MINUTE')",
         ),
         (
             "SELECT tumble_end(x.ts, INTERVAL 10 SECONDS) FROM t x",

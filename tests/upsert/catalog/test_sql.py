@@ -390,9 +390,13 @@ class TestDefinitions:
                 catalog.sql(text)
 
 
-TOPIC = """CREATE TABLE words (word STRING, n BIGINT, upper AS upper(word),
-ts TIMESTAMP METADATA FROM 'timestamp', PRIMARY KEY (word) NOT ENFORCED) WITH ('connector' = 'upsert-kafka', 'topic' = 'words', 'key.format' = 'json',
-'value.format' = 'json', 'properties.bootstrap.servers' = 'b:9092', 'properties.sasl.password' = 'pa55')"""
+TOPIC = """CREATE TABLE words (
+    word STRING, n BIGINT, upper AS upper(word), ts TIMESTAMP METADATA FROM 'timestamp',
+    PRIMARY KEY (word) NOT ENFORCED
+) WITH (
+    'connector' = 'upsert-kafka', 'topic' = 'words', 'key.format' = 'json', 'value.format' = 'json',
+    'properties.bootstrap.servers' = 'b:9092', 'properties.sasl.password' = 'pa55'
+)"""
 
 
 class TestShow:

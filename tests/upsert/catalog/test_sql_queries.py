@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 import planner
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.results import Done, Frame, Live, Result, Running
-from upsert.errors import ConfigurationError, SchemaError, TableNotFoundError
+from upsert.errors import ConfigurationError, DatabaseNotFoundError, SchemaError, TableNotFoundError
 
 pytestmark = pytest.mark.spark
 
@@ -68,7 +68,7 @@ class TestBatch:
         )
         found = sql.rows(
             "WITH named AS (SELECT o.id, gross, name, product FROM orders o JOIN products USING (product))\n"
-            "SELECT n.id, n.gross, n.name, shelf FROM named n LEFT JOIN shelves s ON n.product = s.product ORDER BY 1"
+            "SELECT id, gross, name, shelf FROM named n LEFT JOIN shelves s USING (product) ORDER BY id"
         )
         assert found == [(10, 2.0, "tea", "x"), (11, 4.0, "coffee", None), (12, 6.0, "tea", "x")]
         assert [view for view in sql.spark.catalog.listTables() if view.name.startswith("upsert_")] == []
@@ -86,15 +86,16 @@ class TestBatch:
         first = table.snapshot()
         table.tag("early", first.id)
         table.write(pa.table({"id": [13], "product": [2], "amount": [4.0]}))
-        for state in (f"SYSTEM_VERSION AS OF {first.id}", "SYSTEM_VERSION AS OF 'early'", "VERSION AS OF 1"):
-            assert sql.rows(f"SELECT count(*) FROM orders FOR {state} AS o") == [(3,)]
-        assert sql.rows(
-            "SELECT count(*) FROM orders FOR SYSTEM_TIME AS OF TIMESTAMP '2100-01-01 00:00:00'"
-        ) == [(4,)]
-        assert sql.rows("SELECT count(*) FROM orders FOR SYSTEM_TIME AS OF PROCTIME()") == [(4,)]
-        assert sql.rows(
-            "SELECT count(*) FROM orders /*+ OPTIONS('scan.mode'='from-snapshot', 'scan.snapshot-id'='1') */"
-        ) == [(3,)]
+        hint = "/*+ OPTIONS('scan.mode'='from-snapshot', 'scan.snapshot-id'='1') */"
+        for state, expected in {
+            f"FOR SYSTEM_VERSION AS OF {first.id}": 3,
+            "FOR SYSTEM_VERSION AS OF 'early' AS o": 3,
+            "VERSION AS OF 1": 3,
+            hint: 3,
+            "FOR SYSTEM_TIME AS OF TIMESTAMP '2100-01-01 00:00:00'": 4,
+            "FOR SYSTEM_TIME AS OF PROCTIME()": 4,
+        }.items():
+            assert sql.rows(f"SELECT count(*) FROM orders {state}") == [(expected,)]
 
     def test_rows_go_in_by_place_and_are_cast(self, sql: Session) -> None:
         assert isinstance(sql("INSERT INTO sales SELECT 1, 5 AS other, CAST(2 AS INT)"), Done)
@@ -104,7 +105,8 @@ class TestBatch:
 
     def test_overwrite_replaces_the_table_or_a_partition(self, sql: Session) -> None:
         sql(
-            "CREATE TABLE visits (day DATE, id INT, n INT, PRIMARY KEY (day, id) NOT ENFORCED) PARTITIONED BY (day)"
+            "CREATE TABLE visits (day DATE, id INT, n INT, PRIMARY KEY (day, id) NOT ENFORCED) "
+            "PARTITIONED BY (day)"
         )
         sql("INSERT INTO visits VALUES (DATE '2020-01-01', 1, 1), (DATE '2020-01-02', 1, 1)")
         sql("INSERT OVERWRITE visits PARTITION (day = DATE '2020-01-01') SELECT 7, 7")
@@ -122,7 +124,7 @@ class TestBatch:
         ]
         before = sql.catalog.table("visits").snapshot().id
         sql(
-            "INSERT OVERWRITE visits /*+ OPTIONS('change-tracking' = 'false') */ SELECT DATE '2020-01-03', 9, 9"
+            "INSERT OVERWRITE visits /*+ OPTIONS('change-tracking' = 'false') */ TABLE later"
         )
         assert [(str(day), *rest) for day, *rest in sql.stored("visits")] == [("2020-01-03", 9, 9)]
         assert sql.catalog.table("visits").snapshot().id == before + 1
@@ -136,9 +138,8 @@ class TestBatch:
                 SchemaError,
                 r"cannot be resolved.* at line 2, column 3",
             ),
-            ("SELECT id FROM\n order", SchemaError, "found 'order' at line 2, column 2"),
             ("SELECT id FROM\n ordr", TableNotFoundError, "did you mean 'orders'.*at line 2, column 2"),
-            ("SELECT id FROM nope.t", TableNotFoundError, "'nope' does not exist|nope"),
+            ("SELECT id FROM nope.t", DatabaseNotFoundError, "'nope' does not exist.*at line 1, column 16"),
             (
                 "INSERT INTO sales SELECT 1",
                 SchemaError,
@@ -185,7 +186,8 @@ class TestBatch:
     def test_table_is_made_from_a_query(self, sql: Session) -> None:
         sql("SET table-storage.bucket = 2")
         sql(
-            "CREATE TABLE named (PRIMARY KEY (id) NOT ENFORCED) AS SELECT o.id, name FROM orders o JOIN products USING (product)"
+            "CREATE TABLE named (PRIMARY KEY (id) NOT ENFORCED) AS "
+            "SELECT o.id, name FROM orders o JOIN products USING (product)"
         )
         assert sql.stored("named") == [(10, "tea"), (11, "coffee"), (12, "tea")]
         assert sql.catalog.table("named").options.bucket == 2
@@ -201,7 +203,9 @@ class TestStreaming:
         sql("SET 'execution.runtime-mode' = 'streaming'")
 
     def test_insert_needs_a_checkpoint_and_goes_on_from_it(self, sql: Session) -> None:
-        text = "INSERT INTO sales SELECT o.id, p.name, o.amount FROM orders o JOIN products p ON o.product = p.product"
+        text = (
+            "INSERT INTO sales SELECT id, name, amount FROM orders o JOIN products p ON o.product = p.product"
+        )
         with pytest.raises(ConfigurationError, match="needs a checkpoint, by which it goes on after a stop"):
             sql(text)
         sql("SET 'pipeline.name' = 'sales'")
@@ -284,4 +288,4 @@ class TestStreaming:
             "INSERT INTO named_views SELECT v.page, p.name FROM page_views v "
             "LEFT JOIN products FOR SYSTEM_TIME AS OF PROCTIME() AS p ON v.product = p.product"
         )
-        assert sql.stored("named_views") == [("a", "tea"), ("b", None)] or sql.stored("named_views") == []
+        assert sorted(sql.stored("named_views"), key=str) == [("a", "tea"), ("b", None)]

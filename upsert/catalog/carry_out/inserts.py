@@ -42,7 +42,7 @@ def insert(catalog: Catalog, statement: s.Insert, spark: SparkSession | None) ->
     session = needed(spark, what, catalog.options.forwarded())
     rows = target.fitted(frame(catalog, session, statement.query, is_streaming=is_streaming))
     if rows.isStreaming:
-        return target.started(catalog, rows)
+        return target.started(catalog, rows, replaces=_replaces_rows(catalog, statement))
     target.write(rows, overwrite=statement.overwrite)
     return Done(what, "overwritten" if statement.overwrite else "written")
 
@@ -180,17 +180,29 @@ class Target:
             options["partition"] = json.dumps({name: _plain(value) for name, value in self.partition.items()})
         frames.write(rows, str(self.path), options, overwrite=overwrite)
 
-    def started(self, catalog: Catalog, rows: DataFrame) -> Result:
-        """The running query of a stream."""
+    def started(self, catalog: Catalog, rows: DataFrame, *, replaces: bool) -> Result:
+        """The running query of a stream, an aggregate without a watermark if ``replaces``."""
         uuid = "" if self.path is None else Table.open(self.path).uuid
         job = streams.Job.of(catalog, self.name, self.what, uuid)
         if self.connected is not None:
-            writer = self.connected.write_changes(catalog.optimized(rows, self.name, self.connected.sink_key))
+            changes = catalog.optimized(rows, self.name, self.connected.sink_key)
+            if replaces and self.connected.sink_key and ROW_KIND_COLUMN not in changes.columns:
+                writer = self.connected.write_upsert(changes).outputMode("update")
+            else:
+                writer = self.connected.write_changes(changes)
         else:
             key = self.schema.primary_key
             writer = frames.write_changes(catalog.optimized(rows, self.name, key), str(self.path))
             writer = writer.options(**self.options)
         return Running(self.what, job.started(writer, streams.trigger(catalog.options)), job.checkpoint)
+
+
+def _replaces_rows(catalog: Catalog, statement: s.Insert) -> bool:
+    """Whether the query is an aggregate whose groups nothing closes: later rows replace earlier ones."""
+    if statement.query.tree.args.get("group") is None:
+        return False
+    places = (catalog.databases.place(reference.name) for reference in statement.query.references)
+    return not any(place.exists and catalog.schema(place.qualified).watermark for place in places)
 
 
 def _spark_type(column: Column) -> Any:
