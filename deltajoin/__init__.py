@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 
 from deltajoin.errors import BrokenPayloadError, CheckpointMismatchError
-from deltajoin.spec import DeltaJoinSpec, Side
+from deltajoin.joined_table import Side
+from deltajoin.spec import DeltaJoinSpec
 from upsert.lazy_names import imported_on_use as _imported_on_use
 
 if TYPE_CHECKING:

@@ -30,10 +30,11 @@ from deltajoin.changes import Changes
 from deltajoin.deltas import Match, World
 from deltajoin.key_chunks import KeyChunks
 from deltajoin.marks import ChangedKeys, contested_keys, opposes
+from deltajoin.outgoing import Outgoing
 from deltajoin.paths import TableFacts, delta_of, moving_order
 from deltajoin.plans import Delta
 from deltajoin.row_codes import Ints, codes_of_keys, dense, key_columns
-from deltajoin.shards import Split
+from deltajoin.shards import Split, common_type
 from deltajoin.spec import DeltaJoinSpec, output_name, present_name
 from deltajoin.tree import Node, Outer, flattened, nodes
 from upsert.rowkind import ROW_KIND_COLUMN, every_kind
@@ -53,7 +54,8 @@ class Join:
         schemas: rows of each table as the join carries them.
         visible: tables that come out.
         present: tables with a flag.
-        output: schema of the output.
+        rows: schema of the rows with all columns.
+        outgoing: what of them comes out.
         plans: the plan of each table, in the order in which they move.
         split: how the work is cut.
     """
@@ -62,7 +64,8 @@ class Join:
     schemas: tuple[pa.Schema, ...]
     visible: tuple[int, ...]
     present: tuple[int, ...]
-    output: pa.Schema
+    rows: pa.Schema
+    outgoing: Outgoing
     plans: tuple[tuple[int, Delta], ...]
     split: Split
 
@@ -75,8 +78,9 @@ class Join:
         """
         tree = flattened(spec.tree)
         plans = tuple((table, delta_of(tree, table, facts)) for table in moving_order(tree))
-        output = output_schema(spec, schemas)
-        return cls(tree, tuple(schemas), spec.visible, spec.present, output, plans, split)
+        rows = rows_schema(spec, schemas)
+        outgoing = Outgoing.of(spec, rows)
+        return cls(tree, tuple(schemas), spec.visible, spec.present, rows, outgoing, plans, split)
 
     @property
     def is_inner(self) -> bool:
@@ -85,7 +89,12 @@ class Join:
 
 
 def output_schema(spec: DeltaJoinSpec, schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """The output's columns, all nullable: those of the visible tables, the flags, and ``_row_kind`` last."""
+    """The output's columns, all nullable: those of ``spec.columns``, and ``_row_kind`` last."""
+    return Outgoing.of(spec, rows_schema(spec, schemas)).schema
+
+
+def rows_schema(spec: DeltaJoinSpec, schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """All columns of the join's rows: those of the visible tables, the flags, and ``_row_kind`` last."""
     of_tables = [
         pa.field(output_name(table, field.name), field.type)
         for table in spec.visible
@@ -115,15 +124,29 @@ def evaluate(
         output_rows: rows of a batch at most.
 
     Yields:
-        Batches of exactly ``join.output``. The kind of a row is that of the changed row that drove it, or
-        ``+I`` and ``-D`` for rows that a change of others' matches brings. Over all batches, no row comes
-        with both signs.
+        Batches of exactly ``join.outgoing.schema``. The kind of a row is that of the changed row that drove
+        it, or ``+I`` and ``-D`` for rows that a change of others' matches brings. Over all batches, no row
+        comes with both signs.
     """
+    moving = [table for table, _ in join.plans if changes[table].rows.num_rows]
+    has_one_sign = join.is_inner and _have_one_sign([changes[table] for table in moving])
+    found = _rows(join, changes, old, new, output_rows, can_cancel=len(moving) > 1 and not has_one_sign)
+    yield from join.outgoing.rows(found, can_cancel=not has_one_sign)
+
+
+def _rows(
+    join: Join,
+    changes: Sequence[Changes],
+    old: Sequence[Match],
+    new: Sequence[Match],
+    output_rows: int,
+    *,
+    can_cancel: bool,
+) -> Iterator[pa.RecordBatch]:
+    """Net rows with all columns."""
     if (keys := two_tables.keys_of(join.tree)) is not None:
         yield from _pairs(join, keys, changes, old[0], new[1], output_rows)
         return
-    moving = [table for table, _ in join.plans if changes[table].rows.num_rows]
-    can_cancel = len(moving) > 1 and not (join.is_inner and _have_one_sign([changes[t] for t in moving]))
     step = _Step(join, old, new, output_rows)
     if not can_cancel:
         found = step.rows(changes)
@@ -214,10 +237,18 @@ def _pairs(
         Changes(some.rows, own).where(have_values(some.rows, own))
         for some, own in zip(changes, keys, strict=True)
     )
-    of_keys = two_tables.JoinTypes(join.split.types[0] or (), join.output)
+    of_keys = two_tables.JoinTypes(_key_types(join, keys), join.rows)
     yield from two_tables.inner_join(
         left, right, lookup(left_old, 0), lookup(right_new, 1), of_keys, output_rows=output_rows
     )
+
+
+def _key_types(join: Join, keys: Sequence[tuple[str, ...]]) -> tuple[pa.DataType, ...]:
+    """The type in which each pair of keys of two tables is compared."""
+    left, right = (
+        [schema.field(name).type for name in own] for schema, own in zip(join.schemas, keys, strict=True)
+    )
+    return tuple(common_type(pair) for pair in zip(left, right, strict=True))
 
 
 def _marks_of(
@@ -232,12 +263,12 @@ def _marks_of(
 
 
 def _have_one_sign(changes: Sequence[Changes]) -> bool:
-    signs = np.concatenate([some.signs for some in changes])
-    return bool((signs == signs[0]).all())
+    signs = np.concatenate([np.zeros(0, np.int8), *(some.signs for some in changes)])
+    return bool((signs == signs[:1]).all())
 
 
 def batches(join: Join, rows: Bundle, output_rows: int) -> Iterator[pa.RecordBatch]:
-    """The rows as batches of the output."""
+    """The rows as batches with all columns."""
     for start in range(0, len(rows), output_rows):
         is_all = len(rows) <= output_rows
         some = rows if is_all else rows.take(np.arange(start, min(start + output_rows, len(rows))))
@@ -248,4 +279,4 @@ def batches(join: Join, rows: Bundle, output_rows: int) -> Iterator[pa.RecordBat
         ]
         flags = [pa.array(some.parts[table].at >= 0) for table in join.present]
         kinds = every_kind().take(pa.array(some.kinds))
-        yield pa.RecordBatch.from_arrays([*columns, *flags, kinds], schema=join.output)
+        yield pa.RecordBatch.from_arrays([*columns, *flags, kinds], schema=join.rows)

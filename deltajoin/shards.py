@@ -3,13 +3,16 @@
 Three cases. (a) All joins of the tree are by one key: a row's shard is the hash of that key, in every table.
 (b) Else some table may be in every output row, once, as the left table of a star is: the join is linear
 in it, so its rows are cut by a hash of their own, and the shard sees no others of them; the other tables'
-changes go to every shard. (c) Else one shard has all. The split follows from the tree and the schemas
+changes go to every shard. (c) Else one shard has all.
+
+Where not all columns come out, equal rows may only cancel if they are made in one shard. So (a) wants the key
+to follow from what comes out, and (b) hashes columns that do. The split follows from the spec and the schemas
 alone, so that all tasks of a micro-batch, and of its replay, agree on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +22,7 @@ from deltajoin.deltas import Match
 from deltajoin.equalities import classes
 from deltajoin.expressions import Ref
 from deltajoin.row_codes import Ints, common_key_type, key_columns
-from deltajoin.tree import Inner, Leaf, Node, On, Outer, Where, leaves, nodes, visible
+from deltajoin.tree import Inner, Leaf, Node, On, Outer, Where, leaves, nodes, null_supplied, visible
 from upsert import types
 from upsert.store.hashing import bucket_of, hash_columns
 
@@ -71,27 +74,60 @@ class Split:
         return cut
 
 
-def split_of(tree: Node, type_of: Callable[[Ref], pa.DataType], identities: Sequence[Sequence[str]]) -> Split:
+def split_of(
+    tree: Node,
+    type_of: Callable[[Ref], pa.DataType],
+    identities: Sequence[Sequence[str]],
+    known: frozenset[Ref] | None = None,
+) -> Split:
     """How the work of a tree is cut.
 
     Args:
         tree: the tree.
         type_of: type of each column.
-        identities: for each table columns that tell its rows apart, as far as they come out.
+        identities: for each table columns that tell its rows apart.
+        known: columns that follow from what comes out of a row, in which rows must be net; None where they
+            need not be, or where all columns come out.
     """
     count = len(leaves(tree))
-    keys = shared_keys(tree)
+    keys = [key for key in shared_keys(tree) if known is None or _is_known(key, tree, known)]
     if keys:
         columns = tuple(tuple(key[table] for key in keys) for table in range(count))
         common = tuple(common_type([type_of(Ref(t, column)) for t, column in key.items()]) for key in keys)
         return Split(columns, (common,) * count, is_by_key=True)
     cut: list[tuple[str, ...] | None] = [None] * count
     as_types: list[tuple[pa.DataType, ...] | None] = [None] * count
-    for table in sorted(roots(tree), key=lambda table: (-_degree(tree, table), table))[:1]:
-        own = [name for name in identities[table] if types.is_scalar(type_of(Ref(table, name)))]
-        if own:
-            cut[table], as_types[table] = tuple(own), tuple(type_of(Ref(table, name)) for name in own)
+    if (root := _root(tree, type_of, identities, known)) is not None:
+        table, own = root
+        cut[table], as_types[table] = own, tuple(type_of(Ref(table, name)) for name in own)
     return Split(tuple(cut), tuple(as_types), is_by_key=False)
+
+
+def _is_known(key: Mapping[int, str], tree: Node, known: frozenset[Ref]) -> bool:
+    """Whether the value of a key follows from what comes out of any row with it."""
+    padded, shown = null_supplied(tree), visible(tree)
+    found = {table for table, column in key.items() if table in shown and Ref(table, column) in known}
+    return bool(found - padded) or found == shown
+
+
+def _root(
+    tree: Node,
+    type_of: Callable[[Ref], pa.DataType],
+    identities: Sequence[Sequence[str]],
+    known: frozenset[Ref] | None,
+) -> tuple[int, tuple[str, ...]] | None:
+    """A table whose rows may be cut, and what to hash: columns that tell its rows apart, if they come out."""
+    found = []
+    for table in roots(tree):
+        whole = own = tuple(identities[table])
+        if known is not None and not {Ref(table, name) for name in own} <= known:
+            own = tuple(sorted(ref.column for ref in known if ref.table == table))
+        if own := tuple(name for name in own if types.is_scalar(type_of(Ref(table, name)))):
+            found.append((own != whole, -_degree(tree, table), table, own))
+    if not found:
+        return None
+    *_, table, own = min(found)
+    return table, own
 
 
 def common_type(found: Sequence[pa.DataType]) -> pa.DataType:

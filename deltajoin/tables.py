@@ -14,12 +14,14 @@ from deltajoin.changes import Changes
 from deltajoin.condition_types import check_is_condition
 from deltajoin.deltas import Match
 from deltajoin.expressions import Ref
+from deltajoin.joined_table import JoinedTable
 from deltajoin.offset import JoinIdentity, Versions
+from deltajoin.outgoing import determined, emitted
 from deltajoin.paths import Path, paths_of, unreachable
 from deltajoin.row_codes import Ints, common_key_type
 from deltajoin.semantics import Join, evaluate, output_schema
 from deltajoin.shards import Split, split_of
-from deltajoin.spec import DeltaJoinSpec, JoinedTable
+from deltajoin.spec import DeltaJoinSpec
 from deltajoin.tree import Inner, Node, Outer, Where, flattened, nodes
 from upsert import types
 from upsert.errors import SchemaError
@@ -64,6 +66,8 @@ class JoinedTables:
                         check_is_condition(where, self.type_of)
                 case Where(_, condition):
                     check_is_condition(condition, self.type_of)
+        if self.spec.keep is not None:
+            check_is_condition(self.spec.keep, self.type_of)
 
     def _check_keys(self, one: Ref, other: Ref) -> None:
         of_one, of_other = self.type_of(one), self.type_of(other)
@@ -124,7 +128,9 @@ class JoinedTables:
     @cached_property
     def split(self) -> Split:
         """How a step is cut into shards."""
-        return split_of(self.spec.tree, self.type_of, [self._identity_of(t) for t in range(len(self.tables))])
+        known = determined(self.spec.tree, emitted(self.spec)) if self.spec.is_net else None
+        identities = [self._identity_of(table) for table in range(len(self.tables))]
+        return split_of(self.spec.tree, self.type_of, identities, known)
 
     def _identity_of(self, table: int) -> tuple[str, ...]:
         select, key = self.spec.tables[table].select, self.tables[table].schema.primary_key

@@ -13,11 +13,11 @@ from deltajoin.expressions import Call as InsideCall
 from deltajoin.expressions import Condition, Ref
 from planner.aggregate_conditions import aggregations
 from planner.aggregate_nodes import Aggregate, Computed, Group, LookupAggregate
-from planner.chain import chain_of
+from planner.chain import chain_of, inlined
 from planner.conditions import Refused
-from planner.expressions import Aggregation, Call, Cast, Column, Expr, Literal
+from planner.expressions import Aggregation, Column, Expr, Literal
 from planner.keys import index_within
-from planner.plan import Changelog, Filter, Plan, Project
+from planner.plan import Changelog, Filter, Plan
 from planner.sources import KafkaTopic, ManagedTable, Mode
 from planner.translate import NotTranslatableError, translated
 from planner.trees import fresh_ids
@@ -169,30 +169,3 @@ def _filters(plan: Plan) -> Iterator[tuple[Expr, Plan]]:
     for node in chain_of(plan).nodes:
         if isinstance(node, Filter):
             yield node.condition, node.child
-
-
-def inlined(expr: Expr, plan: Plan) -> Expr:
-    """The expression over the columns of the leaf of a chain: what its projections compute put in place.
-
-    >>> from planner.plan import Output, Relation
-    >>> a, b = Column(1, "a", "int"), Column(2, "b", "int")
-    >>> below = Project(Relation("t", (a,)), (Output(b, Call("Abs", (a,))),))
-    >>> str(inlined(Call("Not", (b,)), below))
-    'Not(Abs(a#1))'
-    """
-    for node in reversed(chain_of(plan).nodes):
-        if isinstance(node, Project):
-            expr = _replaced(expr, {output.column.id: output.value for output in node.outputs})
-    return expr
-
-
-def _replaced(expr: Expr, values: Mapping[int, Expr]) -> Expr:
-    match expr:
-        case Column(number):
-            return values.get(number, expr)
-        case Cast(value):
-            return replace(expr, value=_replaced(value, values), ref=None)
-        case Call(args=args):
-            return replace(expr, args=tuple(_replaced(arg, values) for arg in args), ref=None)
-        case _:
-            return expr

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from pyspark.sql import DataFrame
 
 import deltajoin
+from deltajoin.joined_table import JoinedTable
 from deltajoin.latest.operator import join_streams
 from deltajoin.netting import net_changes
-from deltajoin.spec import DeltaJoinSpec, JoinedTable
+from deltajoin.spec import DeltaJoinSpec
 from planner.aggregate_build import (
     kind_if,
     lookup_aggregate,
@@ -61,11 +62,15 @@ def spec_of(join: DeltaJoin, shards: int) -> DeltaJoinSpec:
     limit = min(one.table.max_rows for one in join.tables)
     tables = tuple(
         JoinedTable(
-            one.table.path, tuple(column.name for column in one.columns), (one.where,) if one.where else None
+            one.table.path,
+            tuple(column.name for column in one.columns),
+            (one.where,) if one.where else None,
+            tuple(column.name for column in one.emitted) if one.compared else None,
         )
         for one in join.tables
     )
-    return DeltaJoinSpec(tables, join.tree, tuple(number for number, _ in join.present), shards, limit)
+    present = tuple(number for number, _ in join.present)
+    return DeltaJoinSpec(tables, join.tree, present, shards, limit, join.keep, join.is_net)
 
 
 class _Builder:

@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from planner.delta_join import DeltaJoin
-from planner.expressions import Aggregation, Call, Cast, Column, Expr, Literal, walk_expression
+from planner.expressions import (
+    Aggregation,
+    Call,
+    Cast,
+    Column,
+    Expr,
+    Literal,
+    substituted,
+    walk_expression,
+)
 from planner.plan import (
     Changelog,
     Filter,
@@ -75,6 +84,20 @@ def origins(expr: Expr, plan: Plan) -> frozenset[Column]:
             parts = (part for column in found for part in walk_expression(values[column]))
             found = frozenset(part for part in parts if isinstance(part, Column))
     return found
+
+
+def inlined(expr: Expr, plan: Plan) -> Expr:
+    """The expression over the columns of the leaf of a chain: what its projections compute put in place.
+
+    >>> a, b = Column(1, "a", "int"), Column(2, "b", "int")
+    >>> below = Project(Relation("t", (a,)), (Output(b, Call("Abs", (a,))),))
+    >>> str(inlined(Call("Not", (b,)), below))
+    'Not(Abs(a#1))'
+    """
+    for node in reversed(chain_of(plan).nodes):
+        if isinstance(node, Project):
+            expr = substituted(expr, {output.column.id: output.value for output in node.outputs})
+    return expr
 
 
 def without_widening(expr: Expr) -> Expr:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from deltajoin.expressions import Condition
+from deltajoin.expressions import Condition, Ref
 from deltajoin.tree import Inner, Leaf, Node, On, Outer, Where, visible
 from planner.expressions import Column
 from planner.sources import ManagedTable
@@ -27,15 +27,29 @@ def predicates_in_words(predicates: Sequence[Predicate]) -> str:
 
 @dataclass(frozen=True)
 class JoinTable:
-    """One table of a delta join: what is read of it, and which of its rows are left out."""
+    """One table of a delta join: what is read of it, and which of its rows are left out.
+
+    `compared` are those of the columns that do not come out of the join, at their end.
+    """
 
     table: ManagedTable
     columns: tuple[Column, ...]
     where: tuple[Predicate, ...] = ()
+    compared: frozenset[Column] = frozenset()
+
+    @property
+    def emitted(self) -> tuple[Column, ...]:
+        """The columns that come out of the join."""
+        return tuple(column for column in self.columns if column not in self.compared)
 
     def __str__(self) -> str:
+        compared = tuple(column for column in self.columns if column in self.compared)
         where = predicates_in_words(self.where)
-        return f"{self.table.name} {typed(self.columns)}" + (f" where {where}" if where else "")
+        return (
+            f"{self.table.name} {typed(self.emitted)}"
+            + (f" comparing {typed(compared)}" if compared else "")
+            + (f" where {where}" if where else "")
+        )
 
 
 @dataclass(frozen=True)
@@ -47,19 +61,32 @@ class DeltaJoin:
         tree: how they are joined.
         present: table and flag: whether a row has a part of the table, for those where that is asked.
         row_kind: the kind of each change.
+        keep: which rows come out; None for all.
+        is_net: whether no row may come out with both signs; where signs are summed they may.
     """
 
     tables: tuple[JoinTable, ...]
     tree: Node
     row_kind: Column
     present: tuple[tuple[int, Column], ...] = ()
+    keep: Condition | None = None
+    is_net: bool = True
 
     @property
     def columns(self) -> tuple[Column, ...]:
         """Columns of the tables that come out, in their order, the flags, and the kind."""
         numbers = sorted(visible(self.tree))
-        of_tables = (column for number in numbers for column in self.tables[number].columns)
+        of_tables = (column for number in numbers for column in self.tables[number].emitted)
         return (*of_tables, *(flag for _, flag in self.present), self.row_kind)
+
+    @property
+    def refs(self) -> dict[int, Ref]:
+        """Id of each column that comes out of a table -> the table and the column."""
+        return {
+            column.id: Ref(number, column.name)
+            for number in sorted(visible(self.tree))
+            for column in self.tables[number].emitted
+        }
 
     def __str__(self) -> str:
         flags = "".join(f" {flag}" for _, flag in self.present)
@@ -67,7 +94,8 @@ class DeltaJoin:
 
     def lines(self) -> Iterator[str]:
         """The tree, then the tables, as text."""
-        yield tree_in_words(self.tree)
+        keep = "" if self.keep is None else f" keeping {self.keep}"
+        yield f"{tree_in_words(self.tree)}{keep}{'' if self.is_net else ' not net'}"
         yield from (f"t{number} {table}" for number, table in enumerate(self.tables))
 
 

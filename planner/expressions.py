@@ -7,8 +7,8 @@ comparisons: an expression equals another when it means the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from upsert.rowkind import ROW_KIND_COLUMN
@@ -178,3 +178,16 @@ def conjunction(parts: Sequence[Expr]) -> Expr | None:
     for part in parts[1:]:
         whole = Call("And", (whole, part))
     return whole
+
+
+def substituted(expr: Expr, columns: Mapping[int, Expr]) -> Expr:
+    """The expression over what its columns are computed from."""
+    match expr:
+        case Column(number):
+            return columns.get(number, expr)
+        case Cast(value):
+            return replace(expr, value=substituted(value, columns), ref=None)
+        case Call(_, args) if args:
+            return replace(expr, args=tuple(substituted(arg, columns) for arg in args), ref=None)
+        case _:
+            return expr

@@ -11,6 +11,7 @@ from planner.conditions import Refused
 from planner.delta_join import DeltaJoin, predicates_in_words, tree_in_words
 from planner.enriched import Enriched
 from planner.lookup_paths import lookup_paths
+from planner.netness import blurred
 from planner.optimizer import Step, Trace
 from planner.plan import Changelog, Join, LookupChanges, LookupJoined, Plan, RegularJoin
 from planner.regular_join import STATE_GROWS
@@ -32,6 +33,10 @@ _CONSISTENCY: Final = {
 _ENRICHED: Final = (
     "each row of the stream looks the table up when it is processed; what changes in the table later comes "
     "to later rows only, and a micro-batch that is run again may find newer rows"
+)
+_BLURRED: Final = (
+    "the query computes with {} and does not put it out as it is: where what it computes is equal, an update "
+    "comes as a row and its opposite in one micro-batch; select it too if no row may come with both signs"
 )
 _PARTITIONS: Final = (
     "the stateful form has as many partitions as the session's spark.sql.shuffle.partitions says, "
@@ -164,7 +169,9 @@ def join_reports(trace: Trace, settings: Settings) -> Iterator[JoinReport]:
         parts = [part for result in results if not isinstance(result, Refused) for part in walk(result)]
         for part in parts:
             if isinstance(part, DeltaJoin):
-                yield _delta_join(name, final.get(part.row_kind, part), settings)
+                made = final.get(part.row_kind, part)
+                hidden = blurred(trace.after) if made in final.values() else ()
+                yield _delta_join(name, made, settings, hidden)
             elif isinstance(part, Enriched):
                 yield JoinReport(name, "lookup", hints=(_ENRICHED,))
             elif isinstance(part, RegularJoin):
@@ -192,7 +199,7 @@ def _by_join(steps: Sequence[Step]) -> Iterator[tuple[Join, list[Plan | Refused]
     yield from found.values()
 
 
-def _delta_join(name: str, made: DeltaJoin, settings: Settings) -> JoinReport:
+def _delta_join(name: str, made: DeltaJoin, settings: Settings, hidden: Sequence[str]) -> JoinReport:
     paths = lookup_paths(made)
     tables = tuple(
         TableReport(
@@ -213,7 +220,7 @@ def _delta_join(name: str, made: DeltaJoin, settings: Settings) -> JoinReport:
         paths,
         _CONSISTENCY[settings.consistency],
         _lookups(made, paths),
-        hints=tuple(dict.fromkeys(_hints(made, paths, form))),
+        hints=tuple(dict.fromkeys(_hints(made, paths, form, hidden))),
     )
 
 
@@ -230,7 +237,7 @@ def _lookups(join: DeltaJoin, paths: Sequence[Path]) -> Lookups:
     return Lookups(by_table, limit)
 
 
-def _hints(join: DeltaJoin, paths: Sequence[Path], form: str) -> Iterator[str]:
+def _hints(join: DeltaJoin, paths: Sequence[Path], form: str, hidden: Sequence[str]) -> Iterator[str]:
     for step in (step for path in paths for step in path.steps):
         table = join.tables[step.table].table
         if table.buckets > 1 and not set(table.bucket_key) <= set(step.by):
@@ -238,6 +245,8 @@ def _hints(join: DeltaJoin, paths: Sequence[Path], form: str) -> Iterator[str]:
                 f"each lookup in {table.name} by ({', '.join(step.by)}) searches all its {table.buckets} "
                 f"buckets: these columns lack a part of the bucket key ({', '.join(table.bucket_key)})"
             )
+    if hidden:
+        yield _BLURRED.format(", ".join(hidden))
     if form == "stateful":
         yield _PARTITIONS
 

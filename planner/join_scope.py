@@ -18,7 +18,7 @@ from deltajoin.expressions import Condition, Ref
 from planner.chain import are_joinable, without_widening
 from planner.conditions import Refused
 from planner.delta_join import Predicate
-from planner.expressions import Call, Cast, Column, Expr, columns_of
+from planner.expressions import Call, Column, Expr, columns_of, substituted
 from planner.null_tolerance import Outcome, Value, in_deletes
 from planner.plan import Changelog, Relation
 from planner.predicates import predicates_of
@@ -170,19 +170,6 @@ class Scope:
     def names(self, numbers: frozenset[int]) -> str:
         """Tables by their names."""
         return " or ".join(dict.fromkeys(repr(self.tables[number].name) for number in sorted(numbers)))
-
-
-def substituted(expr: Expr, columns: Mapping[int, Expr]) -> Expr:
-    """The expression over what its columns are computed from."""
-    match expr:
-        case Column(number):
-            return columns.get(number, expr)
-        case Cast(value):
-            return replace(expr, value=substituted(value, columns), ref=None)
-        case Call(_, args) if args:
-            return replace(expr, args=tuple(substituted(arg, columns) for arg in args), ref=None)
-        case _:
-            return expr
 
 
 def _any_of(parts: Sequence[Expr]) -> Expr:

@@ -15,6 +15,7 @@ from planner.rules.end_with_row_kind import end_with_row_kind
 from planner.rules.enrich_stream import enrich_stream
 from planner.rules.fall_back_to_regular_join import fall_back_to_regular_join
 from planner.rules.group_distinct import group_distinct
+from planner.rules.keep_rows_inside import keep_rows_inside
 from planner.rules.leave_out_normalizer import leave_out_normalizer
 from planner.rules.look_below_normalize import look_below_normalize
 from planner.rules.make_lookup_joins_whole import make_lookup_joins_whole
@@ -72,8 +73,9 @@ RULES: Final[tuple[tuple[Walk, Rule], ...]] = (
     (at_top, end_with_row_kind),
     (at_top, mark_upserts),  # its mark is that of the kind at the top
     (at_top, refuse_ungrouped_sink),
-    (transform_down, prune_columns),  # downwards: what a Project does not ask for, none below need pass on
     (transform_up, push_filters),
+    (at_top, keep_rows_inside),  # what it moves was pushed into the tables before
+    (transform_down, prune_columns),  # downwards: what a Project does not ask for, none below need pass on
     (at_top, leave_out_normalizer),  # the sink is above the whole query
     (transform_up, narrow_kafka_range),
 )

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from deltajoin.changes import Changes
 from deltajoin.step import JoinStep
 from deltajoin.tables import JoinedTables
 from upsert.managed.spark_schema import spark_schema
+from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 
 
@@ -31,4 +32,6 @@ def joined_rows(
 
 def output_type(tables: JoinedTables) -> StructType:
     """Spark's schema of the join's output."""
+    if not tables.spec.columns:  # SELECT 1: all that comes out is how often
+        return StructType([StructField(ROW_KIND_COLUMN, StringType())])
     return spark_schema(TableSchema.of(tables.output), row_kind=True)

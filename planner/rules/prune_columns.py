@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from deltajoin.expressions import refs_of
 from deltajoin.tree import columns_of as columns_of_tree
 from planner.chain import chain_of
 from planner.delta_join import DeltaJoin
@@ -20,8 +21,8 @@ def prune_columns(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG00
     """Drop what a Project does not use from the Project, the join or the generator below it.
 
     Spark prunes columns too, but neither into the rows that come from Python, nor from what a regular join
-    keeps in its state. Works downwards: a Project that was pruned asks for less. What the tree of a delta
-    join compares is always read.
+    keeps in its state. Works downwards: a Project that was pruned asks for less. What a delta join compares
+    is always read; what nothing above uses does not come out of it, so its rows are net without that.
     """
     if not isinstance(node, Project) or not isinstance(chain_of(node).leaf, _PRUNED):
         return None
@@ -58,9 +59,11 @@ def _chosen(plan: Plan, needed: frozenset[int]) -> Plan:
 
 def _slim(join: DeltaJoin, needed: frozenset[int]) -> DeltaJoin:
     compared = {(ref.table, ref.column) for ref in columns_of_tree(join.tree)}
+    compared |= {(ref.table, ref.column) for ref in refs_of(join.keep)}
     tables = []
     for number, table in enumerate(join.tables):
-        kept = tuple(c for c in table.columns if c.id in needed or (number, c.name) in compared)
-        tables.append(replace(table, columns=kept))
+        out = tuple(column for column in table.emitted if column.id in needed)
+        rest = tuple(c for c in table.columns if c not in out and (number, c.name) in compared)
+        tables.append(replace(table, columns=(*out, *rest), compared=frozenset(rest)))
     flags = tuple((number, flag) for number, flag in join.present if flag.id in needed)
     return replace(join, tables=tuple(tables), present=flags)

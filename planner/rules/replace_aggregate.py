@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from planner.aggregate_conditions import (
     AGGREGATE_CONDITIONS,
@@ -13,6 +14,7 @@ from planner.aggregate_conditions import (
 from planner.aggregate_lookup import lookup_aggregate
 from planner.aggregate_nodes import Aggregate, Group, Measure, SignedAggregate
 from planner.conditions import Refused, sources
+from planner.delta_join import DeltaJoin
 from planner.expressions import Column, Expr
 from planner.group_keys import group_keys
 from planner.plan import Join, Output, Plan, Project, Watermark
@@ -65,9 +67,20 @@ def _signed(node: Aggregate, row_kind: Column) -> SignedAggregate:
         *(output for measure in measures for output in _inputs(measure)),
         Output.of(row_kind),
     )
-    child = transform_up(node.child, lambda below: below.child if isinstance(below, Watermark) else below)
+    child = transform_up(node.child, _for_sums)
     new_kind = Column(next(ids), ROW_KIND_COLUMN, "string")
     return SignedAggregate(Project(child, inputs), groups, measures, node.outputs, new_kind)
+
+
+def _for_sums(node: Plan) -> Plan:
+    """A node below sums of signs: nothing may be dropped for being late, and what cancels may do so there."""
+    match node:
+        case Watermark(child):
+            return child
+        case DeltaJoin():
+            return replace(node, is_net=False)
+        case _:
+            return node
 
 
 def _measures(node: Aggregate, ids: Iterator[int]) -> Iterator[Measure]:

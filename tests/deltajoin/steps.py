@@ -15,8 +15,9 @@ from deltajoin.forms.fused import JoiningReader
 from deltajoin.forms.rows import output_type
 from deltajoin.forms.shuffled import JoinShard
 from deltajoin.forms.stateful import JoinGroup, rows_of_blobs
+from deltajoin.joined_table import Side
 from deltajoin.options import SourceOptions
-from deltajoin.spec import DeltaJoinSpec, Side
+from deltajoin.spec import DeltaJoinSpec
 from deltajoin.stepping import Offset
 from deltajoin.tables import JoinedTables
 from deltajoin.tree import Inner

@@ -16,6 +16,7 @@ from tests.deltajoin.trees import (
     SCHEMAS,
     changes_between,
     evaluated,
+    narrowed,
     next_state,
     output_of,
     random_state,
@@ -64,7 +65,7 @@ def truth(steps: Steps) -> Rows:
 def random_spec(random: Random, tables: list[Table]) -> DeltaJoinSpec:
     spec = spec_of(random, random_tree(random, len(tables), KINDS, one_key=random.random() < 0.5))
     parts = (replace(part, path=table.path) for part, table in zip(spec.tables, tables, strict=True))
-    return replace(spec, tables=tuple(parts), shards=random.randint(1, 3))
+    return narrowed(random, replace(spec, tables=tuple(parts), shards=random.randint(1, 3)))
 
 
 @settings(max_examples=EXAMPLES // 2)

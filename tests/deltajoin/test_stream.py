@@ -17,7 +17,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from deltajoin import CheckpointMismatchError, DeltaJoinSpec, Side, reached, read_join
-from deltajoin.spec import JoinedTable
+from deltajoin.joined_table import JoinedTable
 from deltajoin.tree import Leaf, Outer, Ref
 from tests.deltajoin.cases import halves, load
 from tests.deltajoin.memory_tables import Rows, signed

@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from deltajoin import key_chunks
 from deltajoin.changes import Changes
 from deltajoin.deltas import Match
+from deltajoin.joined_table import JoinedTable
+from deltajoin.outgoing import determined, emitted
 from deltajoin.row_codes import Ints
 from deltajoin.semantics import Join, evaluate
 from deltajoin.shards import split_of
-from deltajoin.spec import DeltaJoinSpec, JoinedTable
+from deltajoin.spec import DeltaJoinSpec
 from deltajoin.tree import Inner, Leaf, Outer, Ref
 from tests.deltajoin.memory_tables import Row, Rows, counted, difference, signed
 from tests.deltajoin.trees import (
@@ -28,6 +30,7 @@ from tests.deltajoin.trees import (
     changes_between,
     evaluated,
     match_in,
+    narrowed,
     next_state,
     output_of,
     random_state,
@@ -52,8 +55,9 @@ class Step:
 
     def emitted(self, shards: int = 1, output_rows: int = 3) -> list[Row]:
         """What all shards emit."""
+        known = determined(self.spec.tree, emitted(self.spec))
         split = split_of(
-            self.spec.tree, lambda ref: self.schemas[ref.table].field(ref.column).type, [COLUMNS] * 8
+            self.spec.tree, lambda ref: self.schemas[ref.table].field(ref.column).type, [COLUMNS] * 8, known
         )
         join = Join.of(self.spec, self.schemas, split, self.facts)
         rows: list[Row] = []
@@ -71,7 +75,7 @@ class Step:
                 for states in (self.old, self.new)
             )
             for batch in evaluate(join, cut, old, new, output_rows=output_rows):
-                assert batch.schema == join.output
+                assert batch.schema == join.outgoing.schema
                 assert 0 < batch.num_rows <= output_rows
                 rows += zip(*(column.to_pylist() for column in batch.columns), strict=True)
         return rows
@@ -90,7 +94,7 @@ def random_step(random: Random, kinds: Sequence[str], *, one_key: bool = False, 
     if shared:
         schemas[1], old[1], new[1] = schemas[0], old[0], new[0]
     tree = random_tree(random, tables, kinds, one_key=one_key)
-    return Step(spec_of(random, tree), schemas, old, new, Facts(seed=random.randint(0, 9)))
+    return Step(narrowed(random, spec_of(random, tree)), schemas, old, new, Facts(seed=random.randint(0, 9)))
 
 
 def check(step: Step, shards: int = 1) -> None:

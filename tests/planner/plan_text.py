@@ -272,15 +272,20 @@ def _delta_join(line: str, rest: Sequence[str], types: dict[int, str]) -> tuple[
     present = tuple(
         (number, replace(flag, type="boolean")) for number, flag in zip(numbers, flags, strict=True)
     )
-    return DeltaJoin(tables, parse_tree(rest[0].strip()), kind, present), rest[1 + count :]
+    text = rest[0].strip().removesuffix(" not net")
+    node, _, keep = text.partition(" keeping ")
+    condition = _condition(keep) if keep else None
+    is_net = rest[0].strip() == text
+    return DeltaJoin(tables, parse_tree(node), kind, present, condition, is_net), rest[1 + count :]
 
 
 def _table(line: str, types: dict[int, str]) -> JoinTable:
-    found = re.fullmatch(r"t\d+ (\w+) (\[.*?\])(?: where (.*))?", line)
+    found = re.fullmatch(r"t\d+ (\w+) (\[.*?\])(?: comparing (\[.*?\]))?(?: where (.*))?", line)
     assert found, line
-    name, columns, where = found.groups()
+    name, emitted, compared, where = found.groups()
     predicates = tuple(_predicate(part) for part in where.split(" and ")) if where else ()
-    return JoinTable(TABLES[name], _columns(columns, types), predicates)
+    rest = _columns(compared, types) if compared else ()
+    return JoinTable(TABLES[name], (*_columns(emitted, types), *rest), predicates, frozenset(rest))
 
 
 def parse_tree(text: str) -> Node:

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import planner
 from planner import PlanError
+from planner.netness import blurred
 from tests.planner.random_queries import SCHEMAS, queries
 from tests.planner.test_queries import Rows, in_one
 from upsert.managed import frames
@@ -62,13 +63,16 @@ def _net_rows(spark: SparkSession, texts: Sequence[str], changes: Sequence[Any],
     for name, view in views.items():
         view.createOrReplaceTempView(name)
     optimized = {text: found for text in texts if (found := _optimized(spark.sql(text))) is not None}
+    is_net = {text for text in optimized if not blurred(planner.explain(spark.sql(text)).after)}
     net: dict[str, Rows] = {title: Counter() for title in optimized}
+    opposites: list[tuple[str, str]] = []
 
     def take(batch: DataFrame, batch_id: int) -> None:
-        in_batch: dict[tuple[str, str], set[int]] = {}
+        signs: dict[tuple[str, str], set[int]] = {}
         for title, row, kind in batch.collect():
             net[title][row] += RowKind(kind).sign
-            in_batch.setdefault((title, row), set()).add(RowKind(kind).sign)
+            signs.setdefault((title, row), set()).add(RowKind(kind).sign)
+        opposites.extend(key for key, both in signs.items() if len(both) > 1 and key[0] in is_net)
         if batch_id < len(changes) - 1:
             _change(tables, changes[batch_id + 1])
 
@@ -78,6 +82,7 @@ def _net_rows(spark: SparkSession, texts: Sequence[str], changes: Sequence[Any],
         stream.processAllAvailable()
     finally:
         stream.stop()
+    assert not opposites, "a row came with both signs"
     for name, table in tables.items():
         frames.read(spark, table.path).createOrReplaceTempView(name)
     wanted: dict[str, Rows] = {title: Counter() for title in optimized}
