@@ -2,8 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+from deltajoin import expressions, tree
 from deltajoin.errors import BrokenPayloadError, CheckpointMismatchError
-from deltajoin.joined_table import Side
+from deltajoin.joined_table import JoinedTable, Side
 from deltajoin.spec import DeltaJoinSpec
 from upsert.lazy_names import imported_on_use as _imported_on_use
 
@@ -20,14 +21,17 @@ __all__ = [
     "BrokenPayloadError",
     "CheckpointMismatchError",
     "DeltaJoinSpec",
+    "JoinedTable",
     "LookupMetrics",
     "Side",
+    "expressions",
     "lookup_delta_join",
     "lookup_join",
     "metrics",
     "reached",
     "read_join",
     "register",
+    "tree",
     "upsert_key_of",
     "with_lookup",
 ]

@@ -78,7 +78,7 @@ def _type_of_call(call: Call, op: str, args: list[pa.DataType]) -> pa.DataType:
     if op in ("and", "or", "not"):
         _need(call, all(map(pa.types.is_boolean, args)), "values must be BOOLEAN", args)
         return pa.bool_()
-    if op in ("+", "-", "*", "neg", "abs"):
+    if op.removeprefix("wrapping ") in ("+", "-", "*", "neg", "abs"):
         return _arithmetic(call, args)
     if op in ("if", "case"):
         return _choice(call, op, args)

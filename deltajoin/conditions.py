@@ -2,7 +2,8 @@
 
 NULL follows three-valued logic, NaN equals NaN and is greater than any number, -0.0 equals 0.0, text is
 compared by its bytes. An integer that overflows is an error, as in Spark's ANSI mode; like Spark, AND, OR,
-IF, CASE and COALESCE do not look at what earlier arguments decide, so it is one only where Spark has one.
+IF, CASE and COALESCE do not look at what earlier arguments decide, so it is one only where Spark has one. The
+operators that wrap are those of Spark without ANSI mode.
 Whatever depends on a session's time zone, on a locale or on rules for the precision of decimals is refused
 by `type_of`: `deltajoin.tables` asks it for every condition before a join begins, the planner before it
 accepts one.
@@ -235,6 +236,11 @@ _FUNCTIONS: Final[dict[str, Callable[..., pa.Array]]] = {
     "*": pc.multiply_checked,
     "neg": pc.negate_checked,
     "abs": pc.abs_checked,
+    "wrapping +": pc.add,
+    "wrapping -": pc.subtract,
+    "wrapping *": pc.multiply,
+    "wrapping neg": pc.negate,
+    "wrapping abs": pc.abs,
     "length": _length,
     "concat": _concatenated,
     "year": _part_of_date(pc.year),

@@ -124,6 +124,11 @@ OPERATORS: Final[Mapping[str, tuple[int, int | None]]] = {
     "*": (2, 2),
     "neg": (1, 1),
     "abs": (1, 1),
+    "wrapping +": (2, 2),
+    "wrapping -": (2, 2),
+    "wrapping *": (2, 2),
+    "wrapping neg": (1, 1),
+    "wrapping abs": (1, 1),
     "coalesce": (1, None),
     "if": (3, 3),
     "case": (2, None),
@@ -141,6 +146,8 @@ OPERATORS: Final[Mapping[str, tuple[int, int | None]]] = {
 """Name of each operator -> least and most number of arguments (None: any).
 
 ``case`` is (condition, value)… and perhaps a last value without condition; ``in`` is a value and constants.
+``wrapping`` is arithmetic of integers as Java does it, and Spark without its ANSI mode: what overflows begins
+anew at the other end.
 """
 
 _INFIX: Final = frozenset({"=", "<=>", "!=", "<", "<=", ">", ">=", "and", "or", "+", "-", "*"})

@@ -60,7 +60,8 @@ class Step:
     rows: float
 
     def __str__(self) -> str:
-        return f"{self.name} by ({', '.join(self.by)}) with {self.index}, ~{self.rows:g} rows a key"
+        by = ", ".join(self.by)
+        return f"t{self.table} {self.name} by ({by}) with {self.index}, ~{self.rows:g} rows a key"
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Path:
     steps: tuple[Step, ...]
 
     def __str__(self) -> str:
-        return " → ".join((f"changes of {self.name}", *map(str, self.steps)))
+        return " → ".join((f"changes of t{self.table} {self.name}", *map(str, self.steps)))
 
 
 @dataclass(frozen=True)

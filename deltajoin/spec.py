@@ -68,6 +68,24 @@ class DeltaJoinSpec:
     ('t0_order_id', 't0_product_id', 't1_id', 't1_name')
     >>> DeltaJoinSpec.from_json(spec.to_json()) == spec
     True
+
+    Of more tables, with the nodes of `deltajoin.tree` and the conditions of `deltajoin.expressions`:
+
+    >>> import pyarrow as pa
+    >>> from deltajoin.expressions import Call, Const, Field
+    >>> from deltajoin.tree import Inner, Leaf, Outer, Ref
+    >>> tables = (
+    ...     JoinedTable("/data/orders", ("order_id", "product_id", "amount"), emit=("order_id", "amount")),
+    ...     JoinedTable("/data/products", ("id", "shop"), emit=()),
+    ...     JoinedTable("/data/shops", ("shop", "city")),
+    ... )
+    >>> of_shop = Outer("left", Leaf(1), Leaf(2), ((Ref(1, "shop"), Ref(2, "shop")),))
+    >>> dear = Call(">", (Field(Ref(0, "amount")), Const(100, pa.int64())))
+    >>> spec = DeltaJoinSpec(tables, Inner((Leaf(0), of_shop), ((Ref(0, "product_id"), Ref(1, "id")),), dear))
+    >>> print(spec)
+    inner(orders, products(shop) left shops(shop): orders.product_id = products.id and (t0.amount > 100))
+    >>> spec.columns
+    ('t0_order_id', 't0_amount', 't2_shop', 't2_city')
     """
 
     tables: tuple[JoinedTable, ...]

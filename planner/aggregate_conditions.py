@@ -22,6 +22,16 @@ _EXACT_DIGITS: Final = 28
 """Digits of a DECIMAL of which ten billion values can be added up: a sum has ten digits more, at most 38."""
 
 
+_BY_COLUMN: Final = "use min_by(value, column) or max_by(value, column), which say what they go by"
+_BY_ORDER: Final = {
+    "AnyValue": "use min(value), which is one of them",
+    "First": _BY_COLUMN,
+    "Last": _BY_COLUMN,
+    "ListAgg": "use array_join(array_sort(collect_list(value)), ', '), which has an order",
+}
+"""Functions of which the order of rows decides, and what to use instead."""
+
+
 def changes_are_whole(node: Aggregate) -> Refused | None:
     """Upserts do not say what they replace, so it cannot be taken out of the group it was in."""
     for leaf in walk(node.child):
@@ -66,10 +76,23 @@ def groups_are_no_sessions(node: Aggregate) -> Refused | None:
     return None
 
 
+def functions_need_no_order(node: Aggregate) -> Refused | None:
+    """Which row is the first is not defined for the rows of a table, and less so for its changes."""
+    for function in aggregations(node):
+        if (remedy := _BY_ORDER.get(function.name)) is not None:
+            return Refused(
+                f"{without_ids(function)} over the changes of {sources(node)} depends on the order in which "
+                "rows come, which changes do not have",
+                remedy,
+            )
+    return None
+
+
 AGGREGATE_CONDITIONS: Final[tuple[AggregateCondition, ...]] = (
     changes_are_whole,
     changes_are_read_from_the_beginning,
     groups_are_no_sessions,
+    functions_need_no_order,
 )
 """What every aggregate over changes must fulfil."""
 

@@ -15,9 +15,10 @@ from planner.aggregate_conditions import aggregations
 from planner.aggregate_nodes import Aggregate, Computed, Group, LookupAggregate
 from planner.chain import chain_of, inlined
 from planner.conditions import Refused
+from planner.delta_join import DeltaJoin
 from planner.expressions import Aggregation, Column, Expr, Literal
 from planner.keys import index_within
-from planner.plan import Changelog, Filter, Plan
+from planner.plan import Changelog, Filter, Plan, RegularJoin
 from planner.sources import KafkaTopic, ManagedTable, Mode
 from planner.translate import NotTranslatableError, translated
 from planner.trees import fresh_ids
@@ -71,6 +72,13 @@ def lookup_aggregate(node: Aggregate, because: str) -> LookupAggregate | Refused
             return Refused(
                 f"{what}, and a topic cannot be looked up",
                 f"mirror the topic in a managed table: start catalog.mirror(spark, {name!r})",
+            )
+        case DeltaJoin() | RegularJoin():
+            names = ", ".join(without_ids(group.value) for group in node.groups)
+            return Refused(
+                f"{what}, and the rows of a join are nowhere to be looked up",
+                f"write the join into a managed table with INDEX ({names or '…'}), catalog.write_changes, "
+                "and aggregate that table's changes, catalog.read_changes",
             )
         case _:
             return Refused(f"{what}, and the aggregate does not read one managed table", _ON_A_TABLE)

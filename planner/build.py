@@ -41,6 +41,7 @@ from planner.plan import (
     Project,
     RegularJoin,
     Relation,
+    SlidingWindows,
 )
 from planner.settings import Settings
 from planner.sources import KafkaTopic, ManagedTable
@@ -88,6 +89,8 @@ class _Builder:
         inputs = [self.node(child) for child in children(plan)]
         if isinstance(plan, Enriched):
             return self.enriched(plan, inputs[0])
+        if isinstance(plan, SlidingWindows) and plan.ref is not None:
+            return self.catalyst.sliding_windows(self.catalyst.kept(plan.ref), inputs[0])
         if isinstance(plan, SignedAggregate):
             return signed_aggregate(self.catalyst, plan, inputs[0])
         if plan.ref is not None:

@@ -25,6 +25,9 @@ _SYMBOLS: Final = {
     "Add": "+",
     "Subtract": "-",
     "Multiply": "*",
+    "LEGACYAdd": "+",
+    "LEGACYSubtract": "-",
+    "LEGACYMultiply": "*",
 }
 
 

@@ -148,7 +148,7 @@ class JoinReport:
         lines += [f"  t{number}: {table}" for number, table in enumerate(self.tables)]
         for path in self.paths:
             lines.append(f"  changes of t{path.table} {path.name}:")
-            lines += [f"    look up t{step.table} {step}" for step in path.steps]
+            lines += [f"    look up {step}" for step in path.steps]
         if self.estimated_lookups is not None:
             lines.append(f"  lookups of a micro-batch: {self.estimated_lookups}")
         lines += [f"  hint: {hint}" for hint in self.hints]

@@ -154,6 +154,10 @@ class Catalyst:
         """The attributes that a Generate adds to its input's."""
         return _items(node.generatorOutput())
 
+    def expanded(self, node: JavaObject) -> list[list[JavaObject]]:
+        """What an Expand makes of a row: for each row that comes out its expressions."""
+        return [_items(projection) for projection in _items(node.projections())]
+
     def keys(self, node: JavaObject) -> list[JavaObject]:
         """The attributes of which a Deduplicate looks for equal values."""
         return _items(node.keys())
@@ -335,6 +339,14 @@ class Catalyst:
         kind = package.JoinType.apply("inner")
         hint = package.logical.JoinHint.NONE()
         return package.logical.Join(left, right, kind, self._jvm.scala.Option.apply(condition), hint)
+
+    def sliding_windows(self, node: JavaObject, child: JavaObject) -> JavaObject:
+        """An Expand with one column of its own, the first, over another input, whose columns it passes on."""
+        passed_on = self.output(child)
+        rows = [self._seq([made, *passed_on]) for made, *_ in self.expanded(node)]
+        own, *_ = self.output(node)
+        make = self._jvm.org.apache.spark.sql.catalyst.plans.logical.Expand
+        return make(self._seq(rows), self._seq([own, *passed_on]), child)
 
     def with_children(self, node: JavaObject, children: Iterable[JavaObject]) -> JavaObject:
         """The node over other inputs."""

@@ -36,7 +36,20 @@ class Outcome:
 
 
 _NULL_IN_NULL_OUT: Final = frozenset(
-    {"Add", "Subtract", "Multiply", "Divide", "IntegralDivide", "Remainder", "Pmod", "UnaryMinus", "Abs"}
+    {
+        "Add",
+        "LEGACYAdd",
+        "Subtract",
+        "LEGACYSubtract",
+        "Multiply",
+        "LEGACYMultiply",
+        "Divide",
+        "IntegralDivide",
+        "Remainder",
+        "Pmod",
+        "UnaryMinus",
+        "Abs",
+    }
     | {"EqualTo", "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "Not"}
     | {"Upper", "Lower", "Length", "StringTrim", "StringTrimLeft", "StringTrimRight", "Substring", "Left"}
     | {"Concat", "Like", "RLike", "StartsWith", "EndsWith", "Contains", "StringInstr", "StringReplace"}

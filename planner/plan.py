@@ -265,6 +265,27 @@ class Generate:
 
 
 @dataclass(frozen=True)
+class SlidingWindows:
+    """The child's rows, each in as many windows of time as may hold it: `made`, the first column, is which.
+
+    `values` are what the windows are computed by. A filter above leaves out windows that do not hold the row.
+    """
+
+    child: Plan
+    made: Column
+    values: tuple[Expr, ...]
+    ref: int | None = ref_field()
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The window, and the child's."""
+        return (self.made, *self.child.columns)
+
+    def __str__(self) -> str:
+        return f"SlidingWindows {self.made} of {', '.join(map(str, self.values))}"
+
+
+@dataclass(frozen=True)
 class Distinct:
     """One of the child's rows that are equal in the `keys`: `dropDuplicates`; with all columns: DISTINCT."""
 
@@ -336,6 +357,7 @@ Plan = (
     | Join
     | Union
     | Generate
+    | SlidingWindows
     | Distinct
     | RegularJoin
     | Enriched

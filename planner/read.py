@@ -36,6 +36,7 @@ from planner.plan import (
     Plan,
     Project,
     Relation,
+    SlidingWindows,
     Union,
     Upserts,
     Watermark,
@@ -142,6 +143,8 @@ class _Reader:
             case "Generate", (child,):
                 made = tuple(self.column(attribute) for attribute in self.catalyst.generated(node))
                 return Generate(child, self.expr(self.catalyst.generator(node)), made, ref=ref)
+            case "Expand", (child,) if (windows := self.sliding_windows(node, child, ref)) is not None:
+                return windows
             case "Distinct", (child,):
                 return Distinct(child, self.output(node), ref=ref)
             case "Deduplicate", (child,):
@@ -150,6 +153,20 @@ class _Reader:
             case _, (child,) if name in _WRAPPERS:
                 return Wrapper(child, name, ref=ref)
         return self.unknown(Opaque(name, inputs, self.output(node), ref=ref), node)
+
+    def sliding_windows(self, node: JavaObject, child: Plan, ref: int) -> SlidingWindows | None:
+        """The node, if it is what Spark makes of `window(…)` with windows that overlap."""
+        first, *rest = self.catalyst.output(node)
+        is_window = any(kind is WindowKind.TIME for kind in self.window_kinds(first))
+        if not is_window or tuple(map(self.column, rest)) != child.columns:
+            return None
+        made = [self.expr(row[0]) for row in self.catalyst.expanded(node)]
+        return SlidingWindows(child, self.column(first), tuple(made), ref=ref)
+
+    def window_kinds(self, attribute: JavaObject) -> list[WindowKind]:
+        """What Catalyst has made an attribute of, if that is a window."""
+        marks = self.catalyst.metadata(attribute)
+        return [kind for mark, kind in _WINDOW_MARKS.items() if mark in marks]
 
     def unknown(self, node: Opaque, java: JavaObject) -> Plan:
         """The node; a leaf if it ends an operator of this project, which is where kinds come from.
@@ -277,10 +294,8 @@ class _Reader:
 
     def group(self, expr: JavaObject) -> GroupBy:
         is_column = self.catalyst.class_name(expr) == "AttributeReference"
-        marks = self.catalyst.metadata(expr) if is_column else {}
-        return GroupBy(
-            self.expr(expr), next((kind for mark, kind in _WINDOW_MARKS.items() if mark in marks), None)
-        )
+        kinds = self.window_kinds(expr) if is_column else []
+        return GroupBy(self.expr(expr), next(iter(kinds), None))
 
     def aggregation(self, expr: JavaObject, ref: int) -> Aggregation:
         function, condition, is_distinct = self.catalyst.aggregation(expr)

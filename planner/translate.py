@@ -37,6 +37,11 @@ _OPERATORS: Final[Mapping[str, str]] = {
     "IsNaN": "isnan",
     "IsNotNull": "isnotnull",
     "IsNull": "isnull",
+    "FalseAbs": "wrapping abs",
+    "FalseUnaryMinus": "wrapping neg",
+    "LEGACYAdd": "wrapping +",
+    "LEGACYMultiply": "wrapping *",
+    "LEGACYSubtract": "wrapping -",
     "Length": "length",
     "LessThan": "<",
     "LessThanOrEqual": "<=",
@@ -51,7 +56,7 @@ _OPERATORS: Final[Mapping[str, str]] = {
     "UnaryMinus": "neg",
     "Year": "year",
 }
-"""Catalyst class -> operator of a condition."""
+"""Catalyst class -> operator of a condition; `planner.read` prefixes what is not as in ANSI mode."""
 _REPLACED: Final = frozenset({"Nvl", "Nvl2"})
 """Functions of which Catalyst shows what they stand for, as their only argument."""
 _WORDS: Final = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long"}

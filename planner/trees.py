@@ -23,6 +23,7 @@ from planner.plan import (
     Project,
     RegularJoin,
     Relation,
+    SlidingWindows,
     Union,
     Watermark,
     Wrapper,
@@ -34,7 +35,7 @@ def children(node: Plan) -> tuple[Plan, ...]:
     match node:
         case Project() | Filter() | Watermark() | Wrapper() | Generate() | Distinct() | Enriched():
             return (node.child,)
-        case Aggregate() | SignedAggregate():
+        case Aggregate() | SignedAggregate() | SlidingWindows():
             return (node.child,)
         case Join() | RegularJoin():
             return (node.left, node.right)
@@ -51,7 +52,7 @@ def with_children(node: Plan, inputs: Sequence[Plan]) -> Plan:
     match node:
         case Project() | Filter() | Watermark() | Wrapper() | Generate() | Distinct() | Enriched():
             return replace(node, child=inputs[0])
-        case Aggregate() | SignedAggregate():
+        case Aggregate() | SignedAggregate() | SlidingWindows():
             return replace(node, child=inputs[0])
         case Join(kind=kind):
             left, right = inputs
@@ -80,6 +81,8 @@ def expressions(node: Plan) -> tuple[Expr, ...]:
             return (node.column,)
         case Generate():
             return (node.generator,)
+        case SlidingWindows():
+            return node.values
         case Join(condition=condition) | RegularJoin(condition=condition) if condition is not None:
             return (condition,)
         case _:

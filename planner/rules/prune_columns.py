@@ -10,11 +10,22 @@ from deltajoin.tree import columns_of as columns_of_tree
 from planner.chain import chain_of
 from planner.delta_join import DeltaJoin
 from planner.expressions import columns_of
-from planner.plan import Filter, Generate, Join, Output, Plan, Project, RegularJoin, Watermark, Wrapper
+from planner.plan import (
+    Filter,
+    Generate,
+    Join,
+    Output,
+    Plan,
+    Project,
+    RegularJoin,
+    SlidingWindows,
+    Watermark,
+    Wrapper,
+)
 from planner.settings import Settings
 from planner.trees import expressions, static_input, with_children
 
-_PRUNED: Final = DeltaJoin | RegularJoin | Join | Generate
+_PRUNED: Final = DeltaJoin | RegularJoin | Join | Generate | SlidingWindows
 
 
 def prune_columns(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
@@ -46,6 +57,8 @@ def _pruned(plan: Plan, needed: frozenset[int]) -> Plan:
         case Join(condition=condition) if static_input(plan) is not None:
             used = needed if condition is None else needed | columns_of(condition)
             return with_children(plan, [_chosen(plan.left, used), _chosen(plan.right, used)])
+        case SlidingWindows(child, values=values):
+            return with_children(plan, [_chosen(child, needed | columns_of(*values))])
         case Generate(child, generator):
             return with_children(plan, [_chosen(child, needed | columns_of(generator))])
         case _:

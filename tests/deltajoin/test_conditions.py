@@ -113,7 +113,29 @@ CASES: list[tuple[Condition, list[Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("condition", "expected"), CASES)
+LOWEST, HIGHEST = const(-(2**63), pa.int64()), const(2**63 - 1, pa.int64())
+WRAPPING: list[tuple[Condition, list[Any]]] = [
+    (of("=", of("wrapping +", "i", const(1, pa.int64())), LOWEST), [False] * 5 + [True, None]),
+    (of("=", of("wrapping -", "i", const(1, pa.int64())), HIGHEST), [True] + [False] * 5 + [None]),
+    (
+        of("=", of("wrapping *", "i", const(2, pa.int64())), const(-2, pa.int64())),
+        [False, True] + [False] * 3 + [True, None],
+    ),
+    (of("=", of("wrapping neg", "i"), "i"), [True, False, True, False, False, False, None]),
+    (of("<", of("wrapping abs", "i"), const(0, pa.int64())), [True] + [False] * 5 + [None]),
+    (
+        of(">", of("wrapping +", "f", "f"), const(1.0, pa.float64())),
+        [False, False, False, True, True, True, None],
+    ),
+    (
+        of("=", of("wrapping *", "s", const(1000, pa.int16())), const(-31072, pa.int16())),
+        [False] * 3 + [True] + [False] * 2 + [None],
+    ),
+]
+"""Arithmetic as Spark does it without ANSI mode."""
+
+
+@pytest.mark.parametrize(("condition", "expected"), [*CASES, *WRAPPING])
 def test_a_condition_has_the_value_that_spark_gives_it(condition: Condition, expected: list[Any]) -> None:
     assert answers(condition) == expected
 

@@ -1,6 +1,7 @@
 """Every condition of `test_conditions.py`, and its expected answer, asked of Spark itself."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -8,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from deltajoin.expressions import Call, Cast, Condition, Const, Field
-from tests.deltajoin.test_conditions import CASES, COLUMNS, ROWS
+from tests.deltajoin.test_conditions import CASES, COLUMNS, ROWS, WRAPPING
 from upsert import types
 
 pytestmark = pytest.mark.spark
@@ -43,6 +44,7 @@ def sql(condition: Condition) -> str:
 
 
 def called(op: str, args: list[str]) -> str:
+    op = op.removeprefix("wrapping ")
     if op in INFIX:
         return f"({f' {op} '.join(args)})"
     if op == "neg":
@@ -56,15 +58,27 @@ def called(op: str, args: list[str]) -> str:
 
 
 def test_spark_gives_the_same_answers(spark: SparkSession) -> None:
+    check(spark, CASES)
+
+
+def test_spark_without_ansi_mode_gives_the_same_answers(spark: SparkSession) -> None:
+    spark.conf.set("spark.sql.ansi.enabled", "false")
+    try:
+        check(spark, WRAPPING)
+    finally:
+        spark.conf.unset("spark.sql.ansi.enabled")
+
+
+def check(spark: SparkSession, cases: Sequence[tuple[Condition, list[Any]]]) -> None:
     table = pa.table({**COLUMNS, "row": pa.array(range(ROWS))})
     spark.createDataFrame(table).createOrReplaceTempView("conditions")
-    columns = ", ".join(sql(condition) for condition, _ in CASES)
+    columns = ", ".join(sql(condition) for condition, _ in cases)
     rows = spark.sql(f"SELECT {columns} FROM conditions ORDER BY row").collect()
     spark.catalog.dropTempView("conditions")
-    answers = [[row[number] for row in rows] for number in range(len(CASES))]
+    answers = [[row[number] for row in rows] for number in range(len(cases))]
     different = [
         f"{condition}: {expected} here, {answer} in Spark"
-        for (condition, expected), answer in zip(CASES, answers, strict=True)
+        for (condition, expected), answer in zip(cases, answers, strict=True)
         if answer != expected
     ]
     assert different == []

@@ -62,12 +62,12 @@ def text(tree: Node, known: Known) -> list[str]:
 
 def test_each_table_has_a_path_through_all_others() -> None:
     lookups = {
-        "orders": "orders by (customer) with INDEX (customer), ~20 rows a key",
-        "orders by product": "orders by (product) with INDEX (product), ~20 rows a key",
-        "customers": "customers by (id) with INDEX (id), ~1 rows a key",
-        "products": "products by (id) with INDEX (id), ~5 rows a key",
-        "products by maker": "products by (maker) with INDEX (maker), ~5 rows a key",
-        "makers": "makers by (id) with INDEX (id), ~1 rows a key",
+        "orders": "t0 orders by (customer) with INDEX (customer), ~20 rows a key",
+        "orders by product": "t0 orders by (product) with INDEX (product), ~20 rows a key",
+        "customers": "t1 customers by (id) with INDEX (id), ~1 rows a key",
+        "products": "t2 products by (id) with INDEX (id), ~5 rows a key",
+        "products by maker": "t2 products by (maker) with INDEX (maker), ~5 rows a key",
+        "makers": "t3 makers by (id) with INDEX (id), ~1 rows a key",
     }
     paths = [
         ["orders", "customers", "products", "makers"],
@@ -76,7 +76,8 @@ def test_each_table_has_a_path_through_all_others() -> None:
         ["makers", "products by maker", "orders by product", "customers"],
     ]
     assert text(STAR, SHOP) == [
-        " → ".join([f"changes of {driver}", *map(lookups.__getitem__, steps)]) for driver, *steps in paths
+        " → ".join([f"changes of t{SHOP.names.index(driver)} {driver}", *map(lookups.__getitem__, steps)])
+        for driver, *steps in paths
     ]
 
 

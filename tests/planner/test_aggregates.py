@@ -51,13 +51,16 @@ QUERIES = {
     "everything": "SELECT 'all' AS k, count(*) AS c, sum(d) AS s, avg(h) AS a FROM {t}",
     "windows": """
         SELECT window.start AS began, g, count(*) AS c FROM {t} GROUP BY window(at, '5 minutes'), g""",
+    "sliding": """
+        SELECT window.end AS ended, g, count(*) AS c, sum(h) AS s FROM {t}
+        GROUP BY window(at, '5 minutes', '2 minutes'), g HAVING count(*) > 1""",
     "lookups": """
         SELECT g, max(x) + 1 AS m0, min(n) AS m1, max(d) AS m2, min(flag) AS m3, max(at) AS m4, max(g) AS m5,
         count(DISTINCT x, h) AS c0, sort_array(collect_set(h)) AS l0, sort_array(collect_list(n)) AS l1,
         sum(DISTINCT h) AS s0, avg(DISTINCT d) AS a0, sum(x) FILTER (WHERE h > 1) AS s1,
         avg(h) AS a1, count(*) AS c1, max_by(h, n) AS b0 FROM {t} WHERE h IS NULL OR h < 5 GROUP BY g""",
 }
-KEYS = {"computed": "g, h2", "everything": "k", "windows": "began, g"}
+KEYS = {"computed": "g, h2", "everything": "k", "windows": "began, g", "sliding": "ended, g"}
 
 VALUES: Mapping[str, list[Any]] = {
     "g": ["a", "b", "q"],

@@ -119,7 +119,7 @@ def test_explain_tells_form_index_and_lookups(changes: Mapping[str, DataFrame]) 
     assert join.estimated_lookups is not None
     assert join.estimated_lookups.limit == 1_000_000
     text = str(found)
-    assert "t0: orders(order_id, product_id, note) where order_id > 3, about 0 rows" in text
+    assert "t0: orders(note, order_id, product_id) where order_id > 3, about 0 rows" in text
     assert "changes of t1 products:\n    look up t0 orders by (product_id) with INDEX_product_id" in text
 
 

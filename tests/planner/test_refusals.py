@@ -64,6 +64,18 @@ REFUSED: dict[str, tuple[Query, str]] = {
         lambda _, t: t["orders"].groupBy(F.session_window("at", "1 minute")).count(),
         "session_window over the changes of 'orders': a row that is taken away may split a session",
     ),
+    "maximum over a join": (
+        lambda _, t: t["orders"].join(t["products"], "product_id").groupBy("shop").agg(F.max("amount")),
+        "are nowhere to be looked up; write the join into a managed table with INDEX (shop), catalog.write",
+    ),
+    "first": (
+        lambda _, t: t["orders"].groupBy("product_id").agg(F.first("note")),
+        "First(note) over the changes of 'orders' depends on the order in which rows come, which changes",
+    ),
+    "any value": (
+        lambda _, t: t["orders"].groupBy("product_id").agg(F.any_value("note")),
+        "which changes do not have; use min(value), which is one of them",
+    ),
     "dropDuplicates within a watermark": (
         lambda _, t: t["orders"].withWatermark("at", "1 minute").dropDuplicatesWithinWatermark(["order_id"]),
         f"dropDuplicatesWithinWatermark over the changes of 'orders' {ROWS}",
