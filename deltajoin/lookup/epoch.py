@@ -98,7 +98,7 @@ class EpochCaches:
         before = self._trail[-1] if self._begun else None
         deeds = self.left.take_deeds(), self.right.take_deeds()
         step = Step.after(before, epoch, deeds)
-        if before is not None and step.is_long(sum(cache.entries for cache in caches)):
+        if step.is_long(sum(cache.entries for cache in caches)):
             step = Step.after(None, epoch, (self.left.content(), self.right.content()))
         journal.append(step, kept=[one.epoch for one in self._trail] if self._begun else ())
         self._trail = [*(self._trail if step.parent else ()), step.without_deeds()]

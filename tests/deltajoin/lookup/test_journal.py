@@ -113,6 +113,18 @@ def test_there_are_never_many_steps_to_read(tmp_path: Path) -> None:
     assert {path.suffix for path in (tmp_path / "run").iterdir()} == {".arrow"}
 
 
+def test_a_step_that_looks_up_more_than_the_caches_hold_leaves_what_they_hold(tmp_path: Path) -> None:
+    caches = process(tmp_path, max_keys=10)
+    caches.begin(None)
+    put(caches.left, {f"{number}": [(f"{number}", number, "x" * 100)] for number in range(5_000)})
+    epoch = caches.seal()
+    (path,) = (tmp_path / "run").iterdir()
+    assert path.stat().st_size < 10_000
+    later = process(tmp_path, max_keys=10)
+    assert later.begin(epoch)
+    assert later.left.entries == 10
+
+
 def test_steps_that_are_gone_cost_the_entries(tmp_path: Path) -> None:
     *_, epoch = steps_of(process(tmp_path), 3)
     later = process(tmp_path)
