@@ -69,7 +69,7 @@ def comparisons(table: exp.Table, select: exp.Select) -> tuple[Comparison, ...]:
     columns with NULLs.
     """
     where = select.args.get("where")
-    if where is None:
+    if where is None or table.args.get("sample") or table.args.get("pivots"):
         return ()
     others = bool(select.args.get("joins") or select.args.get("laterals"))
     source = select.args.get("from_")

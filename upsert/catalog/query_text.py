@@ -85,7 +85,7 @@ class QueryText:
     'SELECT o.id, name FROM `v1` o JOIN `v2` AS `products` USING (product_id)'
     """
 
-    statement: str
+    statement: str = field(repr=False)  # options may hold secrets
     start: int
     end: int
     subject: str = "query"

@@ -81,8 +81,8 @@ class SparkConnector:
         df: DataFrame = reader.load()
         if missing := [column for column in wanted.names if column not in df.columns]:
             raise SchemaError(
-                f"table {self.name!r}: column {missing[0]!r} is not in the {self.format} table, whose columns "
-                f"are {', '.join(df.columns)}"
+                f"table {self.name!r}: column {missing[0]!r} is not in the {self.format} table, whose "
+                f"columns are {', '.join(df.columns)}"
             )
         return df.selectExpr(*(_cast(one.name, one.dataType.simpleString()) for one in wanted.fields))
 

@@ -220,6 +220,19 @@ def test_what_spark_may_judge_otherwise_is_not_pushed(condition: str) -> None:
     assert where(f"SELECT * FROM t WHERE {condition}") == []
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT * FROM t TABLESAMPLE (5 ROWS) WHERE id = 1",
+        "SELECT * FROM t PIVOT (sum(n) FOR name IN ('a', 'b')) WHERE id = 1",
+        "SELECT * FROM (SELECT * FROM t) WHERE id = 1",
+        "SELECT id FROM t GROUP BY id HAVING id = 1",
+    ],
+)
+def test_condition_on_other_rows_than_the_tables_is_not_pushed(text: str) -> None:
+    assert where(text) == []
+
+
 def test_in_a_join_only_what_is_false_of_null_is_pushed() -> None:
     text = "SELECT * FROM t LEFT JOIN u ON t.id = u.id WHERE u.n = 1 AND t.n = 2 AND u.name IS NULL AND ok"
     assert (where(text), where(text, 1)) == ([["n", "=", 2]], [["n", "=", 1]])

@@ -123,9 +123,8 @@ class TestBatch:
             ("2020-01-02", 8, 8),
         ]
         before = sql.catalog.table("visits").snapshot().id
-        sql(
-            "INSERT OVERWRITE visits /*+ OPTIONS('change-tracking' = 'false') */ TABLE later"
-        )
+        untracked = "/*+ OPTIONS('change-tracking' = 'false') */"
+        sql(f"INSERT OVERWRITE visits {untracked} SELECT DATE '2020-01-03', 9, 9")
         assert [(str(day), *rest) for day, *rest in sql.stored("visits")] == [("2020-01-03", 9, 9)]
         assert sql.catalog.table("visits").snapshot().id == before + 1
 
@@ -182,6 +181,37 @@ class TestBatch:
         with pytest.raises(error, match=message):
             sql(text)
         assert sql.stored("sales") == []
+
+    def test_rows_are_grouped_by_windows_of_time(self, sql: Session) -> None:
+        sql("CREATE TABLE clicks (at TIMESTAMP, n INT)")
+        sql(
+            "INSERT INTO clicks VALUES (TIMESTAMP '2020-10-01 08:01:00', 1), "
+            "(TIMESTAMP '2020-10-01 08:04:59', 2), (TIMESTAMP '2020-10-01 08:05:00', 4)"
+        )
+        grouped = sql.rows(
+            "SELECT date_format(TUMBLE_START(at, INTERVAL '5' MINUTE), 'mm'), "
+            "date_format(TUMBLE_END(at, INTERVAL '5' MINUTE), 'mm'), sum(n) FROM clicks "
+            "GROUP BY TUMBLE(at, INTERVAL '5' MINUTE) ORDER BY 1"
+        )
+        assert grouped == [("00", "05", 3), ("05", "10", 4)]
+        assigned = sql.rows(
+            "SELECT date_format(window_start, 'mm'), max(w.n) FROM "
+            "TABLE(TUMBLE(TABLE clicks, DESCRIPTOR(at), INTERVAL '5' MINUTES)) AS w GROUP BY ALL ORDER BY 1"
+        )
+        assert assigned == [("00", 2), ("05", 4)]
+
+    def test_files_of_spark_are_tables_for_reading(self, sql: Session, tmp_path: Path) -> None:
+        sql.spark.createDataFrame([(1, "x", 2.0)], "id INT, name STRING, n DOUBLE").write.parquet(
+            f"{tmp_path}/f"
+        )
+        options = f"WITH ('connector' = 'parquet', 'path' = '{tmp_path}/f')"
+        sql(f"CREATE TABLE files (name STRING, id INT, twice AS id * 2) {options}")
+        assert sql.rows("SELECT * FROM files WHERE id = 1") == [("x", 1, 2)]
+        assert sql.rows(f"SELECT id FROM parquet.`{tmp_path}/f`") == [(1,)]
+        with pytest.raises(ConfigurationError, match="tables of Spark's format 'parquet' are only read here"):
+            sql("INSERT INTO files VALUES ('y', 2)")
+        with pytest.raises(ConfigurationError, match="the connector 'spark' needs the option 'format'"):
+            sql("CREATE TABLE other (id INT) WITH ('connector' = 'spark')")
 
     def test_table_is_made_from_a_query(self, sql: Session) -> None:
         sql("SET table-storage.bucket = 2")

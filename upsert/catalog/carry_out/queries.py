@@ -20,6 +20,7 @@ from upsert.catalog.query_text import Moment, QueryText, Reference
 from upsert.catalog.results import Done, Frame, Live, Result, Running
 from upsert.catalog.scans import Scan
 from upsert.catalog.session import DROP_ON_CANCEL, RESULT_MODE
+from upsert.catalog.show_create import quoted
 from upsert.errors import DatabaseNotFoundError, SchemaError, TableNotFoundError, UpsertError
 
 if TYPE_CHECKING:
@@ -126,7 +127,9 @@ def _is_in_catalog(catalog: Catalog, spark: SparkSession, reference: Reference, 
         error: UpsertError = place_.tables.not_found(place_.name)
     except (UpsertError, ValueError) as cause:
         error = cause if isinstance(cause, DatabaseNotFoundError) else TableNotFoundError(str(cause))
-    if spark.catalog.tableExists(reference.name) or _is_path(reference.name):
+    if _is_path(reference.name) or spark.catalog.tableExists(
+        ".".join(map(quoted, reference.name.split(".")))
+    ):
         if reference.options or reference.as_of is not None:
             raise SchemaError(
                 f"{subject}: table {reference.name!r} at {reference.place} is Spark's, for which there are "
