@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -113,7 +114,26 @@ class JoinedTables:
     def identity(self) -> JoinIdentity:
         """What the offsets of this join must belong to."""
         uuids = tuple(table.uuid for table in self.tables)
-        return JoinIdentity(str(self.spec), self.spec.fingerprint, uuids)
+        fingerprint = self.spec.fingerprint
+        if altered := self._altered_columns():
+            fingerprint = hashlib.sha256("\0".join((fingerprint, *altered)).encode()).hexdigest()[:16]
+        return JoinIdentity(str(self.spec), fingerprint, uuids)
+
+    def _altered_columns(self) -> list[str]:
+        """The join's columns that are not those that their tables were created with under these names.
+
+        They are part of what the join is: one that began with other columns must not go on with these.
+        """
+        found: list[str] = []
+        for number, (table, part) in enumerate(zip(self.tables, self.spec.tables, strict=True)):
+            first = {c.name: (c.id, c.type) for c in table.published.definition_at(0).schema.columns}
+            used = (table.schema.column(name) for name in part.columns)
+            found += [
+                f"t{number}.{column.name} {column.id} {types.sql_name(column.type)}"
+                for column in used
+                if first.get(column.name) != (column.id, column.type)
+            ]
+        return found
 
     @property
     def output(self) -> pa.Schema:
