@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+import pyarrow as pa
 
 from upsert.store.file_set import FileSet, Run
 from upsert.store.hashing import bucket_of
@@ -23,20 +24,27 @@ def buckets_for(layout: Layout, files: FileSet, probe: Probe) -> Iterator[tuple[
     numbers = None
     if layout.buckets > 1 and set(layout.bucket_key) <= set(probe.columns):
         numbers = bucket_of(probe.hashes(layout.bucket_key), layout.buckets)
-    partitions = [
-        _partition_codes(name, files, probe) for name in layout.schema.partitioned_by if name in probe.columns
+    by_partition = [
+        _partition_codes(position, files, probe.column(name))
+        for position, name in enumerate(layout.schema.partitioned_by)
+        if name in probe.columns
     ]
     for (partition, bucket), runs in files.groups.items():
+        wanted = [(codes, of_partition[partition]) for codes, of_partition in by_partition]
+        if any(code < 0 for _, code in wanted):
+            continue
         mask = np.ones(len(probe), dtype=np.bool_) if numbers is None else numbers == bucket
-        for codes, of_partition in partitions:
-            mask &= codes == of_partition[partition]
+        for codes, code in wanted:
+            mask &= codes == code
         if mask.any():
             yield runs, probe if mask.all() else probe.take(np.flatnonzero(mask))
 
 
-def _partition_codes(name: str, files: FileSet, probe: Probe) -> tuple[Positions, dict[Partition, int]]:
-    """A number for each key's value of a partition column, and for each partition's; -1 is nobody's."""
-    codes, texts = partition_codes(probe.column(name))
+def _partition_codes(
+    position: int, files: FileSet, keys: pa.Array
+) -> tuple[Positions, Mapping[Partition, int]]:
+    """A number for each key's value of a partition column, and for each partition's; -1 if no key has it."""
+    codes, texts = partition_codes(keys)
     code_of = {text: code for code, text in enumerate(texts)}
     partitions = {partition for partition, _ in files.groups}
-    return codes, {partition: code_of.get(dict(partition)[name], -1) for partition in partitions}
+    return codes, {partition: code_of.get(partition[position][1], -1) for partition in partitions}

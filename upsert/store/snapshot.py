@@ -260,8 +260,9 @@ class Snapshot:
         if len(probe):
             probe = probe.take(search_order(self.layout, index, probe))
         needed = self._needed((*selected, *wanted.columns), keys=self.layout.is_counted)
-        searched = {place[0] for place in self.places(wanted)}
-        files = self.files.only(searched.__contains__)
+        files = self.files
+        if wanted.alternatives:
+            files = files.only({partition for partition, _ in self.places(wanted)}.__contains__)
         positions: list[Positions] = [np.empty(0, np.int64)]
         batches: list[pa.RecordBatch] = []
         for runs, part in buckets_for(self.layout, files, probe):
