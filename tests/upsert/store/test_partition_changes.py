@@ -423,3 +423,29 @@ def test_a_table_without_partitions_is_one(tmp_path: Path) -> None:
     table.write(pa.table({"id": range(9)}))
     (only,) = table.partitions()
     assert (dict(only.spec), only.rows, only.path) == ({}, 9, table.path)
+
+
+# merge engines
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"merge-engine": "first-row"},
+        {"merge-engine": "partial-update"},
+        {"merge-engine": "aggregation", "fields.v.aggregate-function": "last_value"},
+        {"sequence.field": "v"},
+        {"merge-engine": "first-row", "ignore-delete": "true"},
+    ],
+    ids=str,
+)
+def test_a_deletion_takes_rows_of_every_merge_engine_away(options: dict[str, str], tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", SCHEMA, options)
+    table.write(rows("a 1 x", "a 2 y", "b 1 x"))
+    before = table.snapshot().id
+    table.delete([("id", "=", 1), ("v", "=", "x")])
+    assert content(table) == ["a 2 y"]
+    assert lines(table.changes(before)) == ["a 1 x -D", "b 1 x -D"]
+    table.write(rows("a 1 z"))
+    table.compact()
+    assert content(table) == ["a 1 z", "a 2 y"]

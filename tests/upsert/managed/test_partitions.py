@@ -1,0 +1,181 @@
+"""Partitioned tables through Spark: every kind of value, overwrites, filters that prune, untracked writes."""
+
+import datetime as dt
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.helpers import multiset
+from upsert.errors import ConfigurationError, SchemaError
+from upsert.managed.options import ReadOptions, WriteOptions
+from upsert.managed.reader import OPEN_BYTES, TASK_BYTES, SnapshotReader, shared_out
+from upsert.managed.spark_schema import spark_schema
+from upsert.managed.writer import BatchWriter, StreamWriter
+from upsert.schema import TableSchema
+from upsert.spark_formats import register
+from upsert.store.data_file import forget_open_files
+from upsert.store.table import Table
+from upsert.store.where_text import where_to_json
+
+SCHEMA = TableSchema.of(
+    {"day": pa.date32(), "hub": pa.string(), "id": pa.int64(), "v": pa.string()},
+    partitioned_by=["day", "hub"],
+)
+FIRST, SECOND = dt.date(2013, 1, 1), dt.date(2013, 1, 2)
+DDL = "day DATE, hub STRING, id BIGINT, v STRING"
+ROWS: list[tuple[Any, ...]] = [
+    (FIRST, "a/b", 1, "x"),
+    (FIRST, "😀", 2, "y"),
+    (SECOND, None, 3, "x"),
+    (None, "-0.0", 4, None),
+    (FIRST, "a/b", 5, "z"),
+]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table.create(tmp_path / "t", SCHEMA, {"bucket": "2"})
+
+
+def write(df: DataFrame, table: Table, mode: str = "overwrite", **options: str) -> None:
+    named = {name.replace("_", "-"): value for name, value in options.items()}
+    df.write.format("upsert-table").options(**named).mode(mode).save(table.path)
+
+
+def content(table: Table) -> set[tuple[Any, ...]]:
+    return set(multiset(table.snapshot().scan()))
+
+
+def load(spark: SparkSession, table: Table, where: list[Any]) -> DataFrame:
+    register(spark)
+    options = {"scan.where": where_to_json(where), "row-kind": "false"}
+    return spark.read.format("upsert-table").options(**options).load(table.path)
+
+
+@pytest.mark.spark
+def test_partitions_are_written_read_and_overwritten(spark: SparkSession, table: Table) -> None:
+    register(spark)
+    write(spark.createDataFrame(ROWS, DDL).repartition(3), table, "append")
+    assert content(table) == set(ROWS)
+    assert {info.name for info in table.partitions()} == {
+        "day=2013-01-01/hub=a/b",
+        "day=2013-01-01/hub=😀",
+        "day=2013-01-02/hub=NULL",
+        "day=NULL/hub=-0.0",
+    }
+    one = [(FIRST, "a/b", 9, "n")]
+    write(spark.createDataFrame(one, DDL), table, partition_overwrite_mode="dynamic")
+    assert content(table) == {*ROWS[1:4], *one}
+    spec = json.dumps({"day": "2013-01-01", "hub": "😀"})
+    write(spark.createDataFrame([(7, "m")], "id BIGINT, v STRING"), table, partition=spec)
+    assert content(table) == {*ROWS[2:4], *one, (FIRST, "😀", 7, "m")}
+    write(
+        spark.createDataFrame([("q", 8, "m")], "hub STRING, id BIGINT, v STRING"),
+        table,
+        "append",
+        partition='{"day": null}',
+    )
+    assert (None, "q", 8, "m") in content(table)
+    with pytest.raises(Exception, match="must lie in the partition day=2013-01-02, got rows of"):
+        write(spark.createDataFrame(one, DDL), table, partition='{"day": "2013-01-02"}')
+    before = table.snapshot().id
+    write(spark.createDataFrame(one, DDL), table, "append", change_tracking="false")
+    assert not table.snapshot(before + 1).info.tracked
+
+    found = load(spark, table, [("hub", "in", ["a/b", "q"])])
+    assert {tuple(row) for row in found.collect()} == {*one, (None, "q", 8, "m")}
+    poison(table, "day=2013-01-02")
+    assert load(spark, table, [("day", "=", FIRST), ("id", ">", 7)]).count() == 2
+
+
+def poison(table: Table, folder: str) -> None:
+    forget_open_files()
+    for path in Path(table.path, folder).rglob("*.arrow"):
+        path.write_bytes(b"poison")
+
+
+@pytest.mark.spark
+def test_a_stream_reads_the_partitions_that_its_filter_leaves(
+    spark: SparkSession, table: Table, tmp_path: Path
+) -> None:
+    register(spark)
+    table.write(pa.table({"day": [FIRST, SECOND], "hub": ["a", "a"], "id": [1, 2], "v": ["x", "y"]}))
+    poison(table, "day=2013-01-02")
+    target = Table.create(tmp_path / "target", SCHEMA)
+    options = {"scan.where": '[["day", "=", "2013-01-01"]]', "scan.untracked": "skip"}
+    query = (
+        spark.readStream.format("upsert-table")
+        .options(**options)
+        .load(table.path)
+        .writeStream.format("upsert-table")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start(target.path)
+    )
+    try:
+        query.processAllAvailable()
+        table.write(pa.table({"day": [FIRST], "hub": ["a"], "id": [3], "v": ["hidden"]}), tracked=False)
+        table.delete([("id", "=", 1), ("day", "=", FIRST)])
+        table.write(pa.table({"day": [FIRST], "hub": ["b"], "id": [4], "v": ["z"]}))
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert content(target) == {(FIRST, "b", 4, "z")}
+
+
+def test_tasks_share_small_partitions_and_skip_those_without_rows(table: Table) -> None:
+    table.write(pa.table({"day": [FIRST, SECOND], "hub": ["a", "a"], "id": [1, 2], "v": ["x", "y"]}))
+    options = ReadOptions.parse({"path": table.path, "scan.where": '[["day", "=", "2013-01-02"]]'})
+    reader = SnapshotReader(options, spark_schema(table.schema, row_kind=True))
+    (only,) = reader.partitions()
+    assert [dict(partition)["day"] for partition, _ in only.places] == ["2013-01-02"]
+
+
+def test_large_partitions_get_tasks_of_their_own() -> None:
+    places = [((("day", str(n)),), 0) for n in range(6)]
+    sizes = dict(
+        zip(places, [TASK_BYTES, 1, 1, TASK_BYTES - 3 * OPEN_BYTES, 1, 10 * TASK_BYTES], strict=True)
+    )
+    tasks = shared_out(sizes)
+    assert sorted(place for task in tasks for place in task) == places
+    assert [len(task) for task in tasks] == [1, 2, 2, 1]
+    assert shared_out({((), bucket): 1 for bucket in range(3)}) == [(((), 0),), (((), 1),), (((), 2),)]
+
+
+@pytest.mark.parametrize(
+    ("is_stream", "is_overwrite", "options", "error", "message"),
+    [
+        (
+            True,
+            True,
+            {"partition-overwrite-mode": "dynamic"},
+            ConfigurationError,
+            "no stream overwrites partitions",
+        ),
+        (
+            False,
+            False,
+            {"partition-overwrite-mode": "static"},
+            ConfigurationError,
+            "batch write of mode overwrite",
+        ),
+        (False, True, {"partition": '{"v": 1}'}, SchemaError, "must be given by partition columns"),
+        (False, True, {"partition": "day=1"}, ConfigurationError, "must be a JSON object, got 'day=1'"),
+        (False, True, {"partition-overwrite-mode": "maybe"}, ConfigurationError, "one of static, dynamic"),
+    ],
+)
+def test_writer_options_that_do_not_fit_are_refused(
+    table: Table,
+    is_stream: bool,
+    is_overwrite: bool,
+    options: dict[str, str],
+    error: type[Exception],
+    message: str,
+) -> None:
+    given = spark_schema(table.schema, row_kind=False)
+    writer = StreamWriter if is_stream else BatchWriter
+    with pytest.raises(error, match=message):
+        writer(WriteOptions.parse({"path": table.path, **options}), given, is_overwrite)
