@@ -9,8 +9,10 @@ import pytest
 from hypothesis import settings
 from pyspark.sql import SparkSession
 
-from tests.helpers import SESSION_OPTIONS, use_this_python
+from tests.helpers import JVM_OPTIONS, SESSION_OPTIONS, use_this_python
 from upsert.kafka.testing import LocalKafka
+
+os.environ["SPARK_SUBMIT_OPTS"] = JVM_OPTIONS
 
 # A CI run judges the commit, so it draws the same examples every time; a developer's run draws new ones
 # and prints how to repeat a failure; `make test-long` draws many.

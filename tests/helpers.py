@@ -15,6 +15,15 @@ from upsert.rowkind import ROW_KIND_COLUMN
 
 REPOSITORY = Path(__file__).parents[1]
 
+# For the JVM of every Spark that a test starts, as `SPARK_SUBMIT_OPTS`. It runs most of its code a few times:
+# the optimizing compiler takes more than half of all processor time, and gives none back. And Spark's default
+# writes a checkpoint in a local folder by way of ten child processes a micro-batch.
+JVM_OPTIONS = (
+    "-XX:TieredStopAtLevel=1 -Dspark.executor.extraJavaOptions=-XX:TieredStopAtLevel=1 "
+    "-Dspark.sql.streaming.checkpointFileManagerClass="
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+
 SESSION_OPTIONS: Mapping[str, str] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
