@@ -41,7 +41,8 @@ WARM_UP_ROWS: Final = 1_000
 FILES_A_STEP: Final = CORES
 _POLL_S: Final = 0.05
 _STATE: Final = "spark.sql.streaming.stateStore"
-_PROVIDERS: Final = "org.apache.spark.sql.execution.streaming.state"
+_STREAMING: Final = "org.apache.spark.sql.execution.streaming"
+_PROVIDERS: Final = f"{_STREAMING}.state"
 _STATUSES: Final = np.array(["new", "paid", "sent"])
 _ORDERS: Final = pa.schema({"order_id": pa.int64(), "customer": pa.int64(), "amount": pa.float64()})
 _EVENTS: Final = pa.schema({"event_id": pa.int64(), "order_id": pa.int64(), "status": pa.string()})
@@ -50,6 +51,10 @@ SESSION_OPTIONS: Final = {
     "spark.driver.memory": "8g",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     "spark.sql.shuffle.partitions": str(CORES),
+    # for all systems: the default one starts ten processes a micro-batch for a checkpoint in a local folder
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }

@@ -55,6 +55,12 @@ def session() -> SparkSession:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+        # without a limit on bytes Spark does not ask for the size of the whole batch at every row
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
+        # the default one starts ten processes a micro-batch for a checkpoint in a local folder
+        "spark.sql.streaming.checkpointFileManagerClass": (
+            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+        ),
     }
     for key, value in settings.items():
         builder = builder.config(key, value)
