@@ -90,7 +90,7 @@ def _or_whole(plan: Plan, settings: Settings) -> str:
     match chain_of(plan).leaf:
         case Changelog(origin=LookupJoined()) if settings.changelog == "upsert":
             return f"leave changelog at 'auto' and give {STATE_PATH}; or "
-        case Changelog(origin=LookupJoined()):
+        case Changelog(origin=LookupJoined()) if settings.state_path is None:
             return f"give {STATE_PATH}, and the join gives -U too; or "
         case Changelog(name, origin=_) if name == LOOKUP_JOIN:
             return f"call lookup_delta_join with changelog='all' and {STATE_PATH}; or "
