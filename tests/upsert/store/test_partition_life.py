@@ -183,6 +183,9 @@ class PartitionLife(RuleBasedStateMachine):
             version = following
             view = self.table.at(version)
             assert rows_in(view.scan()) == mirror
+            found = view.lookup(["value", "hub"], pa.table({"value": ["x"] * 3, "hub": HUBS}))
+            wanted = {row: n for row, n in mirror.items() if row[3] == "x" and row[0] is not None}
+            assert rows_in(found) == wanted
             names = ["value", "hub"]
             assert Counter(map(tuple, zip(*view.scan(names).to_pydict().values(), strict=True))) == Counter(
                 (row[3], row[0]) for row in mirror.elements()
