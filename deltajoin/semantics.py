@@ -29,9 +29,9 @@ from deltajoin.cancel import net
 from deltajoin.changes import Changes
 from deltajoin.deltas import Match, World
 from deltajoin.key_chunks import KeyChunks
+from deltajoin.lookup_order import TableFacts, delta_of, moving_order
 from deltajoin.marks import ChangedKeys, contested_keys, opposes
 from deltajoin.outgoing import Outgoing
-from deltajoin.paths import TableFacts, delta_of, moving_order
 from deltajoin.plans import Delta
 from deltajoin.row_codes import Ints, codes_of_keys, dense, key_columns
 from deltajoin.shards import Split, common_type

@@ -2,7 +2,7 @@
 
 RIGHT joins are LEFT joins with the sides swapped. A maximal region of INNER joins is one `Inner` node, whose
 children have no order: which of them is looked up first is decided by indexes and statistics, see
-`deltajoin.paths`.
+`deltajoin.lookup_order`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which tables the changes of each table look up, in which order and by which index (pure).
 
-`deltajoin.paths` decides that, from the indexes of the tables and what their store knows of them.
+`deltajoin.lookup_order` decides that, from the indexes of the tables and what their store knows of them.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from deltajoin.paths import Path, Unreachable, paths_of, unreachable
+from deltajoin.lookup_order import Unreachable
+from deltajoin.paths import Path, paths_of, unreachable
 from deltajoin.tree import Node, flattened
 from planner.conditions import Refused
 from planner.delta_join import DeltaJoin

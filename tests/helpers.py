@@ -86,7 +86,12 @@ def run_snippet(text: str, folder: Path, given: str = "") -> str:
     """Standard output of a program from the docs, run in a folder of its own on an input; it must succeed."""
     program = folder / "snippet.py"
     program.write_text(text)
-    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
+    return run_program(program, folder, given)
+
+
+def run_program(program: Path, folder: Path, given: str = "", **variables: str) -> str:
+    """Standard output of a program in a folder, with more environment variables; it must succeed."""
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", **variables}
     use_this_python(environment)
     run = subprocess.run(
         [sys.executable, str(program)],
@@ -95,7 +100,7 @@ def run_snippet(text: str, folder: Path, given: str = "") -> str:
         input=given,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert run.returncode == 0, run.stderr

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.helpers import run_program
 from upsert.kafka.testing import BOOTSTRAP_VARIABLE
 
 ROOT = Path(__file__).parents[1]
@@ -35,20 +33,11 @@ def needs(example: Path) -> list[pytest.MarkDecorator]:
 def test_example_prints_what_its_comment_says(
     example: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    kafka = {}
     if pytest.mark.kafka in needs(example):
-        environment[BOOTSTRAP_VARIABLE] = request.getfixturevalue("kafka").bootstrap_servers
-    run = subprocess.run(
-        [sys.executable, str(example)],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=environment,
-        timeout=600,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.rstrip("\n") == expected_output(example.read_text())
+        kafka[BOOTSTRAP_VARIABLE] = request.getfixturevalue("kafka").bootstrap_servers
+    output = run_program(example, tmp_path, PYTHONPATH=str(ROOT), **kafka)
+    assert output.rstrip("\n") == expected_output(example.read_text())
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)

@@ -7,7 +7,8 @@ from random import Random
 import pytest
 
 from deltajoin.expressions import Call, Field
-from deltajoin.paths import moving_order, paths_of, unreachable
+from deltajoin.lookup_order import moving_order
+from deltajoin.paths import paths_of, unreachable
 from deltajoin.shards import needed_keys, roots, shared_keys
 from deltajoin.tree import Inner, Leaf, Node, Outer, Ref, Where, flattened
 from tests.deltajoin.trees import random_tree

@@ -1,7 +1,5 @@
 """Queries with unions, generators, static rows and Spark's own join, against the same over snapshots."""
 
-from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -9,8 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import planner
 from tests.planner.operator_shapes import ALIKE, PASSED, REGULAR, prices
-from tests.planner.shapes import Shape
-from tests.planner.test_queries import Rows, Warehouse, change_everything, check, in_one, new_warehouse
+from tests.planner.test_queries import Rows, Warehouse, change_everything, check, new_warehouse, results_of
 from upsert.rowkind import RowKind
 
 pytestmark = pytest.mark.spark
@@ -19,37 +16,10 @@ SHAPES = PASSED | REGULAR
 TITLES = [pytest.param(title, marks=pytest.mark.long if title in ALIKE else ()) for title in SHAPES]
 
 
-def results_of(
-    shapes: Mapping[str, Shape], warehouse: Warehouse, folder: Path
-) -> dict[str, tuple[Rows, Rows]]:
-    """Net rows of optimized queries after a first load and a round of changes; rows of the same in batch."""
-    prices(warehouse.spark).createOrReplaceTempView("prices")
-    changes = warehouse.changes()
-    optimized = {
-        title: planner.optimize(shape(warehouse.spark, changes), shards=1) for title, shape in shapes.items()
-    }
-    found: dict[str, tuple[Rows, Rows]] = {title: (Counter(), Counter()) for title in shapes}
-
-    def take(batch: DataFrame, batch_id: int) -> None:
-        for title, row, kind in batch.collect():
-            found[title][0][row] += RowKind(kind).sign
-        if batch_id == 0:  # the first load is through; all changes are one more batch
-            change_everything(warehouse.tables)
-
-    writer = in_one(optimized).writeStream.foreachBatch(take)
-    query = writer.option("checkpointLocation", str(folder)).start()
-    query.processAllAvailable()
-    query.stop()
-    snapshots = warehouse.snapshots()
-    expected = in_one({title: shape(warehouse.spark, snapshots) for title, shape in shapes.items()})
-    for title, row, _ in expected.collect():
-        found[title][1][row] += 1
-    return found
-
-
 @pytest.fixture(scope="module")
 def results(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Rows, Rows]]:
     warehouse = new_warehouse(spark, tmp_path_factory.mktemp("warehouse"))
+    prices(spark).createOrReplaceTempView("prices")
     shapes = {title: shape for title, shape in SHAPES.items() if title not in ALIKE}
     return results_of(shapes, warehouse, tmp_path_factory.mktemp("checkpoint"))
 
@@ -81,6 +51,7 @@ def test_distinct_gives_a_row_until_the_last_of_its_kind_goes(spark: SparkSessio
 @pytest.mark.long
 def test_rows_of_the_other_shapes(spark: SparkSession, tmp_path: Path) -> None:
     warehouse = new_warehouse(spark, tmp_path / "warehouse")
+    prices(spark).createOrReplaceTempView("prices")
     shapes = {title: SHAPES[title] for title in ALIKE}
     for net, wanted in results_of(shapes, warehouse, tmp_path / "checkpoint").values():
         check(net, wanted)

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import planner
 from planner.trees import tree
-from tests.planner.shapes import ALIKE, SCHEMAS, SHAPES, VIEWS
+from tests.planner.shapes import ALIKE, SCHEMAS, SHAPES, VIEWS, Shape
 from upsert.managed import frames
 from upsert.rowkind import RowKind
 from upsert.store import Table
@@ -126,15 +126,16 @@ def batched(titles: Sequence[str], size: int) -> Iterator[Sequence[str]]:
     yield from (titles[start : start + size] for start in range(0, len(titles), size))
 
 
-def results_of(titles: Sequence[str], warehouse: Warehouse, folder: Path) -> dict[str, tuple[Rows, Rows]]:
-    """Net rows of optimized queries after a first load and a round of changes; rows of the batch joins."""
-    shapes = {title: SHAPES[title] for title in titles}
+def results_of(
+    shapes: Mapping[str, Shape], warehouse: Warehouse, folder: Path, strategy: str = "auto"
+) -> dict[str, tuple[Rows, Rows]]:
+    """Net rows of optimized queries after a first load and a round of changes; rows of the same in batch."""
     changes = warehouse.changes()
     optimized = {
-        title: planner.optimize(shape(warehouse.spark, changes), strategy="force", shards=1)
+        title: planner.optimize(shape(warehouse.spark, changes), strategy=strategy, shards=1)
         for title, shape in shapes.items()
     }
-    found: dict[str, tuple[Rows, Rows]] = {title: (Counter(), Counter()) for title in titles}
+    found: dict[str, tuple[Rows, Rows]] = {title: (Counter(), Counter()) for title in shapes}
 
     def take(batch: DataFrame, batch_id: int) -> None:
         for title, row, kind in batch.collect():
@@ -159,7 +160,8 @@ def results(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> di
     found: dict[str, tuple[Rows, Rows]] = {}
     for some in batched(titles, SHAPES_OF_A_STREAM):
         warehouse = new_warehouse(spark, tmp_path_factory.mktemp("warehouse"))
-        found |= results_of(some, warehouse, tmp_path_factory.mktemp("checkpoint"))
+        shapes = {title: SHAPES[title] for title in some}
+        found |= results_of(shapes, warehouse, tmp_path_factory.mktemp("checkpoint"), "force")
     return found
 
 
@@ -178,7 +180,9 @@ def test_rows_are_those_of_a_batch_join(title: str, results: dict[str, tuple[Row
 def test_rows_of_the_other_shapes(spark: SparkSession, tmp_path: Path) -> None:
     for number, some in enumerate(batched(sorted(ALIKE), SHAPES_OF_A_STREAM)):
         warehouse = new_warehouse(spark, tmp_path / f"warehouse-{number}")
-        for net, wanted in results_of(some, warehouse, tmp_path / f"checkpoint-{number}").values():
+        shapes = {title: SHAPES[title] for title in some}
+        folder = tmp_path / f"checkpoint-{number}"
+        for net, wanted in results_of(shapes, warehouse, folder, "force").values():
             check(net, wanted)
 
 
