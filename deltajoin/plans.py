@@ -1,7 +1,7 @@
 """How the changes of one table become changes of the join: what is looked up, by what, in which order (pure).
 
 A plan is made once for each table of the tree by `deltajoin.lookup_order`, and run by `deltajoin.deltas`. A
-`Lookup` answers keys with rows of a node; a `Delta` brings signed rows of a node when one table below it moves.
+`Lookup` answers keys with rows of a node; a `Delta` brings signed rows of a node when one table below moves.
 """
 
 from __future__ import annotations
