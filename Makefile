@@ -15,7 +15,7 @@ export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
 # Prefix of every command that starts Spark: finds or installs Java 17+, or stops and says how to get it.
 WITH_JAVA = JAVA_HOME="$$(sh scripts/java.sh)" && export JAVA_HOME &&
 
-.PHONY: help install demo demo-kafka test test-long bench bench-kafka lint clean
+.PHONY: help install demo demo-kafka test test-long bench bench-store bench-kafka lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,10 @@ bench: $(STAMP)  ## measure the store, the sink, the join and lookups; tables, J
 	@$(WITH_JAVA) $(PY) -m bench.sink
 	@$(WITH_JAVA) $(PY) -m bench.join
 	@$(PY) -m bench.lookups
+
+bench-store: $(STAMP)  ## measure the managed table beside Delta Lake, DuckDB, pyarrow and Parquet
+	@$(WITH_JAVA) $(PY) -m bench.store
+	@$(WITH_JAVA) $(PY) -m bench.delta
 
 bench-kafka: $(STAMP)  ## measure Kafka source, normalizer and sink beside a plain client loop
 	@$(WITH_JAVA) $(PY) -m bench.kafka

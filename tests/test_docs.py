@@ -33,7 +33,7 @@ def test_snippets_of_the_kafka_page_run_in_order(kafka: LocalKafka, tmp_path: Pa
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("page", ["operate.md", "partitions.md", "merge-engines.md", "schema-evolution.md"])
+@pytest.mark.parametrize("page", ["compaction.md", "operate.md", "partitions.md", "merge-engines.md", "schema-evolution.md"])
 def test_snippets_of_a_page_print_what_it_says(page: str, tmp_path: Path) -> None:
     """All its python blocks in a row; its text blocks are what they print."""
     output = run_snippet("".join(snippets(page)), tmp_path)

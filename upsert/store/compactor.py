@@ -1,4 +1,6 @@
-"""The child process that merges larger buckets: ``python -m upsert.store.compactor <table folder>``.
+"""The process that merges larger buckets: ``python -m upsert.store.compactor <table folder>``.
+
+Committers start it as a child. With ``--watch 10`` it is a service of its own, that looks every ten seconds.
 
 It ends when nothing is due, and lets go of the compaction lock, which it has inherited. It may be killed at
 any time.
@@ -6,8 +8,11 @@ any time.
 
 from __future__ import annotations
 
+import argparse
 import sys
+import time
 from collections.abc import Sequence
+from typing import NoReturn
 
 from upsert.errors import TableNotFoundError
 from upsert.store import compaction, maintenance, paths
@@ -36,11 +41,30 @@ def _due(history: History) -> list[compaction.Merge]:
     return compaction.due(files, history.definition.options)
 
 
+def watch(path: str, pause_s: float) -> NoReturn:
+    """Merge what is due, again and again: the compaction of a table with ``write-only = true``.
+
+    Each round waits for any other compaction of the table to end.
+    """
+    root = paths.table_folder(path)
+    while True:
+        with maintenance.compaction_lock(root, wait=True):
+            run(root)
+        time.sleep(pause_s)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Run, and leave word of a failure where the next commit finds it."""
-    (path,) = arguments
+    parser = argparse.ArgumentParser(prog="python -m upsert.store.compactor", description=__doc__)
+    parser.add_argument("path", help="the table's folder")
+    parser.add_argument("--watch", type=float, metavar="SECONDS", help="go on for ever, with such pauses")
+    given = parser.parse_args(arguments)
+    path = given.path
     try:
-        run(path)
+        if given.watch is None:
+            run(path)
+        else:
+            watch(path, given.watch)
     except TableNotFoundError:
         return 0  # dropped meanwhile: nothing is left to merge
     except Exception as failure:

@@ -70,15 +70,20 @@ def write_manifest(
     name = paths.manifest_file(base, uuid4().hex)
     path = paths.resolve(root, name)
     paths.make_parent(path)
+    write_durably(path, encode(layout, added, removed))
+    paths.sync_folder(path.rpartition("/")[0])
+    return ManifestRef(name, len(added) + len(removed), 0)
+
+
+def encode(layout: Layout, added: Sequence[FileEntry], removed: Sequence[FileEntry] = ()) -> bytes:
+    """Entries as the content of a manifest."""
     actions = [_ADD] * len(added) + [_DELETE] * len(removed)
     rows = [_row(action, entry) for action, entry in zip(actions, (*added, *removed), strict=True)]
     table = pa.Table.from_pylist(rows, schema=_schema(layout))
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
-    write_durably(path, sink.getvalue())
-    paths.sync_folder(path.rpartition("/")[0])
-    return ManifestRef(name, len(rows), 0)
+    return bytes(sink.getvalue())
 
 
 def read_manifest(root: str, layout: Layout, ref: ManifestRef) -> Manifest:
@@ -101,8 +106,29 @@ def read_manifest(root: str, layout: Layout, ref: ManifestRef) -> Manifest:
             f"manifest {path!r} must have {ref.entries} entries of this table, got {table.num_rows} entries "
             f"with columns {', '.join(table.column_names)}; restore it"
         )
+    return _manifest(table, ref.sequence)
+
+
+def decode(content: bytes) -> Manifest:
+    """The entries in the content of a manifest; each must have a sequence of its own.
+
+    Raises:
+        CorruptTableError: it is no such content.
+    """
+    try:
+        table = pa.ipc.open_file(content).read_all()
+    except pa.ArrowException as cause:
+        raise CorruptTableError(f"entries of files must be an Arrow IPC file, got {cause}") from cause
+    if not _is_manifest(table.schema):
+        raise CorruptTableError(
+            f"entries of files must have the columns of a manifest, got {', '.join(table.column_names)}"
+        )
+    return _manifest(table, 0)
+
+
+def _manifest(table: pa.Table, sequence: int) -> Manifest:
     with _without_garbage_collection():
-        entries = _entries(table, ref.sequence)
+        entries = _entries(table, sequence)
     is_added = [action == _ADD for action in table.column("action").to_pylist()]
     return Manifest(
         tuple(compress(entries, is_added)), tuple(compress(entries, (not added for added in is_added)))

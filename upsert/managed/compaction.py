@@ -1,0 +1,101 @@
+"""Compaction of a large table as a Spark job: tasks merge files of one bucket each, the driver commits.
+
+It does what ``Table.compact`` does, and like ``ALTER TABLE … COMPACT`` of FLIP-188 it is synchronous. Writers
+go on meanwhile. An overwrite that takes files away makes the merges of its buckets vain, which is an error
+that names it: run the command again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from upsert.store import compaction, expiry, manifest
+from upsert.store.commit import Committer
+from upsert.store.compaction import Merge
+from upsert.store.data_file import FileEntry
+from upsert.store.maintenance import compaction_lock
+from upsert.store.snapshot import Snapshot
+from upsert.store.table import Table
+
+_RESULT: Final = "merge BIGINT, files BINARY"
+
+
+def compact(
+    spark: SparkSession,
+    path: str,
+    partition: Mapping[str, object] | None = None,
+    buckets: Collection[int] | None = None,
+) -> Snapshot | None:
+    """Merge each bucket to one sorted run without deletions, after any compaction that is at work.
+
+    A crash leaves the table as it was, and files that ``Table.clean`` removes.
+
+    Args:
+        spark: the session whose executors do the work; they must reach the table's folder.
+        path: the table's folder.
+        partition: values that a partition must have to be compacted; None for all.
+        buckets: numbers of the buckets within each partition; None for all.
+
+    Returns:
+        The snapshot that this made, or None if there was nothing to merge.
+
+    Raises:
+        SchemaError: ``partition`` names no partition column, or a value does not fit it.
+        CommitConflictError: another commit took away what was being merged; the message names it. What was
+            merged in other buckets is published.
+    """
+    table = Table.open(path)
+    is_wanted = compaction.in_places(table.schema, partition, buckets)
+    committer = Committer(table.published)
+    with compaction_lock(table.path, wait=True):
+        head = table.published.latest()
+        merges = compaction.full(compaction.wanted(table.published.files(head), is_wanted), table.options)
+        if not merges:
+            return None
+        written = _written(spark, _Work(table.path, head.id, tuple(merges)))
+        info = compaction.publish(committer, table.uuid, merges, written, gives_way=False)
+        expiry.after_commit(committer, table.options.retention)
+    return None if info is None else table.snapshot(info.id)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What tasks are to merge; a task takes the groups of files whose numbers come as its rows."""
+
+    path: str
+    base: int
+    merges: tuple[Merge, ...]
+
+    @property
+    def groups(self) -> list[tuple[int, int]]:
+        """Number of the merge, and of the group within it."""
+        return [(m, g) for m, merge in enumerate(self.merges) for g in range(len(merge.groups))]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        table = Table.open(self.path)
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
+                m, g = self.groups[number]
+                merge = self.merges[m]
+                files = compaction.write(table.path, table.layout, self.base, merge, merge.groups[g])
+                yield pa.record_batch(
+                    [pa.array([m]), pa.array([manifest.encode(table.layout, files)], pa.binary())],
+                    names=["merge", "files"],
+                )
+
+
+def _written(spark: SparkSession, work: _Work) -> Sequence[Sequence[FileEntry]]:
+    """For each merge the files that tasks have written."""
+    found: list[list[FileEntry]] = [[] for _ in work.merges]
+    count = len(work.groups)
+    if count:
+        # one partition a group, so that Spark hands them out one by one
+        numbers = spark.range(0, count, 1, count)
+        for row in numbers.mapInArrow(work, _RESULT).collect():
+            found[row["merge"]] += manifest.decode(bytes(row["files"])).added
+    return found
