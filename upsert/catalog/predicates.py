@@ -158,7 +158,8 @@ def _normal(condition: exp.Expr, subject: str, *, negated: bool) -> list[list[Co
     if found is None:
         raise SchemaError(
             f"{subject}: expected comparisons of columns with literals, joined by AND, OR and NOT, found "
-            f"{condition.sql('spark')!r}; write rows of kind -D for other conditions"
+            f"{condition.sql('spark')!r}; for other conditions select the rows, and give them to table.write "
+            "with _row_kind '-D'"
         )
     comparison, _ = found
     if negated:

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from pyspark.errors import AnalysisException
+
 from upsert.catalog.session import CHECKPOINT, PIPELINE, TRIGGER, SessionOptions
-from upsert.errors import ConfigurationError
+from upsert.errors import ConfigurationError, SchemaError
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -63,11 +65,23 @@ class Job:
         return cls(place.shown, checkpoint, f"{pipeline}: {place.shown}" if pipeline else None)
 
     def started(self, writer: DataStreamWriter, trigger: Mapping[str, Any]) -> StreamingQuery:
-        """The query, running."""
+        """The query, running.
+
+        Raises:
+            SchemaError: Spark has no way to run it as a stream.
+        """
         writer = writer.option("checkpointLocation", self.checkpoint)
         writer = writer.trigger(**trigger) if trigger else writer
         writer = writer.queryName(self.query_name) if self.query_name is not None else writer
-        return writer.start()
+        try:
+            return writer.start()
+        except AnalysisException as cause:
+            reason = str(cause.getMessage() or cause).splitlines()[0]
+            raise SchemaError(
+                f"table {self.name!r}: Spark cannot write this query as a stream: {reason}; an aggregate of "
+                "rows that are only added needs a WATERMARK among its groups, or a table of the connector "
+                "'upsert-kafka' keyed by them"
+            ) from cause
 
     def refuse_left_checkpoint(self, catalog: Catalog) -> None:
         """Refuse to make a table whose rows an earlier table of its name has got.
