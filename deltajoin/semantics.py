@@ -239,7 +239,12 @@ def _pairs(
     )
     of_keys = two_tables.JoinTypes(_key_types(join, keys), join.rows)
     yield from two_tables.inner_join(
-        left, right, lookup(left_old, 0), lookup(right_new, 1), of_keys, output_rows=output_rows
+        left,
+        right,
+        lookup(left_old, 0),
+        lookup(right_new, 1),
+        of_keys,
+        output_rows=min(output_rows, two_tables.OUTPUT_ROWS),
     )
 
 

@@ -40,7 +40,8 @@ from upsert.store.hashing import one_array
 Match = Callable[[pa.Table], tuple[Ints, pa.Table]]
 """A lookup at a pinned version: distinct keys -> (for each row found, which key it matches; the rows)."""
 
-OUTPUT_ROWS: Final = 65_536
+OUTPUT_ROWS: Final = 16_384
+"""Spark is busy with one batch while the next one is made, so the last one should not be long."""
 Mask = npt.NDArray[np.bool_]
 
 
