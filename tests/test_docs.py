@@ -66,11 +66,14 @@ def test_commands_of_the_page_on_the_command_line_run_in_order(tmp_path: Path) -
 
 
 @pytest.mark.spark
-def test_snippets_of_the_sql_page_run_in_order(tmp_path: Path) -> None:
-    output = run_snippet("".join([PRELUDE.format(""), *snippets("sql.md")]), tmp_path)
+def test_snippets_of_the_pages_on_sql_run_in_order(tmp_path: Path) -> None:
+    pages = [*snippets("sql.md"), *snippets("create-table-as.md")]
+    output = run_snippet("".join([PRELUDE.format(""), *pages]), tmp_path)
     assert "{'name': 'coffee', 'n': 5}" in output
     assert "FOR SYSTEM_VERSION AS OF 'before' [10]" in output
     assert "day=2020-10-01" in output
+    assert "('product',)" in output
+    assert "filled copy" in output
 
 
 def test_table_of_kafka_options_is_that_of_the_declarations() -> None:
