@@ -27,6 +27,8 @@ _PORTS: Final = range(20000, 32000)
 _CLUSTER: Final = "ZGVsdGFqb2luLWthZmthMQ"
 _STARTED: Final = "Kafka Server started"
 _JVM: Final = ("-Xmx384m", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.showDateTime=true")
+_SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1"
+"""A second of work is not worth optimizing: it takes a third less without."""
 _LOG_LEVELS: Final = (
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
     "-Dorg.slf4j.simpleLogger.log.kafka.server.KafkaRaftServer=info",  # it says when the broker is ready
@@ -125,7 +127,8 @@ class ProcessBroker:
         return path
 
     def _format(self, jars: Path, properties: Path) -> None:
-        command = [*_java(jars), "kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(properties)]
+        tool = [*_java(jars), _SHORT_LIVED, "kafka.tools.StorageTool"]
+        command = [*tool, "format", "-t", _CLUSTER, "-c", str(properties)]
         run = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
