@@ -44,7 +44,7 @@ from planner.plan import (
     SlidingWindows,
 )
 from planner.settings import Settings
-from planner.sources import KafkaTopic, ManagedTable
+from planner.sources import KafkaTopic, ManagedTable, consumer_of
 from planner.trees import children
 from upsert.managed.frames import read_changes
 
@@ -150,8 +150,16 @@ class _Builder:
     def delta_join(self, join: DeltaJoin) -> JavaObject:
         session = self.catalyst.session
         spec = spec_of(join, self.shards)
-        physical, first_load = self.settings.physical, self.settings.first_load
-        source = self.catalyst.analyzed(deltajoin.read_join(session, spec, physical, first_load=first_load))
+        consumer, lease_ms = consumer_of(one.table for one in join.tables)
+        changes = deltajoin.read_join(
+            session,
+            spec,
+            self.settings.physical,
+            first_load=self.settings.first_load,
+            consumer_id=consumer,
+            lease_s=lease_ms / 1000,
+        )
+        source = self.catalyst.analyzed(changes)
         names = (*spec.columns, join.row_kind.name)
         return self.renamed(source, dict(zip(names, join.columns, strict=True)), f"the delta join {spec}")
 

@@ -272,6 +272,8 @@ class _Reader:
             rows_per_key={
                 index.label: snapshot.rows_per_key(index.columns) for index in table.layout.indexes
             },
+            consumer_id=options.consumer_id,
+            lease_ms=options.lease_ms,
         )
 
     # --- expressions -----------------------------------------------------------------------------------

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, Self
 
+from upsert.errors import ConfigurationError
+from upsert.managed.options import DEFAULT_LEASE_MS
 from upsert.schema import TableSchema
 
 
@@ -28,6 +30,30 @@ class ManagedTable:
     changed_rows: int | None = field(default=None, compare=False)
     rows: int | None = field(default=None, compare=False)
     rows_per_key: Mapping[str, float] = field(default_factory=dict, compare=False, repr=False)
+    consumer_id: str | None = field(default=None, compare=False)
+    lease_ms: int = field(default=DEFAULT_LEASE_MS, compare=False)
+
+
+def consumer_of(tables: Iterable[ManagedTable]) -> tuple[str | None, int]:
+    """Name of a query that reads these tables at once, as their consumer, and its lease in milliseconds.
+
+    Raises:
+        ConfigurationError: they are to be read under different names.
+
+    >>> import pyarrow as pa
+    >>> schema = TableSchema.of({"id": pa.int64()}, primary_key=["id"])
+    >>> consumer_of([ManagedTable("a", "/a", schema, consumer_id="x"), ManagedTable("b", "/b", schema)])
+    ('x', 259200000)
+    """
+    found = list(tables)
+    names = sorted({table.consumer_id for table in found if table.consumer_id is not None})
+    if len(names) > 1:
+        raise ConfigurationError(
+            f"tables of one delta join must have one 'consumer-id', got {', '.join(map(repr, names))}; give "
+            "all of them the same, or one of them alone"
+        )
+    # 0 holds nothing: one table that asks for it does not speak for the others
+    return (names[0] if names else None), max(table.lease_ms for table in found)
 
 
 class Mode(StrEnum):
