@@ -1,7 +1,7 @@
 """What each function of ``merge-engine = aggregation`` makes of one column's values, key by key (pure).
 
-Rows come grouped by key, in the order in which they count; the stored row of a key is one of them, and its value
-is that of all rows before. NULL changes no value but that of ``last_value`` and ``first_value``.
+Rows come grouped by key, in the order in which they count; the stored row of a key is one of them, and its
+value is that of all rows before. NULL changes no value but that of ``last_value`` and ``first_value``.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def alter(committer: Committer, uuid: str, changes: Iterable[Alteration]) -> Sna
 
 
 class _Attempt:
-    """What is remembered from one attempt to the next: a definition is written once for each that it follows."""
+    """What is remembered from one attempt to the next: a definition is written once for each it follows."""
 
     def __init__(self, history: History, uuid: str, changes: Sequence[Alteration]) -> None:
         self.written: list[FileEntry] = []

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from upsert import types
 from upsert.errors import ConfigurationError, SchemaError
-from upsert.schema import Column, TableSchema
+from upsert.schema import Column
 from upsert.store.definition import Definition
 from upsert.store.merge_rules import is_of_field, renamed, without
 from upsert.store.partitions import specified

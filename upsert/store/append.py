@@ -155,7 +155,8 @@ def _check_raw_is_fresh(committer: Committer, staged: StagedFiles, head: Snapsho
     if base < head.fence:
         raise StaleWriterError(
             f"table {committer.root!r}: a writer must commit before a clean-up that may remove its files; it "
-            f"began at snapshot {base}, files begun before snapshot {head.fence} were cleaned; write the rows again"
+            f"began at snapshot {base}, files begun before snapshot {head.fence} were cleaned; write the "
+            "rows again"
         )
     for version in sorted({raw.definition for raw in staged.raw} - {head.definition}):
         committer.check_definition(version, head.definition)

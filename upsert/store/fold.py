@@ -145,7 +145,7 @@ def _agreed(
 def _highest(
     rows: pa.Table, sequence: Sequence[str], key_of: Positions, sums: Positions, arrival: Positions
 ) -> Positions:
-    """Of each key the place of the highest sequence; a deletion is below an equal value, then arrival counts."""
+    """Of each key the place of the highest sequence; a deletion is below an equal value, then by arrival."""
     ties = [pa.array((sums > 0).astype(np.int8)), pa.array(arrival)]
     order = order_by([pa.array(key_of), *sequence_codes(rows, sequence), *ties]).rows
     return order[last_of_each(key_of[order])]

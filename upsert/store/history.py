@@ -77,7 +77,7 @@ class History:
             FileNotFoundError: it is not there.
             CorruptTableError: it is damaged.
         """
-        return read_manifest(self.root, self.layout, ref)
+        return read_manifest(self.root, ref)
 
     @property
     def layout(self) -> Layout:
@@ -276,14 +276,14 @@ class History:
             return Manifest((), ())
         found = self._remembered(self._deltas, info.id)
         if found is None:
-            found = self._reading(info, partial(read_manifest, self.root, self.layout, info.delta))
+            found = self._reading(info, partial(read_manifest, self.root, info.delta))
             self._remember(self._deltas, info.id, found)
         return found
 
     def delta_left(self, info: SnapshotInfo) -> Manifest:
         """``delta`` of a snapshot that may have expired; nothing if its manifest is gone."""
         try:
-            return read_manifest(self.root, self.layout, info.delta) if info.delta else Manifest((), ())
+            return read_manifest(self.root, info.delta) if info.delta else Manifest((), ())
         except FileNotFoundError:
             return Manifest((), ())
 
@@ -301,7 +301,7 @@ class History:
         refs = info.manifests if parent is None else (info.delta,)
         for ref in refs:
             if ref is not None:
-                apply(live, read_manifest(self.root, self.layout, ref))
+                apply(live, read_manifest(self.root, ref))
         if len(live) != info.files:
             raise CorruptTableError(
                 f"table {self.root!r}: snapshot {info.id} must have {info.files} files, got {len(live)} from "

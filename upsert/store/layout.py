@@ -17,7 +17,7 @@ import pyarrow as pa
 from upsert.errors import SchemaError
 from upsert.schema import Index, TableSchema
 from upsert.store.hashing import Hashes, bucket_of, hash_columns
-from upsert.store.merge_rules import MergeRules
+from upsert.store.merge_rules import PLAIN, MergeRules
 
 KIND_COLUMN: Final = "_kind"
 """Column of a data file with deletions: 0 = the row is there, 1 = the key is deleted."""
@@ -73,7 +73,7 @@ class Layout:
     stored: pa.Schema
     indexes: tuple[LookupIndex, ...]
     version: int = 0
-    merge: MergeRules = MergeRules()
+    merge: MergeRules = PLAIN
     _by_name: dict[str, LookupIndex] = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:
@@ -87,7 +87,7 @@ class Layout:
         buckets: int = 1,
         bucket_key: tuple[str, ...] = (),
         version: int = 0,
-        merge: MergeRules = MergeRules(),
+        merge: MergeRules = PLAIN,
     ) -> Self:
         """The layout of a table.
 

@@ -70,7 +70,7 @@ def matches_by_key(layout: Layout, runs: Runs, probe: Probe, needed: Sequence[st
 
 
 class Newest(NamedTuple):
-    """What a bucket says last about some keys: ``rows[i]`` of key ``probes[i]``, deleted where its kind is 1."""
+    """What a bucket says last about some keys: ``rows[i]`` of key ``probes[i]``, deleted if its kind is 1."""
 
     probes: Positions
     rows: pa.RecordBatch

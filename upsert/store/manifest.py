@@ -86,7 +86,7 @@ def encode(layout: Layout, added: Sequence[FileEntry], removed: Sequence[FileEnt
     return bytes(sink.getvalue())
 
 
-def read_manifest(root: str, layout: Layout, ref: ManifestRef) -> Manifest:
+def read_manifest(root: str, ref: ManifestRef) -> Manifest:
     """The entries of a manifest; files without a sequence of their own get the manifest's.
 
     Raises:
@@ -157,7 +157,7 @@ def fold(root: str, layout: Layout, base: int, refs: Sequence[ManifestRef]) -> t
     if not count:
         return tuple(refs)
     kept, folded = refs[:-count], refs[-count:]
-    manifest = combine(read_manifest(root, layout, ref) for ref in folded)
+    manifest = combine(read_manifest(root, ref) for ref in folded)
     ref = write_manifest(root, layout, base, manifest.added, manifest.removed)
     return (*kept, ref) if ref.entries else tuple(kept)
 

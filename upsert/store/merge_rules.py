@@ -30,8 +30,9 @@ MERGE_OPTIONS: Final = (
     Option(
         "merge-engine",
         options.one_of(DEDUPLICATE, FIRST_ROW, PARTIAL_UPDATE, AGGREGATION),
-        "what rows of one key become: deduplicate = the last one, first-row = the first one, partial-update = "
-        "the last value of each column that is not NULL, aggregation = what each column's function says",
+        "what rows of one key become: deduplicate = the last one, first-row = the first one, "
+        "partial-update = the last value of each column that is not NULL, aggregation = what each column's "
+        "function says",
         DEDUPLICATE,
     ),
     Option(
@@ -120,6 +121,10 @@ class MergeRules:
             return Aggregate(column, DEFAULT_FUNCTION)
         declared = (aggregate for aggregate in self.aggregates if aggregate.column == column)
         return next(declared, Aggregate(column, DEFAULT_FUNCTION))
+
+
+PLAIN: Final = MergeRules()
+"""The last row to arrive replaces the one of its key."""
 
 
 def split(owner: str, given: Mapping[str, str]) -> tuple[dict[str, str], tuple[Aggregate, ...]]:

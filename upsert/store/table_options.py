@@ -15,7 +15,7 @@ from upsert.options import Option
 from upsert.schema import TableSchema
 from upsert.store import expiry_policy, merge_rules
 from upsert.store.expiry_policy import Retention
-from upsert.store.merge_rules import MERGE_OPTIONS, MergeRules
+from upsert.store.merge_rules import MERGE_OPTIONS, PLAIN, MergeRules
 
 TARGET_BYTES: Final = 128 << 20
 """A file is written from memory, in several times its size: a larger run is written as several files."""
@@ -130,7 +130,7 @@ class TableOptions:
     level_base_bytes: int = 256 << 20
     level_multiplier: int = 10
     target_file_size: int = TARGET_BYTES
-    merge: MergeRules = MergeRules()
+    merge: MergeRules = PLAIN
 
     @classmethod
     def parse(cls, given: Mapping[str, str], schema: TableSchema, owner: str = "table") -> TableOptions:

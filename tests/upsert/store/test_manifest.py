@@ -29,7 +29,7 @@ def entry(name: str, sequence: int = 0) -> FileEntry:
 def test_what_is_written_is_read_and_new_files_get_the_commits_sequence(tmp_path: Path) -> None:
     merged = entry("merged", sequence=3)
     ref = write_manifest(str(tmp_path), LAYOUT, 4, [entry("new"), merged], [entry("old", sequence=2)])
-    found = read_manifest(str(tmp_path), LAYOUT, ManifestRef(ref.name, ref.entries, 5))
+    found = read_manifest(str(tmp_path), ManifestRef(ref.name, ref.entries, 5))
     assert found == Manifest((entry("new", sequence=5), merged), (entry("old", sequence=2),))
 
 
@@ -106,7 +106,7 @@ def test_a_table_of_many_commits_reads_the_same_with_nothing_remembered(tmp_path
 def test_bounds_that_were_read_are_values_for_other_processes(tmp_path: Path) -> None:
     """What a reader holds is a row of the whole manifest; what it sends is that of the file alone."""
     ref = write_manifest(str(tmp_path), LAYOUT, 4, [entry("one"), entry("two")], [])
-    (one, _) = read_manifest(str(tmp_path), LAYOUT, replace(ref, sequence=5)).added
+    (one, _) = read_manifest(str(tmp_path), replace(ref, sequence=5)).added
     sent = pickle.loads(pickle.dumps(one))
     assert (sent, sent.min, type(sent.min)) == (one, {1: 1}, dict)
     assert repr(one.min) == "{1: 1}"
