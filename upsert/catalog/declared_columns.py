@@ -33,6 +33,8 @@ def with_declared(df: DataFrame, schema: TableSchema, only: Collection[str] | No
         schema: the table's.
         only: the computed columns to add, of which the watermark's is always one; None: all.
     """
+    if not schema.computed and schema.watermark is None:
+        return df
     watermark = schema.watermark if df.isStreaming else None
     wanted = {column.name for column in schema.computed if only is None or column.name in only}
     if watermark is not None and watermark.column not in df.columns:
