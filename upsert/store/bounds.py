@@ -15,35 +15,31 @@ from upsert.store.layout import Layout
 _TEXT_LENGTH: Final = 64
 
 
-def bounds(
-    layout: Layout, batch: pa.RecordBatch, partition: set[str]
-) -> tuple[dict[int, Any], dict[int, Any]]:
+def bounds(layout: Layout, batch: pa.RecordBatch) -> tuple[dict[int, Any], dict[int, Any]]:
     """Smallest and largest value of each scalar column of a file, by the column's field id.
 
     None for none, or if it is not known.
 
-    NaN does not count. Texts are cut, for every manifest repeats them; those of ``partition`` columns are
-    not, because a lookup takes the partition's value from here.
+    NaN does not count. Texts are cut, for every manifest repeats them.
     """
     low: dict[int, Any] = {}
     high: dict[int, Any] = {}
     for column in layout.schema.columns:
         if types.is_scalar(column.type):
             bounds = pc.min_max(batch.column(column.name))
-            is_whole = column.name in partition
-            low[column.id] = _lower_bound(bounds["min"], is_whole)
-            high[column.id] = _upper_bound(bounds["max"], is_whole)
+            low[column.id] = _lower_bound(bounds["min"])
+            high[column.id] = _upper_bound(bounds["max"])
     return low, high
 
 
-def _lower_bound(value: pa.Scalar, is_whole: bool) -> Any:
+def _lower_bound(value: pa.Scalar) -> Any:
     bound = _python_value(value)
-    return bound[:_TEXT_LENGTH] if isinstance(bound, str | bytes) and not is_whole else bound
+    return bound[:_TEXT_LENGTH] if isinstance(bound, str | bytes) else bound
 
 
-def _upper_bound(value: pa.Scalar, is_whole: bool) -> Any:
+def _upper_bound(value: pa.Scalar) -> Any:
     bound = _python_value(value)
-    if isinstance(bound, str | bytes) and len(bound) > _TEXT_LENGTH and not is_whole:
+    if isinstance(bound, str | bytes) and len(bound) > _TEXT_LENGTH:
         return None  # the beginning of a text is below it, so it bounds nothing
     return bound
 

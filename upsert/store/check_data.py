@@ -73,7 +73,7 @@ def entry_fits_the_rows(state: DiskState) -> Iterator[Finding]:
             yield Finding(entry.file, f"it must have {entry.deletes} deletions, got {deletes}")
         if entry.definition != layout.version:
             continue  # bounds and keys are of the rows as they were written
-        low, high = bounds(layout, file.select(layout.stored.names), {name for name, _ in entry.partition})
+        low, high = bounds(layout, file.select(layout.stored.names))
         for column in low:
             stated = entry.min.get(column), entry.max.get(column)
             if stated != (low[column], high[column]):

@@ -135,7 +135,7 @@ def write_data_file(
     _write_batch(index_file(path), build_sidecar(layout, batch))
     sync_folder(os.path.dirname(path))
     reach("data.after-sidecar")
-    low, high = bounds(layout, batch, {name for name, _ in partition})
+    low, high = bounds(layout, batch)
     written = os.stat(path)
     return FileEntry(
         file=name,
