@@ -39,6 +39,7 @@ def session(settings: dict[str, str]) -> SparkSession:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "UTC",
+        "spark.python.authenticate.socketTimeout": "2m",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
     }
     builder = SparkSession.builder.master("local[2]").appName("bench-delta")

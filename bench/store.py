@@ -32,6 +32,7 @@ import typer
 from rich.console import Console
 from rich.table import Table as Grid
 
+from bench.manifests import time_manifests
 from upsert.schema import TableSchema
 from upsert.store.table import Table
 
@@ -61,12 +62,15 @@ def main(
     with tempfile.TemporaryDirectory(prefix="bench-store-") as folder:
         lookups = time_lookups(Path(folder), rows, keys, repeats)
         memory = worker_memory(Path(folder, "by-id-1"), rows, keys)
+        manifests = time_manifests(Path(folder), rows // 50, rows // 500)
         writes = time_writes(Path(folder), max(1, rows * 2 // 5), max(1, rows // 25))
     report = {"about": about(rows, keys, repeats), "lookup": lookups, "write": writes, "memory": memory}
+    report["manifests"] = manifests
     results.mkdir(parents=True, exist_ok=True)
     (results / "store.json").write_text(json.dumps(report, indent=1) + "\n")
     console.print(lookup_grid(lookups, rows, keys))
     console.print(figures("write", writes))
+    console.print(figures("many files, many commits", manifests))
     console.print(figures("memory of a process that looks up", memory))
 
 

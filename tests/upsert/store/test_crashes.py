@@ -15,7 +15,7 @@ from upsert.store.failpoints import POINTS
 from upsert.store.version import Version
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "batch": pa.int64()}, primary_key=["id"])
-OPTIONS = {"bucket": "2", "num-sorted-run.compaction-trigger": "2"}
+OPTIONS = {"bucket": "2", "num-sorted-run.compaction-trigger": "2", "target-file-size": "1 kb"}
 
 
 @pytest.fixture(autouse=True)

@@ -21,7 +21,7 @@ from upsert.store.history import History
 KEYS = st.integers(0, 9)
 VALUES = st.sampled_from(["a", "b", None])
 CHANGES = st.lists(st.tuples(st.sampled_from(["+I", "-D"]), KEYS, VALUES), max_size=6)
-OPTIONS = {"bucket": "2", "num-sorted-run.compaction-trigger": "3"}
+OPTIONS = {"bucket": "2", "num-sorted-run.compaction-trigger": "3", "target-file-size": "1 kb"}
 
 Row = tuple[int, str | None]
 Change = tuple[str, int, str | None]
