@@ -23,7 +23,13 @@ from upsert.store.snapshot_info import SnapshotInfo, refs_of
 
 DEFAULT_AGE_S: Final = 86_400.0
 
-_PUT_INTO: Final = ("", paths.SNAPSHOT_FOLDER, paths.TAG_FOLDER, paths.CONSUMER_FOLDER)
+_PUT_INTO: Final = (
+    "",
+    paths.SNAPSHOT_FOLDER,
+    paths.DEFINITION_FOLDER,
+    paths.TAG_FOLDER,
+    paths.CONSUMER_FOLDER,
+)
 """Folders in which files appear under a temporary name first."""
 
 

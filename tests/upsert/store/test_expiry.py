@@ -101,6 +101,7 @@ def test_clean_takes_old_leftovers_and_nothing_else(table: Table) -> None:
         f"manifest/{3:020d}-{'b' * 32}.arrow",
         f"staging/{3:020d}-{'c' * 32}.arrow",
         "snapshot/.snapshot-1-d.tmp",
+        "definition/.definition-1-d.tmp",
     ]
     others = ["notes.txt", "bucket-0/readme.arrow", f"bucket-0/{99:020d}-{'a' * 32}.arrow", "other/x.arrow"]
     for name in (*leftovers, *others):
