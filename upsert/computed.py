@@ -1,4 +1,4 @@
-"""What a table declares beside its columns: columns that are computed when it is read, and a watermark (pure).
+"""What a table declares beside its columns: columns computed when it is read, and a watermark (pure).
 
 Follows FLIP-188's DDL. Neither is stored: rows are written without them, and every read has them anew.
 """
