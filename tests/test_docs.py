@@ -11,6 +11,7 @@ from tests.helpers import REPOSITORY, run_snippet
 from upsert.kafka.testing import LocalKafka
 
 DOCS = REPOSITORY / "docs"
+PRINTING_PAGES = ("compaction.md", "merge-engines.md", "operate.md", "partitions.md", "schema-evolution.md")
 
 
 def snippets(page: str, language: str = "python") -> list[str]:
@@ -33,7 +34,7 @@ def test_snippets_of_the_kafka_page_run_in_order(kafka: LocalKafka, tmp_path: Pa
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("page", ["compaction.md", "operate.md", "partitions.md", "merge-engines.md", "schema-evolution.md"])
+@pytest.mark.parametrize("page", PRINTING_PAGES)
 def test_snippets_of_a_page_print_what_it_says(page: str, tmp_path: Path) -> None:
     """All its python blocks in a row; its text blocks are what they print."""
     output = run_snippet("".join(snippets(page)), tmp_path)

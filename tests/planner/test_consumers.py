@@ -22,7 +22,5 @@ def test_the_name_of_one_table_is_that_of_the_join_and_the_longest_lease_its_lea
 
 
 def test_two_names_are_refused() -> None:
-    with pytest.raises(
-        ConfigurationError, match="one 'consumer-id', got 'x', 'y'; give all of them"
-    ):
+    with pytest.raises(ConfigurationError, match="one 'consumer-id', got 'x', 'y'; give all of them"):
         consumer_of([table("a", "y"), table("b", "x")])

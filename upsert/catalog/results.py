@@ -32,6 +32,15 @@ class Result:
     def __repr__(self) -> str:
         return f"<{self.statement}>"
 
+    def __getattr__(self, name: str) -> Any:
+        """What another kind of result has: ``catalog.sql(…).rows`` needs no cast, and says what is wrong."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise AttributeError(
+            f"{self.statement}: gives {type(self).__name__}, which has no {name!r}; docs/sql.md says which "
+            "statement gives what"
+        )
+
 
 @dataclass(frozen=True, repr=False)
 class Done(Result):

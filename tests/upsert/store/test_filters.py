@@ -121,8 +121,7 @@ def test_no_file_with_a_selected_row_is_skipped(where, rows, columns):
 )
 def test_files_whose_bounds_exclude_the_predicate_are_skipped(where, kept):
     entries = [
-        FileEntry("f", (), 0, 0, 1, 1, 0, 1, 0, {1: low}, {1: high})
-        for low, high in [(0, 0), (1, 2), (3, 9)]
+        FileEntry("f", (), 0, 0, 1, 1, 0, 1, 0, {1: low}, {1: high}) for low, high in [(0, 0), (1, 2), (3, 9)]
     ]
     assert parse_where(where, SCHEMA).keep(entries, {"i", "s"}, SCHEMA).tolist() == kept
 
