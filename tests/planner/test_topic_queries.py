@@ -145,6 +145,29 @@ def test_sink_has_the_same_rows_with_a_normalizer_and_without(
     assert state.name == query_id(tmp_path / "normalized"), "the other query must have nothing to remember"
 
 
+def test_upserts_are_made_whole_where_a_filter_or_the_users_normalizer_needs_that(
+    spark: SparkSession, kafka: LocalKafka, tmp_path: Path
+) -> None:
+    """Rows enter and leave the filter with an update: without `-U` the sink would keep the ones that left."""
+    draw = random.Random(11)
+    words = Topic.new(kafka, partitions=2, **{"cleanup.policy": "compact"})
+    catalog = Catalog(tmp_path / "tables", optimize=planner.optimize)
+    columns = "word STRING, n BIGINT, d STRING, at BIGINT METADATA FROM 'offset' VIRTUAL"
+    formats = {"key.format": "json", "value.format": "json", "max-rows-per-trigger": "50"}
+    catalog.sql(f"CREATE TABLE words {with_options(columns, 'upsert-kafka', words.options | formats)}")
+    for table in ("made_whole", "normalized"):
+        catalog.sql(f"CREATE TABLE {table} (word STRING PRIMARY KEY NOT ENFORCED, n BIGINT, d STRING)")
+
+    for _ in range(2):
+        words.send(changes_of_words(draw, 60))
+        upserts = catalog.read_changes(spark, "words", changelog="upsert")
+        twice = upsert.normalize(catalog.read_changes(spark, "words"), key=["word"], order_by="at")
+        for table, changes in (("made_whole", upserts), ("normalized", twice)):
+            run(changes.filter("n > 1").select("word", "n", "d", "_row_kind"), catalog, table, tmp_path)
+            wanted = [row for _, row in sorted(words.rows.items()) if row["n"] == 2]
+            assert rows_of(catalog, table) == wanted, table
+
+
 def query_id(checkpoint: Path) -> str:
     return str(json.loads((checkpoint / "metadata").read_text())["id"])
 
