@@ -319,7 +319,7 @@ def kill_with_children(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
-@pytest.mark.parametrize("form", LONG_FORMS)
+@pytest.mark.parametrize("form", [*LONG_FORMS, pytest.param("regular", marks=pytest.mark.long)])
 def test_sink_equals_the_join_although_the_driver_was_killed(tmp_path: Path, form: str) -> None:
     spec, arguments = prepared(tmp_path, max_rows=200)
     process = spark_script(SCRIPT, *arguments, form)
