@@ -19,6 +19,8 @@ FLUSH_GRACE_SECONDS: Final = 10.0
 """How much longer than its patience a producer is waited for: it reports every record itself before."""
 
 _POLL_EVERY: Final = 10_000
+_CAUSE_SECONDS: Final = 5.0
+"""How long a client that has ended may take to say why."""
 _FLUSH_POLL_SECONDS: Final = 0.005
 _ROOM_POLL_SECONDS: Final = 0.05
 _ANY_PARTITION: Final = -1
@@ -108,11 +110,16 @@ class Sender:
         raise failure
 
     def _cause_of(self, error: Any) -> Any:
-        """What ended the client, where it only says that something has: a lock-out, for instance."""
+        """What ended the client, where it only says that something has: a lock-out, for instance.
+
+        It tells that a moment later, by a thread of its own.
+        """
         if error.code() != library().KafkaError._FATAL:
             return error
-        with suppress(library().KafkaException):
-            self.client.poll(0)  # reports what it has not yet told
+        deadline = time.monotonic() + _CAUSE_SECONDS
+        while self._reports.fatal is None and time.monotonic() < deadline:
+            with suppress(library().KafkaException):
+                self.client.poll(_ROOM_POLL_SECONDS)
         return self._reports.fatal or error
 
     def _send_plain(self, topic: str, batch: pa.RecordBatch) -> None:
