@@ -123,7 +123,7 @@ def test_nobody_sees_the_table_while_it_is_filled(catalog: Catalog, spark: Spark
             with pytest.raises(TableNotFoundError):
                 catalog.table(job.table)
             with pytest.raises(TableExistsError, match=r"being created by process \d+"):
-                catalog.sql("CREATE TABLE squares (id INT)")
+                catalog.sql("CREATE TABLE IF NOT EXISTS squares (id INT)")
             with pytest.raises(TableExistsError, match="being created"):
                 catalog.create_table_as(job.table, squares(spark))
 

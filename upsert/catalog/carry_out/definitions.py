@@ -38,7 +38,7 @@ def create_table(catalog: Catalog, statement: s.CreateTable, _: SparkSession | N
                 _sweep(place)
                 Table.create(path, statement.schema, options)
     except TableExistsError:
-        if not statement.if_not_exists:
+        if not statement.if_not_exists or not place.exists:  # one that is being created is not there
             raise
         return Done(what, "was there already")
     return Done(what, "created")
