@@ -67,6 +67,7 @@ def produce(
     if sender is None:
         is_safe = guarantee == "at-least-once"
         sender = Sender(connection, f"writing to {topic}", {"enable.idempotence": True} if is_safe else {})
+    sender.subject = f"writing to {topic}"
     try:
         rows = sum(sender.send(topic, table) for table in records)
         if guarantee == "at-least-once":

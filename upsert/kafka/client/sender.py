@@ -65,13 +65,13 @@ class Sender:
 
     Args:
         connection: the cluster.
-        subject: what is done, for messages.
+        subject: what is done, for messages; a client that is used again gets another one.
         properties: of the client, over the user's own.
     """
 
     def __init__(self, connection: Connection, subject: str, properties: dict[str, Any]) -> None:
         self._connection = connection
-        self._subject = subject
+        self.subject = subject
         self._reports = Reports()
         own = {"message.timeout.ms": int(connection.patience_s * 1000), **_DEFAULTS}
         if "delivery.timeout.ms" in connection.properties:
@@ -84,7 +84,7 @@ class Sender:
         """Hand the rows of a table to the client, in order, and give their number."""
         if unknown := set(table.column_names) - PRODUCED:
             raise ConfigurationError(
-                f"{self._subject}: records have the columns {', '.join(sorted(PRODUCED))}; found also "
+                f"{self.subject}: records have the columns {', '.join(sorted(PRODUCED))}; found also "
                 f"{', '.join(map(repr, sorted(unknown)))}"
             )
         for batch in table.to_batches(max_chunksize=_POLL_EVERY):
@@ -104,7 +104,7 @@ class Sender:
             return
         except library().KafkaException as refused:
             error = self._cause_of(refused.args[0])
-            failure = translated(self._connection, self._subject, error, DeliveryError)
+            failure = translated(self._connection, self.subject, error, DeliveryError)
         if not isinstance(failure, FencedError):
             self.check()  # a record that was not delivered is the cause of what follows
         raise failure
@@ -112,14 +112,17 @@ class Sender:
     def _cause_of(self, error: Any) -> Any:
         """What ended the client, where it only says that something has: a lock-out, for instance.
 
-        It tells that a moment later, by a thread of its own.
+        One without transactions reports it; one with them tells it to the next call about a transaction.
         """
         if error.code() != library().KafkaError._FATAL:
             return error
-        deadline = time.monotonic() + _CAUSE_SECONDS
-        while self._reports.fatal is None and time.monotonic() < deadline:
-            with suppress(library().KafkaException):
-                self.client.poll(_ROOM_POLL_SECONDS)
+        with suppress(library().KafkaException):
+            self.client.poll(0)
+        if self._reports.fatal is None:
+            try:
+                self.client.abort_transaction(_CAUSE_SECONDS)
+            except library().KafkaException as told:
+                return told.args[0] if told.args[0].fatal() else error
         return self._reports.fatal or error
 
     def _send_plain(self, topic: str, batch: pa.RecordBatch) -> None:
@@ -157,7 +160,7 @@ class Sender:
         first = pc.min(batch.column("timestamp")).as_py()
         if first is not None and first <= _NOW:
             raise ConfigurationError(
-                f"{self._subject}: a record's timestamp should be after 1970-01-01, which Kafka's client "
+                f"{self.subject}: a record's timestamp should be after 1970-01-01, which Kafka's client "
                 f"library takes for 'now'; found {first} ms; leave it NULL where there is none"
             )
 
@@ -181,7 +184,7 @@ class Sender:
         while len(self.client):
             self._poll(_FLUSH_POLL_SECONDS)
             if time.monotonic() > deadline:
-                raise self._unavailable(self._subject)
+                raise self._unavailable(self.subject)
         self.check()
 
     def _poll(self, seconds: float) -> None:
