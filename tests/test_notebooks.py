@@ -42,6 +42,7 @@ def executed(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[s
     return results(notebook)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.kafka
 def test_the_pipeline_runs_and_its_topic_and_table_agree(
