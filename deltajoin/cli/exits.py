@@ -1,15 +1,15 @@
 """How a command ends: what it prints of an error, and the exit code that says which kind it was.
 
-====  ==================================================
+====  ================================================================
 code  meaning
-====  ==================================================
+====  ================================================================
 0     done
 1     it failed; the message says why and what to do next
 2     the command line is wrong
 3     `check` has found damage
-4     there is no such table, snapshot or tag
+4     there is no such table or database, or the snapshot has expired
 130   interrupted by the user
-====  ==================================================
+====  ================================================================
 """
 
 from __future__ import annotations
@@ -21,10 +21,14 @@ from contextlib import contextmanager
 from enum import IntEnum
 
 import typer
+from pyspark.errors import PySparkException
 from rich.console import Console
 from rich.markup import escape
 
-from upsert.errors import SnapshotExpiredError, TableNotFoundError, UpsertError
+from upsert.errors import DatabaseNotFoundError, SnapshotExpiredError, TableNotFoundError, UpsertError
+
+TOLD = (UpsertError, PySparkException)
+"""What is a message for the user: errors of ours, and of Spark about a query, as a division by zero."""
 
 
 class Exit(IntEnum):
@@ -40,7 +44,7 @@ class Exit(IntEnum):
 
 @contextmanager
 def told_errors(*, as_json: bool = False) -> Iterator[None]:
-    """Run a command; an error that we raise on purpose becomes one message and an exit code.
+    """Run a command; an error of ours, or of Spark about a query, becomes one message and an exit code.
 
     Args:
         as_json: print the message as a JSON object ``{"error": …, "message": …}``.
@@ -49,9 +53,9 @@ def told_errors(*, as_json: bool = False) -> Iterator[None]:
     """
     try:
         yield
-    except UpsertError as error:
+    except TOLD as error:
         tell(error, as_json=as_json)
-        is_missing = isinstance(error, TableNotFoundError | SnapshotExpiredError)
+        is_missing = isinstance(error, TableNotFoundError | DatabaseNotFoundError | SnapshotExpiredError)
         raise typer.Exit(Exit.NOT_FOUND if is_missing else Exit.FAILED) from error
     except KeyboardInterrupt:
         raise typer.Exit(Exit.INTERRUPTED) from None
@@ -63,9 +67,9 @@ def told_errors(*, as_json: bool = False) -> Iterator[None]:
 
 def tell(error: BaseException, *, as_json: bool = False) -> None:
     """Print an error to the standard error stream."""
+    said = error.getMessage() if isinstance(error, PySparkException) else None
+    text = (said or str(error)).strip()
     if as_json:
-        print(json.dumps({"error": type(error).__name__, "message": str(error)}), file=sys.stderr)
+        print(json.dumps({"error": type(error).__name__, "message": text}), file=sys.stderr)
     else:
-        Console(stderr=True, soft_wrap=True).print(
-            f"[bold red]error:[/] {escape(str(error))}", highlight=False
-        )
+        Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(text)}", highlight=False)

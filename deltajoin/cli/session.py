@@ -55,8 +55,11 @@ class Session:
     @cached_property
     def spark(self) -> SparkSession:
         """Spark; starting it takes some seconds."""
+        from pyspark.logger import PySparkLogger
         from pyspark.sql import SparkSession
 
+        # it prints a page of the JVM's stack for each error, which the command tells in one line
+        PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # its workers run this, not sys.executable
         builder = SparkSession.builder.appName("deltajoin").master(self._master or "local[*]")
         for key, value in (_SETTINGS | self._conf).items():

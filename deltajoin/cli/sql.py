@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from deltajoin.cli.exits import tell, told_errors
+from deltajoin.cli.exits import TOLD, tell, told_errors
 from deltajoin.cli.jobs import follow
 from deltajoin.cli.options import HERE, Json, Warehouse
 from deltajoin.cli.output import Output
 from deltajoin.cli.session import Session
 from deltajoin.cli.statements import SHOWN_ROWS, Statements
-from upsert.errors import ConfigurationError, UpsertError
+from upsert.errors import ConfigurationError
 
 app = typer.Typer()
 
@@ -91,7 +91,7 @@ def converse(session: Session, statements: Statements) -> None:
     for text in prompt.statements(session.catalog.tables):
         try:
             statements.run_script(text)
-        except UpsertError as error:
+        except TOLD as error:
             tell(error)
 
 

@@ -129,7 +129,7 @@ def test_the_prompt_carries_out_what_is_typed_and_survives_errors(tmp_path: Path
         close_fds=True,
     )
     os.close(terminal)
-    typed = ("SHOW TABLS;", "CREATE TABLE words (id INT);", "SHOW", "TABLES;", "exit")
+    typed = ("SHOW TABLS;", "SELECT 1 / 0;", "CREATE TABLE words (id INT);", "SHOW", "TABLES;", "exit")
     seen = ""
     for line in typed:
         seen += until(screen, "> ")
@@ -138,6 +138,9 @@ def test_the_prompt_carries_out_what_is_typed_and_survives_errors(tmp_path: Path
     os.close(screen)
     assert process.wait(timeout=60) == 0
     assert "error:" in seen
+    assert "error: [DIVIDE_BY_ZERO]" in seen
+    assert "Traceback" not in seen
+    assert "JVM" not in seen
     assert "CREATE TABLE words: created" in seen
     assert (tmp_path / "words").is_dir()
 
