@@ -2,13 +2,13 @@
 
 import json
 import os
-import threading
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from tests.upsert.store.disk import assert_nothing_is_left_over
+from tests.upsert.store.races import beside_an_expiry
 from upsert.errors import CommitConflictError, ConfigurationError, CorruptTableError, SnapshotExpiredError
 from upsert.schema import TableSchema
 from upsert.store import Table, Version, consumers, expiry
@@ -146,21 +146,12 @@ def test_no_hold_that_was_given_is_broken_by_an_expiry_at_the_same_moment(table:
         newest = table.snapshot().info.data_version
         write(table, number)
         write(table, number + 1)
-        start = threading.Barrier(2)
-
-        def expire(start: threading.Barrier = start) -> None:
-            start.wait()
-            table.expire(keep=1)
-
-        other = threading.Thread(target=expire)
-        other.start()
-        start.wait()
-        try:
-            table.hold("reader", Version.complete(newest))
-            is_held = True
-        except SnapshotExpiredError:
-            is_held = False
-        other.join()
+        with beside_an_expiry(table):
+            try:
+                table.hold("reader", Version.complete(newest))
+                is_held = True
+            except SnapshotExpiredError:
+                is_held = False
         if is_held:
             assert table.snapshot(newest).info.data_version == newest
         table.release("reader")

@@ -27,7 +27,7 @@ from upsert.errors import (
     StaleWriterError,
 )
 from upsert.schema import TableSchema
-from upsert.store import Table, Version, consumers, manifest
+from upsert.store import Table, Version, consumers
 from upsert.store.commit import Committer, Surroundings
 from upsert.store.failpoints import POINTS
 from upsert.store.publication import put_if_absent
@@ -343,12 +343,6 @@ class BagLifetimes(Lifetimes):
         for kind, key, value in changes:
             counts[key, value] += 1 if kind == "+I" else -1
         return None if any(count < 0 for count in counts.values()) else +counts
-
-
-@pytest.fixture(autouse=True)
-def few_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifest, "MAX_MANIFESTS", 3)
-    monkeypatch.setattr(manifest, "_FEWEST_TO_FOLD", 2)
 
 
 def lives(machine: type[Lifetimes], examples: int) -> type:

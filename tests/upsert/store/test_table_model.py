@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.upsert.store.disk import KILLED, assert_nothing_is_left_over, run
 from upsert.errors import ChangelogError, SnapshotExpiredError
 from upsert.schema import TableSchema
-from upsert.store import Table, manifest
+from upsert.store import Table
 from upsert.store.failpoints import POINTS
 from upsert.store.history import History
 
@@ -186,12 +186,6 @@ class MultisetLife(TableLife):
         for kind, key, value in changes:
             counts[key, value] += 1 if kind == "+I" else -1
         return None if any(count < 0 for count in counts.values()) else +counts
-
-
-@pytest.fixture(autouse=True)
-def few_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifest, "MAX_MANIFESTS", 3)
-    monkeypatch.setattr(manifest, "_FEWEST_TO_FOLD", 2)
 
 
 FEW = settings(max_examples=max(4, settings().max_examples // 8), stateful_step_count=20)

@@ -1,12 +1,12 @@
 """Tagged snapshots: readable whatever expires around them, given back when the tag goes."""
 
-import threading
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from tests.upsert.store.disk import assert_nothing_is_left_over
+from tests.upsert.store.races import beside_an_expiry
 from upsert.errors import ConfigurationError, CorruptTableError, SnapshotExpiredError, UntrackedChangesError
 from upsert.schema import TableSchema
 from upsert.store import Table, Version
@@ -170,21 +170,12 @@ def test_a_race_of_tag_and_expiry_ends_in_a_tag_that_reads_or_an_error(tmp_path:
     for number in range(1, 31):
         snapshot = table.write(rows({1: number}))
         table.write(rows({2: number}))
-        start = threading.Barrier(2)
-
-        def expire(start: threading.Barrier = start) -> None:
-            start.wait()
-            table.expire(keep=1)
-
-        other = threading.Thread(target=expire)
-        other.start()
-        start.wait()
-        try:
-            table.tag(f"t{number}", snapshot.id)
-            outcomes.add("tagged")
-        except SnapshotExpiredError:
-            outcomes.add("expired")
-        other.join()
+        with beside_an_expiry(table):
+            try:
+                table.tag(f"t{number}", snapshot.id)
+                outcomes.add("tagged")
+            except SnapshotExpiredError:
+                outcomes.add("expired")
     for tag in table.tags():
         assert values_at(table, tag.name)[1] == int(tag.name[1:])
     assert_nothing_is_left_over(table)
