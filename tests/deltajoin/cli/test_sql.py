@@ -96,16 +96,17 @@ def test_a_job_runs_until_it_is_stopped_and_goes_on(tmp_path: Path) -> None:
 
     def run_until(wanted: dict[str, int]) -> str:
         process = started("run", str(job), "-w", str(tmp_path / "w"), "--json", *FLAGS)
+        assert process.stdout is not None
+        first = process.stdout.readline()
         deadline = time.monotonic() + 120
         while counts() != wanted and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.1)
         process.send_signal(signal.SIGTERM)
-        out, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=120)
         assert (process.returncode, counts()) == (0, wanted), errors
-        return out
+        return first
 
-    out = run_until({"a": 2, "b": 1})
-    assert json.loads(out.splitlines()[0])["state"] == "running"
+    assert json.loads(run_until({"a": 2, "b": 1}))["state"] == "running"
     words.write(pa.table({"id": [1, 4], "word": ["b", "b"]}))
     run_until({"a": 1, "b": 3})
 
