@@ -74,11 +74,10 @@ def lookup_aggregate(node: Aggregate, because: str) -> LookupAggregate | Refused
                 f"mirror the topic in a managed table: start catalog.mirror(spark, {name!r})",
             )
         case DeltaJoin() | RegularJoin():
-            names = ", ".join(without_ids(group.value) for group in node.groups)
             return Refused(
                 f"{what}, and the rows of a join are nowhere to be looked up",
-                f"write the join into a managed table with INDEX ({names or '…'}), catalog.write_changes, "
-                "and aggregate that table's changes, catalog.read_changes",
+                f"write the join into a managed table with {_index_on(node)}, catalog.write_changes, and "
+                "aggregate that table's changes, catalog.read_changes",
             )
         case _:
             return Refused(f"{what}, and the aggregate does not read one managed table", _ON_A_TABLE)
@@ -97,6 +96,14 @@ def lookup_aggregate(node: Aggregate, because: str) -> LookupAggregate | Refused
         return _made(node, table, leaf, keys, index)
     except _NotComputableError as fault:
         return Refused(f"{what}; but {fault}", fault.remedy)
+
+
+def _index_on(node: Aggregate) -> str:
+    """The index that a table must have to serve the groups, in words."""
+    computed = [without_ids(group.value) for group in node.groups if not isinstance(group.value, Column)]
+    if computed or not node.groups:
+        return f"{' and '.join(computed) or 'what to group by'} as columns and an INDEX on the group columns"
+    return f"INDEX ({', '.join(without_ids(group.value) for group in node.groups)})"
 
 
 def _made(

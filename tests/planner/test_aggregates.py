@@ -2,6 +2,7 @@
 
 import math
 import random
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyspark.sql.functions as F
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -286,3 +288,49 @@ def test_an_aggregate_of_a_join(spark: SparkSession, catalog: Catalog, tmp_path:
     assert comparable(catalog.table("o").snapshot().scan().to_pylist()) == comparable(
         [{"region": "north", "c": 1, "s": 3}, {"region": "south", "c": 1, "s": 2}]
     )
+
+
+def test_a_maximum_over_a_join_is_right_where_the_remedy_of_its_refusal_is_followed(
+    spark: SparkSession, catalog: Catalog, tmp_path: Path
+) -> None:
+    """Word by word: the index of the remedy, a table with it, the aggregate of that table's changes."""
+    catalog.sql(CREATE.format("t"))
+    catalog.sql("CREATE TABLE shops (g STRING, region STRING, PRIMARY KEY (g) NOT ENFORCED)")
+    aggregated = "SELECT region, max(h) AS m, count(DISTINCT g) AS c, collect_list(h) AS l FROM {} GROUP BY 1"
+    joined = "SELECT id, t.g, h, region FROM {t} t LEFT JOIN {shops} shops ON t.g = shops.g"
+    for name in ("t", "shops"):
+        catalog.read_changes(spark, name).createOrReplaceTempView(f"{name}_changes")
+    changes = joined.format(t="t_changes", shops="shops_changes")
+    (report,) = planner.explain(spark.sql(aggregated.format(f"({changes})"))).aggregates
+    assert report.form == "refused"
+    assert report.remedy == (
+        "write the join into a managed table with INDEX (region), catalog.write_changes, and aggregate that "
+        "table's changes, catalog.read_changes"
+    )
+    catalog.sql(
+        "CREATE TABLE joined (id BIGINT, g STRING, h INT, region STRING, PRIMARY KEY (id) NOT ENFORCED, "
+        f"{re.findall(r'INDEX [(].*?[)]', report.remedy)[0]})"
+    )
+    catalog.sql("CREATE TABLE o (region STRING, m INT, c BIGINT, l ARRAY<INT>)")
+    catalog.read_changes(spark, "joined").createOrReplaceTempView("joined_changes")
+    maxima = spark.sql(aggregated.format("joined_changes"))
+    queries = [start(catalog, spark.sql(changes), "joined", tmp_path), start(catalog, maxima, "o", tmp_path)]
+    rows = {n: {"g": g, "h": h} for n, (g, h) in enumerate(zip("aabbq", (1, 5, 2, None, 7), strict=True))}
+    for step, shops in (
+        (rows, {"g": ["a", "b"], "region": ["north", "north"]}),
+        ({1: None, 2: {"g": "a", "h": 2}}, {"g": ["b", "q"], "region": ["south", None]}),
+    ):
+        apply(catalog, step)
+        catalog.table("shops").write(pa.table(shops))
+        for query in queries:
+            query.processAllAvailable()
+        for name in ("t", "shops"):
+            catalog.read(spark, name).createOrReplaceTempView(f"{name}_rows")
+        batch = spark.sql(aggregated.format(f"({joined.format(t='t_rows', shops='shops_rows')})"))
+        assert in_order(catalog.read(spark, "o")) == in_order(batch)
+    for query in queries:
+        query.stop()
+
+
+def in_order(df: DataFrame) -> Counter[str]:
+    return comparable(df.withColumn("l", F.sort_array("l")).collect())
