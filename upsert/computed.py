@@ -9,17 +9,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+import pyarrow as pa
+
+from upsert import types
+
 
 @dataclass(frozen=True)
 class ComputedColumn:
-    """``name AS expression``.
+    """``name AS expression``, or ``name type METADATA [FROM 'key']`` of a managed table.
 
     Attributes:
         name: of the column.
-        expression: as it was written, in Spark's SQL with a few words of Flink's.
+        expression: as it was written, in Spark's SQL with a few words of Flink's; of a METADATA column the
+            cast of the key's values, which stand under the column's name.
         uses: the table's columns that the expression names.
         place: how many columns of either kind stand before it.
         comment: of the column.
+        metadata: the key whose values a METADATA column has; None for others.
+        type: of a METADATA column; None for others, whose expression says it.
     """
 
     name: str
@@ -27,16 +34,21 @@ class ComputedColumn:
     uses: tuple[str, ...]
     place: int
     comment: str | None = None
+    metadata: str | None = None
+    type: pa.DataType | None = None
 
     def to_json(self) -> dict[str, Any]:
         """JSON values of the column, for the table's own files."""
-        return {
+        value = {
             "name": self.name,
             "expression": self.expression,
             "uses": list(self.uses),
             "place": self.place,
             "comment": self.comment,
         }
+        if self.type is not None:
+            value |= {"metadata": self.metadata, "type": types.to_json(self.type)}
+        return value
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
@@ -47,9 +59,15 @@ class ComputedColumn:
             TypeError: a part is of another type.
         """
         found = cls(
-            value["name"], value["expression"], tuple(value["uses"]), value["place"], value["comment"]
+            value["name"],
+            value["expression"],
+            tuple(value["uses"]),
+            value["place"],
+            value["comment"],
+            value.get("metadata"),
+            types.from_json(value["type"]) if "type" in value else None,
         )
-        texts = (found.name, found.expression, *found.uses)
+        texts = (found.name, found.expression, *found.uses, found.metadata or "")
         if not all(isinstance(text, str) for text in texts) or type(found.place) is not int:
             raise TypeError(f"a computed column is {value!r}")
         return found

@@ -1,0 +1,155 @@
+"""What a managed table knows of its rows beside their columns: keys of METADATA columns (pure).
+
+Follows FLIP-107 for the tables of FLIP-188. The values are not stored with the rows: every read has them anew,
+see `upsert.managed.metadata_reading`. All of them are read-only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import pyarrow as pa
+
+from upsert import types
+from upsert.computed import ComputedColumn
+from upsert.errors import SchemaError
+from upsert.metadata_columns import MetadataKey, resolve
+from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.schema import Column, TableSchema
+
+SNAPSHOT_ID: Final = "snapshot-id"
+COMMIT_TIMESTAMP: Final = "commit-timestamp"
+BUCKET: Final = "bucket"
+SEQUENCE_NUMBER: Final = "sequence-number"
+
+KEYS: Final = {
+    key.key: key
+    for key in (
+        MetadataKey(SNAPSHOT_ID, pa.int64()),
+        MetadataKey(COMMIT_TIMESTAMP, types.TIMESTAMP),
+        MetadataKey(BUCKET, pa.int32()),
+        MetadataKey(SEQUENCE_NUMBER, pa.int64()),
+    )
+}
+"""Every key, with the type of its values."""
+
+ALIASES: Final = {key.replace("-", "_"): key for key in KEYS}
+"""The keys as names of columns that need no quotes."""
+_EPOCH: Final = "TIMESTAMP_NTZ '1970-01-01 00:00:00'"
+
+
+def metadata_option(value: str) -> dict[str, str]:
+    """Names of columns and the keys that they hold, of the option ``metadata.columns``.
+
+    Raises:
+        ValueError: the text names none; the message completes "the option must be …".
+
+    >>> metadata_option("snapshot-id, bucket"), metadata_option('{"version": "snapshot-id"}')
+    ({'snapshot-id': 'snapshot-id', 'bucket': 'bucket'}, {'version': 'snapshot-id'})
+    """
+    found: Any = {key: key for part in value.split(",") if (key := part.strip())}
+    if value.lstrip().startswith("{"):
+        try:
+            found = json.loads(value)
+        except (ValueError, RecursionError):
+            found = None
+    if not isinstance(found, dict) or not found or not all(isinstance(key, str) for key in found.values()):
+        raise ValueError('keys separated by commas, or a JSON object: {"version": "snapshot-id"}')
+    return found
+
+
+def offered(given: Mapping[str, str], schema: TableSchema, of: str) -> dict[str, MetadataKey]:
+    """The keys that a read asks for, by the names of their columns.
+
+    Raises:
+        SchemaError: a key is unknown or one that the table's rows cannot have, or a name is a column's.
+    """
+    asked = [Column(name, pa.string(), metadata=key) for name, key in given.items()]
+    for column in asked:
+        if column.name in (*schema.names, ROW_KIND_COLUMN):
+            raise SchemaError(
+                f"{of}: metadata {column.metadata!r} must have a name of its own, got {column.name!r}, which is "
+                "a column; give it one, as in 'metadata.columns' = '{\"version\": \"snapshot-id\"}'"
+            )
+        check_known(column.metadata, schema, of)
+    found = resolve(asked, KEYS, ALIASES, of=of, writing=False)
+    return {one.column.name: one.key for one in found}
+
+
+def with_metadata_aside(schema: TableSchema, of: str) -> TableSchema:
+    """A schema whose METADATA columns are among those that a read adds; all others are stored.
+
+    Args:
+        schema: as CREATE TABLE says it.
+        of: the table, for messages.
+
+    Raises:
+        SchemaError: a key is unknown or of another type, or a table without PRIMARY KEY asks for
+            ``sequence-number``.
+
+    >>> column = Column("version", pa.int64(), metadata="snapshot-id", virtual=True)
+    >>> found = with_metadata_aside(TableSchema((Column("id", pa.int64()), column)), "table 't'")
+    >>> found.names, found.computed[0].metadata
+    (('id',), 'snapshot-id')
+    """
+    if not schema.metadata:
+        return schema
+    found = {one.column.name: one for one in resolve(schema.columns, KEYS, ALIASES, of=of, writing=False)}
+    for computed in schema.computed:
+        if used := found.keys() & set(computed.uses):
+            raise SchemaError(
+                f"{of}: column {computed.name!r} must be computed from stored columns, got the METADATA column "
+                f"{sorted(used)[0]!r}; compute it in the query"
+            )
+    taken = {computed.place for computed in schema.computed}
+    free = (place for place in range(len(schema.columns) + len(taken)) if place not in taken)
+    added = [
+        computed_from_metadata(column, found[column.name].key, place)
+        for column, place in zip(schema.columns, free, strict=True)
+        if column.metadata is not None
+    ]
+    for column in added:
+        check_known(column.metadata, schema, f"{of}: column {column.name!r}")
+    both = sorted([*schema.computed, *added], key=lambda one: one.place)
+    return replace(schema, columns=schema.physical, computed=tuple(both))
+
+
+def computed_from_metadata(column: Column, key: MetadataKey, place: int) -> ComputedColumn:
+    """The column as one that a read computes, from a column of its own name that has the key's values."""
+    expression = cast_expression(f"`{column.name.replace('`', '``')}`", key.type, column.type)
+    return ComputedColumn(column.name, expression, (), place, column.comment, key.key, column.type)
+
+
+def cast_expression(value: str, source: pa.DataType, target: pa.DataType) -> str:
+    """Spark SQL for the cast that `metadata_columns.cast` makes: whole numbers and times are milliseconds.
+
+    >>> cast_expression("c", types.TIMESTAMP, pa.int64())
+    'unix_millis(c)'
+    """
+    if source == target:
+        return value
+    if source == types.TIMESTAMP:
+        if target == pa.int64():
+            return f"unix_millis({value})"
+        # without a zone means UTC, whatever the session's zone is
+        return f"CAST(timestampadd(MICROSECOND, unix_micros({value}), {_EPOCH}) AS {types.sql_name(target)})"
+    if target in (types.TIMESTAMP, types.TIMESTAMP_NTZ):
+        at = f"timestamp_millis({value})"
+        return at if target == types.TIMESTAMP else cast_expression(at, types.TIMESTAMP, target)
+    return f"CAST({value} AS {types.sql_name(target)})"
+
+
+def check_known(key: str | None, schema: TableSchema, of: str) -> None:
+    """Refuse a key that the rows of a table cannot have.
+
+    Raises:
+        SchemaError: it is ``sequence-number``, and the table has no PRIMARY KEY.
+    """
+    if key == SEQUENCE_NUMBER and not schema.primary_key:
+        raise SchemaError(
+            f"{of}: the metadata {SEQUENCE_NUMBER!r} needs a PRIMARY KEY: without it equal rows are counted, "
+            f"whichever commits they came with; take {SNAPSHOT_ID!r}, or leave it out"
+        )
