@@ -1,6 +1,9 @@
 """Shorthand that several test files share."""
 
+import contextlib
+import io
 import os
+import runpy
 import subprocess
 import sys
 from collections import Counter
@@ -10,6 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyspark
+import pytest
+from pyspark.sql import SparkSession
 
 from upsert.rowkind import ROW_KIND_COLUMN
 
@@ -105,6 +110,39 @@ def run_program(program: Path, folder: Path, given: str = "", **variables: str) 
     )
     assert run.returncode == 0, run.stderr
     return run.stdout
+
+
+def run_in_session(program: Path, folder: Path, spark: SparkSession, **variables: str) -> str:
+    """Standard output of a program that was run in a folder, in this process and in a session that runs.
+
+    It saves the start of a JVM. The program gets the session by `SparkSession.builder.getOrCreate()`; its
+    options and views are gone again afterwards, and its `stop()` does nothing.
+    """
+    before = dict(spark.conf.getAll)
+    output = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output):
+        patch.chdir(folder)
+        patch.setattr(SparkSession, "stop", lambda self: None)
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        try:
+            runpy.run_path(str(program), run_name="__main__")
+        finally:
+            _forget(spark, before)
+    return output.getvalue()
+
+
+def _forget(spark: SparkSession, options: Mapping[str, str]) -> None:
+    for query in spark.streams.active:
+        query.stop()
+    for view in spark.catalog.listTables():
+        if view.isTemporary:
+            spark.catalog.dropTempView(view.name)
+    for name, value in spark.conf.getAll.items():
+        if name not in options:
+            spark.conf.unset(name)
+        elif options[name] != value:
+            spark.conf.set(name, options[name])
 
 
 def changelog(schema: pa.Schema, *lines: str) -> pa.Table:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
-from tests.helpers import run_program
+from tests.helpers import run_in_session
 from upsert.kafka.testing import BOOTSTRAP_VARIABLE
 
 ROOT = Path(__file__).parents[1]
@@ -31,12 +32,12 @@ def needs(example: Path) -> list[pytest.MarkDecorator]:
     "example", [pytest.param(example, marks=needs(example), id=example.stem) for example in EXAMPLES]
 )
 def test_example_prints_what_its_comment_says(
-    example: Path, tmp_path: Path, request: pytest.FixtureRequest
+    example: Path, tmp_path: Path, spark: SparkSession, request: pytest.FixtureRequest
 ) -> None:
     kafka = {}
     if pytest.mark.kafka in needs(example):
         kafka[BOOTSTRAP_VARIABLE] = request.getfixturevalue("kafka").bootstrap_servers
-    output = run_program(example, tmp_path, PYTHONPATH=str(ROOT), **kafka)
+    output = run_in_session(example, tmp_path, spark, **kafka)
     assert output.rstrip("\n") == expected_output(example.read_text())
 
 
