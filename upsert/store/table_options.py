@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from upsert import options, types
 from upsert.errors import ConfigurationError
+from upsert.log import log_options
+from upsert.log.log_options import LOG_OPTIONS, LogOptions
 from upsert.options import Option
 from upsert.schema import TableSchema
 from upsert.store import expiry_policy, merge_rules
@@ -104,8 +106,9 @@ OPTIONS: Final = (
         expiry_policy.DEFAULT_LIMIT,
     ),
     *MERGE_OPTIONS,
+    *LOG_OPTIONS,
 )
-"""Every option that a managed table knows, but for those of single fields, see ``merge_rules``."""
+"""Every option that a managed table knows by name; single fields and Kafka's client have others."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,7 @@ class TableOptions:
     level_multiplier: int = 10
     target_file_size: int = TARGET_BYTES
     merge: MergeRules = PLAIN
+    log: LogOptions = field(default_factory=LogOptions)
 
     @classmethod
     def parse(cls, given: Mapping[str, str], schema: TableSchema, owner: str = "table") -> TableOptions:
@@ -139,9 +143,10 @@ class TableOptions:
         Raises:
             ConfigurationError: an option is unknown or its value does not convert, or ``bucket-key`` names an
                 unknown column, one outside the primary key, or one without a hash, or the options of merging
-                do not fit the columns or each other.
+                or of the log do not fit the columns or each other.
         """
         others, aggregates = merge_rules.split(owner, given)
+        others, of_client = log_options.split(others)
         values = options.parse(owner, OPTIONS, others)
         merge = MergeRules(
             values["merge-engine"], values["sequence.field"], values["ignore-delete"], aggregates
@@ -169,6 +174,7 @@ class TableOptions:
             level_multiplier=values["max-bytes-for-level-multiplier"],
             target_file_size=values["target-file-size"],
             merge=merge,
+            log=log_options.log_options(owner, values, of_client, schema, merge),
         )
 
 

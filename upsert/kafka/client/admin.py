@@ -64,8 +64,8 @@ def topics(
     if names:
         subject = f"describing topics {', '.join(map(repr, sorted(names)))}"
         asked = library().TopicCollection(sorted(names))
-        futures = lambda admin: admin.describe_topics(asked, request_timeout=_seconds(connection))  # noqa: E731
-        for name, found in _all(connection, subject, futures, missing=None).items():
+        futures = lambda admin: admin.describe_topics(asked, request_timeout=request_seconds(connection))  # noqa: E731
+        for name, found in answers(connection, subject, futures, missing=None).items():
             if found is not None:
                 described[name] = TopicInfo(name, _id(found.topic_id), len(found.partitions))
     return described
@@ -73,7 +73,7 @@ def topics(
 
 def _listed(connection: Connection, pattern: re.Pattern[str]) -> list[str]:
     subject = f"listing topics that match {pattern.pattern!r}"
-    with_admin = lambda admin: admin.list_topics(timeout=_seconds(connection)).topics  # noqa: E731
+    with_admin = lambda admin: admin.list_topics(timeout=request_seconds(connection)).topics  # noqa: E731
     found = _with_admin(connection, subject, with_admin)
     return [name for name in found if pattern.fullmatch(name) and not name.startswith("__")]
 
@@ -132,7 +132,7 @@ def _offsets(
     def ask(admin: Any) -> Mapping[Any, Any]:
         try:
             futures: Mapping[Any, Any] = admin.list_offsets(
-                asked, isolation_level=isolation, request_timeout=_seconds(connection)
+                asked, isolation_level=isolation, request_timeout=request_seconds(connection)
             )
             for future in futures.values():
                 future.result()
@@ -142,7 +142,7 @@ def _offsets(
             raise
         return futures
 
-    found = _all(connection, f"offsets of {_named(places)}", ask)
+    found = answers(connection, f"offsets of {_named(places)}", ask)
     return {TopicPartition(key.topic, key.partition): result.offset for key, result in found.items()}
 
 
@@ -173,10 +173,10 @@ def cleanup_policies(connection: Connection, names: Collection[str]) -> dict[str
         return {}
     resource_of = admin_library().ConfigResource
     asked = [resource_of(resource_of.Type.TOPIC, name) for name in sorted(names)]
-    found = _all(
+    found = answers(
         connection,
         f"settings of topics {', '.join(map(repr, sorted(names)))}",
-        lambda admin: admin.describe_configs(asked, request_timeout=_seconds(connection)),
+        lambda admin: admin.describe_configs(asked, request_timeout=request_seconds(connection)),
     )
     return {
         resource.name: frozenset(entries["cleanup.policy"].value.split(","))
@@ -206,7 +206,11 @@ def create_topic(
     """
     new = admin_library().NewTopic(name, partitions, replication_factor, config=dict(config))
     subject = f"creating topic {name!r}"
-    _all(connection, subject, lambda admin: admin.create_topics([new], request_timeout=_seconds(connection)))
+    answers(
+        connection,
+        subject,
+        lambda admin: admin.create_topics([new], request_timeout=request_seconds(connection)),
+    )
     _wait(connection, subject, lambda: topics(connection, [name]).get(name, _NONE).partitions == partitions)
 
 
@@ -220,7 +224,11 @@ def delete_topic(connection: Connection, name: str) -> None:
         TableNotFoundError: it does not exist.
     """
     subject = f"deleting topic {name!r}"
-    _all(connection, subject, lambda admin: admin.delete_topics([name], request_timeout=_seconds(connection)))
+    answers(
+        connection,
+        subject,
+        lambda admin: admin.delete_topics([name], request_timeout=request_seconds(connection)),
+    )
     _wait(connection, subject, lambda: name not in topics(connection, [name]))
 
 
@@ -233,14 +241,15 @@ def _wait(connection: Connection, subject: str, is_done: Callable[[], bool]) -> 
         time.sleep(0.02)
 
 
-def _seconds(connection: Connection) -> float:
+def request_seconds(connection: Connection) -> float:
+    """How long one request may take."""
     return min(REQUEST_SECONDS, connection.patience_s)
 
 
 _FAIL: Final = object()
 
 
-def _all(
+def answers(
     connection: Connection, subject: str, ask: Callable[[Any], Mapping[Any, Any]], missing: object = _FAIL
 ) -> dict[Any, Any]:
     """The results of a request's futures; topics that are not there give ``missing``, if that is given."""

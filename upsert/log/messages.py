@@ -1,0 +1,273 @@
+"""Changes of a table to Kafka records and back, many at a time (pure).
+
+A record is one change: the key holds the primary key, the value the row in a format of changes. What readers
+of other systems need not know stands in headers:
+
+- ``deltajoin.table``: the uuid of the table, in every record;
+- ``deltajoin.snapshot``: id of the snapshot that the change belongs to, in decimal; changes that were sent
+  before their commit (``log.consistency = eventual``) have none;
+- ``deltajoin.kind``: ``+I``, ``-U``, ``+U`` or ``-D``, which formats tell apart by its sign only.
+
+A transaction ends with a *mark* in every partition: a record without key and value, as a topic of Debezium
+has after deletions, whose headers are ``deltajoin.snapshot``, ``deltajoin.since``, the id of the snapshot up
+to which the log was complete before, and, if the commit does not show in change streams as a whole,
+``deltajoin.untracked``: a JSON list of the names of the partitions that do not show, ``[]`` for all. A reader
+of a partition has all changes up to a snapshot when it has seen a mark of it, and has missed none if each
+mark's ``since`` is not above the one before.
+
+The key's bucket is the partition of the record, in a partitioned table also.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from upsert.errors import ConfigurationError, CorruptTableError
+from upsert.formats.base import format_named
+from upsert.log.headers import (
+    KIND_HEADER,
+    SINCE_HEADER,
+    SNAPSHOT_HEADER,
+    TABLE_HEADER,
+    UNTRACKED_HEADER,
+    Headers,
+    headers,
+)
+from upsert.log.log_options import UPSERT, LogOptions, key_context, value_context
+from upsert.rowkind import ROW_KIND_COLUMN, RowKind, every_kind, signs
+from upsert.schema import TableSchema
+
+BATCH_ROWS: Final = 50_000
+"""Changes that are turned into records at once."""
+
+_KIND_FIELD: Final = pa.field(ROW_KIND_COLUMN, pa.string(), nullable=False)
+
+Ids = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The end of what the log has of some snapshots, in one partition.
+
+    Attributes:
+        snapshot: the log is complete up to this one.
+        since: up to this one it was complete before.
+        untracked: None if it has all changes in between; else the partitions of the table whose changes it
+            does not have, () for all of them.
+        record: place of its record among those that were decoded.
+    """
+
+    snapshot: int
+    since: int
+    untracked: tuple[str, ...] | None
+    record: int
+
+
+@dataclass(frozen=True)
+class LogChanges:
+    """What some records of one partition say, in their order.
+
+    Attributes:
+        rows: the table's columns and ``_row_kind``.
+        snapshots: the snapshot of each row; 0 for a change that was sent before its commit.
+        records: for each row the place of its record, ascending.
+        marks: the marks among the records, in order.
+    """
+
+    rows: pa.Table
+    snapshots: Ids
+    records: Ids
+    marks: tuple[Mark, ...]
+
+
+class LogEncoder:
+    """Changes of one table to records; in mode "upsert" without those of kind ``-U``.
+
+    Args:
+        schema: the table's columns.
+        log: its log.
+        uuid: of the table.
+
+    >>> schema = TableSchema.of({"id": pa.int64(), "n": pa.int64()}, primary_key=["id"])
+    >>> encoder = LogEncoder(schema, LogOptions(changelog_mode="upsert"), "f00")
+    >>> changes = pa.table({"id": [1, 1], "n": [5, 6], "_row_kind": ["-U", "+U"]})
+    >>> [records] = encoder.records(changes, partition=0, snapshot=7)
+    >>> records.column("key").to_pylist(), records.column("value").to_pylist()
+    ([b'{"id":1}'], [b'{"before":null,"after":{"id":1,"n":6},"op":"c"}'])
+    """
+
+    def __init__(self, schema: TableSchema, log: LogOptions, uuid: str) -> None:
+        value = format_named(log.format, "log.format")
+        self._value = value_context(schema, log, value)
+        self._value_encoder = value.encoder(self._value)
+        self._key, self._key_encoder = None, None
+        if schema.primary_key:
+            key = format_named(log.key_format, "log.key.format")
+            self._key = key_context(schema, log, key)
+            self._key_encoder = key.encoder(self._key)
+        self._is_upsert = log.changelog_mode == UPSERT
+        self._uuid = uuid
+
+    def records(self, changes: pa.Table, partition: int, snapshot: int | None) -> Iterator[pa.Table]:
+        """The records of changes of one bucket, in their order, some at a time.
+
+        Args:
+            changes: the table's columns and ``_row_kind``.
+            partition: the bucket.
+            snapshot: the snapshot that holds them; None if they are not committed yet.
+        """
+        if self._is_upsert:
+            kinds = changes.column(ROW_KIND_COLUMN)
+            changes = changes.filter(pc.not_equal(kinds, RowKind.UPDATE_BEFORE.value))
+        for start in range(0, changes.num_rows, BATCH_ROWS):
+            yield self._encoded(changes.slice(start, BATCH_ROWS), partition, snapshot)
+
+    def _encoded(self, changes: pa.Table, partition: int, snapshot: int | None) -> pa.Table:
+        kinds = changes.column(ROW_KIND_COLUMN).combine_chunks()
+        rows = changes.num_rows
+        known = {TABLE_HEADER: self._uuid}
+        if snapshot is not None:
+            known[SNAPSHOT_HEADER] = str(snapshot)
+        key = pa.nulls(rows, pa.binary())
+        if self._key is not None and self._key_encoder is not None:
+            key = self._key_encoder.encode(changes.select(self._key.fields.names))
+        columns = {
+            "key": key,
+            "value": self._value_encoder.encode(changes.select(self._value.fields.names), kinds),
+            "partition": pa.repeat(pa.scalar(partition, pa.int32()), rows),
+            "headers": headers(known, rows, kinds),
+        }
+        return pa.table(columns)
+
+
+def marks(uuid: str, partitions: int, snapshot: int, since: int, untracked: Sequence[str] | None) -> pa.Table:
+    """The records that end a transaction, one for each partition; see ``Mark``."""
+    known = {TABLE_HEADER: uuid, SNAPSHOT_HEADER: str(snapshot), SINCE_HEADER: str(since)}
+    if untracked is not None:
+        known[UNTRACKED_HEADER] = json.dumps(list(untracked))
+    return pa.table(
+        {
+            "key": pa.nulls(partitions, pa.binary()),
+            "value": pa.nulls(partitions, pa.binary()),
+            "partition": pa.array(range(partitions), pa.int32()),
+            "headers": headers(known, partitions),
+        }
+    )
+
+
+class LogDecoder:
+    """Records of one table's log to changes, for one task.
+
+    Args:
+        schema: the table's columns.
+        log: its log.
+        uuid: of the table; records of another one are refused.
+
+    >>> schema = TableSchema.of({"id": pa.int64(), "n": pa.int64()}, primary_key=["id"])
+    >>> log = LogOptions(changelog_mode="all")
+    >>> changes = pa.table({"id": [1, 1], "n": [5, 6], "_row_kind": ["-U", "+U"]})
+    >>> [records] = LogEncoder(schema, log, "f00").records(changes, partition=0, snapshot=7)
+    >>> ends = marks("f00", 1, snapshot=7, since=6, untracked=None)
+    >>> found = LogDecoder(schema, log, "f00").decode(pa.concat_tables([records, ends]))
+    >>> found.rows.to_pylist() == changes.to_pylist(), found.snapshots.tolist(), found.marks
+    (True, [7, 7], (Mark(snapshot=7, since=6, untracked=None, record=2),))
+    """
+
+    def __init__(self, schema: TableSchema, log: LogOptions, uuid: str) -> None:
+        value = format_named(log.format, "log.format")
+        self._value = value_context(schema, log, value)
+        self._decoder = value.decoder(self._value)
+        self._of = f"log {log.topic!r}"
+        self._uuid = uuid
+
+    def decode(self, records: pa.Table) -> LogChanges:
+        """What the records say, see ``LogChanges``.
+
+        Args:
+            records: with the columns ``value`` and ``headers``, of one partition and in its order.
+
+        Raises:
+            ConfigurationError: records are of another table, or of somebody else.
+            CorruptTableError: a record cannot be read.
+        """
+        known = Headers(records.column("headers").combine_chunks())
+        self._check_owner(known)
+        snapshots = self._numbers(known, SNAPSHOT_HEADER)
+        since = self._numbers(known, SINCE_HEADER)
+        values = records.column("value").combine_chunks()
+        is_mark = since >= 0
+        has_value = values.is_valid().to_numpy(zero_copy_only=False)
+        self._refuse(is_mark & (has_value | (snapshots < 0)), "a mark has a snapshot, and no value")
+        decoded = self._decoder.decode(values)
+        if decoded.bad:
+            raise self._damaged(decoded.bad[0].position, decoded.bad[0].reason)
+        rows_of = np.arange(len(values)) if decoded.positions is None else decoded.positions
+        self._refuse(~is_mark & ~np.isin(np.arange(len(values)), rows_of), "it has no value")
+        rows = decoded.rows.append_column(_KIND_FIELD, self._kinds(known, decoded.kinds, rows_of))
+        untracked = known.values(UNTRACKED_HEADER)
+        found = tuple(
+            Mark(int(snapshots[at]), int(since[at]), self._untracked(untracked[at].as_py(), at), at)
+            for at in np.flatnonzero(is_mark).tolist()
+        )
+        return LogChanges(rows, np.maximum(snapshots[rows_of], 0), rows_of, found)
+
+    def _check_owner(self, known: Headers) -> None:
+        owners = known.values(TABLE_HEADER)
+        is_own = pc.equal(owners, self._uuid.encode()).fill_null(False).to_numpy(zero_copy_only=False)
+        if not is_own.all():
+            other = owners[int(np.argmin(is_own))].as_py()
+            raise ConfigurationError(
+                f"{self._of}: all records must be written by the table with the uuid {self._uuid!r}, got one "
+                f"of {other!r}; let nothing else write to the topic of a table"
+            )
+
+    def _numbers(self, known: Headers, name: str) -> Ids:
+        """The values of a header as numbers; -1 where a record does not have it."""
+        texts = known.values(name)
+        is_number = pc.match_substring_regex(texts, "^[0-9]{1,18}$").fill_null(True)
+        self._refuse(~is_number.to_numpy(zero_copy_only=False), f"its header {name!r} is no number")
+        numbers: Ids = texts.cast(pa.string()).cast(pa.int64()).fill_null(-1).to_numpy()
+        return numbers
+
+    def _kinds(self, known: Headers, decoded: pa.Array, rows_of: Ids) -> pa.Array:
+        """The kind of each row: as its header says, which must not contradict the value."""
+        given = known.values(KIND_HEADER).take(pa.array(rows_of))
+        codes = pc.index_in(given, value_set=every_kind().cast(pa.binary()))
+        is_bad = codes.is_null().to_numpy(zero_copy_only=False)
+        kinds = every_kind().take(codes.fill_null(0))
+        is_bad |= signs(kinds) != signs(decoded)
+        if is_bad.any():
+            at = int(np.argmax(is_bad))
+            raise self._damaged(
+                int(rows_of[at]), f"its header {KIND_HEADER!r} is {given[at].as_py()!r}, unlike its value"
+            )
+        return kinds
+
+    def _untracked(self, text: bytes | None, at: int) -> tuple[str, ...] | None:
+        if text is None:
+            return None
+        try:
+            names = json.loads(text)
+        except (ValueError, RecursionError):
+            names = None
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise self._damaged(at, f"its header {UNTRACKED_HEADER!r} is {text[:60]!r}")
+        return tuple(names)
+
+    def _refuse(self, is_bad: npt.NDArray[np.bool_], reason: str) -> None:
+        if is_bad.any():
+            raise self._damaged(int(np.argmax(is_bad)), reason)
+
+    def _damaged(self, record: int, reason: str) -> CorruptTableError:
+        return CorruptTableError(
+            f"{self._of}: every record must be a change or a mark of the table, got one (number {record} of "
+            f"those read together) that is not: {reason}; read the table without its log"
+        )

@@ -1,0 +1,144 @@
+"""The topic of a table's log: created with the table, dropped with it.
+
+A partition for each bucket, also where the table has partitions of its own: a bucket's number means the same
+in all of them. Records are removed by age, never by key, for a reader of changes needs all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+from uuid import uuid4
+
+from upsert.errors import ConfigurationError, TableExistsError, TableNotFoundError
+from upsert.kafka.client import admin
+from upsert.kafka.client.connection import PATIENCE_SECONDS, Connection
+from upsert.kafka.client.topic_settings import change_settings
+from upsert.kafka.records import TopicPartition
+from upsert.log.log_options import TOPIC, LogOptions
+
+_LONGEST_NAME: Final = 200
+_RANDOM_SIGNS: Final = 12
+
+
+@dataclass(frozen=True)
+class LogTopic:
+    """The topic of one table.
+
+    Attributes:
+        connection: its cluster.
+        name: its name.
+        buckets: how many buckets the table has, and partitions the topic.
+    """
+
+    connection: Connection
+    name: str
+    buckets: int
+
+    @classmethod
+    def of(cls, log: LogOptions, buckets: int, owner: str, patience_s: float = PATIENCE_SECONDS) -> LogTopic:
+        """The topic of an existing table's log.
+
+        Raises:
+            ConfigurationError: the table has no log.
+        """
+        if not log.is_kafka or log.topic is None:
+            raise ConfigurationError(
+                f"{owner}: a table with a log is needed, got 'log.system' = {log.system!r}; create one with "
+                "'log.system' = 'kafka'"
+            )
+        return cls(Connection(log.properties, patience_s), log.topic, buckets)
+
+    @property
+    def partitions(self) -> tuple[TopicPartition, ...]:
+        """Its partitions, that of bucket 0 first."""
+        return tuple(TopicPartition(self.name, bucket) for bucket in range(self.buckets))
+
+    def ends(self) -> dict[int, int]:
+        """Of each partition the offset behind the last committed record.
+
+        Raises:
+            TableNotFoundError: the topic is gone.
+            KafkaUnavailableError: the brokers did not answer.
+        """
+        found = admin.latest_offsets(self.connection, self.partitions)
+        return {place.partition: offset for place, offset in found.items()}
+
+
+def new_name(table: str) -> str:
+    """The name of a new table's topic, which no other topic has.
+
+    >>> new_name("orders") != new_name("orders"), new_name("orders")[:7]
+    (True, 'orders-')
+    """
+    readable = re.sub(r"[^A-Za-z0-9._-]", "-", table)[:_LONGEST_NAME]
+    return f"{readable}-{uuid4().hex[:_RANDOM_SIGNS]}"
+
+
+def with_topic(given: Mapping[str, str], table: str) -> dict[str, str]:
+    """The options of a new table, with the name of its topic."""
+    named = any(key.lower() == TOPIC for key in given)
+    return dict(given) if named else {**given, TOPIC: new_name(table)}
+
+
+def create(topic: LogTopic, retention_ms: int | None, owner: str) -> None:
+    """Create the topic. A crash leaves it or not; nothing else knows of it yet.
+
+    An empty topic of this name with as many partitions is taken as it is: a statement that was killed has
+    left it, or somebody who may create topics has made it for the table.
+
+    Raises:
+        ConfigurationError: there is a topic of this name with other partitions, or with records.
+        KafkaUnavailableError: the brokers did not answer.
+    """
+    try:
+        admin.create_topic(topic.connection, topic.name, topic.buckets, _settings(retention_ms))
+    except TableExistsError:
+        _check_is_new(topic, owner)
+        change_settings(topic.connection, topic.name, _settings(retention_ms))
+
+
+def _settings(retention_ms: int | None) -> dict[str, str]:
+    kept = {} if retention_ms is None else {"retention.ms": str(retention_ms)}
+    return {"cleanup.policy": "delete", **kept}
+
+
+def _check_is_new(topic: LogTopic, owner: str) -> None:
+    found = admin.existing_topic(topic.connection, topic.name).partitions
+    if found != topic.buckets:
+        raise ConfigurationError(
+            f"{owner}: topic {topic.name!r} must have a partition for each of {topic.buckets} buckets, it is "
+            f"there and has {found}; delete it, or set another {TOPIC!r}"
+        )
+    ends = {place: offset for place, offset in topic.ends().items() if offset}
+    if ends:
+        raise ConfigurationError(
+            f"{owner}: topic {topic.name!r} must be new or empty, it has had {sum(ends.values())} records; "
+            f"delete it, or set another {TOPIC!r}"
+        )
+
+
+def change_retention(topic: LogTopic, retention_ms: int | None) -> None:
+    """Another time for which the topic keeps records; None for the brokers' own.
+
+    Raises:
+        TableNotFoundError: the topic is gone.
+        KafkaUnavailableError: the brokers did not answer.
+    """
+    value = None if retention_ms is None else str(retention_ms)
+    change_settings(topic.connection, topic.name, {"retention.ms": value})
+
+
+def drop(topic: LogTopic) -> bool:
+    """Delete the topic with its records; False if it is not there.
+
+    Raises:
+        KafkaUnavailableError: the brokers did not answer.
+    """
+    try:
+        admin.delete_topic(topic.connection, topic.name)
+    except TableNotFoundError:
+        return False
+    return True
