@@ -14,6 +14,7 @@ from upsert.rowkind import every_kind
 
 TABLE_HEADER: Final = "deltajoin.table"
 SNAPSHOT_HEADER: Final = "deltajoin.snapshot"
+DEFINITION_HEADER: Final = "deltajoin.definition"
 KIND_HEADER: Final = "deltajoin.kind"
 SINCE_HEADER: Final = "deltajoin.since"
 UNTRACKED_HEADER: Final = "deltajoin.untracked"

@@ -6,6 +6,8 @@ of other systems need not know stands in headers:
 - ``deltajoin.table``: the uuid of the table, in every record;
 - ``deltajoin.snapshot``: id of the snapshot that the change belongs to, in decimal; changes that were sent
   before their commit (``log.consistency = eventual``) have none;
+- ``deltajoin.definition``: the version of the table's definition that the names of the columns are of, so that
+  a column that was renamed since is found;
 - ``deltajoin.kind``: ``+I``, ``-U``, ``+U`` or ``-D``, which formats tell apart by its sign only.
 
 A transaction ends with a *mark* in every partition: a record without key and value, as a topic of Debezium
@@ -33,6 +35,7 @@ import pyarrow.compute as pc
 from upsert.errors import ConfigurationError, CorruptTableError
 from upsert.formats.base import format_named
 from upsert.log.headers import (
+    DEFINITION_HEADER,
     KIND_HEADER,
     SINCE_HEADER,
     SNAPSHOT_HEADER,
@@ -95,6 +98,7 @@ class LogEncoder:
         schema: the table's columns.
         log: its log.
         uuid: of the table.
+        definition: the version of the table's definition that the columns are of.
 
     >>> schema = TableSchema.of({"id": pa.int64(), "n": pa.int64()}, primary_key=["id"])
     >>> encoder = LogEncoder(schema, LogOptions(changelog_mode="upsert"), "f00")
@@ -104,7 +108,7 @@ class LogEncoder:
     ([b'{"id":1}'], [b'{"before":null,"after":{"id":1,"n":6},"op":"c"}'])
     """
 
-    def __init__(self, schema: TableSchema, log: LogOptions, uuid: str) -> None:
+    def __init__(self, schema: TableSchema, log: LogOptions, uuid: str, definition: int = 0) -> None:
         value = format_named(log.format, "log.format")
         self._value = value_context(schema, log, value)
         self._value_encoder = value.encoder(self._value)
@@ -114,7 +118,7 @@ class LogEncoder:
             self._key = key_context(schema, log, key)
             self._key_encoder = key.encoder(self._key)
         self._is_upsert = log.changelog_mode == UPSERT
-        self._uuid = uuid
+        self._known = {TABLE_HEADER: uuid, DEFINITION_HEADER: str(definition)}
 
     def records(self, changes: pa.Table, partition: int, snapshot: int | None) -> Iterator[pa.Table]:
         """The records of changes of one bucket, in their order, some at a time.
@@ -133,7 +137,7 @@ class LogEncoder:
     def _encoded(self, changes: pa.Table, partition: int, snapshot: int | None) -> pa.Table:
         kinds = changes.column(ROW_KIND_COLUMN).combine_chunks()
         rows = changes.num_rows
-        known = {TABLE_HEADER: self._uuid}
+        known = dict(self._known)
         if snapshot is not None:
             known[SNAPSHOT_HEADER] = str(snapshot)
         key = pa.nulls(rows, pa.binary())

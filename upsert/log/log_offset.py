@@ -1,0 +1,131 @@
+"""How far a reader of a table's log has come: a small value that Spark keeps in its checkpoint (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from upsert.errors import ConfigurationError
+from upsert.store.version import Version
+
+LOG: Final = "log"
+"""Name in an offset of the reader's place in the log; it is missing while a snapshot is being read."""
+
+
+@dataclass(frozen=True)
+class LogOffset:
+    """A place in the log of a table.
+
+    Attributes:
+        table: uuid of the table.
+        version: a snapshot whose changes, and all before it, lie below ``at``, or were read from the files:
+            messages of it and of earlier ones are passed over.
+        at: of each partition, by number, the next offset to read.
+        checked: id of the snapshot up to which no commit is untracked.
+        stream: tells two reads of one table in one query apart, where a read remembers rows.
+
+    >>> offset = LogOffset("u1", Version.complete(4), {0: 12, 1: 7}, checked=5)
+    >>> offset.to_json()["log"]
+    {'at': {'0': 12, '1': 7}, 'checked': 5, 'stream': None}
+    >>> LogOffset.from_json(offset.to_json(), "t") == offset
+    True
+    """
+
+    table: str
+    version: Version
+    at: Mapping[int, int]
+    checked: int = 0
+    stream: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The form that Spark keeps; equal offsets give equal text."""
+        at = {str(partition): self.at[partition] for partition in sorted(self.at)}
+        place = {"at": at, "checked": self.checked, "stream": self.stream}
+        return {"table": self.table, "version": self.version.to_json(), LOG: place}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], of: str) -> Self:
+        """The offset of its JSON form.
+
+        Args:
+            value: what Spark kept.
+            of: the table, for messages.
+
+        Raises:
+            ConfigurationError: it is no offset of a log.
+        """
+        try:
+            place = value[LOG]
+            at = {int(partition): _whole(offset) for partition, offset in place["at"].items()}
+            stream = place["stream"]
+            if stream is not None and not isinstance(stream, str):
+                raise ValueError(stream)
+            version = Version.from_json(value["version"])
+            return cls(str(value["table"]), version, at, _whole(place["checked"]), stream)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise ConfigurationError(
+                f"{of}: the checkpoint must hold offsets of the table's log, got {value!r}; choose another one"
+            ) from None
+
+
+def _whole(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(value)
+    return value
+
+
+@dataclass(frozen=True)
+class LogRange:
+    """Offsets of one partition of the log that one micro-batch reads.
+
+    Attributes:
+        partition: its number, which is that of the bucket.
+        start: first offset.
+        end: offset after the last one.
+        skip: messages of this snapshot and of earlier ones are passed over.
+        stream: the read that remembers rows.
+    """
+
+    partition: int
+    start: int
+    end: int
+    skip: int
+    stream: str | None = None
+
+
+def ranges(start: LogOffset, end: LogOffset) -> list[LogRange]:
+    """What lies between two offsets; a partition with nothing in it has none."""
+    return [
+        LogRange(partition, start.at[partition], reached, start.version.base, end.stream)
+        for partition, reached in sorted(end.at.items())
+        if start.at[partition] < reached
+    ]
+
+
+def place_in_log(log_offsets: Mapping[str, Any], partitions: int) -> dict[int, int] | None:
+    """Of each partition where a reader of a snapshot goes on; None where the snapshot does not say.
+
+    Args:
+        log_offsets: as the snapshot has them.
+        partitions: how many there are.
+
+    >>> place_in_log({"through": 3, "0": 7, "1": 9}, 2), place_in_log({}, 2)
+    ({0: 7, 1: 9}, None)
+    """
+    found = {number: log_offsets.get(str(number)) for number in range(partitions)}
+    if any(offset is None for offset in found.values()):
+        return None
+    return {number: _whole(offset) for number, offset in found.items()}
+
+
+def reached(log_offsets: Mapping[str, Any], at: Mapping[int, int]) -> int | None:
+    """The snapshot all of whose messages lie below a place, by what a later snapshot says of the log.
+
+    >>> reached({"through": 3, "0": 7}, {0: 7}), reached({"through": 3, "0": 7}, {0: 6})
+    (3, None)
+    """
+    through, place = log_offsets.get("through"), place_in_log(log_offsets, len(at))
+    if through is None or place is None or any(at[number] < offset for number, offset in place.items()):
+        return None
+    return _whole(through)
