@@ -87,16 +87,16 @@ def run_spark_script(
     return output
 
 
-def run_snippet(text: str, folder: Path, given: str = "") -> str:
-    """Standard output of a program from the docs, run in a folder of its own on an input; it must succeed."""
+def snippet(text: str, folder: Path) -> Path:
+    """A file with a program from the docs."""
     program = folder / "snippet.py"
     program.write_text(text)
-    return run_program(program, folder, given)
+    return program
 
 
-def run_program(program: Path, folder: Path, given: str = "", **variables: str) -> str:
-    """Standard output of a program in a folder, with more environment variables; it must succeed."""
-    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", **variables}
+def run_program(program: Path, folder: Path, given: str = "") -> str:
+    """Standard output of a program that was run in a folder, in a process of its own; it must succeed."""
+    environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
     use_this_python(environment)
     run = subprocess.run(
         [sys.executable, str(program)],
@@ -112,19 +112,21 @@ def run_program(program: Path, folder: Path, given: str = "", **variables: str) 
     return run.stdout
 
 
-def run_in_session(program: Path, folder: Path, spark: SparkSession, **variables: str) -> str:
+def run_in_session(
+    program: Path, folder: Path, spark: SparkSession, given: str = "", **variables: str
+) -> str:
     """Standard output of a program that was run in a folder, in this process and in a session that runs.
 
     It saves the start of a JVM. The program gets the session by `SparkSession.builder.getOrCreate()`; its
-    options and views are gone again afterwards, and its `stop()` does nothing.
+    options, views and variables are gone again afterwards, and its `stop()` does nothing.
     """
     before = dict(spark.conf.getAll)
     output = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output):
         patch.chdir(folder)
         patch.setattr(SparkSession, "stop", lambda self: None)
-        for name, value in variables.items():
-            patch.setenv(name, value)
+        patch.setattr(os, "environ", os.environ.copy() | variables)
+        patch.setattr(sys, "stdin", io.StringIO(given))
         try:
             runpy.run_path(str(program), run_name="__main__")
         finally:

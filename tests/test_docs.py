@@ -6,8 +6,9 @@ import runpy
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
-from tests.helpers import REPOSITORY, run_snippet
+from tests.helpers import REPOSITORY, run_in_session, snippet
 from upsert.kafka.testing import LocalKafka
 
 DOCS = REPOSITORY / "docs"
@@ -26,8 +27,11 @@ spark, bootstrap = SparkSession.builder.config("spark.sql.session.timeZone", "UT
 
 @pytest.mark.kafka
 @pytest.mark.spark
-def test_snippets_of_the_kafka_page_run_in_order(kafka: LocalKafka, tmp_path: Path) -> None:
-    output = run_snippet("".join([PRELUDE.format(kafka.bootstrap_servers), *snippets("kafka.md")]), tmp_path)
+def test_snippets_of_the_kafka_page_run_in_order(
+    kafka: LocalKafka, spark: SparkSession, tmp_path: Path
+) -> None:
+    text = "".join([PRELUDE.format(kafka.bootstrap_servers), *snippets("kafka.md")])
+    output = run_in_session(snippet(text, tmp_path), tmp_path, spark)
     seen = re.findall(r"\| *([+-][IUD])\| *100\| *Bob\| *(\w+)\|", output)
     assert seen == [("+I", "Berlin")]
     assert re.search(r"\| *100\| *Bob\|Berlin\|", output)
@@ -35,9 +39,9 @@ def test_snippets_of_the_kafka_page_run_in_order(kafka: LocalKafka, tmp_path: Pa
 
 @pytest.mark.spark
 @pytest.mark.parametrize("page", PRINTING_PAGES)
-def test_snippets_of_a_page_print_what_it_says(page: str, tmp_path: Path) -> None:
+def test_snippets_of_a_page_print_what_it_says(page: str, spark: SparkSession, tmp_path: Path) -> None:
     """All its python blocks in a row; its text blocks are what they print."""
-    output = run_snippet("".join(snippets(page)), tmp_path)
+    output = run_in_session(snippet("".join(snippets(page)), tmp_path), tmp_path, spark)
     assert output.split() == "".join(snippets(page, "text")).split()
 
 
@@ -60,16 +64,18 @@ for line in sys.stdin.read().splitlines():
 
 
 @pytest.mark.spark
-def test_commands_of_the_page_on_the_command_line_run_in_order(tmp_path: Path) -> None:
-    """In one process, for the sake of time: each would start its own Python."""
+def test_commands_of_the_page_on_the_command_line_run_in_order(spark: SparkSession, tmp_path: Path) -> None:
+    """In one process, for the sake of time: each would start its own Python, and some a JVM."""
     commands = "".join(re.findall(r"```console\n(.*?)```", (DOCS / "cli.md").read_text(), re.DOTALL))
-    assert "every rule holds" in run_snippet(RUN_COMMANDS, tmp_path, given=commands)
+    program = snippet(RUN_COMMANDS, tmp_path)
+    assert "every rule holds" in run_in_session(program, tmp_path, spark, given=commands)
 
 
 @pytest.mark.spark
-def test_snippets_of_the_pages_on_sql_run_in_order(tmp_path: Path) -> None:
+def test_snippets_of_the_pages_on_sql_run_in_order(spark: SparkSession, tmp_path: Path) -> None:
     pages = [*snippets("sql.md"), *snippets("create-table-as.md")]
-    output = run_snippet("".join([PRELUDE.format(""), *pages]), tmp_path)
+    program = snippet("".join([PRELUDE.format(""), *pages]), tmp_path)
+    output = run_in_session(program, tmp_path, spark)
     assert "{'name': 'coffee', 'n': 5}" in output
     assert "FOR SYSTEM_VERSION AS OF 'before' [10]" in output
     assert "day=2020-10-01" in output

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import REPOSITORY, run_snippet
+from tests.helpers import REPOSITORY, run_program, snippet
 
 README = (REPOSITORY / "README.md").read_text()
 
@@ -16,8 +16,8 @@ def blocks(language: str) -> list[str]:
 
 @pytest.mark.spark
 def test_snippet_runs_as_printed(tmp_path: Path) -> None:
-    (snippet,) = blocks("python")
-    output = run_snippet(snippet, tmp_path)
+    (text,) = blocks("python")
+    output = run_program(snippet(text, tmp_path), tmp_path)
     assert "form: delta join" in output
     assert [line.split() for line in output.splitlines()[-2:]] == [
         ["0", "10", "tea", "3.5"],

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from deltajoin.lookup import RequestLimits
-from tests.helpers import REPOSITORY, run_snippet
+from tests.helpers import REPOSITORY, run_program, snippet
 
 PAGE = (REPOSITORY / "docs" / "lookup-sources.md").read_text()
 
@@ -24,7 +24,8 @@ print(over_http, in_postgres)
 
 def test_the_programs_run_in_order(tmp_path: Path) -> None:
     programs = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert run_snippet("".join([*programs, AFTERWARDS]), tmp_path) == (
+    program = snippet("".join([*programs, AFTERWARDS]), tmp_path)
+    assert run_program(program, tmp_path) == (
         "HttpLookup('https://catalog.example.com/lookup/products', keys=('product_id',)) "
         "PostgresLookup('db.example.com/shop', table=('public', 'products'), keys=('product_id',))\n"
     )
