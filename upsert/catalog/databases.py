@@ -15,7 +15,7 @@ from typing import Final
 from upsert.catalog import persistence
 from upsert.catalog.warehouse import Warehouse
 from upsert.errors import ConfigurationError, DatabaseExistsError, DatabaseNotFoundError
-from upsert.store.paths import sync_folder
+from upsert.store.storage.local import sync_folder
 
 DEFAULT: Final = "default"
 _SUFFIX: Final = ".db"

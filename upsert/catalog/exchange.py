@@ -9,7 +9,7 @@ import sys
 from typing import Final
 
 from upsert.errors import ConfigurationError
-from upsert.store.paths import sync_folder
+from upsert.store.storage.local import sync_folder
 
 _HERE: Final = -100
 """Paths are absolute, or relative to the working folder (``AT_FDCWD``)."""

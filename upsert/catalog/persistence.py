@@ -17,9 +17,10 @@ from uuid import uuid4
 
 from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError, TableNotFoundError
 from upsert.schema import TableSchema
-from upsert.store.paths import TABLE_FILE, make_parent
+from upsert.store.paths import TABLE_FILE
 from upsert.store.publication import put_if_absent
 from upsert.store.snapshot_info import FORMAT_VERSION, parse_versioned
+from upsert.store.storage.local import make_parent
 
 _OWNER_ONLY: Final = 0o600
 """Options may hold passwords."""

@@ -22,8 +22,10 @@ from typing import Any, Final, Literal, Self, cast
 from upsert.errors import CorruptTableError
 from upsert.store import paths
 from upsert.store.failpoints import reach
-from upsert.store.publication import put_if_absent, replace_durably
+from upsert.store.publication import put_if_absent
 from upsert.store.snapshot_info import FORMAT_VERSION, parse_versioned
+from upsert.store.storage import storage_of
+from upsert.store.storage.local import make_parent, sync_folder
 
 ENTRY_FILE: Final = "staged.json"
 
@@ -147,7 +149,7 @@ def begin(folder: str, entry: Entry) -> Lease:
     The caller holds the catalog's lock and has made sure that nothing lies there. After a crash there is a
     folder without a table, or a staged one that nobody holds.
     """
-    paths.make_parent(os.path.join(folder, ENTRY_FILE))
+    make_parent(os.path.join(folder, ENTRY_FILE))
     lease = Lease.take(folder)
     if lease is None:  # the catalog's lock excludes that
         raise RuntimeError(f"folder {folder!r} is locked although it is new")
@@ -167,10 +169,11 @@ def mark(folder: str, *, is_done: bool | None = None, made: tuple[str, ...] | No
         made=entry.made if made is None else made,
     )
     if changed != entry:
-        replace_durably(os.path.join(folder, ENTRY_FILE), changed.to_json())
+        path = os.path.join(folder, ENTRY_FILE)
+        storage_of(path).replace(path, changed.to_json())
 
 
 def forget(folder: str) -> None:
     """Take the entry away: the table is one like any other, also if it has no commit."""
     os.unlink(os.path.join(folder, ENTRY_FILE))
-    paths.sync_folder(folder)
+    sync_folder(folder)

@@ -16,7 +16,8 @@ from upsert.catalog.staged import Entry, Lease
 from upsert.catalog.warehouse import Warehouse
 from upsert.errors import ConfigurationError, TableExistsError
 from upsert.store.failpoints import reach
-from upsert.store.paths import SNAPSHOT_FOLDER, TABLE_FILE, make_parent
+from upsert.store.paths import SNAPSHOT_FOLDER, TABLE_FILE
+from upsert.store.storage.local import make_parent
 
 _REPLACING: Final = ".replacing-"
 """Prefix of folders in which the successor of a table is filled; no table can have such a name."""

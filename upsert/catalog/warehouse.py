@@ -14,7 +14,8 @@ from typing import Final
 from upsert.catalog import persistence
 from upsert.catalog.staged import is_visible
 from upsert.errors import ConfigurationError, TableNotFoundError
-from upsert.store.paths import TABLE_FILE, sync_folder
+from upsert.store.paths import TABLE_FILE
+from upsert.store.storage.local import sync_folder
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _DROPPED: Final = ".dropped-"

@@ -314,7 +314,7 @@ def file_is_needed(state: DiskState) -> Iterator[Finding]:
     if state.is_partial:
         return
     needed = state.needed
-    for name, _ in sorted(based_files(state.history.root)):
+    for name in sorted(found.name for found, _ in based_files(state.history.root)):
         if name not in needed:
             yield Finding(name, "no snapshot and no tag needs it; clean() removes it when it is old enough")
 

@@ -30,6 +30,7 @@ from upsert.store.layout import Layout
 from upsert.store.manifest import fold, write_manifest
 from upsert.store.publication import put_if_absent
 from upsert.store.snapshot_info import Kind, ManifestRef, SnapshotInfo
+from upsert.store.storage import storage_of
 from upsert.store.tracking import Shown, shown
 
 GIVE_UP_AFTER_S: Final = 300.0
@@ -92,6 +93,7 @@ class Committer:
     ) -> None:
         self.history = history
         self.root = history.root
+        self._storage = storage_of(history.root)
         self.around = around
         self.give_up_after_s = give_up_after_s
 
@@ -222,9 +224,12 @@ class Committer:
             if gone := invariants.added_file_that_was_removed(removed, change.added):
                 raise self._conflict(change, head, gone, "has already removed")
         if base + 1 < head.oldest:  # who removed them has expired
-            missing = (f for f in change.added if not os.path.exists(paths.resolve(self.root, f.file)))
+            missing = (f for f in change.added if not self._exists(f))
             if gone := next(missing, None):
                 raise self._conflict(change, head, gone, "removed")
+
+    def _exists(self, entry: FileEntry) -> bool:
+        return self._storage.exists(paths.resolve(self.root, entry.file))
 
     def _check_definitions(self, added: Iterable[FileEntry], present: int) -> None:
         """Refuse files that were written under a definition whose rows the present one cannot hold."""
@@ -284,10 +289,10 @@ class Committer:
             # unknown: the name may exist although an error was reported
             found = self.history.content(info.id)
             if found is None or found.uuid != info.uuid:
-                if isinstance(cause, FileNotFoundError) and os.path.isdir(os.path.dirname(path)):
+                if isinstance(cause, FileNotFoundError) and self.history.is_there:
                     return False  # a clean-up without mercy took the temporary file
                 raise
-            paths.sync_folder(os.path.dirname(path))
+            self._storage.settle(os.path.dirname(path))
             won = True
         if won:
             self._check_lineage(info, path, transaction)
@@ -308,7 +313,7 @@ class Committer:
         if successor is not None and successor.parent == info.uuid:
             return
         if own is not None and own.uuid == info.uuid:
-            os.unlink(path)
+            self._storage.delete(path)
             self.history.forget(info.id)
             raise StaleWriterError(
                 f"table {self.root!r}: a writer must commit before the snapshot that it builds on expires; "

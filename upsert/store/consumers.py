@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from upsert.errors import ConfigurationError, CorruptTableError
@@ -20,8 +19,8 @@ from upsert.store import paths
 from upsert.store.failpoints import reach
 from upsert.store.history import History
 from upsert.store.lifetime_lock import lifetime_lock
-from upsert.store.publication import replace_durably
 from upsert.store.snapshot_info import FORMAT_VERSION, SnapshotInfo, parse_versioned
+from upsert.store.storage import storage_of
 from upsert.store.tag_file import checked_name
 from upsert.store.version import Version
 
@@ -90,19 +89,18 @@ def hold(
             history.equal_to(data_version, head)
         now_ms = int((time.time() if now_s is None else now_s) * 1000)
         consumer = Consumer(name, version, now_ms, now_ms + int(lease_s * 1000))
-        paths.make_parent(path)
         reach("hold.before-file")
-        replace_durably(path, consumer.to_json())
+        storage_of(path).replace(path, consumer.to_json())
         reach("hold.after-file")
     return consumer
 
 
 def release(history: History, name: str) -> bool:
     """Keep nothing for a consumer any more; whether it held anything."""
-    path = Path(_path(history.root, name))
+    path = _path(history.root, name)
     with lifetime_lock(history.root):
-        was_there = path.exists()
-        path.unlink(missing_ok=True)
+        was_there = storage_of(path).exists(path)
+        storage_of(path).delete(path)
     return was_there
 
 
@@ -114,7 +112,7 @@ def read(root: str, name: str) -> Consumer | None:
     """
     path = _path(root, name)
     try:
-        content = Path(path).read_bytes()
+        content = storage_of(path).read(path)
     except FileNotFoundError:
         return None
     return _parsed(name, parse_versioned(content, path), path)
@@ -163,7 +161,7 @@ def remove_lapsed(root: str, consumers: Iterable[Consumer], now_ms: int) -> None
     """Delete the files of those whose lease is over; the caller holds the lifetime lock."""
     for consumer in consumers:
         if consumer.is_lapsed(now_ms):
-            Path(_path(root, consumer.name)).unlink(missing_ok=True)
+            storage_of(root).delete(_path(root, consumer.name))
 
 
 def _path(root: str, name: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from upsert.store.data_file import FileEntry
 from upsert.store.history import History
 from upsert.store.manifest import Manifest
 from upsert.store.snapshot_info import ManifestRef, SnapshotInfo, refs_of
+from upsert.store.storage import storage_of
 from upsert.store.tag_file import Tag
 
 
@@ -194,10 +194,8 @@ class DiskState:
 
     def size_of(self, name: str) -> int | None:
         """Size of a file in bytes; None if there is none."""
-        try:
-            return os.stat(paths.resolve(self.history.root, name)).st_size
-        except FileNotFoundError:
-            return None
+        found = storage_of(self.history.root).stat(paths.resolve(self.history.root, name))
+        return None if found is None else found.size
 
 
 def _apply(live: dict[str, FileEntry], delta: Manifest) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import overload
 
 from upsert.errors import ConfigurationError
@@ -26,6 +25,7 @@ from upsert.store.history import History
 from upsert.store.lifetime_lock import lifetime_lock, lifetime_lock_if_free
 from upsert.store.snapshot_info import SnapshotInfo, refs_of
 from upsert.store.staging import remove_data_file
+from upsert.store.storage import storage_of
 from upsert.store.tag_file import Tag
 
 
@@ -136,12 +136,12 @@ def _delete_expired(history: History, head: SnapshotInfo) -> None:
     expired = [number for number in history.listed_ids() if number < head.oldest]
     if not expired:
         return
-    waste = _waste(history, _lineage(history, expired, head))
+    waste, storage = _waste(history, _lineage(history, expired, head)), storage_of(history.root)
     for number in expired:
-        Path(paths.resolve(history.root, paths.snapshot_file(number))).unlink(missing_ok=True)
+        storage.delete(paths.resolve(history.root, paths.snapshot_file(number)))
         reach("expire.after-snapshot")
     for name in sorted(waste.manifests):
-        Path(paths.resolve(history.root, name)).unlink(missing_ok=True)
+        storage.delete(paths.resolve(history.root, name))
         reach("expire.after-manifest")
     for name in sorted(waste.data):
         remove_data_file(history.root, name)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -26,6 +26,7 @@ from upsert.store.file_set import FileSet
 from upsert.store.layout import Layout
 from upsert.store.manifest import Manifest, apply, read_manifest
 from upsert.store.snapshot_info import EMPTY, ManifestRef, SnapshotInfo, from_json
+from upsert.store.storage import storage_of
 from upsert.store.tag_file import Tag
 
 _T = TypeVar("_T")
@@ -47,10 +48,11 @@ class History:
 
     def __init__(self, root: str, uuid: str, first: Definition) -> None:
         self.root = root
+        self._storage = storage_of(root)
         self.uuid = uuid
         self.definition = first
         self._definitions = {first.version: first}
-        self._checked: tuple[int, int] | None = None
+        self._checked: Hashable = None
         self._known: tuple[int, bytes] | None = None
         self._infos: LRUCache[int, SnapshotInfo] = LRUCache(_MAX_INFOS)
         self._live: LRUCache[int, Mapping[str, FileEntry]] = LRUCache(_MAX_FILE_SETS)
@@ -122,30 +124,36 @@ class History:
     def _check_identity(self) -> None:
         """Refuse a table that was dropped and created again: it would take these files for its own."""
         path = os.path.join(self.root, paths.TABLE_FILE)
-        try:
-            found = os.stat(path)
-        except (FileNotFoundError, NotADirectoryError) as cause:
-            raise TableNotFoundError(f"no table lies at {self.root!r}; was it dropped?") from cause
-        written = found.st_ino, found.st_mtime_ns
-        if written != self._checked:
+        if (found := self._storage.stat(path)) is None:
+            raise TableNotFoundError(f"no table lies at {self.root!r}; was it dropped?")
+        if found.version != self._checked:
             uuid = table_file.read(self.root).uuid
             if uuid != self.uuid:
                 raise TableNotFoundError(
                     f"table {self.root!r} was dropped and created again: its uuid must be {self.uuid!r}, got "
                     f"{uuid!r}; open it anew"
                 )
-            self._checked = written
+            self._checked = found.version
 
     def _latest_id(self) -> int:
         known = self._known
         if known is not None:
             newest = known[0]
-            while newest < known[0] + _MAX_STEPS and os.path.exists(self._path(newest + 1)):
+            while newest < known[0] + _MAX_STEPS and self._storage.exists(self._path(newest + 1)):
                 newest += 1
             # compared after the steps, and by content: a stalled writer may have put its own file there
             if newest < known[0] + _MAX_STEPS and self._content(known[0]) == known[1]:
                 return newest
         return max(self.listed_ids(), default=0)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the folder of the snapshots is."""
+        try:
+            self.listed_ids()
+        except TableNotFoundError:
+            return False
+        return True
 
     def listed_ids(self) -> list[int]:
         """Ids of all snapshot files in the folder, ascending; also of ones below the boundary.
@@ -154,7 +162,7 @@ class History:
             TableNotFoundError: the table's folder is gone.
         """
         try:
-            names = os.listdir(os.path.join(self.root, paths.SNAPSHOT_FOLDER))
+            names = self._storage.names(os.path.join(self.root, paths.SNAPSHOT_FOLDER))
         except FileNotFoundError as cause:
             raise TableNotFoundError(f"no table lies at {self.root!r}; was it dropped?") from cause
         return sorted(found for name in names if (found := paths.snapshot_id(name)) is not None)
@@ -362,8 +370,7 @@ class History:
 
     def _content(self, id: int) -> bytes | None:
         try:
-            with open(self._path(id), "rb") as file:
-                return file.read()
+            return self._storage.read(self._path(id))
         except FileNotFoundError:
             return None
 

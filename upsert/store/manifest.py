@@ -26,8 +26,8 @@ from upsert.store.data_file import FileEntry
 from upsert.store.hashing import one_array
 from upsert.store.layout import Layout
 from upsert.store.paths import Partition
-from upsert.store.publication import write_durably
 from upsert.store.snapshot_info import ManifestRef
+from upsert.store.storage import storage_of
 
 MAX_MANIFESTS: Final = 16
 _FEWEST_TO_FOLD: Final = 8
@@ -69,9 +69,7 @@ def write_manifest(
     """
     name = paths.manifest_file(base, uuid4().hex)
     path = paths.resolve(root, name)
-    paths.make_parent(path)
-    write_durably(path, encode(layout, added, removed))
-    paths.sync_folder(path.rpartition("/")[0])
+    storage_of(path).write(path, encode(layout, added, removed))
     return ManifestRef(name, len(added) + len(removed), 0)
 
 
@@ -95,8 +93,7 @@ def read_manifest(root: str, ref: ManifestRef) -> Manifest:
     """
     path = paths.resolve(root, ref.name)
     try:
-        with open(path, "rb") as file:
-            table = pa.ipc.open_file(file).read_all()
+        table = pa.ipc.open_file(storage_of(path).read(path)).read_all()
     except pa.ArrowException as cause:
         raise CorruptTableError(
             f"manifest {path!r} must be an Arrow IPC file, got {cause}; restore it"

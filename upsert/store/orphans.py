@@ -20,6 +20,8 @@ from upsert.store.commit import Change, Committer
 from upsert.store.failpoints import reach
 from upsert.store.history import History
 from upsert.store.snapshot_info import SnapshotInfo, refs_of
+from upsert.store.storage import FileStat, Found, storage_of
+from upsert.store.storage.local import TEMPORARY_SUFFIX
 
 DEFAULT_AGE_S: Final = 86_400.0
 
@@ -102,56 +104,53 @@ def _needed_by(history: History, head: SnapshotInfo) -> frozenset[str]:
 
 def _based_files(root: str, limit: float) -> Iterator[tuple[str, int]]:
     """Manifest, staging, data and index files not younger than ``limit``, and what they were based on."""
-    for name, base in based_files(root):
-        if _is_old(os.path.join(root, name), limit):
-            yield name, base
+    for found, base in based_files(root):
+        if _is_old(found.stat(), limit):
+            yield found.name, base
 
 
-def based_files(root: str) -> Iterator[tuple[str, int]]:
+def based_files(root: str) -> Iterator[tuple[Found, int]]:
     """Every manifest, staging, data and index file on the disk, and what it was based on."""
-    for folder, _, names in os.walk(root):
-        inside = os.path.relpath(folder, root)
-        if inside not in (paths.MANIFEST_FOLDER, paths.STAGING_FOLDER) and not paths.is_bucket(inside):
-            continue
-        for name in names:
-            base = paths.base_of(name)
-            if base is not None:
-                yield f"{inside}/{name}", base
+    for found in storage_of(root).walk(root):
+        inside = found.name.rpartition("/")[0]
+        is_one = inside in (paths.MANIFEST_FOLDER, paths.STAGING_FOLDER) or paths.is_bucket(inside)
+        if is_one and (base := paths.base_of(found.name)) is not None:
+            yield found, base
 
 
 def _leftover_snapshots(history: History, head: SnapshotInfo, limit: float) -> Iterator[str]:
     """Expired snapshots that are still there, ascending: looking for the latest relies on that order."""
     for number in history.listed_ids():
         name = paths.snapshot_file(number)
-        if number >= head.oldest or not _is_old(os.path.join(history.root, name), limit):
+        if number >= head.oldest or not _is_old(
+            storage_of(history.root).stat(os.path.join(history.root, name)), limit
+        ):
             return
         yield name
 
 
 def _temporary_files(root: str, limit: float) -> Iterator[str]:
-    return (name for name in temporary_files(root) if _is_old(os.path.join(root, name), limit))
+    stat = storage_of(root).stat
+    return (name for name in temporary_files(root) if _is_old(stat(os.path.join(root, name)), limit))
 
 
 def temporary_files(root: str) -> Iterator[str]:
-    """Files under the temporary names that they have before they are published."""
+    """Files under the temporary names that they have before they are published; a file system has some."""
+    if not storage_of(root).is_local:
+        return
     for folder in _PUT_INTO:
-        inside = os.path.join(root, folder)
-        for name in os.listdir(inside) if os.path.isdir(inside) else ():
-            if name.startswith(".") and name.endswith(paths.TEMPORARY_SUFFIX):
+        for name in paths.named_files(root, folder, ""):
+            if name.startswith(".") and name.endswith(TEMPORARY_SUFFIX):
                 yield f"{folder}/{name}" if folder else name
 
 
-def _is_old(path: str, limit: float) -> bool:
-    try:
-        return os.stat(path).st_mtime <= limit
-    except FileNotFoundError:
-        return False  # another clean-up was faster
+def _is_old(found: FileStat | None, limit: float) -> bool:
+    # where there is none, another clean-up was faster
+    return found is not None and found.modified_ns <= limit * 1e9
 
 
 def _delete(root: str, name: str) -> bool:
-    try:
-        os.unlink(paths.resolve(root, name))
-    except FileNotFoundError:
+    if not storage_of(root).delete(paths.resolve(root, name)):
         return False
     reach("clean.after-delete")
     return True

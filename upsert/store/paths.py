@@ -23,11 +23,13 @@ from __future__ import annotations
 import os
 import re
 from hashlib import sha256
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
 from upsert.errors import ConfigurationError, CorruptTableError
+from upsert.store.storage import storage_of
+from upsert.store.storage.local import make_parent as make_parent
+from upsert.store.storage.local import sync_folder as sync_folder
 
 TABLE_FILE: Final = "table.json"
 DEFINITION_FOLDER: Final = "definition"
@@ -39,7 +41,6 @@ CONSUMER_FOLDER: Final = "consumer"
 LIFETIME_LOCK: Final = "lifetime.lock"
 COMPACTION_LOCK: Final = "compaction.lock"
 COMPACTION_ERROR: Final = "compaction-error.txt"
-TEMPORARY_SUFFIX: Final = ".tmp"
 NULL_PARTITION: Final = "__DEFAULT_PARTITION__"
 
 _MAX_NAME: Final = 200
@@ -143,8 +144,9 @@ def consumer_file(name: str) -> str:
 
 def named_files(root: str, folder: str, prefix: str) -> list[str]:
     """What follows the prefix in the names of a folder, in order; nothing if there is no such folder."""
+    inside = os.path.join(root, folder)
     try:
-        found = os.listdir(os.path.join(root, folder))
+        found = storage_of(inside).names(inside)
     except FileNotFoundError:
         return []
     return sorted(name.removeprefix(prefix) for name in found if name.startswith(prefix))
@@ -207,24 +209,3 @@ def base_of(name: str) -> int | None:
     """The ``base`` in the name of a manifest, staging, data or index file; None for any other name."""
     match = _BASED.fullmatch(name.rpartition("/")[2])
     return int(match[1]) if match else None
-
-
-def make_parent(path: str) -> None:
-    """Make the folder that ``path`` lies in, and make each new folder durable in its parent."""
-    folder = Path(path).parent
-    missing = []
-    while not folder.exists():
-        missing.append(folder)
-        folder = folder.parent
-    for new in reversed(missing):
-        new.mkdir(exist_ok=True)
-        sync_folder(new.parent)
-
-
-def sync_folder(folder: str | os.PathLike[str]) -> None:
-    """Make the names in a folder survive a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -6,7 +6,6 @@ of a bucket can be folded range by range, so neither a task nor the committer ev
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
@@ -26,6 +25,7 @@ from upsert.store.placement import Portion, split
 from upsert.store.projection import Projection, with_ids
 from upsert.store.row_keys import order_by
 from upsert.store.rows import Signs, conform
+from upsert.store.storage import storage_of
 
 Rows: TypeAlias = pa.Table | pa.RecordBatchReader
 """What is written: a table, or a stream of record batches that need not fit into memory."""
@@ -120,21 +120,18 @@ def write_raw(
     """
     name = paths.staging_file(base, uuid4().hex)
     path = paths.resolve(root, name)
-    paths.make_parent(path)
     parts: list[RawPart] = []
-    try:
-        with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, _schema(layout)) as writer:
-            for piece in pieces:
-                for portion in split(layout, *conform(layout, piece, owner)):
-                    writer.write_batch(_sorted_batch(layout, portion))
-                    parts.append(
-                        RawPart(portion.partition, portion.bucket, len(parts), portion.rows.num_rows)
-                    )
-    except BaseException:
-        os.unlink(path)
-        raise
+    with (
+        storage_of(path).new_file(path) as local,
+        pa.OSFile(local, "wb") as sink,
+        pa.ipc.new_file(sink, _schema(layout)) as writer,
+    ):
+        for piece in pieces:
+            for portion in split(layout, *conform(layout, piece, owner)):
+                writer.write_batch(_sorted_batch(layout, portion))
+                parts.append(RawPart(portion.partition, portion.bucket, len(parts), portion.rows.num_rows))
     if not parts:
-        os.unlink(path)
+        storage_of(path).delete(path)
         return None
     return RawFile(name, base, tuple(parts), order, layout.version)
 
@@ -192,7 +189,9 @@ def _read(root: str, layout: Layout, file: RawFile, part: RawPart) -> pa.Table:
 def _read_batch(root: str, file: str, part: RawPart) -> pa.RecordBatch:
     path = paths.resolve(root, file)
     try:
-        batch: pa.RecordBatch = pa.ipc.open_file(pa.memory_map(path)).get_batch(part.batch)
+        batch: pa.RecordBatch = storage_of(path).mapped(
+            path, lambda local: pa.ipc.open_file(pa.memory_map(local)).get_batch(part.batch)
+        )
     except (pa.ArrowException, OSError) as cause:
         raise CorruptTableError(
             f"file of raw changes {path!r} must be there until it is committed, got {cause}; write the rows "

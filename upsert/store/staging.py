@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 
 import pyarrow.compute as pc
 
@@ -27,6 +26,7 @@ from upsert.store.placement import split
 from upsert.store.raw_changes import Place, RawFile, Rows, pieces_of, places_of, write_raw
 from upsert.store.rows import conform
 from upsert.store.run_files import write_run
+from upsert.store.storage import storage_of
 
 
 @dataclass(frozen=True)
@@ -186,12 +186,12 @@ def _shared_bucket(bucket: int) -> ConfigurationError:
 def remove(root: str, staged: StagedFiles) -> None:
     """Delete the files of ``staged``; whatever is gone already is no error."""
     for raw in staged.raw:
-        Path(paths.resolve(root, raw.file)).unlink(missing_ok=True)
+        storage_of(root).delete(paths.resolve(root, raw.file))
     for entry in staged.files:
         remove_data_file(root, entry.file)
 
 
 def remove_data_file(root: str, name: str) -> None:
     """Delete a data file and its sidecar."""
-    Path(paths.resolve(root, name)).unlink(missing_ok=True)
-    Path(paths.resolve(root, paths.index_file(name))).unlink(missing_ok=True)
+    for file in (name, paths.index_file(name)):
+        storage_of(root).delete(paths.resolve(root, file))

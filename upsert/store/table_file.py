@@ -19,6 +19,7 @@ from upsert.store import paths
 from upsert.store.definition import Definition
 from upsert.store.publication import put_if_absent
 from upsert.store.snapshot_info import FORMAT_VERSION, parse_versioned
+from upsert.store.storage import storage_of
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def create(root: str, schema: TableSchema, options: Mapping[str, str]) -> TableF
     }
     try:
         # the folder of snapshots comes first: whoever sees table.json may count on it
-        paths.make_parent(os.path.join(root, paths.SNAPSHOT_FOLDER, "-"))
+        storage_of(root).prepare(os.path.join(root, paths.SNAPSHOT_FOLDER))
         if not put_if_absent(os.path.join(root, paths.TABLE_FILE), json.dumps(value, indent=1).encode()):
             raise TableExistsError(
                 f"table {root!r} exists already; choose another path, or create it if_not_exists=True"
@@ -70,8 +71,7 @@ def read(root: str) -> TableFile:
     """
     path = os.path.join(root, paths.TABLE_FILE)
     try:
-        with open(path, "rb") as file:
-            content = file.read()
+        content = storage_of(path).read(path)
     except (FileNotFoundError, NotADirectoryError) as cause:
         raise TableNotFoundError(f"no table lies at {root!r}; create it, or correct the path") from cause
     value = parse_versioned(content, path)
@@ -95,7 +95,7 @@ def publish_definition(root: str, uuid: str, definition: Definition) -> Definiti
     """
     while True:
         path = os.path.join(root, paths.definition_file(definition.version))
-        paths.make_parent(path)
+        storage_of(root).prepare(os.path.dirname(path))
         if put_if_absent(path, definition.to_json(uuid)):
             return definition
         definition = replace(definition, version=definition.version + 1)
@@ -111,8 +111,7 @@ def read_definition(root: str, uuid: str, version: int) -> Definition:
         return read(root).definition
     path = os.path.join(root, paths.definition_file(version))
     try:
-        with open(path, "rb") as file:
-            content = file.read()
+        content = storage_of(path).read(path)
     except FileNotFoundError as cause:
         raise CorruptTableError(f"definition {path!r} is missing; restore it from a copy") from cause
     return Definition.from_json(content, path, uuid, version, _named(root))

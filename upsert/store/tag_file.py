@@ -15,6 +15,7 @@ from typing import Any, Final
 from upsert.errors import ConfigurationError, CorruptTableError
 from upsert.store import paths
 from upsert.store.snapshot_info import FORMAT_VERSION, SnapshotInfo, from_json, parse_versioned
+from upsert.store.storage import storage_of
 
 _NAME: Final = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -78,8 +79,7 @@ def read(root: str, name: str) -> Tag | None:
     """
     path = path_of(root, name)
     try:
-        with open(path, "rb") as file:
-            content = file.read()
+        content = storage_of(path).read(path)
     except FileNotFoundError:
         return None
     return _parsed(name, parse_versioned(content, path), path)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 
 from upsert.errors import ConfigurationError
 from upsert.store import consumers, paths, tag_file
@@ -19,6 +18,7 @@ from upsert.store.lifetime_lock import lifetime_lock
 from upsert.store.publication import put_if_absent
 from upsert.store.snapshot_info import SnapshotInfo, refs_of
 from upsert.store.staging import remove_data_file
+from upsert.store.storage import storage_of
 from upsert.store.tag_file import Tag
 
 
@@ -45,7 +45,7 @@ def create(history: History, name: str, id: int | None, now_s: float | None = No
                 "read as snapshot 0; write rows first"
             )
         tag = Tag(name, info, int((time.time() if now_s is None else now_s) * 1000))
-        paths.make_parent(path)
+        storage_of(path).prepare(os.path.dirname(path))
         if not put_if_absent(path, tag.to_json()):
             raise ConfigurationError(
                 f"table {history.root!r}: a tag's name must not be in use, got {name!r}; delete that tag "
@@ -70,8 +70,8 @@ def delete(history: History, name: str, now_s: float | None = None) -> Tag:
         is_expired = tag.snapshot.id < head.oldest
         if is_expired:
             _check_unheld(history, tag, others, now_s)
-        Path(path).unlink(missing_ok=True)
-        paths.sync_folder(os.path.dirname(path))
+        storage_of(path).delete(path)
+        storage_of(path).settle(os.path.dirname(path))
         reach("untag.after-unlink")
         if is_expired:
             _give_back(history, tag, others, head)
@@ -105,7 +105,7 @@ def _give_back(history: History, tag: Tag, others: list[Tag], head: SnapshotInfo
         data -= history.live(keeper).keys()
         manifests -= {ref.name for ref in refs_of(keeper)}
     for file in sorted(manifests):
-        Path(paths.resolve(history.root, file)).unlink(missing_ok=True)
+        storage_of(history.root).delete(paths.resolve(history.root, file))
     for file in sorted(data):
         remove_data_file(history.root, file)
         reach("untag.after-data")

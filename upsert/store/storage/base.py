@@ -1,0 +1,106 @@
+"""What the store asks of the place where its files lie (pure).
+
+Paths are whole: an absolute local path, or ``s3://bucket/prefix/name``. A name that others watch appears by
+``put_if_absent`` alone; all other files have names that nobody uses twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class FileStat(NamedTuple):
+    """What is known of a file without reading it.
+
+    Attributes:
+        size: in bytes.
+        modified_ns: when it was written, in nanoseconds since 1970, by the clock of the place.
+        version: differs if another file was put under the name.
+    """
+
+    size: int
+    modified_ns: int
+    version: Hashable
+
+
+class Found(NamedTuple):
+    """A file that a walk has met.
+
+    Attributes:
+        name: relative to the folder of the walk, with ``/`` between its parts.
+        stat: what is known of it; None if it is gone by now.
+    """
+
+    name: str
+    stat: Callable[[], FileStat | None]
+
+
+class Storage(Protocol):
+    """The files of one place; threads may share it.
+
+    Whatever is missing is a ``FileNotFoundError`` where nothing else is said. An ``OSError`` of a write says
+    nothing about whether it has happened.
+
+    Attributes:
+        is_local: whether it is a file system of this machine, with folders and locks of its own.
+    """
+
+    is_local: bool
+
+    def put_if_absent(self, path: str, content: bytes, mode: int = 0o666) -> bool:
+        """Publish content under a name; False if the name is taken, then nothing has changed.
+
+        When it returns True, the file survives a power failure. A crash leaves the whole file or none.
+
+        Raises:
+            ConfigurationError: the place cannot do that.
+            UnknownOutcomeError: it may have been published, or may be soon: clean nothing up.
+        """
+
+    def replace(self, path: str, content: bytes) -> None:
+        """Put other content under a name: readers see the old or the new, also after a crash."""
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a new file under a name that nobody else uses; it survives a power failure."""
+
+    def prepare(self, folder: str) -> None:
+        """Make a folder durable before ``put_if_absent`` of the first file in it."""
+
+    def new_file(self, path: str) -> AbstractContextManager[str]:
+        """A local path to write a new large file to; it is there when the block has ended well.
+
+        The block syncs what it wrote; ``settle`` makes the names durable. Nothing is left of a block that
+        fails.
+        """
+
+    def settle(self, folder: str) -> None:
+        """Make the names of files in a folder durable that ``new_file`` has made."""
+
+    def read(self, path: str) -> bytes:
+        """The content of a file."""
+
+    def mapped(self, path: str, use: Callable[[str], T]) -> T:
+        """What ``use`` makes of a local path at which the file can be mapped into memory.
+
+        The path is good until ``use`` returns, a map of it for as long as it is held. ``use`` may be called
+        again.
+        """
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file."""
+
+    def stat(self, path: str) -> FileStat | None:
+        """What is known of a file; None if there is none."""
+
+    def names(self, folder: str) -> list[str]:
+        """Names of the files and folders directly in a folder; an object store knows no empty folder."""
+
+    def walk(self, folder: str) -> Iterator[Found]:
+        """All files below a folder."""
+
+    def delete(self, path: str) -> bool:
+        """Delete a file; False if it is known that there was none."""

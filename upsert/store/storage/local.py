@@ -1,0 +1,181 @@
+"""A local file system: files appear under names that others watch by a hard link.
+
+A hard link either creates the name or fails because it exists; no check comes before it that could
+be outdated. "exists(), then rename" lost 64 to 72 of 3000 acknowledged commits of six processes,
+links lost none.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from upsert.errors import ConfigurationError
+from upsert.store.failpoints import reach
+from upsert.store.storage.base import FileStat, Found, T
+
+TEMPORARY_SUFFIX: Final = ".tmp"
+_NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
+
+
+class LocalStorage:
+    """The file systems of this machine that have hard links."""
+
+    is_local = True
+
+    def put_if_absent(self, path: str, content: bytes, mode: int = 0o666) -> bool:
+        """Publish content under a name; False if the name is taken, then nothing has changed.
+
+        A crash may leave a ``.tmp`` file beside it. ``mode`` are the file's permissions, less the process's
+        umask.
+
+        Raises:
+            ConfigurationError: the file system has no hard links.
+            OSError: anything else; the file may or may not have been published: look before going on.
+        """
+        folder, name = os.path.split(path)
+        temporary = _temporary(folder, name)
+        try:
+            write_durably(temporary, content, mode)
+            reach("publish.before-link")
+            try:
+                link(temporary, path)
+            except FileExistsError:
+                return False
+            reach("publish.after-link")
+        finally:
+            Path(temporary).unlink(missing_ok=True)
+        sync_folder(folder)
+        reach("publish.after-sync")
+        return True
+
+    def replace(self, path: str, content: bytes) -> None:
+        """Put other content under a name, whose folder is made if necessary."""
+        make_parent(path)
+        folder, name = os.path.split(path)
+        temporary = _temporary(folder, name)
+        try:
+            write_durably(temporary, content)
+            os.replace(temporary, path)
+        finally:
+            Path(temporary).unlink(missing_ok=True)
+        sync_folder(folder)
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a new file, whose folder is made if necessary."""
+        make_parent(path)
+        write_durably(path, content)
+        sync_folder(os.path.dirname(path))
+
+    @contextmanager
+    def new_file(self, path: str) -> Iterator[str]:
+        """The path itself, whose folder is made if necessary; nothing is left of a block that fails."""
+        make_parent(path)
+        try:
+            yield path
+        except BaseException:
+            Path(path).unlink(missing_ok=True)
+            raise
+
+    def prepare(self, folder: str) -> None:
+        """Make a folder, durably."""
+        make_parent(os.path.join(folder, "-"))
+
+    def settle(self, folder: str) -> None:
+        """Make the names in a folder durable."""
+        sync_folder(folder)
+
+    def read(self, path: str) -> bytes:
+        """The content of a file."""
+        with open(path, "rb") as file:
+            return file.read()
+
+    def mapped(self, path: str, use: Callable[[str], T]) -> T:
+        """What ``use`` makes of the path itself."""
+        return use(path)
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file."""
+        return os.path.exists(path)
+
+    def stat(self, path: str) -> FileStat | None:
+        """What is known of a file; None if there is none."""
+        try:
+            found = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return FileStat(found.st_size, found.st_mtime_ns, (found.st_ino, found.st_mtime_ns))
+
+    def names(self, folder: str) -> list[str]:
+        """Names of the files and folders directly in a folder."""
+        return os.listdir(folder)
+
+    def walk(self, folder: str) -> Iterator[Found]:
+        """All files below a folder."""
+        for inside, _, names in os.walk(folder):
+            within = os.path.relpath(inside, folder)
+            for name in names:
+                path = os.path.join(inside, name)
+                yield Found(name if within == "." else f"{within}/{name}", lambda path=path: self.stat(path))
+
+    def delete(self, path: str) -> bool:
+        """Delete a file; False if there was none."""
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+
+LOCAL: Final = LocalStorage()
+
+
+def _temporary(folder: str, name: str) -> str:
+    return os.path.join(folder, f".{name}-{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
+
+
+def link(source: str, target: str) -> None:
+    """``os.link``, saying so when the file system has no hard links."""
+    try:
+        os.link(source, target)
+    except OSError as cause:
+        if cause.errno not in _NO_LINKS:
+            raise
+        raise ConfigurationError(
+            f"table folder {os.path.dirname(target)!r} must be on a file system with hard links, got "
+            f"{cause.strerror!r}; choose a local disk"
+        ) from cause
+
+
+def write_durably(path: str, content: bytes, mode: int = 0o666) -> None:
+    """Write a new file and wait until its content is on the disk; its name is not yet durable."""
+    with open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def make_parent(path: str) -> None:
+    """Make the folder that ``path`` lies in, and make each new folder durable in its parent."""
+    folder = Path(path).parent
+    missing = []
+    while not folder.exists():
+        missing.append(folder)
+        folder = folder.parent
+    for new in reversed(missing):
+        new.mkdir(exist_ok=True)
+        sync_folder(new.parent)
+
+
+def sync_folder(folder: str | os.PathLike[str]) -> None:
+    """Make the names in a folder survive a power failure."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
