@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from upsert.store import compaction, expiry, manifest
 from upsert.store.commit import Committer
 from upsert.store.compaction import Merge
-from upsert.store.data_file import FileEntry
+from upsert.store.file_entry import FileEntry
 from upsert.store.maintenance import compaction_lock
 from upsert.store.snapshot import Snapshot
 from upsert.store.table import Table

@@ -15,9 +15,10 @@ from upsert.errors import SchemaError
 from upsert.store import append
 from upsert.store.alterations import Alteration, altered, needs_empty_table
 from upsert.store.commit import Change, Committer
-from upsert.store.data_file import DataFile, FileEntry
+from upsert.store.data_file import DataFile
 from upsert.store.definition import Definition, has_same_values
 from upsert.store.failpoints import reach
+from upsert.store.file_entry import FileEntry
 from upsert.store.file_set import Run
 from upsert.store.fold import fold
 from upsert.store.history import History

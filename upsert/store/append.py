@@ -10,7 +10,7 @@ from upsert.errors import ConfigurationError, StaleWriterError
 from upsert.store import staging
 from upsert.store.commit import Change, Committer
 from upsert.store.counts import CountCheck
-from upsert.store.data_file import FileEntry
+from upsert.store.file_entry import FileEntry
 from upsert.store.file_set import FileSet
 from upsert.store.partitions import Overwrite, check_within
 from upsert.store.paths import Partition

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 from upsert.errors import UntrackedChangesError
 from upsert.schema import TableSchema
-from upsert.store.data_file import FileEntry
+from upsert.store.file_entry import FileEntry
 from upsert.store.filters import Filter
 from upsert.store.history import History
 from upsert.store.layout import Layout

@@ -21,7 +21,8 @@ from upsert import types
 from upsert.errors import ConfigurationError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind, every_kind
 from upsert.store.change_files import EVERYTHING, ChangeFiles, Scope, VersionedTable, change_files
-from upsert.store.data_file import DataFile, FileEntry
+from upsert.store.data_file import DataFile
+from upsert.store.file_entry import FileEntry
 from upsert.store.filters import Filter
 from upsert.store.hashing import is_null, one_array
 from upsert.store.layout import COUNT_COLUMN, Layout

@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 
 from upsert.errors import ChangelogError, CorruptTableError
 from upsert.store.bounds import bounds
-from upsert.store.data_file import DataFile, FileEntry, forget_open_files
+from upsert.store.data_file import DataFile, forget_open_files
+from upsert.store.file_entry import FileEntry
 from upsert.store.file_set import FileSet
 from upsert.store.hashing import hash_columns
 from upsert.store.layout import COUNT_COLUMN, ROW_HASH_COLUMN

@@ -22,9 +22,9 @@ from uuid import uuid4
 
 from upsert.errors import CommitConflictError, SnapshotExpiredError, StaleWriterError
 from upsert.store import invariants, paths
-from upsert.store.data_file import FileEntry
 from upsert.store.definition import why_unreadable
 from upsert.store.failpoints import reach
+from upsert.store.file_entry import FileEntry
 from upsert.store.history import History
 from upsert.store.layout import Layout
 from upsert.store.manifest import fold, write_manifest

@@ -16,8 +16,9 @@ from upsert.schema import TableSchema
 from upsert.store import append
 from upsert.store.commit import Change, Committer
 from upsert.store.compaction_policy import Chosen, Policy, Universal
-from upsert.store.data_file import DataFile, FileEntry
+from upsert.store.data_file import DataFile
 from upsert.store.failpoints import reach
+from upsert.store.file_entry import FileEntry
 from upsert.store.file_set import FileSet, Run
 from upsert.store.key_ranges import key_ranges
 from upsert.store.layout import Layout

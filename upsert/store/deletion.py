@@ -19,8 +19,9 @@ from upsert.schema import TableSchema
 from upsert.store import append, staging
 from upsert.store.append import Committed
 from upsert.store.commit import Change, Committer
-from upsert.store.data_file import DataFile, FileEntry
+from upsert.store.data_file import DataFile
 from upsert.store.failpoints import reach
+from upsert.store.file_entry import FileEntry
 from upsert.store.filters import Filter
 from upsert.store.history import History
 from upsert.store.layout import COUNT_COLUMN, Layout

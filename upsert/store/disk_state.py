@@ -11,7 +11,7 @@ from typing import Self
 from upsert.errors import ConfigurationError, CorruptTableError
 from upsert.store import consumers, paths, tag_file
 from upsert.store.consumers import Consumer
-from upsert.store.data_file import FileEntry
+from upsert.store.file_entry import FileEntry
 from upsert.store.history import History
 from upsert.store.manifest import Manifest
 from upsert.store.snapshot_info import ManifestRef, SnapshotInfo, refs_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Self
 
-from upsert.store.data_file import FileEntry
+from upsert.store.file_entry import FileEntry
 from upsert.store.paths import Partition
 
 Run = tuple[FileEntry, ...]

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from upsert import types
 from upsert.errors import SchemaError
 from upsert.schema import TableSchema
-from upsert.store.data_file import FileEntry
+from upsert.store.file_entry import FileEntry
 
 Where = Sequence[Any]
 """Predicates ``(column, operator, value)``, or lists of them of which one must hold."""

@@ -20,8 +20,8 @@ from cachetools import LRUCache
 
 from upsert.errors import ConfigurationError, CorruptTableError, SnapshotExpiredError, TableNotFoundError
 from upsert.store import paths, table_file, tag_file
-from upsert.store.data_file import FileEntry
 from upsert.store.definition import Definition
+from upsert.store.file_entry import FileEntry
 from upsert.store.file_set import FileSet
 from upsert.store.layout import Layout
 from upsert.store.manifest import Manifest, apply, read_manifest

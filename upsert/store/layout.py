@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from upsert.errors import SchemaError
 from upsert.schema import Index, TableSchema
+from upsert.store.file_formats import FileForm
 from upsert.store.hashing import Hashes, bucket_of, hash_columns
 from upsert.store.merge_rules import PLAIN, MergeRules
 
@@ -58,6 +59,7 @@ class Layout:
         indexes: the lookup indexes that every data file has, the one of ``key`` first.
         version: version of the table's definition whose form this is.
         merge: how rows of one key become one.
+        file_form: how new data files are written.
 
     >>> schema = TableSchema.of({"a": pa.int64(), "b": pa.string()}, primary_key=["a", "b"])
     >>> layout = Layout.of(schema, buckets=2)
@@ -74,6 +76,7 @@ class Layout:
     indexes: tuple[LookupIndex, ...]
     version: int = 0
     merge: MergeRules = PLAIN
+    file_form: FileForm = field(default_factory=FileForm)
     _by_name: dict[str, LookupIndex] = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:
@@ -88,6 +91,7 @@ class Layout:
         bucket_key: tuple[str, ...] = (),
         version: int = 0,
         merge: MergeRules = PLAIN,
+        file_form: FileForm | None = None,
     ) -> Self:
         """The layout of a table.
 
@@ -98,6 +102,7 @@ class Layout:
                 default: the primary key, or the whole row without one.
             version: version of the table's definition.
             merge: how rows of one key become one.
+            file_form: how new data files are written; None for mapped Arrow.
 
         Raises:
             SchemaError: a column has a name that the files need themselves, or holds metadata of a record.
@@ -117,6 +122,7 @@ class Layout:
             indexes=_indexes(schema, key),
             version=version,
             merge=merge,
+            file_form=file_form or FileForm(),
         )
 
     def lookup_index(self, name: str) -> LookupIndex:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from upsert.store.compaction_policy import Chosen
-from upsert.store.data_file import FileEntry
+from upsert.store.file_entry import FileEntry
 from upsert.store.file_set import Run
 from upsert.store.sections import overlapping
 

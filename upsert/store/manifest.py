@@ -22,7 +22,7 @@ from upsert import types
 from upsert.errors import CorruptTableError
 from upsert.store import paths
 from upsert.store.bounds import bounds_of
-from upsert.store.data_file import FileEntry
+from upsert.store.file_entry import FileEntry
 from upsert.store.hashing import one_array
 from upsert.store.layout import Layout
 from upsert.store.paths import Partition
@@ -47,6 +47,9 @@ _PLAIN_FIELDS: Final = {
     "base": pa.int64(),
     "definition": pa.int64(),
     "written_ms": pa.int64(),
+    "memory": pa.int64(),
+    "checksum": pa.uint64(),
+    "index_checksum": pa.uint64(),
     "first_key": pa.binary(),
     "last_key": pa.binary(),
 }

@@ -7,7 +7,7 @@
     snapshot/snapshot-<20 digits>                          one published state; put-if-absent
     manifest/<20 digits base>-<uuid>.arrow                 files that one commit added and removed
     staging/<20 digits base>-<uuid>.arrow                  raw changes of a task, folded at the commit
-    [col=value/…]bucket-<n>/<20 digits base>-<uuid>.arrow  one sorted data file …
+    [col=value/…]bucket-<n>/<20 digits base>-<uuid>.arrow  one sorted data file, .parquet, .orc, .avro …
     [col=value/…]bucket-<n>/<same stem>.index.arrow        … and its lookup indexes
     tag/tag-<name>                                         a snapshot that stays readable under a name
     consumer/consumer-<name>                               a reader that goes on later, and from where
@@ -50,7 +50,7 @@ _INDEX: Final = ".index.arrow"
 _BUCKET: Final = re.compile(r"([^/]+=[^/]*/)*bucket-\d+")
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 _SNAPSHOT: Final = re.compile(r"snapshot-(\d{20})")
-_BASED: Final = re.compile(r"(\d{20})-[0-9a-f]{32}(\.index)?\.arrow")
+_BASED: Final = re.compile(r"(\d{20})-[0-9a-f]{32}(\.index\.arrow|\.(arrow|parquet|orc|avro))")
 
 Partition = tuple[tuple[str, str | None], ...]
 """Partition columns and their values as text, in the table's order; empty without PARTITIONED BY."""
@@ -192,8 +192,11 @@ def _partition_folder(name: str, value: str | None) -> str:
 
 
 def data_file(partition: Partition, bucket: int, base: int, unique: str) -> str:
-    """Name of a data file that was written when ``base`` was the latest snapshot."""
-    return f"{bucket_folder(partition, bucket)}/{base:020d}-{unique}{_DATA}"
+    """Name of a data file that was written when ``base`` was the latest snapshot.
+
+    ``unique`` ends with the suffix of its format.
+    """
+    return f"{bucket_folder(partition, bucket)}/{base:020d}-{unique}"
 
 
 def index_file(data_file_name: str) -> str:
@@ -201,8 +204,10 @@ def index_file(data_file_name: str) -> str:
 
     >>> index_file("bucket-0/00000000000000000007-ab.arrow")
     'bucket-0/00000000000000000007-ab.index.arrow'
+    >>> index_file("bucket-0/00000000000000000007-ab.parquet")
+    'bucket-0/00000000000000000007-ab.index.arrow'
     """
-    return data_file_name.removesuffix(_DATA) + _INDEX
+    return data_file_name.rpartition(".")[0] + _INDEX
 
 
 def base_of(name: str) -> int | None:

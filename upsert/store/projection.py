@@ -87,24 +87,20 @@ class Projection:
         """Whether values of some of these columns are cast."""
         return not self.converted.isdisjoint(columns)
 
+    def needed(self, names: Sequence[str]) -> list[str]:
+        """The columns of the rows that some of the layout's columns are made of."""
+        return list(dict.fromkeys(self.sources[name] for name in names if name in self.sources))
+
     def apply(self, rows: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
-        """Some of the layout's columns, in this order, of all rows."""
+        """Some of the layout's columns, in this order, of rows that have the columns needed for them."""
         if self.is_same:
             return rows.select(names)
         return self._from([(name, self._column(rows, name)) for name in names], rows.num_rows)
 
-    def take(self, rows: pa.RecordBatch, names: Sequence[str], chosen: pa.Array) -> pa.RecordBatch:
-        """Some of the layout's columns, in this order, of chosen rows; only these are cast."""
-        if self.is_same:
-            return rows.select(names).take(chosen)
-        there = list(dict.fromkeys(self.sources[name] for name in names if name in self.sources))
-        taken = rows.select(there).take(chosen)
-        return self._from([(name, self._column(taken, name, len(chosen))) for name in names], len(chosen))
-
-    def _column(self, rows: pa.RecordBatch, name: str, length: int | None = None) -> pa.Array:
+    def _column(self, rows: pa.RecordBatch, name: str) -> pa.Array:
         type_ = self.layout.stored.field(name).type
         if name not in self.sources:
-            return pa.nulls(rows.num_rows if length is None else length, type_)
+            return pa.nulls(rows.num_rows, type_)
         found = rows.column(self.sources[name])
         return found.cast(type_) if name in self.converted else found
 

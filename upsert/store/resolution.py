@@ -14,8 +14,9 @@ import pyarrow as pa
 from upsert.errors import SnapshotExpiredError
 from upsert.store import raw_changes
 from upsert.store.combine import Stored, combine
-from upsert.store.data_file import DataFile, FileEntry
+from upsert.store.data_file import DataFile
 from upsert.store.failpoints import reach
+from upsert.store.file_entry import FileEntry
 from upsert.store.file_set import FileSet, Run
 from upsert.store.history import History
 from upsert.store.layout import Layout

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from upsert.errors import CorruptTableError
-from upsert.store.data_file import DataFile, FileEntry
+from upsert.store.data_file import DataFile
+from upsert.store.file_entry import FileEntry
 from upsert.store.history import History
 from upsert.store.layout import Layout
 from upsert.store.snapshot import Snapshot

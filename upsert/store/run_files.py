@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from upsert.store.data_file import FileEntry, write_data_file
+from upsert.store.data_file import write_data_file
+from upsert.store.file_entry import FileEntry
 from upsert.store.key_ranges import halves, weight
 from upsert.store.layout import Layout
 from upsert.store.merge import SortedRows

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from upsert.store.data_file import FileEntry
+from upsert.store.file_entry import FileEntry
 
 Section = tuple[FileEntry, ...]
 

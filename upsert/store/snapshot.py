@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from upsert.errors import SchemaError
 from upsert.store import statistics
-from upsert.store.data_file import DataFile, FileEntry
+from upsert.store.data_file import DataFile
+from upsert.store.file_entry import FileEntry
 from upsert.store.file_set import FileSet, Run
 from upsert.store.filters import Filter, Where, parse_where
 from upsert.store.hashing import one_array

@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 
 from upsert.errors import ConfigurationError
 from upsert.store import paths, raw_changes
-from upsert.store.data_file import DataFile, FileEntry
+from upsert.store.data_file import DataFile
 from upsert.store.failpoints import reach
+from upsert.store.file_entry import FileEntry
 from upsert.store.fold import Order, fold
 from upsert.store.layout import COUNT_COLUMN, Layout
 from upsert.store.merge import SortedRows

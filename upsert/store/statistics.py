@@ -14,7 +14,8 @@ from typing import Final
 
 import numpy as np
 
-from upsert.store.data_file import DataFile, FileEntry
+from upsert.store.data_file import DataFile
+from upsert.store.file_entry import FileEntry
 from upsert.store.file_set import FileSet
 from upsert.store.hashing import SEED, Hashes
 from upsert.store.layout import COUNT_COLUMN, Layout, LookupIndex

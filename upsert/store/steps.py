@@ -18,7 +18,8 @@ from upsert.store.change_files import (
     data_commits,
     has_gap,
 )
-from upsert.store.data_file import DataFile, FileEntry
+from upsert.store.data_file import DataFile
+from upsert.store.file_entry import FileEntry
 from upsert.store.version import MAX_HASH, Cursor, Version, step_between
 
 

@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from upsert.errors import DuplicateKeyError
-from upsert.store.data_file import DataFile, FileEntry
+from upsert.store.data_file import DataFile
+from upsert.store.file_entry import FileEntry
 from upsert.store.file_set import FileSet
 from upsert.store.history import History
 from upsert.store.layout import LookupIndex

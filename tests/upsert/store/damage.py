@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from upsert.store import Table, paths
-from upsert.store.data_file import FileEntry
+from upsert.store.file_entry import FileEntry
 from upsert.store.lookup_index import build_sidecar
 
 Row = dict[str, Any]

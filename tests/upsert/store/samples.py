@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
-from upsert.store.data_file import DataFile, FileEntry
+from upsert.store.data_file import DataFile
+from upsert.store.file_entry import FileEntry
 from upsert.store.file_set import FileSet
 from upsert.store.fold import Order, fold
 from upsert.store.layout import Layout

@@ -10,7 +10,7 @@ from tests.helpers import multiset
 from tests.upsert.store.disk import assert_nothing_is_left_over
 from upsert.schema import TableSchema
 from upsert.store import Table, compaction, compactor, maintenance, paths
-from upsert.store.data_file import FileEntry
+from upsert.store.file_entry import FileEntry
 from upsert.store.maintenance import CompactionWarning, compaction_lock
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "value": pa.int64()}, primary_key=["id"])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from upsert.store import compaction
 from upsert.store.compaction import Merge
 from upsert.store.compaction_policy import Chosen, Pick, RunSize, Universal
-from upsert.store.data_file import FileEntry
+from upsert.store.file_entry import FileEntry
 from upsert.store.file_set import FileSet, Run
 from upsert.store.leveled_policy import MAX_LEVEL, Leveled
 from upsert.store.sections import sections

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from upsert.errors import SchemaError
 from upsert.schema import TableSchema
-from upsert.store.data_file import FileEntry
+from upsert.store.file_entry import FileEntry
 from upsert.store.filters import parse_where
 
 SCHEMA = TableSchema.of(

@@ -1,6 +1,6 @@
 """The rules of a commit that say where the result of a compaction may go; files are given by their keys."""
 
-from upsert.store.data_file import FileEntry
+from upsert.store.file_entry import FileEntry
 from upsert.store.invariants import (
     added_file_that_is_live,
     run_between_inputs,

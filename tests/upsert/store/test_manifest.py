@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.upsert.store.samples import KEY_VALUES
 from upsert.schema import TableSchema
 from upsert.store import Table, manifest
-from upsert.store.data_file import FileEntry
+from upsert.store.file_entry import FileEntry
 from upsert.store.file_set import FileSet
 from upsert.store.history import History
 from upsert.store.layout import Layout

@@ -1,0 +1,116 @@
+"""What a file format is: rows to bytes, and bytes to rows that can be decoded part by part (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class Compression:
+    """How a file's content is compressed: the name of a codec, or ``none``; and how hard it tries.
+
+    ``level`` is None where the codec has no levels, or the library's own default is wanted.
+    """
+
+    codec: str = "none"
+    level: int | None = None
+
+
+@dataclass(frozen=True)
+class FileForm:
+    """How a table's new files are written: the name of a format, and how it compresses."""
+
+    format: str = "arrow"
+    compression: Compression = field(default_factory=Compression)
+
+
+class StoredRows(Protocol):
+    """The rows of one open file.
+
+    They come in parts, one or more, that can be decoded apart from each other: record batches, row groups,
+    stripes, blocks.
+    """
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema that was written, with the metadata of its fields."""
+        ...
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """Number of the first row of each part, and after these the number of rows."""
+        ...
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether reading gives views of the content: it costs nothing, however often it is done."""
+        ...
+
+    def read(self, part: int, names: Sequence[str]) -> pa.RecordBatch:
+        """Some columns, in this order, of one part.
+
+        Raises:
+            OSError: the content is damaged.
+            ValueError: likewise; this includes ``pa.ArrowInvalid``.
+        """
+        ...
+
+
+class Output(Protocol):
+    """Where a file is written to, from front to end; what ``pyarrow`` needs of a Python file."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be written any more."""
+        ...
+
+    def write(self, content: Any, /) -> int:
+        """Write bytes, or what has the buffer protocol; all of them."""
+        ...
+
+    def tell(self) -> int:
+        """How many bytes were written."""
+        ...
+
+    def flush(self) -> None:
+        """Hand on what is buffered."""
+        ...
+
+    def close(self) -> None:
+        """A format need not, and must not have to, call it."""
+        ...
+
+
+class FileFormat(Protocol):
+    """One way to keep rows in a file.
+
+    Attributes:
+        name: what option ``file.format`` calls it.
+        suffix: how the names of its files end.
+        codecs: what ``file.compression`` may be; the first one is what it is by default.
+    """
+
+    name: str
+    suffix: str
+    codecs: tuple[str, ...]
+
+    def refusal(self, field: pa.Field) -> str | None:
+        """Why a column cannot be stored exactly, and what to do instead; None if it can."""
+        ...
+
+    def write(self, out: Output, rows: pa.RecordBatch, compression: Compression) -> None:
+        """Write rows, at least one, as a whole file."""
+        ...
+
+    def open(self, content: pa.Buffer) -> StoredRows:
+        """The rows of a whole file, which may be a memory map; what it returns keeps it alive.
+
+        Raises:
+            OSError: this is no such file, or a damaged one.
+            ValueError: likewise; this includes ``pa.ArrowInvalid``.
+        """
+        ...
