@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from deltajoin.row_codes import Ints, codes_of_keys, codes_of_rows, key_columns
+from deltajoin.row_codes import Ints, codes_of_rows, key_columns, numbers_of_keys, stable_order
 from upsert.rowkind import ROW_KIND_COLUMN, signs
 
 Signs = npt.NDArray[np.int8]
@@ -43,7 +43,7 @@ class Changes:
 
     def key_codes(self, as_types: Sequence[pa.DataType]) -> Ints:
         """A code for each row's key, compared in these types; dense from 0."""
-        return codes_of_keys(key_columns(self.rows, self.keys, as_types))
+        return numbers_of_keys(key_columns(self.rows, self.keys, as_types))
 
     def take(self, positions: Ints) -> Changes:
         """The rows at these positions."""
@@ -57,7 +57,7 @@ class Changes:
 def shared_key_codes(left: Changes, right: Changes, as_types: Sequence[pa.DataType]) -> tuple[Ints, Ints]:
     """Codes of both sides' keys, equal where the keys are; dense over both sides together."""
     of_left, of_right = (key_columns(side.rows, side.keys, as_types) for side in (left, right))
-    codes = codes_of_keys([pa.concat_arrays(pair) for pair in zip(of_left, of_right, strict=True)])
+    codes = numbers_of_keys([pa.concat_arrays(pair) for pair in zip(of_left, of_right, strict=True)])
     return codes[: left.rows.num_rows], codes[left.rows.num_rows :]
 
 
@@ -101,7 +101,7 @@ def stay_after_netting(codes: Ints, sign: Signs) -> npt.NDArray[np.bool_]:
 
 def _rank_within(groups: Ints) -> Ints:
     """For each position, how many earlier positions have the same group."""
-    order = np.argsort(groups, kind="stable")
+    order = stable_order(groups)
     grouped = groups[order]
     starts = np.flatnonzero(np.concatenate([[True], grouped[1:] != grouped[:-1]]))
     lengths = np.diff(np.append(starts, len(order)))

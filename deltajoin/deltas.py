@@ -48,7 +48,7 @@ from deltajoin.plans import (
     WhereDelta,
     WhereLookup,
 )
-from deltajoin.row_codes import Ints, codes_of_keys
+from deltajoin.row_codes import Ints, numbers_of_keys
 from upsert.errors import ChangelogError
 from upsert.rowkind import every_kind
 
@@ -160,7 +160,7 @@ class World:
                 return
             keys = keys.filter(pa.array(usable))
         at = np.flatnonzero(usable)
-        chunks = KeyChunks(codes_of_keys([column.combine_chunks() for column in keys.columns]))
+        chunks = KeyChunks(numbers_of_keys([column.combine_chunks() for column in keys.columns]))
         for chunk in chunks:
             distinct = keys.take(pa.array(chunk.first))
             found, marks = self.lookup(step.lookup, distinct)

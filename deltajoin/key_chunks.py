@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from deltajoin.row_codes import Ints, first_of_each
+from deltajoin.row_codes import Ints, first_of_each, stable_order
 
 FIRST_LOOKUP_KEYS: Final = 16_384
 MAX_LOOKUP_KEYS: Final = 131_072
@@ -36,7 +36,7 @@ class KeyChunks:
     def __init__(self, codes: Ints) -> None:
         self._first = first_of_each(codes)
         is_in_order = bool(np.all(codes[1:] >= codes[:-1]))
-        self._order = np.arange(len(codes)) if is_in_order else np.argsort(codes, kind="stable")
+        self._order = np.arange(len(codes)) if is_in_order else stable_order(codes)
         self._codes = codes if is_in_order else codes[self._order]
         self._size = FIRST_LOOKUP_KEYS
         self._asked = 0

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from deltajoin.row_codes import Ints
+from deltajoin.row_codes import Ints, stable_order
 
 
 class Pairs(NamedTuple):
@@ -48,5 +48,5 @@ def _grouped(codes: Ints, count: int) -> tuple[Ints, Ints, Ints]:
     """Positions in order of their code, and for each code where its positions start and their number."""
     counts = np.bincount(codes, minlength=count)
     is_sorted = bool(np.all(codes[1:] >= codes[:-1]))
-    order = np.arange(len(codes)) if is_sorted else np.argsort(codes, kind="stable")
+    order = np.arange(len(codes)) if is_sorted else stable_order(codes)
     return order, np.cumsum(counts) - counts, counts

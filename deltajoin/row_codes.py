@@ -7,6 +7,7 @@ store's rows are: NULL equals NULL, NaN equals NaN, -0.0 equals 0.0, maps are eq
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +15,13 @@ import pyarrow as pa
 
 from upsert import types
 from upsert.errors import SchemaError
-from upsert.store.hashing import is_null, normalised_floats, one_array
+from upsert.store.hashing import fixed_width, is_null, normalised_floats, one_array
 from upsert.store.row_hash import canonical_bytes
+from upsert.store.row_keys import is_integer_like
 
 Ints = npt.NDArray[np.int64]
+
+_POSITION_BITS: Final = 32
 
 
 def common_key_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
@@ -61,6 +65,41 @@ def codes_of_keys(columns: Sequence[pa.Array]) -> Ints:
     for column in columns[1:]:
         codes = paired(codes, _codes(_comparable(column)))
     return codes
+
+
+def numbers_of_keys(columns: Sequence[pa.Array]) -> Ints:
+    """As ``codes_of_keys``, in any order: for one column of integers in a third of the time.
+
+    >>> numbers_of_keys([pa.array([7, 5, 7])]).tolist()
+    [1, 0, 1]
+    """
+    if len(columns) > 1 or columns[0].null_count or not is_integer_like(columns[0].type):
+        return codes_of_keys(columns)
+    values = fixed_width(columns[0])
+    order = np.argsort(values)  # not a stable one, which takes five times as long
+    ascending = values[order]
+    is_new = np.ones(len(values), np.bool_)
+    np.not_equal(ascending[1:], ascending[:-1], out=is_new[1:])
+    numbers = np.empty(len(values), np.int64)
+    numbers[order] = np.cumsum(is_new) - 1
+    return numbers
+
+
+def stable_order(codes: Ints) -> Ints:
+    """Positions in the order of their codes, those of one code ascending.
+
+    Args:
+        codes: from 0 to 2^31, as many at most.
+
+    >>> stable_order(np.array([1, 0, 1])).tolist()
+    [1, 0, 2]
+    """
+    # code and position in one number: a plain sort of these takes an eighth of the time of a stable argsort
+    together = codes << _POSITION_BITS
+    together |= np.arange(len(codes))
+    together.sort()
+    together &= (1 << _POSITION_BITS) - 1
+    return together
 
 
 def codes_of_rows(rows: pa.Table) -> Ints:

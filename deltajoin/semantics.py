@@ -33,7 +33,7 @@ from deltajoin.lookup_order import TableFacts, delta_of, moving_order
 from deltajoin.marks import ChangedKeys, contested_keys, opposes
 from deltajoin.outgoing import Outgoing
 from deltajoin.plans import Delta
-from deltajoin.row_codes import Ints, codes_of_keys, dense, key_columns
+from deltajoin.row_codes import Ints, dense, key_columns, numbers_of_keys
 from deltajoin.shards import Split, common_type
 from deltajoin.spec import DeltaJoinSpec, output_name, present_name
 from deltajoin.tree import Node, Outer, flattened, nodes
@@ -215,7 +215,7 @@ class _Step:
             key_columns(some.rows, columns or (), types or ())
             for some, columns, types in zip(changes, split.columns, split.types, strict=True)
         ]
-        codes = codes_of_keys([pa.concat_arrays(column) for column in zip(*keys, strict=True)])
+        codes = numbers_of_keys([pa.concat_arrays(column) for column in zip(*keys, strict=True)])
         return np.split(codes, np.cumsum([some.rows.num_rows for some in changes])[:-1])
 
 

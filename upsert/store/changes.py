@@ -233,6 +233,8 @@ def _net(
         is_after: whether the key is there at the target.
         positions: for each row of ``before``, the row of ``after`` that has the same key.
     """
+    if not before.num_rows:  # nothing but new keys, as in a log of events
+        return _with_kinds(after if is_after.all() else gather(after, np.flatnonzero(is_after)), _INSERT)
     before_of = np.full(after.num_rows, -1, np.int64)
     before_of[positions] = np.arange(before.num_rows)
     both = np.flatnonzero(is_after & (before_of >= 0))

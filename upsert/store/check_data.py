@@ -15,6 +15,7 @@ from upsert.store.file_entry import FileEntry
 from upsert.store.file_set import FileSet
 from upsert.store.hashing import hash_columns
 from upsert.store.layout import COUNT_COLUMN, ROW_HASH_COLUMN
+from upsert.store.lookup_index import HashIndex
 from upsert.store.paths import index_file
 from upsert.store.placement import split
 from upsert.store.row_hash import row_hashes
@@ -88,7 +89,7 @@ def entry_fits_the_rows(state: DiskState) -> Iterator[Finding]:
 
 
 def index_fits_the_rows(state: DiskState) -> Iterator[Finding]:
-    """A lookup index has the hash of every row, once, in order."""
+    """A lookup index has the hash of every row, once, in order, and leads to each of them."""
     for entry, file in _opened(state):
         for index in state.history.layout.indexes:
             found = file.index(index.name)
@@ -99,6 +100,13 @@ def index_fits_the_rows(state: DiskState) -> Iterator[Finding]:
                 yield Finding(entry.file, f"its index {index.label} does not have the hashes of its rows")
             elif (found.hashes[1:] < found.hashes[:-1]).any():
                 yield Finding(entry.file, f"its index {index.label} is not in order")
+            elif not _leads_to_all(found):
+                yield Finding(entry.file, f"its index {index.label} does not lead to all of its hashes")
+
+
+def _leads_to_all(index: HashIndex) -> bool:
+    right = HashIndex.of(index.hashes, index.rows)
+    return np.array_equal(index.starts, right.starts) and np.array_equal(index.filled, right.filled)
 
 
 def rows_lie_in_their_bucket(state: DiskState) -> Iterator[Finding]:

@@ -20,7 +20,7 @@ import pyarrow as pa
 from upsert.store.data_file import DataFile
 from upsert.store.hashing import fixed_width
 from upsert.store.layout import Layout, LookupIndex
-from upsert.store.lookup_index import Hits, search
+from upsert.store.lookup_index import Hits, may_hold, search
 from upsert.store.probe import Positions, Probe
 from upsert.store.row_keys import equal_rows, is_integer_like
 
@@ -188,9 +188,14 @@ def _not_in(layout: Layout, newer: DataFile, matches: Matches) -> Matches:
     keys = Probe(
         layout.key, tuple(matches.rows.column(name) for name in layout.key), np.arange(len(matches.probes))
     )
-    order = np.argsort(_search_values(layout, keys))
-    hits = _find(layout, newer, layout.key, keys.take(order))
-    stale = order[hits.probes]
+    # most keys are in one file only, so there is little left to be put in order
+    asked = may_hold(newer.index("pk"), keys.hashes(layout.key))
+    if not len(asked):
+        return matches
+    some = keys.take(asked)
+    order = np.argsort(_search_values(layout, some))
+    hits = _find(layout, newer, layout.key, some.take(order))
+    stale = asked[order[hits.probes]]
     if not _is_direct(layout, layout.key) and len(stale):
         there = newer.take(layout.key, hits.rows)
         stale = stale[equal_rows(there.columns, _at(keys, layout.key, stale))]
@@ -216,12 +221,14 @@ def _find(layout: Layout, file: DataFile, key: tuple[str, ...], probe: Probe) ->
         return search(file.index("pk"), probe.hashes(key))
     keys = fixed_width(file.column(key[0]))
     values = fixed_width(probe.column(key[0]))
+    asked = may_hold(file.index("pk"), probe.hashes(key))
+    wanted = values[asked]
     # the probes are sorted: those outside of the file's range need no search
-    first = int(np.searchsorted(values, keys[0]))
-    stop = int(np.searchsorted(values, keys[-1], side="right"))
-    at = np.searchsorted(keys, values[first:stop])
-    found = np.flatnonzero(keys[at] == values[first:stop])
-    return Hits(found + first, at[found])
+    first = int(np.searchsorted(wanted, keys[0]))
+    stop = int(np.searchsorted(wanted, keys[-1], side="right"))
+    at = np.searchsorted(keys, wanted[first:stop])
+    found = np.flatnonzero(keys[at] == wanted[first:stop])
+    return Hits(asked[found + first], at[found])
 
 
 def _is_equal(

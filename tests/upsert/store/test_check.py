@@ -221,12 +221,20 @@ def a_value_beyond_the_bounds(table: Table) -> None:
 
 
 def an_index_of_other_rows(table: Table) -> None:
+    _edit_index(table, "pk.row", lambda numbers: [*numbers[1:], numbers[0]])
+
+
+def an_index_that_passes_rows_over(table: Table) -> None:
+    _edit_index(table, "pk.filled", lambda bits: [0] * len(bits))
+
+
+def _edit_index(table: Table, column: str, edit: Callable[[list[int]], list[int]]) -> None:
     path = Path(table.path, paths.index_file(newest_file(table).file))
     index = pa.ipc.open_file(path.read_bytes()).read_all()
-    numbers = index["pk.row"].to_pylist()
-    edited = index.set_column(1, index.field(1), pa.array([*numbers[1:], numbers[0]], pa.uint32()))
+    at = index.column_names.index(column)
+    values = pa.array(edit(index[column].to_pylist()), index.field(at).type)
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, index.schema) as writer:
-        writer.write_table(edited.combine_chunks())
+        writer.write_table(index.set_column(at, index.field(at), values).combine_chunks())
 
 
 def buckets_exchanged(table: Table) -> None:
@@ -241,6 +249,7 @@ def buckets_exchanged(table: Table) -> None:
         ("entry_fits_the_rows", a_value_beyond_the_bounds),
         ("entry_fits_the_rows", added(first_key=b"")),
         ("index_fits_the_rows", an_index_of_other_rows),
+        ("index_fits_the_rows", an_index_that_passes_rows_over),
         ("rows_lie_in_their_bucket", buckets_exchanged),
     ],
 )
