@@ -22,12 +22,11 @@ class LogOffset:
         version: a snapshot whose changes, and all before it, lie below ``at``, or were read from the files:
             messages of it and of earlier ones are passed over.
         at: of each partition, by number, the next offset to read.
-        checked: id of the snapshot up to which no commit is untracked.
         stream: tells two reads of one table in one query apart, where a read remembers rows.
 
-    >>> offset = LogOffset("u1", Version.complete(4), {0: 12, 1: 7}, checked=5)
+    >>> offset = LogOffset("u1", Version.complete(4), {0: 12, 1: 7})
     >>> offset.to_json()["log"]
-    {'at': {'0': 12, '1': 7}, 'checked': 5, 'stream': None}
+    {'at': {'0': 12, '1': 7}, 'stream': None}
     >>> LogOffset.from_json(offset.to_json(), "t") == offset
     True
     """
@@ -35,13 +34,12 @@ class LogOffset:
     table: str
     version: Version
     at: Mapping[int, int]
-    checked: int = 0
     stream: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The form that Spark keeps; equal offsets give equal text."""
         at = {str(partition): self.at[partition] for partition in sorted(self.at)}
-        place = {"at": at, "checked": self.checked, "stream": self.stream}
+        place = {"at": at, "stream": self.stream}
         return {"table": self.table, "version": self.version.to_json(), LOG: place}
 
     @classmethod
@@ -62,10 +60,10 @@ class LogOffset:
             if stream is not None and not isinstance(stream, str):
                 raise ValueError(stream)
             version = Version.from_json(value["version"])
-            return cls(str(value["table"]), version, at, _whole(place["checked"]), stream)
+            return cls(str(value["table"]), version, at, stream)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise ConfigurationError(
-                f"{of}: the checkpoint must hold offsets of the table's log, got {value!r}; choose another one"
+                f"{of}: the checkpoint must hold offsets of the table's log, got {value!r}; choose another"
             ) from None
 
 
@@ -103,29 +101,35 @@ def ranges(start: LogOffset, end: LogOffset) -> list[LogRange]:
     ]
 
 
-def place_in_log(log_offsets: Mapping[str, Any], partitions: int) -> dict[int, int] | None:
-    """Of each partition where a reader of a snapshot goes on; None where the snapshot does not say.
+def place_in_log(log_offsets: Mapping[str, Any], partitions: int) -> dict[int, int]:
+    """Of each partition where a reader of a snapshot goes on; 0 where nothing was known at its commit.
 
     Args:
         log_offsets: as the snapshot has them.
         partitions: how many there are.
 
     >>> place_in_log({"through": 3, "0": 7, "1": 9}, 2), place_in_log({}, 2)
-    ({0: 7, 1: 9}, None)
+    ({0: 7, 1: 9}, {0: 0, 1: 0})
     """
-    found = {number: log_offsets.get(str(number)) for number in range(partitions)}
-    if any(offset is None for offset in found.values()):
-        return None
-    return {number: _whole(offset) for number, offset in found.items()}
+    return {number: _whole(log_offsets.get(str(number), 0)) for number in range(partitions)}
+
+
+def behind_records(end: int) -> int:
+    """The offset behind the last record of a partition that ends here; never below 0.
+
+    The last offset is the end of a transaction, which is no record. Whoever reads up to it waits for what does
+    not come, until Kafka says that nothing does.
+    """
+    return max(0, end - 1)
 
 
 def reached(log_offsets: Mapping[str, Any], at: Mapping[int, int]) -> int | None:
     """The snapshot all of whose messages lie below a place, by what a later snapshot says of the log.
 
-    >>> reached({"through": 3, "0": 7}, {0: 7}), reached({"through": 3, "0": 7}, {0: 6})
+    >>> reached({"through": 3, "0": 7}, {0: 6}), reached({"through": 3, "0": 7}, {0: 5})
     (3, None)
     """
     through, place = log_offsets.get("through"), place_in_log(log_offsets, len(at))
-    if through is None or place is None or any(at[number] < offset for number, offset in place.items()):
+    if through is None or any(at[number] < behind_records(offset) for number, offset in place.items()):
         return None
     return _whole(through)

@@ -174,7 +174,7 @@ def check_all_tracked(table: VersionedTable, base: int, after: SnapshotInfo) -> 
         UntrackedChangesError: one was written with ``change-tracking = false``.
     """
     if after.last_untracked > base:
-        raise _not_tracked(table, after.last_untracked, "")
+        raise not_tracked(table, after.last_untracked, "")
 
 
 def check_tracked(table: VersionedTable, commit: SnapshotInfo, scope: Scope) -> None:
@@ -193,10 +193,11 @@ def _cannot_be_read(
     where = ""
     if commit.tracked:
         where = f" for partition {partition_name(min(hidden, key=repr))}"
-    return _not_tracked(table, commit.id, where)
+    return not_tracked(table, commit.id, where)
 
 
-def _not_tracked(table: VersionedTable, commit: int, where: str) -> UntrackedChangesError:
+def not_tracked(table: VersionedTable, commit: int, where: str) -> UntrackedChangesError:
+    """The error of a reader of changes that meets a commit without tracking."""
     return UntrackedChangesError(
         f"table {table.name!r}: changes must be tracked to be read, snapshot {commit} was committed with "
         f"change-tracking = false{where}; load what depends on it again: since=0, or a new checkpoint"

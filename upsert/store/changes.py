@@ -120,7 +120,7 @@ def changes_between(
             limits = step.hashes_of(bucket)
             if limits is not None:
                 found = _bucket_changes(table, source, step, bucket, limits, read)
-                parts.append(_wanted(found, scope.where).select([*names, ROW_KIND_COLUMN]))
+                parts.append(halves_where(found, scope.where).select([*names, ROW_KIND_COLUMN]))
     declared = table.layout.schema.arrow
     schema = pa.schema([*(declared.field(name) for name in names), _KIND_FIELD])
     # files keep every column nullable, for deletions; signed rows are whole rows again
@@ -128,8 +128,13 @@ def changes_between(
     return pa.concat_tables([schema.empty_table(), *whole])
 
 
-def _wanted(changes: pa.Table, where: Filter) -> pa.Table:
-    """Those halves of changes of which a filter is true, and what they are without the other half."""
+def halves_where(changes: pa.Table, where: Filter) -> pa.Table:
+    """Those halves of changes of which a filter is true, and what they are without the other half.
+
+    Args:
+        changes: rows with ``_row_kind``, each ``-U`` just before its ``+U``.
+        where: the filter.
+    """
     if not where.alternatives or not changes.num_rows:
         return changes
     kept = where.mask(changes).to_numpy()

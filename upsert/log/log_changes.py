@@ -1,0 +1,176 @@
+"""The changes in a range of a table's log, in the present form of the table, each for the first time.
+
+What is read once only is decided here: messages of snapshots that were read from the files are passed over by
+their headers, and a mark that says that something is missing stops the reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from upsert.errors import RecordsExpiredError
+from upsert.kafka.client.connection import Connection
+from upsert.kafka.client.consumer import read_range
+from upsert.kafka.records import TopicPartition
+from upsert.log.headers import DEFINITION_HEADER, Headers
+from upsert.log.log_offset import LogRange
+from upsert.log.log_options import LogOptions
+from upsert.log.messages import LogChanges, LogDecoder, Mark
+from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.schema import TableSchema
+from upsert.store.change_files import Scope, check_tracked, data_commits, not_tracked
+from upsert.store.definition import Definition
+from upsert.store.hashing import one_array
+from upsert.store.pinned_table import PinnedTable
+from upsert.store.table import Table
+
+Ids = npt.NDArray[np.int64]
+
+CHUNK_ROWS: Final = 65_536
+"""Records that are read and decoded at once: many enough for speed, few beside a task's memory."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Some changes of one bucket, in the order of the log.
+
+    Attributes:
+        rows: all columns of the table and ``_row_kind``.
+        snapshots: the snapshot of each row, ascending; 0 for a change that was sent before its commit.
+        bases: of each row the snapshot that its change starts from; 0 as above.
+    """
+
+    rows: pa.Table
+    snapshots: Ids
+    bases: Ids
+
+    def where(self, mask: npt.NDArray[np.bool_]) -> Changes:
+        """Those for which a mask is true."""
+        if mask.all():
+            return self
+        return Changes(self.rows.filter(pa.array(mask)), self.snapshots[mask], self.bases[mask])
+
+
+class ChangesOfRange:
+    """Reads ranges of a table's log in one task.
+
+    Args:
+        table: the table, as of its latest snapshot.
+        log: its log.
+        scope: what the reader wants; commits that are not tracked stop it if they have changed any of that.
+    """
+
+    def __init__(self, table: Table, log: LogOptions, scope: Scope) -> None:
+        self.definition: Definition = table.definition
+        self.pinned = PinnedTable(table.name, table.path, self.definition.layout, table.published)
+        self._uuid = table.uuid
+        self._log = log
+        self._scope = scope
+        self._decoders: dict[int, LogDecoder] = {}
+
+    def read(self, part: LogRange) -> Iterator[Changes]:
+        """The changes of a range, without those that the reader has from elsewhere.
+
+        Raises:
+            RecordsExpiredError: Kafka has deleted some of the range; the message has the remedy.
+            UntrackedChangesError: a commit was written with ``change-tracking = false``.
+            CorruptTableError: a record is none of the table's log.
+        """
+        through = 0
+        for records in self._records(part):
+            for definition, run in _by_definition(records, self.definition.version):
+                found = self._decoder(definition).decode(run)
+                for mark in found.marks:
+                    if mark.snapshot > part.skip:
+                        through = self._checked(mark, through)
+                rows = _in_form_of(found.rows, self._schema(definition), self.definition.schema)
+                is_new = (found.snapshots > part.skip) | (found.snapshots == 0)
+                yield Changes(rows, found.snapshots, _bases(found)).where(is_new)
+
+    def _records(self, part: LogRange) -> Iterator[pa.Table]:
+        assert self._log.topic is not None, "a table with a log has a topic"
+        partition = TopicPartition(self._log.topic, part.partition)
+        connection = Connection(self._log.properties)
+        try:
+            yield from read_range(
+                connection, partition, part.start, part.end, {"headers"}, max_rows=CHUNK_ROWS
+            )
+        except RecordsExpiredError as cause:
+            raise expired(
+                self.pinned.name, f"offsets {part.start} to {part.end - 1} of {partition}"
+            ) from cause
+
+    def _decoder(self, definition: int) -> LogDecoder:
+        if definition not in self._decoders:
+            self._decoders[definition] = LogDecoder(self._schema(definition), self._log, self._uuid)
+        return self._decoders[definition]
+
+    def _schema(self, definition: int) -> TableSchema:
+        return self.pinned.published.definition_at(definition).schema
+
+    def _checked(self, mark: Mark, through: int) -> int:
+        """Make sure that nothing is missing before a mark; the snapshot up to which the range is complete."""
+        if through and mark.since > through:
+            raise expired(self.pinned.name, f"the changes of snapshots {through + 1} to {mark.since}")
+        if mark.untracked is not None and not self._scope.skips_untracked:
+            self._check_tracked(mark)
+        return max(through, mark.snapshot)
+
+    def _check_tracked(self, mark: Mark) -> None:
+        # a mark without names says that the log has nothing of its snapshot, wherever the reader looks
+        if not mark.untracked or mark.since + 1 < self.pinned.published.latest().oldest:
+            raise not_tracked(self.pinned, mark.snapshot, "")
+        for commit in data_commits(self.pinned, mark.since, mark.snapshot):
+            check_tracked(self.pinned, commit, self._scope)
+
+
+def expired(name: str, what: str) -> RecordsExpiredError:
+    """The error of a reader for which the log is too short."""
+    return RecordsExpiredError(
+        f"table {name!r}: the log must hold all that has not been read, {what} are no longer in it; begin "
+        "with a new checkpoint, which reads a snapshot first, or set 'scan.source' = 'files' with it; a "
+        "longer 'log.retention' keeps more"
+    )
+
+
+def _by_definition(records: pa.Table, present: int) -> Iterator[tuple[int, pa.Table]]:
+    """Neighbours whose columns are named as one version of the table's definition says."""
+    texts = Headers(one_array(records.column("headers"))).values(DEFINITION_HEADER)
+    versions = texts.cast(pa.string()).cast(pa.int64()).fill_null(present).to_numpy()
+    edges = [0, *(np.flatnonzero(np.diff(versions)) + 1).tolist(), len(versions)]
+    for low, high in pairwise(edges):
+        yield int(versions[low]), records.slice(low, high - low)
+
+
+def _in_form_of(rows: pa.Table, old: TableSchema, new: TableSchema) -> pa.Table:
+    """Rows of one definition in the columns of another, by field ids: NULL where a column was not there."""
+    if old.physical == new.physical:
+        return rows
+    names = {column.id: column.name for column in old.physical}
+    columns = [
+        rows.column(names[column.id]).cast(column.type)
+        if column.id in names
+        else pa.nulls(rows.num_rows, column.type)
+        for column in new.physical
+    ]
+    kinds = rows.column(ROW_KIND_COLUMN)
+    fields = [pa.field(column.name, column.type) for column in new.physical]
+    return pa.Table.from_arrays([*columns, kinds], schema=pa.schema([*fields, rows.field(ROW_KIND_COLUMN)]))
+
+
+def _bases(found: LogChanges) -> Ids:
+    """Of each row where its change starts: as the mark behind it says, else at the snapshot before it."""
+    bases = np.maximum(found.snapshots - 1, 0)
+    ends = np.array([mark.record for mark in found.marks], np.int64)
+    since = np.array([mark.since for mark in found.marks], np.int64)
+    of_mark = np.searchsorted(ends, found.records)
+    is_marked = (of_mark < len(ends)) & (found.snapshots > 0)
+    bases[is_marked] = np.minimum(bases[is_marked], since[of_mark[is_marked]])
+    return bases

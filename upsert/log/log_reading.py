@@ -1,0 +1,180 @@
+"""What a task does with a table's log: the records of a range become rows, as the reader wants them.
+
+A range is a part of one partition, which holds all changes of the keys of one bucket. Chunks are passed on
+one by one where nothing has to be remembered, so a task needs memory for a few of them only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import pyarrow as pa
+
+from upsert.changelog.image_log import ImageLog
+from upsert.changelog.normalizer import fold, split_kinds, with_kinds
+from upsert.errors import ConfigurationError
+from upsert.log.before_images import with_images_before
+from upsert.log.log_changes import CHUNK_ROWS, ChangesOfRange
+from upsert.log.log_offset import LogRange
+from upsert.log.log_options import ALL, LogOptions
+from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.store.change_files import Scope
+from upsert.store.changes import halves_where
+from upsert.store.filters import Filter, Where, parse_where
+from upsert.store.pinned_columns import PinnedColumns
+from upsert.store.pinned_table import PinnedTable
+from upsert.store.table import Table
+
+
+class Output(StrEnum):
+    """What a read gives of the records of a log."""
+
+    CHANGES = "the changes that the log holds, which are all"
+    WITH_BEFORE = "all changes: those of the log, and what they replace, from the table's snapshots"
+    REMEMBERED = "all changes: those of the log, and what they replace, from what the query remembers"
+    NEWEST = "the newest row of each key, +U or -D"
+
+
+def output_of(name: str, log: LogOptions, changelog: str, state_path: str | None) -> Output:
+    """What a stream gives of a table's log.
+
+    Args:
+        name: of the table, for messages.
+        log: its log.
+        changelog: "all" or "upsert".
+        state_path: where rows may be remembered.
+
+    Raises:
+        ConfigurationError: rows must be remembered, and there is no place for them.
+    """
+    if log.changelog_mode == ALL:
+        if changelog == "upsert":
+            raise ConfigurationError(
+                f"table {name!r}: option 'changelog' = 'upsert' is for a log without UPDATE_BEFORE, got one "
+                "with 'log.changelog-mode' = 'all'; leave it out"
+            )
+        return Output.CHANGES
+    if changelog == "upsert":
+        return Output.NEWEST
+    if not log.is_eventual:
+        return Output.WITH_BEFORE
+    if state_path is None:
+        raise ConfigurationError(
+            f"table {name!r}: its log has no UPDATE_BEFORE and may repeat changes ('log.consistency' = "
+            "'eventual'), so a stream remembers the newest row of each key, and needs the option "
+            "'state.path', a folder that the driver and all executors share, got none; set it, say "
+            "'changelog' = 'upsert' for a sink with the same key, or read the files with 'scan.source' = "
+            "'files'"
+        )
+    return Output.REMEMBERED
+
+
+@dataclass(frozen=True)
+class LogRead:
+    """One read of a table's log, for its tasks.
+
+    Attributes:
+        path: folder of the table.
+        columns: the columns that it gives.
+        where: which rows; None for all.
+        output: what it gives of them.
+        skips_untracked: whether commits that are not tracked are passed over.
+        state_path: where rows are remembered.
+    """
+
+    path: str
+    columns: PinnedColumns
+    where: Where | None
+    output: Output
+    skips_untracked: bool = False
+    state_path: str | None = None
+
+    def rows(self, part: LogRange, query_id: str | None) -> Iterator[pa.Table]:
+        """The rows of a range: the read's columns and ``_row_kind``.
+
+        Raises:
+            RecordsExpiredError: Kafka has deleted some of them.
+            UntrackedChangesError: a commit in the range was written with ``change-tracking = false``.
+            SnapshotExpiredError: what a change replaces can no longer be looked up.
+            MissingStateError: what the query remembers is gone.
+        """
+        table = Table.open(self.path)
+        where = parse_where(self.where, table.schema)
+        source = ChangesOfRange(table, table.options.log, Scope(where, self.skips_untracked))
+        for rows in self._output(source, part, where, query_id):
+            if rows.num_rows:
+                yield self.columns.read(source, _columns_of(rows))
+
+    def _output(
+        self, source: ChangesOfRange, part: LogRange, where: Filter, query_id: str | None
+    ) -> Iterator[pa.Table]:
+        changes = source.read(part)
+        names = [*self.columns.names_in(source.definition.schema), *where.columns]
+        compare = list(dict.fromkeys(names))
+        found: Iterator[pa.Table]
+        match self.output:
+            case Output.CHANGES:
+                found = (each.rows for each in changes)
+            case Output.WITH_BEFORE:
+                found = with_images_before(changes, source.pinned, compare)
+            case Output.REMEMBERED:
+                log = self._images(source.pinned, part, query_id)
+                records = (each.rows for each in changes)
+                found = log.advance(part.start + 1, part.end + 1, records, compare=compare)
+            case Output.NEWEST:
+                yield from _newest((each.rows for each in changes), source.pinned.layout.key, where)
+                return
+        for rows in found:
+            yield halves_where(rows, where)
+
+    def settle(self, part: LogRange, snapshot: int, query_id: str | None) -> None:
+        """Remember the rows of a snapshot as what is there at the start of a range; again, nothing happens.
+
+        Raises:
+            SnapshotExpiredError: the snapshot has expired.
+        """
+        table = Table.open(self.path)
+        pinned = ChangesOfRange(table, table.options.log, Scope()).pinned
+        found = pinned.snapshot(snapshot)
+        places = [place for place in found.files.groups if place[1] == part.partition]
+        rows = found.scan(places=places)
+        images = with_kinds(rows, np.ones(rows.num_rows, np.bool_))
+        self._images(pinned, part, query_id).take_over(images, part.start + 1)
+
+    def _images(self, table: PinnedTable, part: LogRange, query_id: str | None) -> ImageLog:
+        """What the query remembers of a partition; positions are offsets plus one, as 0 is before all."""
+        if query_id is None or self.state_path is None:
+            raise ConfigurationError(
+                f"table {table.name!r}: rows are remembered by a streaming query only, with 'state.path'"
+            )
+        folder = os.path.join(self.state_path, query_id, part.stream or "", str(part.partition))
+        return ImageLog.open(folder, table.layout.schema, f"{table.name}-{part.partition}", beginning=0)
+
+
+def _columns_of(rows: pa.Table) -> Callable[[tuple[str, ...]], pa.Table]:
+    return lambda names: rows.select([*names, ROW_KIND_COLUMN])
+
+
+def _newest(changes: Iterable[pa.Table], key: Sequence[str], where: Filter) -> Iterator[pa.Table]:
+    """One row for each key; what is kept at any time is at most twice that, and a chunk."""
+    kept: list[pa.Table] = []
+    folded = 0
+    for rows in changes:
+        kept.append(_left(rows, where))
+        if sum(map(len, kept)) > 2 * folded + 8 * CHUNK_ROWS:
+            kept = [fold(pa.concat_tables(kept), key)]
+            folded = len(kept[0])
+    if kept:
+        yield fold(pa.concat_tables(kept), key)
+
+
+def _left(rows: pa.Table, where: Filter) -> pa.Table:
+    """The rows; those that a filter leaves out are deletions: an earlier row of the key may have passed."""
+    if not where.alternatives:
+        return rows
+    values, is_value = split_kinds(rows)
+    return with_kinds(values, is_value & where.mask(values).to_numpy())
