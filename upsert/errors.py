@@ -10,11 +10,13 @@
     ├── DatabaseExistsError   choose another name, or IF NOT EXISTS
     ├── DatabaseNotFoundError create the database, or correct its name
     ├── CommitConflictError   another writer changed the same files: run the command again
+    ├── UnknownOutcomeError   nobody knows yet whether the commit happened: look, then write again or not
     ├── StaleWriterError      the writer stalled until its files were cleaned up: write the rows again
     ├── SnapshotExpiredError  the version asked for is gone: start from a retained one
     ├── RecordsExpiredError   a topic no longer has the records asked for: start over, or accept the gap
     ├── KafkaUnavailableError Kafka did not answer in time: start it or correct its address, then go on
     ├── DeliveryError         Kafka did not take some records: write them again
+    ├── LogNotPublishedError  the commit stands, its log lacks it: repair the log, then publish_log()
     ├── FencedError           another attempt writes in this one's place: stop
     ├── MissingStateError     what a query remembers is gone or is another's: restore it, or begin anew
     ├── BrokenPayloadError    rows were damaged between two tasks: run the batch again
@@ -65,6 +67,10 @@ class CommitConflictError(UpsertError):
     """Another writer removed or replaced files that this commit builds on; nothing was committed."""
 
 
+class UnknownOutcomeError(UpsertError):
+    """The store of a table's files did not say whether a commit has happened, or may yet; nothing was deleted."""
+
+
 class StaleWriterError(UpsertError):
     """The writer began before a clean-up that may have removed its files; nothing was committed."""
 
@@ -86,6 +92,10 @@ class DeliveryError(UpsertError):
 
     A transaction that fails with this has been given up, so that no reader sees a part of it.
     """
+
+
+class LogNotPublishedError(UpsertError):
+    """A commit was made, and its changes are not in the table's log yet; do not write the rows again."""
 
 
 class FencedError(UpsertError):

@@ -60,7 +60,7 @@ def details(place: Place, schema: TableSchema, options: Mapping[str, str], table
         }
     else:
         row |= {
-            "log.system": "none",
+            **_log(table),
             "file.path": table.path,
             "file.format": _FILE_FORMAT,
             "bucket": table.options.bucket,
@@ -127,6 +127,19 @@ def _watermark(table: Table, schema: TableSchema) -> datetime | None:
         return None
     newest = pc.max(table.snapshot().scan([watermark.column]).column(0).cast(types.TIMESTAMP)).as_py()
     return None if newest is None else newest - timedelta(milliseconds=watermark.delay_ms)
+
+
+def _log(table: Table) -> dict[str, Any]:
+    """What FLIP-188 tells of a table's log."""
+    log = table.options.log
+    if not log.is_kafka:
+        return {"log.system": log.system}
+    return {
+        "log.system": log.system,
+        "log.kafka.bootstrap.servers": _servers(log.bootstrap_servers),
+        "log.retention": None if log.retention_ms is None else f"{log.retention_ms} ms",
+        "log.kafka.topic": log.topic,
+    }
 
 
 def _servers(text: str | None) -> list[tuple[str, str]] | None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from upsert import options
 from upsert.errors import ConfigurationError
+from upsert.log import log_options
 from upsert.options import Option
 from upsert.store import table_options
 
@@ -177,6 +178,10 @@ def _declared(key: str) -> tuple[str, Option]:
     """The declaration of an option, and its key there."""
     if key.startswith(TABLE_PREFIX):
         own = key[len(TABLE_PREFIX) :]
+        if own in log_options.OF_ONE_TABLE:
+            raise ConfigurationError(f"SET: option {own!r} is one of a single table; give it in WITH (…)")
+        if log_options.is_of_client(own):
+            return own, Option(own, options.text, "goes to the Kafka client of a table's log")
         for option in table_options.OPTIONS:
             if own in (option.key, *option.aliases):
                 return own, option

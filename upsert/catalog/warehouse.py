@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import uuid
-from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
 
-from upsert.catalog import persistence
+from upsert.catalog import persistence, trash
 from upsert.catalog.staged import is_visible
 from upsert.errors import ConfigurationError, TableNotFoundError
 from upsert.store.paths import TABLE_FILE
 from upsert.store.storage.local import sync_folder
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
-_DROPPED: Final = ".dropped-"
-"""Prefix of the folders of dropped tables; no table can have such a name."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +76,7 @@ class Warehouse:
 
     def throw_away(self, path: str) -> None:
         """Take a folder of the warehouse out of sight at one moment; the caller holds the catalog's lock."""
-        os.rename(path, os.path.join(self.folder, f"{_DROPPED}{uuid.uuid4().hex}"))
+        os.rename(path, os.path.join(self.folder, f"{trash.DROPPED}{uuid.uuid4().hex}"))
         sync_folder(self.folder)
 
     def not_found(self, name: str) -> TableNotFoundError:
@@ -99,7 +95,4 @@ class Warehouse:
 
     def empty_trash(self) -> None:
         """Delete the files of dropped tables, also of those whose DROP TABLE was killed half-way."""
-        for entry in os.listdir(self.folder):
-            if entry.startswith(_DROPPED):
-                with suppress(FileNotFoundError):  # another process empties it too
-                    shutil.rmtree(os.path.join(self.folder, entry))
+        trash.empty_trash(self.folder)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
@@ -92,15 +91,19 @@ LOG_OPTIONS: Final = (
 )
 """Every option of a log that has a name of its own."""
 
-FIXED: Final = (
-    "log.system",
-    TOPIC,
-    "log.consistency",
-    "log.changelog-mode",
-    "log.key.format",
-    "log.format",
-)
-"""Options that cannot change in a table's life: what lies in the topic was written by them."""
+OF_ONE_TABLE: Final = (TOPIC, "log.scan", "log.scan.timestamp-mills")
+"""Options that a session does not have for all of its tables."""
+
+FIXED: Final[Mapping[str, str]] = {
+    "log.system": "system",
+    TOPIC: "topic",
+    "log.consistency": "consistency",
+    "log.changelog-mode": "changelog_mode",
+    "log.key.format": "key_format",
+    "log.format": "format",
+}
+"""Options that cannot change in a table's life, for what lies in the topic was written by them, and the
+attributes of ``LogOptions`` that hold them."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,7 @@ class LogOptions:
     format: str = "debezium-json"
     scan: str = "full"
     scan_timestamp_ms: int | None = None
-    properties: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
 
     @property
     def is_kafka(self) -> bool:
@@ -211,7 +214,7 @@ def log_options(
         values["log.format"].lower(),
         values["log.scan"],
         values["log.scan.timestamp-mills"],
-        MappingProxyType({**client, "bootstrap.servers": servers}),
+        {**client, "bootstrap.servers": servers},
     )
     _check_mode(owner, found, schema)
     _check_eventual(owner, found, schema, merge)

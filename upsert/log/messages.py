@@ -6,8 +6,8 @@ of other systems need not know stands in headers:
 - ``deltajoin.table``: the uuid of the table, in every record;
 - ``deltajoin.snapshot``: id of the snapshot that the change belongs to, in decimal; changes that were sent
   before their commit (``log.consistency = eventual``) have none;
-- ``deltajoin.definition``: the version of the table's definition that the names of the columns are of, so that
-  a column that was renamed since is found;
+- ``deltajoin.definition``: the version of the table's definition that the names of the columns are of, so
+  that a column that was renamed since is found;
 - ``deltajoin.kind``: ``+I``, ``-U``, ``+U`` or ``-D``, which formats tell apart by its sign only.
 
 A transaction ends with a *mark* in every partition: a record without key and value, as a topic of Debezium
@@ -202,26 +202,35 @@ class LogDecoder:
             ConfigurationError: records are of another table, or of somebody else.
             CorruptTableError: a record cannot be read.
         """
+        known, is_mark, found = self._marks(records)
+        decoded = self._decoder.decode(records.column("value").combine_chunks())
+        if decoded.bad:
+            raise self._damaged(decoded.bad[0].position, decoded.bad[0].reason)
+        rows_of = np.arange(len(is_mark)) if decoded.positions is None else decoded.positions
+        self._refuse(~is_mark & ~np.isin(np.arange(len(is_mark)), rows_of), "it has no value")
+        rows = decoded.rows.append_column(_KIND_FIELD, self._kinds(known, decoded.kinds, rows_of))
+        snapshots = self._numbers(known, SNAPSHOT_HEADER)[rows_of]
+        return LogChanges(rows, np.maximum(snapshots, 0), rows_of, found)
+
+    def marks(self, records: pa.Table) -> tuple[Mark, ...]:
+        """The marks among some records, whose values are not looked at; errors as for ``decode``."""
+        return self._marks(records)[-1]
+
+    def _marks(self, records: pa.Table) -> tuple[Headers, npt.NDArray[np.bool_], tuple[Mark, ...]]:
+        """The headers, which records are marks, and what these say."""
         known = Headers(records.column("headers").combine_chunks())
         self._check_owner(known)
         snapshots = self._numbers(known, SNAPSHOT_HEADER)
         since = self._numbers(known, SINCE_HEADER)
-        values = records.column("value").combine_chunks()
         is_mark = since >= 0
-        has_value = values.is_valid().to_numpy(zero_copy_only=False)
+        has_value = records.column("value").is_valid().to_numpy()
         self._refuse(is_mark & (has_value | (snapshots < 0)), "a mark has a snapshot, and no value")
-        decoded = self._decoder.decode(values)
-        if decoded.bad:
-            raise self._damaged(decoded.bad[0].position, decoded.bad[0].reason)
-        rows_of = np.arange(len(values)) if decoded.positions is None else decoded.positions
-        self._refuse(~is_mark & ~np.isin(np.arange(len(values)), rows_of), "it has no value")
-        rows = decoded.rows.append_column(_KIND_FIELD, self._kinds(known, decoded.kinds, rows_of))
         untracked = known.values(UNTRACKED_HEADER)
         found = tuple(
             Mark(int(snapshots[at]), int(since[at]), self._untracked(untracked[at].as_py(), at), at)
             for at in np.flatnonzero(is_mark).tolist()
         )
-        return LogChanges(rows, np.maximum(snapshots[rows_of], 0), rows_of, found)
+        return known, is_mark, found
 
     def _check_owner(self, known: Headers) -> None:
         owners = known.values(TABLE_HEADER)

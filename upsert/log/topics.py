@@ -86,38 +86,18 @@ def with_topic(given: Mapping[str, str], table: str) -> dict[str, str]:
 def create(topic: LogTopic, retention_ms: int | None, owner: str) -> None:
     """Create the topic. A crash leaves it or not; nothing else knows of it yet.
 
-    An empty topic of this name with as many partitions is taken as it is: a statement that was killed has
-    left it, or somebody who may create topics has made it for the table.
-
     Raises:
-        ConfigurationError: there is a topic of this name with other partitions, or with records.
+        ConfigurationError: there is a topic of this name: it may be another table's.
         KafkaUnavailableError: the brokers did not answer.
     """
-    try:
-        admin.create_topic(topic.connection, topic.name, topic.buckets, _settings(retention_ms))
-    except TableExistsError:
-        _check_is_new(topic, owner)
-        change_settings(topic.connection, topic.name, _settings(retention_ms))
-
-
-def _settings(retention_ms: int | None) -> dict[str, str]:
     kept = {} if retention_ms is None else {"retention.ms": str(retention_ms)}
-    return {"cleanup.policy": "delete", **kept}
-
-
-def _check_is_new(topic: LogTopic, owner: str) -> None:
-    found = admin.existing_topic(topic.connection, topic.name).partitions
-    if found != topic.buckets:
+    try:
+        admin.create_topic(topic.connection, topic.name, topic.buckets, {"cleanup.policy": "delete", **kept})
+    except TableExistsError as cause:
         raise ConfigurationError(
-            f"{owner}: topic {topic.name!r} must have a partition for each of {topic.buckets} buckets, it is "
-            f"there and has {found}; delete it, or set another {TOPIC!r}"
-        )
-    ends = {place: offset for place, offset in topic.ends().items() if offset}
-    if ends:
-        raise ConfigurationError(
-            f"{owner}: topic {topic.name!r} must be new or empty, it has had {sum(ends.values())} records; "
-            f"delete it, or set another {TOPIC!r}"
-        )
+            f"{owner}: its log needs a topic of its own, {topic.name!r} is there already; delete it, or "
+            f"leave {TOPIC!r} out, which gives a new name"
+        ) from cause
 
 
 def change_retention(topic: LogTopic, retention_ms: int | None) -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from upsert import types
 from upsert.errors import ConfigurationError, SchemaError
+from upsert.log import log_options
 from upsert.schema import Column
 from upsert.store.definition import Definition
 from upsert.store.merge_rules import is_of_field, renamed, without
@@ -212,9 +213,14 @@ def _set(definition: Definition, change: SetOptions) -> Definition:
 def _reset(definition: Definition, change: ResetOptions) -> Definition:
     for key in change.keys:
         # a key that was never set is no error, one that nobody knows is
-        if _key(key) not in (option.key for option in OPTIONS) and not is_of_field(key):
+        if _key(key) not in (option.key for option in OPTIONS) and not _is_of_family(key):
             raise ConfigurationError(f"{definition.owner}: ALTER TABLE: RESET: unknown option {key!r}")
     return replace(definition, given=_without(definition, change.keys))
+
+
+def _is_of_family(key: str) -> bool:
+    """Whether an option is one of those that are known by how they begin."""
+    return is_of_field(key) or log_options.is_of_client(key)
 
 
 def _without(definition: Definition, keys: Iterable[str]) -> dict[str, str]:
@@ -284,8 +290,9 @@ def _check_fixed(old: Definition, new: Definition) -> None:
     before, after = _fixed(old), _fixed(new)
     for key in before.keys() & after.keys():
         if before[key] != after[key]:
+            what = "the table's log is made" if key in log_options.FIXED else "present rows are stored"
             raise ConfigurationError(
-                f"{old.owner}: ALTER TABLE: option {key!r} cannot change, for present rows are stored by it; "
+                f"{old.owner}: ALTER TABLE: option {key!r} cannot change, for {what} by it; "
                 "create another table and copy the rows"
             )
 
@@ -302,6 +309,7 @@ def _fixed(definition: Definition) -> dict[str, Any]:
         "bucket-key": [ids[name] for name in options.bucket_key],
         "merge-engine": options.merge.engine,
         "sequence.field": [ids[name] for name in options.merge.sequence],
+        **{key: getattr(options.log, name) for key, name in log_options.FIXED.items()},
     }
 
 

@@ -10,8 +10,10 @@ from upsert.errors import ConfigurationError, StaleWriterError
 from upsert.store import staging
 from upsert.store.commit import Change, Committer
 from upsert.store.counts import CountCheck
+from upsert.store.failpoints import reach
 from upsert.store.file_entry import FileEntry
 from upsert.store.file_set import FileSet
+from upsert.store.log_system import Announce
 from upsert.store.partitions import Overwrite, check_within
 from upsert.store.paths import Partition
 from upsert.store.resolution import Resolution
@@ -60,12 +62,14 @@ def commit_staged(
     *,
     overwrite: Overwrite | None,
     tracked: bool | None,
+    announce: Announce | None = None,
 ) -> Committed:
     """Publish staged files as one snapshot; nothing if the transaction is recorded or there is nothing to do.
 
     An overwrite replaces what is there when it is published: it cannot conflict with what others committed
     while its rows were written, and goes after it. When it raises, the staged files are as they were; only
-    ``StaleWriterError`` means that they are lost.
+    ``StaleWriterError`` means that they are lost. ``announce`` is told of the files before they are
+    published, when they fit the latest snapshot.
     """
     history = committer.history
     given = staging.join(uuid, staged)
@@ -75,7 +79,7 @@ def commit_staged(
         return Committed(head)
     _check_raw_is_fresh(committer, given, head)
     if overwrite is not None:
-        check_within(given.partitions, overwrite.spec, of=f"table {os.path.basename(history.root)!r}")
+        check_within(given.partitions, overwrite.spec, of=f"table {paths.name_of(history.root)!r}")
     rows = _Rows(committer, uuid, given, head)
     last: list[Change | None] = [None]
 
@@ -91,6 +95,9 @@ def commit_staged(
         return last[0]
 
     try:
+        if announce is not None:
+            announce(rows.at(head, history.files(head)))
+            reach("commit.after-announcement")
         info = committer.commit(propose)
     except Exception:
         discard(committer, [StagedFiles(uuid, rows.written)], uuid)  # but what was published after all

@@ -20,13 +20,14 @@ from types import MappingProxyType
 from typing import Final
 from uuid import uuid4
 
-from upsert.errors import CommitConflictError, SnapshotExpiredError, StaleWriterError
+from upsert.errors import CommitConflictError, SnapshotExpiredError, StaleWriterError, UnknownOutcomeError
 from upsert.store import invariants, paths
 from upsert.store.definition import why_unreadable
 from upsert.store.failpoints import reach
 from upsert.store.file_entry import FileEntry
 from upsert.store.history import History
 from upsert.store.layout import Layout
+from upsert.store.log_system import offsets_for
 from upsert.store.manifest import fold, write_manifest
 from upsert.store.publication import put_if_absent
 from upsert.store.snapshot_info import Kind, ManifestRef, SnapshotInfo
@@ -106,6 +107,7 @@ class Committer:
         """Publish what ``propose`` says; the snapshot that holds it, or the latest if it says None.
 
         Raises:
+            UnknownOutcomeError: an object store has not said whether it was published; it may be yet.
             StaleWriterError: the files were begun before a clean-up, or the writer stalled past an expiry.
             CommitConflictError: the change does not fit what others committed; or every attempt for
                 ``give_up_after_s`` seconds lost the race. Nothing was published.
@@ -170,7 +172,7 @@ class Committer:
             untracked=visible.hidden,
             writers=_with_transaction(head.writers, change.transaction),
             watermark=head.watermark,
-            log_offsets=head.log_offsets,
+            log_offsets=offsets_for(self.history.uuid, head.log_offsets),
             manifests=manifests,
             delta=own[0] if own else None,
             oldest=max(head.oldest, change.oldest or 0),
@@ -285,6 +287,8 @@ class Committer:
         path = os.path.join(self.root, paths.snapshot_file(info.id))
         try:
             won = self.around.put_if_absent(path, info.to_json())
+        except UnknownOutcomeError:
+            raise
         except Exception as cause:
             # unknown: the name may exist although an error was reported
             found = self.history.content(info.id)

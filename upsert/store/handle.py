@@ -12,6 +12,7 @@ from upsert.store.commit import Committer
 from upsert.store.definition import Definition
 from upsert.store.history import History
 from upsert.store.layout import Layout
+from upsert.store.log_system import LoggedTable
 from upsert.store.pinned_table import PinnedTable
 from upsert.store.retained_snapshot import RetainedSnapshot
 from upsert.store.snapshot import Snapshot
@@ -25,12 +26,13 @@ _T = TypeVar("_T")
 class Handle:
     """An existing table; use ``Table.open``."""
 
-    def __init__(self, path: str, file: TableFile) -> None:
+    def __init__(self, file: TableFile) -> None:
         """Of an existing table; use ``Table.open`` or ``Table.create``."""
-        self.path = path
-        self.name = os.path.basename(path)
+        self.path = file.folder
+        self.root = file.root
+        self.name = os.path.basename(file.folder)
         self.uuid = file.uuid
-        self.published = History.shared(path, file.uuid, file.definition)
+        self.published = History.shared(file)
         self._committer = Committer(self.published)
 
     def __repr__(self) -> str:
@@ -61,7 +63,11 @@ class Handle:
 
     def _pinned(self) -> PinnedTable:
         """The table with its present columns, for an operation of several steps."""
-        return PinnedTable(self.name, self.path, self.layout, self.published)
+        return PinnedTable(self.name, self.root, self.layout, self.published)
+
+    def _logged(self) -> LoggedTable:
+        """The table as its log sees it."""
+        return LoggedTable(self.uuid, self.definition, self._pinned())
 
     def _snapshot_of(self, info: SnapshotInfo) -> Snapshot:
         return RetainedSnapshot(self.published, info, self.layout)

@@ -8,8 +8,8 @@ from typing import Self
 
 from upsert.errors import TableExistsError
 from upsert.schema import TableSchema
-from upsert.store import alter, paths, table_file
-from upsert.store.alterations import Alteration
+from upsert.store import alter, log_system, logged_tables, paths, table_file
+from upsert.store.alterations import Alteration, altered
 from upsert.store.staging import StagedFiles
 from upsert.store.table_reading import TableReading
 from upsert.store.table_upkeep import TableUpkeep
@@ -26,6 +26,7 @@ class Table(TableReading, TableWriting, TableUpkeep):
 
     Attributes:
         path: its absolute folder.
+        root: where its files lie: there, or in an object store in a folder of their own there.
         name: the last part of the path.
         uuid: tells it from any other table that lay or will lie at this path.
         published: its snapshots.
@@ -50,7 +51,8 @@ class Table(TableReading, TableWriting, TableUpkeep):
         """A new, empty table in a folder that is made if necessary.
 
         Args:
-            path: a local folder or a ``file:`` URI, on a file system with hard links.
+            path: a local folder or a ``file:`` URI, on a file system with hard links, or
+                ``s3://bucket/folder``; see docs/object-stores.md.
             schema: its columns, keys and indexes.
             options: as in ``WITH (…)``; see ``table_options.OPTIONS``.
             if_not_exists: open the table that is there, whatever its schema.
@@ -58,10 +60,11 @@ class Table(TableReading, TableWriting, TableUpkeep):
         Raises:
             TableExistsError: there is a table, and ``if_not_exists`` is not set.
             ConfigurationError: an option or the path is wrong. Nothing was written.
+            KafkaUnavailableError: the table has a log, whose brokers did not answer.
         """
         folder = paths.table_folder(path)
         try:
-            return cls(folder, table_file.create(folder, schema, options))
+            return cls(logged_tables.create(folder, schema, options))
         except TableExistsError:
             if not if_not_exists:
                 raise
@@ -76,7 +79,7 @@ class Table(TableReading, TableWriting, TableUpkeep):
             CorruptTableError: its file is damaged, or was written by another format version.
         """
         folder = paths.table_folder(path)
-        table = cls(folder, table_file.read(folder))
+        table = cls(table_file.read(folder))
         table.published.latest()  # which says what the table's definition is by now
         return table
 
@@ -95,4 +98,6 @@ class Table(TableReading, TableWriting, TableUpkeep):
             ConfigurationError: an option is unknown, wrong or fixed, or no partition is given.
             CommitConflictError: every attempt of minutes lost the race. Nothing was changed.
         """
+        self.published.latest()
+        log_system.change(self.definition, altered(self.definition, changes))
         alter.alter(self._committer, self.uuid, changes)

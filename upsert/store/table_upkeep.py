@@ -9,6 +9,7 @@ from upsert.store import (
     compaction,
     consumers,
     expiry,
+    log_system,
     maintenance,
     orphans,
     tag_file,
@@ -57,7 +58,7 @@ class TableUpkeep(Handle):
 
     def tags(self) -> tuple[Tag, ...]:
         """All tags, that of the oldest snapshot first."""
-        return tag_file.read_all(self.path)
+        return tag_file.read_all(self.root)
 
     def delete_tag(self, name: str) -> None:
         """Take a tag away, and delete what only its snapshot needs.
@@ -83,7 +84,7 @@ class TableUpkeep(Handle):
 
     def consumers(self) -> tuple[Consumer, ...]:
         """Who holds what, by name; those whose lease is over are there until the next expiry."""
-        return consumers.read_all(self.path)
+        return consumers.read_all(self.root)
 
     def release(self, consumer: str) -> bool:
         """Keep nothing for a consumer any more; whether it held anything."""
@@ -111,6 +112,24 @@ class TableUpkeep(Handle):
         """
         return orphans.clean(self._committer, older_than_s)
 
+    def publish_log(self, *, accept_gap: bool = False) -> int:
+        """Send what is committed and not in the table's log; how many snapshots that were.
+
+        Every commit does that itself. This is for the time after a commit that said that it could not, or
+        whose process was killed. Any process may call it, several at once.
+
+        Args:
+            accept_gap: if changes have expired that the log lacks, go on behind them; readers of the log stop
+                there and say so.
+
+        Raises:
+            ConfigurationError: the table has no log, or it is the log of another one.
+            SnapshotExpiredError: such changes have expired, and ``accept_gap`` is not set.
+            KafkaUnavailableError, DeliveryError: Kafka did not take them; call again.
+        """
+        self.published.latest()
+        return log_system.publish(self._logged(), accept_gap=accept_gap)
+
     def compact(
         self, partition: Mapping[str, object] | None = None, buckets: Collection[int] | None = None
     ) -> Snapshot | None:
@@ -130,7 +149,7 @@ class TableUpkeep(Handle):
             SchemaError: ``partition`` names no partition column, or a value does not fit it.
         """
         is_wanted = compaction.in_places(self.schema, partition, buckets)
-        with maintenance.compaction_lock(self.path, wait=True):
+        with maintenance.compaction_lock(self.root, wait=True):
             info = compaction.compact_fully(self._committer, self.uuid, self.options, is_wanted)
         expiry.after_commit(self._committer, self.options.retention)
         return None if info is None else self._snapshot_of(info)

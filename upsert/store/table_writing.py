@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping
 from upsert.store import (
     append,
     deletion,
+    log_system,
     maintenance,
     staging,
 )
+from upsert.store.append import Committed
 from upsert.store.filters import Where, parse_where
 from upsert.store.fold import Order
 from upsert.store.handle import Handle
@@ -47,6 +49,7 @@ class TableWriting(Handle):
             SchemaError: the rows do not fit. Nothing was written.
             DuplicateKeyError: two rows would have one key of a UNIQUE INDEX. Nothing was written.
             StaleWriterError: a clean-up took place meanwhile that may have met these files; write again.
+            LogNotPublishedError: the rows are committed, and the table's log did not take them.
             OSError: the disk refused; nothing was committed.
         """
         return self._write(rows, None, writer_id, transaction, tracked)
@@ -121,8 +124,10 @@ class TableWriting(Handle):
         Raises:
             SchemaError: ``where`` does not fit the table.
             CommitConflictError: every attempt of minutes lost the race. Nothing was deleted.
+            LogNotPublishedError: the rows are deleted, and the table's log does not say so yet.
             OSError: the disk refused; nothing was deleted.
         """
+        log_system.before_commit(self._logged())
         done = deletion.delete(
             self._committer,
             self.uuid,
@@ -130,8 +135,7 @@ class TableWriting(Handle):
             parse_where(where, self.schema),
             tracked=tracked,
         )
-        maintenance.after_commit(self._committer, self.uuid, self.options, done)
-        return self._snapshot_of(done.info)
+        return self._settled(done)
 
     def drop_partition(self, spec: Mapping[str, object], *, tracked: bool | None = None) -> Snapshot:
         """Delete all rows of the partitions that have some values; their files are not read.
@@ -147,9 +151,9 @@ class TableWriting(Handle):
             SchemaError: ``spec`` does not fit the table, or is empty.
         """
         dropped = deletion.to_drop(self.schema, spec, f"table {self.name!r}")
+        log_system.before_commit(self._logged())
         done = deletion.drop(self._committer, dropped, tracked=tracked)
-        maintenance.after_commit(self._committer, self.uuid, self.options, done)
-        return self._snapshot_of(done.info)
+        return self._settled(done)
 
     def stage(self, rows: Rows, *, order: Order, definition: int | None = None) -> StagedFiles:
         """Write the files of one task that has *all* rows of the buckets it writes to; publish nothing.
@@ -166,7 +170,7 @@ class TableWriting(Handle):
             ChangelogError: two different values of one key are left.
         """
         base = self._base()
-        return staging.stage_folded(self.path, self._layout_of(definition), self.uuid, base, rows, order)
+        return staging.stage_folded(self.root, self._layout_of(definition), self.uuid, base, rows, order)
 
     def stage_raw(self, rows: Rows, *, definition: int | None = None) -> StagedFiles:
         """Write one task's rows as they are, of any partitioning; ``commit`` folds them as order="none" does.
@@ -179,7 +183,7 @@ class TableWriting(Handle):
             SchemaError: the rows do not fit.
         """
         base = self._base()
-        return staging.stage_raw(self.path, self._layout_of(definition), self.uuid, base, rows)
+        return staging.stage_raw(self.root, self._layout_of(definition), self.uuid, base, rows)
 
     def _layout_of(self, definition: int | None) -> Layout:
         return self.layout if definition is None else self.published.definition_at(definition).layout
@@ -217,7 +221,10 @@ class TableWriting(Handle):
             DuplicateKeyError: two rows would have one key of a UNIQUE INDEX.
             StaleWriterError: the files were begun before a clean-up; stage them again.
             CommitConflictError: the files are committed already, or every attempt of minutes lost the race.
+            LogNotPublishedError: the files are committed, and the table's log did not take their rows.
         """
+        logged = self._logged()
+        log_system.before_commit(logged)
         done = append.commit_staged(
             self._committer,
             self.uuid,
@@ -225,8 +232,16 @@ class TableWriting(Handle):
             append.transaction_of(writer_id, transaction),
             overwrite=overwrite,
             tracked=tracked,
+            announce=None if overwrite else log_system.announcer(logged, tracked),
         )
+        return self._settled(done)
+
+    def _settled(self, done: Committed) -> Snapshot:
+        """What follows a commit: the log gets its changes before any of them can expire."""
+        failure = log_system.after_commit(self._logged(), done.info)
         maintenance.after_commit(self._committer, self.uuid, self.options, done)
+        if failure is not None:
+            raise failure
         return self._snapshot_of(done.info)
 
     def discard(self, staged: Iterable[StagedFiles]) -> None:

@@ -1,0 +1,53 @@
+"""What dropped tables leave: their files, and the logs that belong to them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from contextlib import suppress
+from typing import Final
+
+from upsert.errors import UpsertError
+from upsert.store.logged_tables import drop_log
+from upsert.store.paths import TABLE_FILE
+
+DROPPED: Final = ".dropped-"
+"""Prefix of the folders of dropped tables; no table can have such a name."""
+
+
+class LogLeftWarning(UserWarning):
+    """A table is gone, and its log is there still: a later DROP TABLE in the same place takes it away."""
+
+
+def empty_trash(warehouse: str) -> None:
+    """Delete logs and files of what was dropped in a folder, also where a DROP TABLE was killed half-way."""
+    for entry in os.listdir(warehouse):
+        if entry.startswith(DROPPED):
+            _delete(os.path.join(warehouse, entry))
+
+
+def _delete(folder: str) -> None:
+    """Delete the folder of a table, or of several, after their logs: only their files know of these."""
+    try:
+        _drop_logs(folder)
+    except UpsertError as failure:
+        warnings.warn(
+            f"a table was dropped, and its log could not be: {failure}; it goes with the next table that is "
+            f"dropped there, or delete it yourself, and {folder!r}",
+            LogLeftWarning,
+            stacklevel=5,
+        )
+        return
+    with suppress(FileNotFoundError):  # another process empties it too
+        shutil.rmtree(folder)
+
+
+def _drop_logs(folder: str) -> None:
+    if os.path.isfile(os.path.join(folder, TABLE_FILE)):
+        drop_log(folder)
+        return
+    with suppress(FileNotFoundError, NotADirectoryError):
+        for name in os.listdir(folder):
+            if os.path.isdir(os.path.join(folder, name)):
+                _drop_logs(os.path.join(folder, name))

@@ -1,0 +1,201 @@
+"""Sending the changes of committed snapshots to a table's log, each exactly once.
+
+One transaction a snapshot: its changes, then a mark in every partition, and the snapshot's id as the offset
+of a consumer group, by which the next publisher, wherever it runs, knows where to go on. What a publisher
+that died has left open is taken back when the next one begins. A compaction changes no rows, and is not seen
+here.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pyarrow as pa
+
+from upsert.errors import FencedError, SnapshotExpiredError
+from upsert.kafka.client.producer import produce_once
+from upsert.log.messages import LogEncoder, marks
+from upsert.log.position import hold, last_published, transactional_id
+from upsert.log.topics import LogTopic
+from upsert.log.turns import turn
+from upsert.store.change_files import Scope, data_commits, has_gap
+from upsert.store.changes import changes_between
+from upsert.store.failpoints import reach
+from upsert.store.log_system import LoggedTable, note_ends
+from upsert.store.partitions import partition_name
+from upsert.store.snapshot_info import SnapshotInfo
+from upsert.store.version import Version
+
+_LONGEST_PAUSE_S: Final = 1.0
+
+POINTS: Final = (
+    "create.after-log",
+    "commit.after-announcement",
+    "log.before-transaction",
+    "log.after-bucket",
+    "log.after-marks",
+    "log.after-transaction",
+    "log.after-hold",
+)
+"""Points of ``upsert.store.failpoints`` at which a test can kill the process that uses a table with a log."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one transaction brings into the log: the changes from one state of the table to a later one.
+
+    Attributes:
+        since: id of the snapshot up to which the log is complete; 0 for an empty log.
+        target: the snapshot up to which it will be.
+        uuid: of that, or of one with the same rows.
+        untracked: None if its changes show; else the partitions that do not, () for all.
+        is_announced: whether the log has the changes since before the commit.
+    """
+
+    since: int
+    target: int
+    uuid: str
+    untracked: tuple[str, ...] | None
+    is_announced: bool = False
+
+
+def publish(table: LoggedTable, topic: LogTopic, *, accept_gap: bool = False) -> int:
+    """Send what the log lacks of the snapshots that are there; how many transactions that took.
+
+    Args:
+        table: the table.
+        topic: its log.
+        accept_gap: if changes have expired that the log lacks, go on behind them; readers stop there.
+
+    Raises:
+        SnapshotExpiredError: they have, and ``accept_gap`` is not set.
+        ConfigurationError: the log is not that of this history of the table.
+        KafkaUnavailableError, DeliveryError: Kafka did not take them. Calling again is right.
+    """
+    patience = topic.connection.patience_s
+    deadline, pause = time.monotonic() + patience, 0.05
+    with turn(table.uuid, 2 * patience):
+        while True:
+            try:
+                return _publish(table, topic, accept_gap)
+            except FencedError:
+                # a publisher on another host has taken over: what it sends need not be sent from here
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(random.uniform(0.5, 1.0) * pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+
+def _publish(table: LoggedTable, topic: LogTopic, accept_gap: bool) -> int:
+    position = last_published(table, topic)
+    sent = 0
+    while (step := next_step(table, position, accept_gap)) is not None:
+        _send(table, topic, step)
+        position = step.target
+        sent += 1
+    if sent:
+        hold(table.published, position)
+        reach("log.after-hold")
+        note_ends(table.uuid, {str(partition): offset for partition, offset in topic.ends().items()})
+    return sent
+
+
+def _send(table: LoggedTable, topic: LogTopic, step: Step) -> None:
+    reach("log.before-transaction")
+    produce_once(
+        topic.connection,
+        topic.name,
+        _records(table, topic, step),
+        transactional_id=transactional_id(table.uuid),
+        batch=step.target,
+        fingerprint=step.uuid,
+    )
+    reach("log.after-transaction")
+
+
+def _records(table: LoggedTable, topic: LogTopic, step: Step) -> Iterator[pa.Table]:
+    """The changes of a step, one bucket after the other, and its marks."""
+    if step.untracked != () and not step.is_announced:
+        definition = table.definition
+        encoder = LogEncoder(definition.schema, table.log, table.uuid, definition.version)
+        columns = [column.name for column in definition.schema.physical]
+        start, end = Version.complete(step.since), Version.complete(step.target)
+        scope = Scope(skips_untracked=step.untracked is not None)
+        for bucket in range(topic.buckets):
+            changes = changes_between(table.rows, start, end, columns=columns, buckets=[bucket], scope=scope)
+            yield from encoder.records(changes, bucket, step.target)
+            reach("log.after-bucket")
+    yield marks(table.uuid, topic.buckets, step.target, step.since, step.untracked)
+    reach("log.after-marks")
+
+
+def next_step(table: LoggedTable, position: int, accept_gap: bool = False) -> Step | None:
+    """What the log gets next; None if it lacks nothing.
+
+    Raises:
+        SnapshotExpiredError: the snapshot up to which it is complete has expired, and ``accept_gap`` is not
+            set.
+    """
+    head = table.published.latest()
+    if head.data_version <= position:
+        return None
+    oldest = table.published.info(max(head.oldest, 1), head)
+    if position == 0:
+        return _first_step(table, oldest, head)
+    try:
+        before = table.rows.snapshot(position)
+    except SnapshotExpiredError as cause:
+        if not accept_gap:
+            raise SnapshotExpiredError(
+                f"{table.owner}: changes must be published before they expire, the log is complete up to "
+                f"snapshot {position}, the earliest that is left is {oldest.id}; "
+                "publish_log(accept_gap=True) goes on from there, and readers of the log have to begin anew"
+            ) from cause
+        return Step(position, oldest.data_version, oldest.uuid, ())
+    if has_gap(table.rows, before, head.data_version):
+        return _step_over(position, oldest)
+    return _step_of(table, position, data_commits(table.rows, position, head.data_version)[0])
+
+
+def _first_step(table: LoggedTable, oldest: SnapshotInfo, head: SnapshotInfo) -> Step:
+    """The rows of the oldest state that is left are the sum of the changes that led to it."""
+    if oldest.data_version == 0:
+        oldest = data_commits(table.rows, 0, head.data_version)[0]
+    is_first_commit = oldest.changes_rows and oldest.states == 1
+    step = _step_of(table, 0, oldest) if is_first_commit else _step_over(0, oldest)
+    # of an empty table all partitions are new: which of the rows do not show cannot be told apart
+    return step if step.untracked is None else replace(step, untracked=())
+
+
+def _step_of(table: LoggedTable, position: int, commit: SnapshotInfo) -> Step:
+    """One commit."""
+    hidden: tuple[str, ...] | None = ()
+    if commit.tracked:
+        hidden = tuple(partition_name(partition) for partition in commit.untracked) or None
+    return Step(position, commit.id, commit.uuid, hidden, _is_announced(table, commit))
+
+
+def _step_over(position: int, oldest: SnapshotInfo) -> Step:
+    """To the oldest state that is left, over commits that have expired."""
+    hidden = () if oldest.last_untracked > position else None
+    return Step(position, oldest.data_version, oldest.uuid, hidden)
+
+
+def _is_announced(table: LoggedTable, commit: SnapshotInfo) -> bool:
+    """Whether the log has a commit's changes since before it, and no older ones of the same keys behind them.
+
+    Whoever announces changes has seen the log complete, and begins after the snapshot that the files name. So
+    it is enough that no other commit, and no other definition, has come between that snapshot and this one.
+    """
+    if not table.log.is_eventual or commit.kind != "append":
+        return False
+    head = table.published.latest()
+    base = min((entry.base for entry in table.published.delta(commit).added), default=0)
+    if base + 1 < head.oldest:
+        return False
+    between = (table.published.info(number, head) for number in range(base + 1, commit.id))
+    return not any(info.changes_rows or info.kind == "alter" for info in between)

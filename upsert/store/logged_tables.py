@@ -1,0 +1,77 @@
+"""A table made together with its log, and the log taken away with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+
+from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError, TableNotFoundError
+from upsert.schema import TableSchema
+from upsert.store import paths, table_file
+from upsert.store.definition import Definition
+from upsert.store.failpoints import reach
+from upsert.store.history import History
+from upsert.store.log_system import log_system
+from upsert.store.storage import storage_of
+from upsert.store.table_file import TableFile
+
+
+def create(root: str, schema: TableSchema, options: Mapping[str, str]) -> TableFile:
+    """Make the folder ``root`` a table; its log, if it has one, is made before.
+
+    After a crash there is a table with its log, or no table, and maybe a log without records that nobody
+    knows. When it raises, the log that this call has made is gone.
+
+    Raises:
+        ConfigurationError: an option is wrong, or something is in the way of the log.
+        SchemaError: the schema uses a name that the files need.
+        TableExistsError: there is one already.
+        KafkaUnavailableError: the log could not be made.
+    """
+    owner = f"table {os.path.basename(root)!r}"
+    first = Definition(0, schema, options, owner=owner)
+    first.layout  # noqa: B018 - refuses what cannot be stored before anything is made
+    system = log_system(first.options.log)
+    if system is None:
+        return table_file.create(root, schema, options)
+    if storage_of(root).exists(os.path.join(root, paths.TABLE_FILE)):
+        raise TableExistsError(
+            f"table {root!r} exists already; choose another path, or create it if_not_exists=True"
+        )
+    given = system.named(options, os.path.basename(root))
+    log = Definition(0, schema, given, owner=owner).options.log
+    system.create(log, first.options.bucket, owner)
+    reach("create.after-log")
+    try:
+        return table_file.create(root, schema, given)
+    except BaseException:
+        if _topic_of(root) != log.topic:  # else the table was published after all
+            system.drop(log, first.options.bucket, owner)
+        raise
+
+
+def _topic_of(root: str) -> str | None:
+    """The log of the table that is there."""
+    try:
+        return table_file.read(root).definition.options.log.topic
+    except TableNotFoundError:
+        return None
+
+
+def drop_log(root: str) -> None:
+    """Take away the log of a table that nobody sees any more; nothing if it has none.
+
+    Raises:
+        KafkaUnavailableError: the log cannot be reached.
+    """
+    try:
+        file = table_file.read(root)
+    except (TableNotFoundError, ConfigurationError):
+        return  # deleting its files was interrupted, before which the log had gone; or it lies elsewhere
+    history = History(file)
+    with suppress(CorruptTableError):  # as above: where the log is cannot have been read from there
+        history.latest()
+    options = history.definition.options
+    if (system := log_system(options.log)) is not None:
+        system.drop(options.log, options.bucket, history.definition.owner)
