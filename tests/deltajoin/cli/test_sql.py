@@ -6,14 +6,19 @@ import pty
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
-from tests.helpers import REPOSITORY, use_this_python
+import planner
+from deltajoin.cli.app import app
+from tests.helpers import REPOSITORY, lent, use_this_python
 from upsert import Catalog
+from upsert.catalog.results import Running
+from upsert.catalog.script import split_statements
 
 pytestmark = pytest.mark.spark
 
@@ -57,7 +62,9 @@ def test_definitions_need_no_spark_and_may_come_through_a_pipe(tmp_path: Path) -
     assert "a; word" in out
 
 
-def test_rows_are_written_and_read_by_a_script_and_an_error_names_its_place(tmp_path: Path) -> None:
+def test_rows_are_written_and_read_by_a_script_and_an_error_names_its_place(
+    tmp_path: Path, spark: SparkSession
+) -> None:
     job = tmp_path / "job.sql"
     job.write_text(
         "CREATE TABLE words (id BIGINT, word STRING, PRIMARY KEY (id) NOT ENFORCED);\n"
@@ -67,19 +74,21 @@ def test_rows_are_written_and_read_by_a_script_and_an_error_names_its_place(tmp_
         "SELECT n FROM copy;\n"
         "SELECT wrong FROM words;\n"
     )
-    code, out, errors = run("sql", str(job), "-w", str(tmp_path / "w"), "--json", *FLAGS)
-    assert [json.loads(line) for line in out.splitlines()] == [
+    with lent(spark):
+        done = CliRunner().invoke(app, ["sql", str(job), "-w", str(tmp_path / "w"), "--json"])
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [
         {"word": "tea", "id": 1},
         {"word": None, "id": 2},
         {"word": "NaN", "id": 3},
         {"n": 2},
     ]
-    assert code == 1
-    assert "line 6" in json.loads(errors.splitlines()[-1])["message"]
+    assert done.exit_code == 1
+    assert "line 6" in json.loads(done.stderr.splitlines()[-1])["message"]
 
 
-def test_a_job_runs_until_it_is_stopped_and_goes_on(tmp_path: Path) -> None:
-    catalog = Catalog(tmp_path / "w")
+def test_a_job_runs_until_it_is_stopped_and_goes_on(tmp_path: Path, spark: SparkSession) -> None:
+    warehouse = tmp_path / "w"
+    catalog = Catalog(warehouse)
     catalog.sql("CREATE TABLE words (id BIGINT, word STRING, PRIMARY KEY (id) NOT ENFORCED)")
     catalog.sql("CREATE TABLE counts (word STRING, n BIGINT, PRIMARY KEY (word) NOT ENFORCED)")
     words = catalog.table("words")
@@ -94,21 +103,22 @@ def test_a_job_runs_until_it_is_stopped_and_goes_on(tmp_path: Path) -> None:
         found = catalog.table("counts").snapshot().scan().to_pylist()
         return {row["word"]: row["n"] for row in found}
 
-    def run_until(wanted: dict[str, int]) -> str:
-        process = started("run", str(job), "-w", str(tmp_path / "w"), "--json", *FLAGS)
-        assert process.stdout is not None
-        first = process.stdout.readline()
-        deadline = time.monotonic() + 120
-        while counts() != wanted and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.1)
-        process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=120)
-        assert (process.returncode, counts()) == (0, wanted), errors
-        return first
+    process = started("run", str(job), "-w", str(warehouse), "--json", *FLAGS)
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=300)
+    assert (process.returncode, counts()) == (0, {"a": 2, "b": 1}), errors
+    assert json.loads(first)["state"] == "running"
 
-    assert json.loads(run_until({"a": 2, "b": 1}))["state"] == "running"
     words.write(pa.table({"id": [1, 4], "word": ["b", "b"]}))
-    run_until({"a": 1, "b": 3})
+    again = Catalog(warehouse, optimize=planner.optimize)
+    for statement in split_statements(job.read_text()):
+        result = again.sql(statement.text, spark)
+    assert isinstance(result, Running)
+    result.query.processAllAvailable()
+    result.query.stop()
+    assert counts() == {"a": 1, "b": 3}
 
 
 def test_a_job_without_a_stream_is_refused(tmp_path: Path) -> None:
