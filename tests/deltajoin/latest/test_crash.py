@@ -14,13 +14,13 @@ pytestmark = pytest.mark.spark
 SCRIPT = Path(__file__).parent / "join_script.py"
 
 
-def tables(folder: Path) -> upsert.Catalog:
+def tables(folder: Path, *, keyed: bool = True) -> upsert.Catalog:
     catalog = upsert.Catalog(str(folder))
     joined = "joined (left_id BIGINT, left_user BIGINT, left_v BIGINT, right_name STRING"
     for columns in (
         "orders (id BIGINT, user BIGINT, v BIGINT, PRIMARY KEY (id) NOT ENFORCED, INDEX (user))",
         "users (user BIGINT, name STRING, PRIMARY KEY (user) NOT ENFORCED)",
-        f"{joined}, PRIMARY KEY (left_id) NOT ENFORCED)",
+        f"{joined}, PRIMARY KEY (left_id) NOT ENFORCED)" if keyed else f"{joined})",
     ):
         catalog.sql(f"CREATE TABLE {columns} WITH ('bucket' = '2')")
     return catalog
@@ -44,9 +44,9 @@ def joined(catalog: upsert.Catalog) -> pa.Table:
     return orders.append_column("name", pa.array([name_of.get(user) for user in orders["user"].to_pylist()]))
 
 
-def killed_run(warehouse: Path, checkpoint: Path, point: str, batch: int) -> None:
-    process = spark_script(SCRIPT, warehouse, checkpoint, point, batch)
-    output, _ = process.communicate(timeout=180)
+def killed_run(warehouse: Path, checkpoint: Path, point: str, batch: int, *state_path: Path) -> None:
+    process = spark_script(SCRIPT, warehouse, checkpoint, point, batch, *state_path)
+    output, _ = process.communicate(timeout=600)
     assert process.returncode == -9, output
     assert not (checkpoint / "commits" / str(batch)).exists()
 
@@ -62,3 +62,21 @@ def test_killed_within_a_micro_batch(tmp_path: Path, points: list[str]) -> None:
     change(catalog, len(points))
     run_spark_script(SCRIPT, tmp_path / "warehouse", checkpoint)
     assert multiset(catalog.table("joined").snapshot().scan()) == multiset(joined(catalog))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("keyed", [True, False], ids=["into a table with a key", "into one without"])
+def test_every_kind_of_change_comes_once_though_each_step_of_a_micro_batch_was_killed(
+    tmp_path: Path, keyed: bool
+) -> None:
+    """What is looked up has changed when the micro-batch is run again; a sink without a key counts rows."""
+    warehouse, checkpoint, state = (tmp_path / name for name in ("warehouse", "checkpoint", "given"))
+    catalog = tables(warehouse, keyed=keyed)
+    points = ["looked-up", "before-images", "after-images", "staged", "before-publish", "after-publish"]
+    for number, point in enumerate(points):
+        change(catalog, number)
+        killed_run(warehouse, checkpoint, point, number + 1, state)
+    change(catalog, len(points))
+    run_spark_script(SCRIPT, warehouse, checkpoint, "", -1, state)
+    assert multiset(catalog.table("joined").snapshot().scan()) == multiset(joined(catalog))
+    assert joined(catalog).num_rows > 50

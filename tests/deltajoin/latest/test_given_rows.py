@@ -1,5 +1,6 @@
 """Every kind of change out of upserts: against the join of the tables, and when a step is run again."""
 
+import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterable
@@ -23,9 +24,12 @@ from deltajoin.settings import JoinSettings
 from tests.deltajoin.latest.driver import LEFT, ON, RIGHT, Row, World, as_rows, changes, rows, side
 from tests.deltajoin.latest.test_step import SHAPES, histories, joined
 from upsert.errors import MissingStateError
+from upsert.store import failpoints
 
 WHOLE = JoinSettings(changelog="all", state_path="/of the tests")
 NEGATIVE = ("-U", "-D")
+COMMITS = ("data", "commit", "publish")
+"""What the points are called at which a commit of images may die."""
 
 
 class WholeDriver:
@@ -56,6 +60,11 @@ class WholeDriver:
         self.waiting = all_wait(self.join, self.waiting, self._parts(left, right))
         self.position += 1
         return self._into_sink(given)
+
+    def attempt(self, left: Iterable[Row] = (), right: Iterable[Row] = ()) -> list[Row]:
+        """The step as the operator makes it, which does not know whether there was an attempt before."""
+        is_settled = self.rows.of_shard("query", 0, self.position).settled() is not None
+        return (self.step_again if is_settled else self.step)(left, right)
 
     def twin(self) -> "WholeDriver":
         """An attempt at the next step that will not count."""
@@ -154,6 +163,42 @@ def test_a_delete_carries_the_row_that_was_given(tmp_path: Path) -> None:
     driver = WholeDriver(join, (World(join, 0), World(join, 1)), str(tmp_path))
     driver.step(rows(LEFT, "+I 1 7 a"))
     assert driver.step(rows(LEFT, "-D 1 7 NULL", "-D 2 7 NULL")) == [("-D", 1, 7, "a", None, None, None)]
+
+
+class KilledError(BaseException):
+    """In the place of a SIGKILL, which nobody catches."""
+
+
+@pytest.mark.parametrize("point", [point for point in failpoints.POINTS if point.split(".")[0] in COMMITS])
+def test_an_attempt_that_dies_anywhere_in_its_commit_leaves_all_or_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """The sink knows nothing of it, and when the step is made again other rows are found."""
+
+    def die(*_: int) -> None:
+        raise KilledError
+
+    driver = whole(tmp_path, kind="left")
+    driver.step(rows(LEFT, "+I 1 7 a", "+I 2 8 b"), rows(RIGHT, "+U 9 7 x"))
+    driver.finders[0].apply(("+I", 1, 7, "a"))
+    driver.finders[0].apply(("+I", 2, 8, "b"))
+    driver.finders[1].apply(("+U", 9, 7, "x"))
+    change = rows(LEFT, "+U 1 7 aa", "+I 3 8 c")
+    for row in change:
+        driver.finders[0].apply(row)
+    with monkeypatch.context() as patched:
+        patched.setattr(failpoints, "_reached", {})
+        patched.setattr(os, "kill", die)
+        patched.setenv(failpoints.ENVIRONMENT_VARIABLE, point)
+        with pytest.raises(KilledError):
+            driver.twin().step(change)
+    newer = rows(RIGHT, "+U 9 7 y", "+I 10 8 z")
+    for row in newer:
+        driver.finders[1].apply(row)
+    driver.attempt(change)
+    driver.step([], newer)
+    assert driver.waiting == (None, None)
+    assert driver.content == joined(driver.join, *driver.finders)
 
 
 def test_images_that_are_gone_are_missed(tmp_path: Path) -> None:
