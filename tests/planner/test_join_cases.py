@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 import planner
 from tests.helpers import changelog
+from tests.planner.in_steps import Versions, joined_in_steps, local, step_of, versions_of
 from tests.planner.test_queries import in_one
 from upsert import Catalog
 from upsert.rowkind import RowKind
+from upsert.store import Table
 
 pytestmark = pytest.mark.spark
 
@@ -23,79 +26,110 @@ Rows = Counter[str]
 
 
 class Run:
-    """All cases as one stream, and what it has put out after each round of commits."""
+    """All cases, each in tables of its own, through all rounds of commits; and where these led."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark = spark
         self.catalogs = {case["title"]: Catalog(folder / str(number)) for number, case in enumerate(CASES)}
-        self.net: dict[str, Rows] = {title: Counter() for title in TITLES}
-        self.opposed: set[str] = set()
-        self.rounds: list[tuple[dict[str, Rows], dict[str, Rows]]] = []
-
-    def queries(self, *, of_changes: bool) -> DataFrame:
-        """The queries of all cases as one, over changes or over snapshots."""
-        found = {}
-        for case in CASES:
-            catalog = self.catalogs[case["title"]]
-            for name in case["tables"]:
-                read = catalog.read_changes if of_changes else catalog.read
-                read(self.spark, name).createOrReplaceTempView(name)
-            df = self.spark.sql(case["sql"])
-            found[case["title"]] = planner.optimize(df, strategy="force", shards=2) if of_changes else df
-        return in_one(found)
-
-    def take(self, batch: DataFrame, _: int) -> None:
-        signs: dict[tuple[str, str], set[int]] = {}
-        for title, row, kind in batch.collect():
-            sign = RowKind(kind).sign
-            self.net[title][row] += sign
-            signs.setdefault((title, row), set()).add(sign)
-        self.opposed |= {title for (title, _), both in signs.items() if len(both) > 1}
-
-    def go(self, checkpoint: Path) -> None:
         for case in CASES:
             for name, columns in case["tables"].items():
                 self.catalogs[case["title"]].sql(f"CREATE TABLE {name} ({columns})")
-        writer = self.queries(of_changes=True).writeStream.foreachBatch(self.take)
-        query = writer.option("checkpointLocation", str(checkpoint)).start()
-        try:
-            for number in range(ROUNDS):
-                self.commit(number)
-                query.processAllAvailable()
-                net = {
-                    title: Counter({r: n for r, n in rows.items() if n}) for title, rows in self.net.items()
-                }
-                wanted: dict[str, Rows] = {title: Counter() for title in TITLES}
-                for title, row, _ in self.queries(of_changes=False).collect():
-                    wanted[title][row] += 1
-                self.rounds.append((net, wanted))
-        finally:
-            query.stop()
+        self.ends: list[Versions] = []
+
+    def tables(self, case: dict[str, Any]) -> dict[str, Table]:
+        return {name: self.catalogs[case["title"]].table(name) for name in case["tables"]}
 
     def commit(self, number: int) -> None:
         for case in CASES:
             for name, lines in dict(enumerate(case["rounds"])).get(number, {}).items():
                 table = self.catalogs[case["title"]].table(name)
                 table.write(changelog(table.schema.arrow, *lines))
+        self.ends.append(versions_of([table for case in CASES for table in self.tables(case).values()]))
+
+    def optimized(self) -> DataFrame:
+        """The queries of all cases as one, over changes."""
+        found = {}
+        for case in CASES:
+            for name in case["tables"]:
+                changes = self.catalogs[case["title"]].read_changes(self.spark, name)
+                changes.createOrReplaceTempView(name)
+            query = self.spark.sql(case["sql"])
+            found[case["title"]] = planner.optimize(query, strategy="force", shards=2)
+        return in_one(found)
+
+    def wanted(self) -> list[dict[str, Rows]]:
+        """What each query gives over the tables as they were after each round."""
+        found = {}
+        for number, end in enumerate(self.ends):
+            for case in CASES:
+                for name, table in self.tables(case).items():
+                    local(self.spark, table, end[table.path]).createOrReplaceTempView(name)
+                found[f"{number} {case['title']}"] = self.spark.sql(case["sql"])
+        rounds = [{title: Counter[str]() for title in TITLES} for _ in self.ends]
+        for title, row, _ in in_one(found).collect():
+            number, _, own = title.partition(" ")
+            rounds[int(number)][own][row] += 1
+        return rounds
+
+
+@dataclass
+class Found:
+    """What the cases gave after each round, what they should have, and the rows that came with both signs."""
+
+    net: list[dict[str, Rows]]
+    wanted: list[dict[str, Rows]]
+    opposed: set[str]
 
 
 @pytest.fixture(scope="module")
-def run(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    made = Run(spark, tmp_path_factory.mktemp("cases"))
-    made.go(tmp_path_factory.mktemp("checkpoint"))
-    return made
+def found(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Found:
+    run = Run(spark, tmp_path_factory.mktemp("cases"))
+    for number in range(ROUNDS):
+        run.commit(number)
+    with joined_in_steps(run.ends):
+        given = run.optimized().collect()
+    signs: dict[tuple[str, str, int], set[int]] = {}
+    net = [{title: Counter[str]() for title in TITLES} for _ in run.ends]
+    for title, row, text in given:
+        kind, step = step_of(text)
+        signs.setdefault((title, row, step), set()).add(kind.sign)
+        for later in net[step:]:
+            later[title][row] += kind.sign
+    return Found(net, run.wanted(), {title for (title, _, _), both in signs.items() if len(both) > 1})
 
 
 @pytest.mark.parametrize("title", TITLES)
-def test_join_is_right_after_every_commit(title: str, run: Run) -> None:
-    for net, wanted in run.rounds:
-        assert net[title] == wanted[title]
-    assert title not in run.opposed, "what a join puts out is net"
+def test_join_is_right_after_every_commit(title: str, found: Found) -> None:
+    for net, wanted in zip(found.net, found.wanted, strict=True):
+        assert {row: count for row, count in net[title].items() if count} == wanted[title]
+    assert title not in found.opposed, "what a join puts out is net"
 
 
 @pytest.mark.parametrize("case", CASES, ids=TITLES)
-def test_rows_in_the_end_are_those_of_the_case(case: dict[str, Any], run: Run) -> None:
-    net, _ = run.rounds[-1]
-    found = [json.loads(row).values() for row, count in net[case["title"]].items() for _ in range(count)]
-    texts = [" ".join("NULL" if value is None else str(value) for value in row) for row in found]
+def test_rows_in_the_end_are_those_of_the_case(case: dict[str, Any], found: Found) -> None:
+    net = found.net[-1][case["title"]]
+    rows = [json.loads(row).values() for row, count in net.items() for _ in range(count)]
+    texts = [" ".join("NULL" if value is None else str(value) for value in row) for row in rows]
     assert sorted(texts) == sorted(case["final"])
+
+
+@pytest.mark.long
+def test_a_stream_of_all_joins_is_right_after_every_commit(
+    spark: SparkSession, tmp_path: Path, found: Found
+) -> None:
+    run = Run(spark, tmp_path)
+    net: dict[str, Rows] = {title: Counter() for title in TITLES}
+
+    def take(batch: DataFrame, _: int) -> None:
+        for title, row, kind in batch.collect():
+            net[title][row] += RowKind(kind).sign
+
+    query = run.optimized().writeStream.foreachBatch(take)
+    stream = query.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    try:
+        for number, wanted in enumerate(found.wanted):
+            run.commit(number)
+            stream.processAllAvailable()
+            assert {t: +rows for t, rows in net.items()} == wanted
+    finally:
+        stream.stop()

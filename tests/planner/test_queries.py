@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import planner
 from planner.trees import tree
+from tests.planner.in_steps import joined_in_steps, local, step_of, versions_of
 from tests.planner.shapes import ALIKE, SCHEMAS, SHAPES, VIEWS, Shape
 from upsert.managed import frames
 from upsert.rowkind import RowKind
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.spark
 Rows = Counter[str]
 SHAPES_OF_A_STREAM = 8
 """Each has a source of its own, which takes a process: more at a time are more than a small machine bears."""
+TITLES = [title for title in SHAPES if title not in ALIKE]
 PLANS = Path(__file__).parent / "plans_of_queries.txt"
 
 
@@ -39,7 +41,7 @@ class Warehouse:
         return self.views({name: frames.read_changes(self.spark, t.path) for name, t in self.tables.items()})
 
     def snapshots(self) -> dict[str, DataFrame]:
-        return self.views({name: frames.read(self.spark, table.path) for name, table in self.tables.items()})
+        return self.views({name: local(self.spark, table) for name, table in self.tables.items()})
 
     def views(self, found: dict[str, DataFrame]) -> dict[str, DataFrame]:
         for name, df in found.items():
@@ -126,6 +128,41 @@ def batched(titles: Sequence[str], size: int) -> Iterator[Sequence[str]]:
     yield from (titles[start : start + size] for start in range(0, len(titles), size))
 
 
+@dataclass
+class InSteps:
+    """Results of queries without a stream, as `results_of` has them, and the types of their columns."""
+
+    rows: dict[str, tuple[Rows, Rows]]
+    types: dict[str, list[tuple[str, str]]]
+
+
+def results_in_steps(shapes: Mapping[str, Shape], warehouse: Warehouse) -> InSteps:
+    ends = [versions_of([*warehouse.tables.values()])]
+    change_everything(warehouse.tables)
+    ends.append(versions_of([*warehouse.tables.values()]))
+    changes = warehouse.changes()
+    with joined_in_steps(ends):
+        optimized = {
+            title: planner.optimize(shape(warehouse.spark, changes), strategy="force", shards=1)
+            for title, shape in shapes.items()
+        }
+    found: dict[str, tuple[Rows, Rows]] = {title: (Counter(), Counter()) for title in shapes}
+    for title, row, kind in in_one(optimized).collect():
+        found[title][0][row] += step_of(kind)[0].sign
+    types = {title: df.dtypes for title, df in optimized.items()}
+    return InSteps(with_wanted(found, shapes, warehouse), types)
+
+
+def with_wanted(
+    found: dict[str, tuple[Rows, Rows]], shapes: Mapping[str, Shape], warehouse: Warehouse
+) -> dict[str, tuple[Rows, Rows]]:
+    snapshots = warehouse.snapshots()
+    expected = in_one({title: shape(warehouse.spark, snapshots) for title, shape in shapes.items()})
+    for title, row, _ in expected.collect():
+        found[title][1][row] += 1
+    return found
+
+
 def results_of(
     shapes: Mapping[str, Shape], warehouse: Warehouse, folder: Path, strategy: str = "auto"
 ) -> dict[str, tuple[Rows, Rows]]:
@@ -147,22 +184,17 @@ def results_of(
     query = writer.option("checkpointLocation", str(folder)).start()
     query.processAllAvailable()
     query.stop()
-    snapshots = warehouse.snapshots()
-    expected = in_one({title: shape(warehouse.spark, snapshots) for title, shape in shapes.items()})
-    for title, row, _ in expected.collect():
-        found[title][1][row] += 1
-    return found
+    return with_wanted(found, shapes, warehouse)
 
 
 @pytest.fixture(scope="module")
-def results(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Rows, Rows]]:
-    titles = [title for title in SHAPES if title not in ALIKE]
-    found: dict[str, tuple[Rows, Rows]] = {}
-    for some in batched(titles, SHAPES_OF_A_STREAM):
-        warehouse = new_warehouse(spark, tmp_path_factory.mktemp("warehouse"))
-        shapes = {title: SHAPES[title] for title in some}
-        found |= results_of(shapes, warehouse, tmp_path_factory.mktemp("checkpoint"), "force")
-    return found
+def warehouse(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+    return new_warehouse(spark, tmp_path_factory.mktemp("warehouse"))
+
+
+@pytest.fixture(scope="module")
+def results(warehouse: Warehouse) -> InSteps:
+    return results_in_steps({title: SHAPES[title] for title in TITLES}, warehouse)
 
 
 def check(net: Rows, wanted: Rows) -> None:
@@ -171,34 +203,25 @@ def check(net: Rows, wanted: Rows) -> None:
     assert len(wanted) > 1, "the oracle must have rows, or the test shows nothing"
 
 
-@pytest.mark.parametrize("title", [title for title in SHAPES if title not in ALIKE])
-def test_rows_are_those_of_a_batch_join(title: str, results: dict[str, tuple[Rows, Rows]]) -> None:
-    check(*results[title])
+@pytest.mark.parametrize("title", TITLES)
+def test_rows_are_those_of_a_batch_join(title: str, results: InSteps) -> None:
+    check(*results.rows[title])
+
+
+def test_columns_are_the_users_and_the_kind(warehouse: Warehouse, results: InSteps) -> None:
+    snapshots = warehouse.snapshots()
+    users = {title: SHAPES[title](warehouse.spark, snapshots).dtypes for title in TITLES}
+    assert results.types == {title: [*dtypes, ("_row_kind", "string")] for title, dtypes in users.items()}
 
 
 @pytest.mark.long
-def test_rows_of_the_other_shapes(spark: SparkSession, tmp_path: Path) -> None:
-    for number, some in enumerate(batched(sorted(ALIKE), SHAPES_OF_A_STREAM)):
+def test_rows_of_all_shapes_as_streams(spark: SparkSession, tmp_path: Path) -> None:
+    for number, some in enumerate(batched([*SHAPES], SHAPES_OF_A_STREAM)):
         warehouse = new_warehouse(spark, tmp_path / f"warehouse-{number}")
         shapes = {title: SHAPES[title] for title in some}
         folder = tmp_path / f"checkpoint-{number}"
         for net, wanted in results_of(shapes, warehouse, folder, "force").values():
             check(net, wanted)
-
-
-@pytest.fixture
-def warehouse(spark: SparkSession, tmp_path: Path) -> Warehouse:
-    return new_warehouse(spark, tmp_path)
-
-
-def test_columns_are_the_users_and_the_kind(warehouse: Warehouse) -> None:
-    changes = warehouse.changes()
-    found = {
-        title: planner.optimize(shape(warehouse.spark, changes)).dtypes for title, shape in SHAPES.items()
-    }
-    snapshots = warehouse.snapshots()
-    users = {title: shape(warehouse.spark, snapshots).dtypes for title, shape in SHAPES.items()}
-    assert found == {title: [*dtypes, ("_row_kind", "string")] for title, dtypes in users.items()}
 
 
 def renumbered(plan: str) -> str:
