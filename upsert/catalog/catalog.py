@@ -19,7 +19,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from upsert.catalog import persistence
 from upsert.catalog.connectors import ConnectorTable, connect
 from upsert.catalog.databases import Databases
-from upsert.catalog.declared_columns import with_declared
+from upsert.catalog.declared_columns import metadata_options, with_declared
 from upsert.catalog.job_hooks import JobStatusHook
 from upsert.catalog.session import SessionOptions
 from upsert.errors import ConfigurationError
@@ -265,7 +265,8 @@ class Catalog:
         if (connected := self.connected(name)) is not None:
             return with_declared(connected.read_changes(spark, **options), self.schema(name))
         table = self._managed(name)
-        return with_declared(frames.read_changes(spark, table.path, **options), table.schema)
+        df = frames.read_changes(spark, table.path, **metadata_options(table.schema), **options)
+        return with_declared(df, table.schema)
 
     def read(self, spark: SparkSession, name: str, snapshot: int | None = None) -> DataFrame:
         """A table's rows as a batch DataFrame: of the latest snapshot, or of the one with this id.
@@ -277,7 +278,8 @@ class Catalog:
         """
         if (connected := self.connected(name)) is None:
             table = self._managed(name)
-            return with_declared(frames.read(spark, table.path, snapshot), table.schema)
+            df = frames.read(spark, table.path, snapshot, options=metadata_options(table.schema))
+            return with_declared(df, table.schema)
         if snapshot is not None:
             raise ConfigurationError(
                 f"table {name!r}: a table with a connector has no snapshots, got {snapshot!r}; leave it out"

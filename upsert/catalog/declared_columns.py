@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from upsert.managed.options import METADATA_COLUMNS
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 
@@ -23,6 +25,22 @@ def declared_names(schema: TableSchema) -> list[str]:
     for column in sorted(schema.computed, key=lambda one: one.place):
         names.insert(column.place, column.name)
     return names
+
+
+def metadata_options(schema: TableSchema, only: Collection[str] | None = None) -> dict[str, str]:
+    """The option with which the format adds a managed table's METADATA columns; empty if there are none.
+
+    Args:
+        schema: the table's.
+        only: the columns that are wanted, of which the watermark's is always one; None: all.
+    """
+    watermark = None if schema.watermark is None else schema.watermark.column
+    keys = {
+        column.name: column.metadata
+        for column in schema.computed
+        if column.metadata is not None and (only is None or column.name in only or column.name == watermark)
+    }
+    return {METADATA_COLUMNS: json.dumps(keys)} if keys else {}
 
 
 def with_declared(df: DataFrame, schema: TableSchema, only: Collection[str] | None = None) -> DataFrame:

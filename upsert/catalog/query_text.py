@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from typing import Final
 
 from sqlglot import exp
 
@@ -20,6 +21,9 @@ from upsert.catalog.places import Edit, Revision, place
 from upsert.catalog.predicates import Comparison, comparisons
 from upsert.catalog.tokens import Hint, blanked, hints_in
 from upsert.errors import SchemaError
+
+_DIGESTING: Final = (exp.Join, exp.Group, exp.Distinct, exp.SetOperation, exp.AggFunc, exp.Window)
+"""What makes of several rows one, or of one several."""
 
 
 class Moment(StrEnum):
@@ -56,6 +60,7 @@ class Reference:
         options: of the hint ``/*+ OPTIONS(…) */``.
         as_of: the state that is asked for; None for none.
         columns: every name in lower case that may be one of the table's columns; None: all are read.
+        is_alone: whether the query takes the table row by row: it joins, counts and unites nothing.
         where: comparisons that the query makes anyway, so that the table's rows may be left unread that
             fail them.
     """
@@ -65,6 +70,7 @@ class Reference:
     options: Mapping[str, str] = field(default_factory=dict)
     as_of: AsOf | None = None
     columns: frozenset[str] | None = None
+    is_alone: bool = True
     where: tuple[Comparison, ...] = ()
 
 
@@ -138,6 +144,10 @@ class QueryText:
         return self._worded.edited([*edits, *_without_database(self.tree, unqualified)])
 
     @cached_property
+    def _is_by_rows(self) -> bool:
+        return len(self._tables) == 1 and self.tree.find(*_DIGESTING) is None
+
+    @cached_property
     def _white(self) -> str:
         return blanked(self.statement, self.start, self.end)
 
@@ -182,6 +192,7 @@ class QueryText:
             {} if hint is None else hint.options,
             _as_of(table, f"{self.subject}: table {table.name!r} at {where}"),
             _columns(table, select, self.tree),
+            self._is_by_rows,
             comparisons(table, select) if isinstance(select, exp.Select) else (),
         )
 

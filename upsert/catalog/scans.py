@@ -6,19 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from upsert.catalog.declared_columns import with_declared
+from upsert.catalog.declared_columns import metadata_options, with_declared
 from upsert.catalog.predicates import instant, pushed
 from upsert.catalog.query_text import Moment, Reference
 from upsert.errors import SchemaError
 from upsert.managed import frames
+from upsert.managed.options import METADATA_COLUMNS
 from upsert.schema import TableSchema
 from upsert.store import Table
+from upsert.store.row_metadata import BUCKET, metadata_option
 from upsert.store.where_text import where_to_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from upsert.catalog.catalog import Catalog
     from upsert.catalog.connectors import ConnectorTable
+    from upsert.catalog.query_text import QueryText
 
 _STATES: Final = frozenset(
     {"scan.mode", "log.scan", "scan.snapshot-id", "scan.timestamp-millis", "scan.tag-name"}
@@ -53,11 +57,14 @@ class Scan:
     def of_managed(self, spark: SparkSession, path: str) -> DataFrame:
         """A managed table as the query wants it."""
         table = Table.open(path)
+        metadata = metadata_options(table.schema, self._computed(table.schema))
+        if metadata and self.is_streaming and not self.reference.is_alone:
+            raise self._changing_metadata(metadata_option(metadata[METADATA_COLUMNS]))
         if self.reads_changes:
-            df = frames.read_changes(spark, path, **self.options)
+            df = frames.read_changes(spark, path, **{**metadata, **self.options})
         else:
             state = self._state(spark)
-            options = {**self.options, **state, **self._where(spark, table.schema)}
+            options = {**metadata, **self.options, **state, **self._where(spark, table.schema)}
             df = frames.read(spark, path, columns=self._columns(table.schema), options=options)
         return with_declared(df, table.schema, self._computed(table.schema))
 
@@ -76,6 +83,18 @@ class Scan:
                     "SET 'execution.runtime-mode' = 'streaming'"
                 )
         return with_declared(df, schema, self._computed(schema))
+
+    def _changing_metadata(self, keys: Mapping[str, str]) -> SchemaError:
+        """The refusal of METADATA columns where a stream would need a row's to stay what they were.
+
+        A -U has those of the commit that takes the row away, so nothing that digests changes could find the
+        row by them.
+        """
+        return self._refusal(
+            f"column {next(iter(keys))!r} holds metadata of a change, and the change that takes its row away "
+            "has another one; select and filter it, write it to a table and join or count there, or name the "
+            "other columns"
+        )
 
     def _state(self, spark: SparkSession) -> dict[str, str]:
         as_of = self.reference.as_of
@@ -116,6 +135,22 @@ class Scan:
 
     def _refusal(self, why: str) -> SchemaError:
         return SchemaError(f"{self.subject}: table {self.reference.name!r} at {self.reference.place}: {why}")
+
+
+def unstable_column(catalog: Catalog, query: QueryText) -> str | None:
+    """A column that a streaming query reads and of which a -U or -D has another value than the row had.
+
+    Only what replaces rows by their key can take such changes. None if there is no such column.
+    """
+    for reference in query.references:
+        place = catalog.databases.place(reference.name)
+        schema = catalog.schema(reference.name) if place.exists else None
+        computed = () if schema is None or reference.as_of is not None else schema.computed
+        for column in computed:
+            is_read = reference.columns is None or column.name.lower() in reference.columns
+            if is_read and column.metadata not in (None, BUCKET):
+                return column.name
+    return None
 
 
 def _zone(spark: SparkSession) -> str:

@@ -113,6 +113,9 @@ def _column(column: Column) -> str:
 
 
 def _computed(column: ComputedColumn) -> str:
+    if column.metadata is not None and column.type is not None:
+        declared = f"{type_text(column.type)} METADATA FROM {text(column.metadata)} VIRTUAL"
+        return " ".join([quoted(column.name), declared, *_comment(column.comment)])
     return " ".join([quoted(column.name), "AS", column.expression, *_comment(column.comment)])
 
 

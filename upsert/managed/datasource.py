@@ -11,6 +11,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from upsert.managed.metadata_reading import RowMetadata
 from upsert.managed.options import FORMAT, ReadOptions, WriteOptions
 from upsert.managed.reader import ChangesReader, SnapshotReader
 from upsert.managed.spark_schema import spark_schema
@@ -31,9 +32,11 @@ class UpsertTableSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        """The table's columns, then ``_row_kind`` unless ``row-kind = false``."""
+        """The table's columns, those of ``metadata.columns``, and ``_row_kind`` unless it is off."""
         options = ReadOptions.parse(self.options)
-        return spark_schema(Table.open(options.path).schema, row_kind=options.row_kind)
+        table = Table.open(options.path)
+        metadata = RowMetadata.asked(options.metadata, table.schema, None, f"table {table.name!r}")
+        return metadata.added_to(spark_schema(table.schema, row_kind=options.row_kind))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read."""

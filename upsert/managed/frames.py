@@ -14,11 +14,13 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from upsert.errors import ConfigurationError
+from upsert.managed.metadata_reading import RowMetadata
 from upsert.managed.micro_batch import WriteBatch, by_bucket, write_in_update_mode
-from upsert.managed.options import FORMAT, READ_OPTIONS
+from upsert.managed.options import FORMAT, METADATA_COLUMNS, READ_OPTIONS
 from upsert.managed.spark_schema import check_fits, spark_schema
 from upsert.spark_formats import register
 from upsert.store.merge_rules import DEDUPLICATE
+from upsert.store.row_metadata import metadata_option
 from upsert.store.table import Table
 from upsert.update_mode import UpsertKey
 
@@ -61,7 +63,7 @@ def read(
         spark: the session; the format is registered in it.
         path: the table's folder.
         snapshot: id of the snapshot to read; the latest one, at each planning of a query, if None.
-        columns: those to read, in this order; all if None.
+        columns: those to read, in this order; all if None. Those of ``metadata.columns`` follow.
         options: more of the format's options.
     """
     register(spark)
@@ -71,7 +73,9 @@ def read(
         reader = reader.option("scan.mode", "from-snapshot").option("scan.snapshot-id", str(snapshot))
     if columns is not None:
         own = spark_schema(table.schema, row_kind=False)
-        reader = reader.schema(StructType([own[name] for name in columns]))
+        keys = metadata_option(options[METADATA_COLUMNS]) if METADATA_COLUMNS in options else {}
+        added = RowMetadata.asked(keys, table.schema, None, f"table {table.name!r}")
+        reader = reader.schema(added.added_to(StructType([own[name] for name in columns])))
     return reader.load(table.path)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from upsert import options
@@ -13,10 +13,12 @@ from upsert.schema import TableSchema
 from upsert.store.consumers import DEFAULT_LEASE_S
 from upsert.store.filters import Where
 from upsert.store.paths import table_folder
+from upsert.store.row_metadata import metadata_option
 from upsert.store.tag_file import checked_name
 from upsert.store.where_text import where_from_json
 
 FORMAT: Final = "upsert-table"
+METADATA_COLUMNS: Final = "metadata.columns"
 SCAN_MODES: Final = ("full", "latest", "from-snapshot", "from-timestamp")
 DEFAULT_MAX_ROWS: Final = 1_000_000
 DEFAULT_LEASE_MS: Final = int(DEFAULT_LEASE_S * 1000)
@@ -65,6 +67,13 @@ READ_OPTIONS: Final = (
         "fail",
     ),
     Option("row-kind", options.boolean, "whether rows have the column _row_kind; a stream must", True),
+    Option(
+        METADATA_COLUMNS,
+        metadata_option,
+        "METADATA columns to add, by their keys snapshot-id, commit-timestamp, bucket and sequence-number: "
+        'separated by commas, or as JSON with names of their own: {"version": "snapshot-id"}',
+        None,
+    ),
     Option(
         "consumer-id",
         options.text,
@@ -137,6 +146,7 @@ class ReadOptions:
     timestamp_ms: int | None = None
     max_rows: int = DEFAULT_MAX_ROWS
     row_kind: bool = True
+    metadata: Mapping[str, str] = field(default_factory=dict)
     where: str | None = None
     tag: str | None = None
     consumer_id: str | None = None
@@ -162,6 +172,7 @@ class ReadOptions:
             timestamp_ms=values["scan.timestamp-millis"],
             max_rows=values["max-rows-per-trigger"],
             row_kind=values["row-kind"],
+            metadata=values["metadata.columns"] or {},
             where=values["scan.where"],
             tag=values["scan.tag-name"],
             consumer_id=values["consumer-id"],

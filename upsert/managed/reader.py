@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 
 from upsert.errors import ConfigurationError, SnapshotExpiredError
 from upsert.managed.holding import Holding
+from upsert.managed.metadata_reading import Commit, RowMetadata
 from upsert.managed.options import FORMAT, ReadOptions
 from upsert.managed.spark_schema import arrow_schema, read_columns
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
@@ -44,6 +45,7 @@ class SnapshotPartition(InputPartition):
 
     snapshot_id: int
     places: tuple[Place, ...]
+    commit: Commit
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class ChangesPartition(InputPartition):
     start: Version
     end: Version
     bucket: int
+    commit: Commit
 
 
 class SnapshotReader(DataSourceReader):
@@ -72,8 +75,10 @@ class SnapshotReader(DataSourceReader):
             )
         table = Table.open(options.path)
         self._options = options
-        names = read_columns(asked, table.schema, of=table.name)
-        self._columns = PinnedColumns.named(table.schema, names, f"table {table.name!r}")
+        of = f"table {table.name!r}"
+        self._metadata = RowMetadata.asked(options.metadata, table.schema, asked, of)
+        names = read_columns(self._metadata.left_out_of(asked), table.schema, of=table.name)
+        self._columns = PinnedColumns.named(table.schema, names, of)
         self._asked = asked
         self._where = options.where_of(table.schema)
 
@@ -86,8 +91,10 @@ class SnapshotReader(DataSourceReader):
             place: sum(entry.bytes for run in snapshot.files.groups[place] for entry in run)
             for place in snapshot.places(parse_where(self._where, table.schema))
         }
+        self._metadata.check_told(snapshot, sizes)
+        commit = self._metadata.commit(table, chosen)
         # a source without partitions would be read by Spark as one of no name
-        return [SnapshotPartition(chosen, places) for places in shared_out(sizes) or [()]]
+        return [SnapshotPartition(chosen, places, commit) for places in shared_out(sizes) or [()]]
 
     def read(self, partition: SnapshotPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The buckets' rows, every one of kind ``+I``."""
@@ -95,7 +102,7 @@ class SnapshotReader(DataSourceReader):
 
         def scan(names: tuple[str, ...]) -> pa.Table:
             snapshot = table.snapshot(partition.snapshot_id)
-            return snapshot.scan(names, self._where, places=partition.places)
+            return self._metadata.scan(snapshot, names, self._where, partition.places, partition.commit)
 
         rows = self._columns.read(table, scan)
         kinds = pa.repeat(pa.scalar(RowKind.INSERT.value), rows.num_rows)
@@ -132,8 +139,10 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         table = Table.open(options.path)
         self._options = options
-        names = read_columns(asked, table.schema, of=table.name)
-        self._columns = PinnedColumns.named(table.schema, names, f"table {table.name!r}")
+        of = f"table {table.name!r}"
+        self._metadata = RowMetadata.asked(options.metadata, table.schema, asked, of)
+        names = read_columns(self._metadata.left_out_of(asked), table.schema, of=table.name)
+        self._columns = PinnedColumns.named(table.schema, names, of)
         self._asked = asked
         self._where = options.where_of(table.schema)
         self._until: int | None = None
@@ -194,7 +203,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return table.advance(
             version,
             max_rows=max_rows,
-            until=self._until,
+            until=self._metadata.until(table, version, self._until),
             where=self._where,
             skip_untracked=self._options.skips_untracked,
         )
@@ -228,15 +237,16 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if first is None or last is None or first == last:
             return []
         step = step_between(first, last)
-        buckets = range(table.options.bucket)
-        return [ChangesPartition(first, last, b) for b in buckets if step.hashes_of(b) is not None]
+        commit = self._metadata.commit(table, last.target)
+        buckets = (b for b in range(table.options.bucket) if step.hashes_of(b) is not None)
+        return [ChangesPartition(first, last, bucket, commit) for bucket in buckets]
 
     def read(self, partition: ChangesPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The bucket's net changes, one per key, ``-U`` just before ``+U``."""
         table = Table.open(self._options.path)
 
         def changes(names: tuple[str, ...]) -> pa.Table:
-            return table.changes_between(
+            rows = table.changes_between(
                 partition.start,
                 partition.end,
                 columns=names,
@@ -244,6 +254,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 where=self._where,
                 skip_untracked=self._options.skips_untracked,
             )
+            return self._metadata.with_values(rows, partition.commit, partition.bucket)
 
         return _batches(self._columns.read(table, changes), self._asked)
 

@@ -168,8 +168,8 @@ def _secondary(index: Index) -> LookupIndex:
 def _check_columns(schema: TableSchema) -> None:
     if schema.metadata:
         raise SchemaError(
-            f"a managed table has no metadata yet, got the METADATA column {schema.metadata[0].name!r}; "
-            "declare it without METADATA, or the table with a connector"
+            f"a METADATA column is never stored, got {schema.metadata[0].name!r}; see "
+            "row_metadata.with_metadata_aside"
         )
     reserved = {KIND_COLUMN} if schema.primary_key else {KIND_COLUMN, ROW_HASH_COLUMN, COUNT_COLUMN}
     for name in schema.names:

@@ -19,7 +19,7 @@ class RetainedSnapshot(Snapshot):
         super().__init__(history.root, layout, history.files(info), info)
         self._history = history
 
-    def _open(self, entry: FileEntry) -> DataFile:
+    def open(self, entry: FileEntry) -> DataFile:
         """Open a data file.
 
         Raises:
@@ -27,7 +27,7 @@ class RetainedSnapshot(Snapshot):
             CorruptTableError: it is missing or damaged for another reason.
         """
         try:
-            return super()._open(entry)
+            return super().open(entry)
         except CorruptTableError as cause:
             if not self._history.is_readable(self.info):
                 raise self._history.expired(self.id, self._history.latest()) from cause

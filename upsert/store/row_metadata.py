@@ -1,7 +1,7 @@
 """What a managed table knows of its rows beside their columns: keys of METADATA columns (pure).
 
-Follows FLIP-107 for the tables of FLIP-188. The values are not stored with the rows: every read has them anew,
-see `upsert.managed.metadata_reading`. All of them are read-only.
+Follows FLIP-107 for the tables of FLIP-188. The values are not stored with the rows: every read has them
+anew, see `upsert.managed.metadata_reading`. All of them are read-only.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def offered(given: Mapping[str, str], schema: TableSchema, of: str) -> dict[str,
     for column in asked:
         if column.name in (*schema.names, ROW_KIND_COLUMN):
             raise SchemaError(
-                f"{of}: metadata {column.metadata!r} must have a name of its own, got {column.name!r}, which is "
-                "a column; give it one, as in 'metadata.columns' = '{\"version\": \"snapshot-id\"}'"
+                f"{of}: metadata {column.metadata!r} must have a name of its own, got {column.name!r}, which "
+                "is a column; give it one, as in 'metadata.columns' = '{\"version\": \"snapshot-id\"}'"
             )
         check_known(column.metadata, schema, of)
     found = resolve(asked, KEYS, ALIASES, of=of, writing=False)
@@ -101,8 +101,8 @@ def with_metadata_aside(schema: TableSchema, of: str) -> TableSchema:
     for computed in schema.computed:
         if used := found.keys() & set(computed.uses):
             raise SchemaError(
-                f"{of}: column {computed.name!r} must be computed from stored columns, got the METADATA column "
-                f"{sorted(used)[0]!r}; compute it in the query"
+                f"{of}: column {computed.name!r} must be computed from stored columns, got the METADATA "
+                f"column {sorted(used)[0]!r}; compute it in the query"
             )
     taken = {computed.place for computed in schema.computed}
     free = (place for place in range(len(schema.columns) + len(taken)) if place not in taken)

@@ -168,7 +168,7 @@ class Snapshot:
     @property
     def row_count(self) -> int:
         """About how many rows there are; exactly where each bucket has one sorted run. No row is read."""
-        return round(statistics.row_count(self.layout, self.files, self._open))
+        return round(statistics.row_count(self.layout, self.files, self.open))
 
     def rows_per_key(self, columns: Sequence[str]) -> float:
         """About how many rows one key finds by the index that serves a lookup by these columns.
@@ -179,7 +179,7 @@ class Snapshot:
             SchemaError: no index serves these columns.
             CorruptTableError: a file is missing or damaged.
         """
-        return statistics.rows_per_key(self.layout, self._index(columns), self.files, self._open)
+        return statistics.rows_per_key(self.layout, self._index(columns), self.files, self.open)
 
     def _index(self, columns: Sequence[str]) -> LookupIndex:
         if isinstance(columns, str):
@@ -231,7 +231,7 @@ class Snapshot:
         return [run for run in pruned if run]
 
     def _sorted_rows(self, entries: Sequence[FileEntry], needed: Sequence[str]) -> SortedRows:
-        files = [self._open(entry) for entry in entries]
+        files = [self.open(entry) for entry in entries]
         rows = pa.Table.from_batches([file.select(needed) for file in files])
         if all(file.kinds is None for file in files):
             return SortedRows(rows, None)
@@ -252,7 +252,12 @@ class Snapshot:
             return rows
         return rows.take(pa.array(np.repeat(np.arange(rows.num_rows), counts)))
 
-    def _open(self, entry: FileEntry) -> DataFile:
+    def open(self, entry: FileEntry) -> DataFile:
+        """One of the snapshot's files.
+
+        Raises:
+            CorruptTableError: it is missing or damaged.
+        """
         return DataFile.open(self._root, self.layout, entry)
 
     def _match(
@@ -284,7 +289,7 @@ class Snapshot:
     def _search(
         self, index: LookupIndex, runs: Sequence[Run], probe: Probe, needed: Sequence[str]
     ) -> list[Matches]:
-        files = [[self._open(entry) for entry in run] for run in runs]
+        files = [[self.open(entry) for entry in run] for run in runs]
         compared = columns_to_compare(self.layout, index, len(runs), probe)
         found = self._search_files(index, files, probe, list(dict.fromkeys((*needed, *compared))))
         return [Matches(matches.probes, matches.rows.select(needed)) for matches in found]

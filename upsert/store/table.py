@@ -10,6 +10,7 @@ from upsert.errors import TableExistsError
 from upsert.schema import TableSchema
 from upsert.store import alter, log_system, logged_tables, paths, table_file
 from upsert.store.alterations import Alteration, altered
+from upsert.store.row_metadata import with_metadata_aside
 from upsert.store.staging import StagedFiles
 from upsert.store.table_reading import TableReading
 from upsert.store.table_upkeep import TableUpkeep
@@ -53,18 +54,20 @@ class Table(TableReading, TableWriting, TableUpkeep):
         Args:
             path: a local folder or a ``file:`` URI, on a file system with hard links, or
                 ``s3://bucket/folder``; see docs/object-stores.md.
-            schema: its columns, keys and indexes.
+            schema: its columns, keys and indexes; METADATA columns become columns that reads add.
             options: as in ``WITH (…)``; see ``table_options.OPTIONS``.
             if_not_exists: open the table that is there, whatever its schema.
 
         Raises:
             TableExistsError: there is a table, and ``if_not_exists`` is not set.
             ConfigurationError: an option or the path is wrong. Nothing was written.
+            SchemaError: the table has no such metadata, or a name is one that its files need.
             KafkaUnavailableError: the table has a log, whose brokers did not answer.
         """
         folder = paths.table_folder(path)
         try:
-            return cls(logged_tables.create(folder, schema, options))
+            stored = with_metadata_aside(schema, f"table {os.path.basename(folder)!r}")
+            return cls(logged_tables.create(folder, stored, options))
         except TableExistsError:
             if not if_not_exists:
                 raise

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from upsert import types
 from upsert.catalog import statements as s
 from upsert.catalog.carry_out import streams
-from upsert.catalog.carry_out.queries import frame
+from upsert.catalog.carry_out.queries import check_stable, frame
 from upsert.catalog.carry_out.spark_sessions import needed
 from upsert.catalog.results import Done, Result, Running
 from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
@@ -42,6 +42,7 @@ def insert(catalog: Catalog, statement: s.Insert, spark: SparkSession | None) ->
     session = needed(spark, what, catalog.options.forwarded())
     rows = target.fitted(frame(catalog, session, statement.query, is_streaming=is_streaming))
     if rows.isStreaming:
+        check_stable(catalog, statement.query, target.key, what)
         return target.started(catalog, rows, replaces=_replaces_rows(catalog, statement))
     target.write(rows, overwrite=statement.overwrite)
     return Done(what, "overwritten" if statement.overwrite else "written")
@@ -112,8 +113,9 @@ class Target:
     def _check_writable(what: str, name: str, schema: TableSchema, writable: Mapping[str, Column]) -> None:
         if name in writable:
             return
-        if name in (column.name for column in schema.computed):
-            raise SchemaError(f"{what}: column {name!r} is computed from others; leave it out")
+        if computed := next((column for column in schema.computed if column.name == name), None):
+            why = "computed from others" if computed.metadata is None else "METADATA, which is only read"
+            raise SchemaError(f"{what}: column {name!r} is {why}; leave it out")
         if name in schema.names:
             raise SchemaError(
                 f"{what}: column {name!r} is VIRTUAL metadata, which is only read; leave it out"
@@ -138,6 +140,11 @@ class Target:
         given = {column.name: self._cast(column, fields[column.name].dataType) for column in self.columns}
         chosen = [self._expression(column, given) for column in self._all_columns]
         return named.select(*chosen)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns by which a row that goes in replaces an older one; () if rows are counted."""
+        return self.schema.primary_key if self.connected is None else self.connected.sink_key
 
     @property
     def _all_columns(self) -> Sequence[Column]:

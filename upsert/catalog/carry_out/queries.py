@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +18,7 @@ from upsert.catalog.materialized import Materialized
 from upsert.catalog.places import Revision, place
 from upsert.catalog.query_text import Moment, QueryText, Reference
 from upsert.catalog.results import Done, Frame, Live, Result, Running
-from upsert.catalog.scans import Scan
+from upsert.catalog.scans import Scan, unstable_column
 from upsert.catalog.session import DROP_ON_CANCEL, RESULT_MODE
 from upsert.catalog.show_create import quoted
 from upsert.errors import DatabaseNotFoundError, SchemaError, TableNotFoundError, UpsertError
@@ -43,6 +43,7 @@ def select(catalog: Catalog, statement: s.Select, spark: SparkSession | None) ->
     changes = catalog.optimized(df, "SELECT", None)
     if catalog.options.value(RESULT_MODE) == "changelog":
         return Frame("SELECT", changes)
+    check_stable(catalog, statement.query, (), "SELECT in 'execution.result-mode' = 'table'")
     return Live("SELECT", Materialized.started(changes, streams.trigger(catalog.options)))
 
 
@@ -66,6 +67,7 @@ def create_table_as(catalog: Catalog, statement: s.CreateTableAs, spark: SparkSe
         was_there = statement.if_not_exists and catalog.databases.place(statement.name).exists
         catalog.create_table_as(statement.name, df, **given)
         return Done(what, "was there already" if was_there else "created")
+    check_stable(catalog, statement.query, statement.primary_key, what)
     job = streams.Job.of(catalog, statement.name, what)
     job.refuse_left_checkpoint(catalog)
     query = catalog.create_table_as(
@@ -80,6 +82,20 @@ def create_table_as(catalog: Catalog, statement: s.CreateTableAs, spark: SparkSe
     if query is None:
         return Done(what, "was there already")
     return Running(what, query, job.checkpoint)
+
+
+def check_stable(catalog: Catalog, query: QueryText, key: Sequence[str], what: str) -> None:
+    """Refuse METADATA columns of changes in a table whose rows are found by all of their values.
+
+    Raises:
+        SchemaError: the query has one, and there is no key.
+    """
+    if not key and (column := unstable_column(catalog, query)) is not None:
+        raise SchemaError(
+            f"{what}: column {column!r} holds metadata of a change, and the one that takes its row away "
+            "has another one, so a PRIMARY KEY must find the row; leave the column out, or declare a key of "
+            "the table that is written"
+        )
 
 
 def frame(catalog: Catalog, spark: SparkSession, query: QueryText, *, is_streaming: bool) -> DataFrame:

@@ -107,8 +107,11 @@ def _column_row(schema: TableSchema, name: str) -> dict[str, Any]:
     shown = None if delay is None else f"{name} - {delay} ms" if delay else name
     computed = next((column for column in schema.computed if column.name == name), None)
     if computed is not None:
-        extras = f"AS {computed.expression}"
-        return {"name": name, "null": True, "extras": extras, "watermark": shown, "comment": computed.comment}
+        row = {"name": name, "null": True, "watermark": shown, "comment": computed.comment}
+        if computed.type is None:
+            return {**row, "extras": f"AS {computed.expression}"}
+        extras = f"METADATA FROM {computed.metadata!r} VIRTUAL"
+        return {**row, "type": types.sql_name(computed.type), "extras": extras}
     column = schema.column(name)
     keys = ["PRI"] if name in schema.primary_key else []
     keys += [index.name for index in schema.indexes if name in index.columns]
