@@ -52,7 +52,7 @@ def compact(
     table = Table.open(path)
     is_wanted = compaction.in_places(table.schema, partition, buckets)
     committer = Committer(table.published)
-    with compaction_lock(table.path, wait=True):
+    with compaction_lock(table.root, wait=True):
         head = table.published.latest()
         merges = compaction.full(compaction.wanted(table.published.files(head), is_wanted), table.options)
         if not merges:
@@ -82,7 +82,7 @@ class _Work:
             for number in batch.column("id").to_pylist():
                 m, g = self.groups[number]
                 merge = self.merges[m]
-                files = compaction.write(table.path, table.layout, self.base, merge, merge.groups[g])
+                files = compaction.write(table.root, table.layout, self.base, merge, merge.groups[g])
                 yield pa.record_batch(
                     [pa.array([m]), pa.array([manifest.encode(table.layout, files)], pa.binary())],
                     names=["merge", "files"],

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from upsert.errors import SchemaError
+from upsert.errors import SchemaError, UnknownOutcomeError
 from upsert.store import append
 from upsert.store.alterations import Alteration, altered, needs_empty_table
 from upsert.store.commit import Change, Committer
@@ -46,6 +46,9 @@ def alter(committer: Committer, uuid: str, changes: Iterable[Alteration]) -> Sna
     attempt = _Attempt(committer.history, uuid, tuple(changes))
     try:
         return committer.commit(attempt.propose)
+    except UnknownOutcomeError:
+        attempt.written.clear()  # the files may be needed yet
+        raise
     finally:
         # drops what was written anew for attempts that lost; what is published is needed and stays
         append.discard(committer, [StagedFiles(uuid, tuple(attempt.written))], uuid)

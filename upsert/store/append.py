@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from upsert.errors import ConfigurationError, StaleWriterError
-from upsert.store import staging
+from upsert.errors import ConfigurationError, StaleWriterError, UnknownOutcomeError
+from upsert.store import paths, staging
 from upsert.store.commit import Change, Committer
 from upsert.store.counts import CountCheck
 from upsert.store.failpoints import reach
@@ -99,6 +98,8 @@ def commit_staged(
             announce(rows.at(head, history.files(head)))
             reach("commit.after-announcement")
         info = committer.commit(propose)
+    except UnknownOutcomeError:
+        raise  # the files may be needed yet
     except Exception:
         discard(committer, [StagedFiles(uuid, rows.written)], uuid)  # but what was published after all
         raise

@@ -37,7 +37,7 @@ class VersionedTable(Protocol):
 
     @property
     def path(self) -> str:
-        """Folder of the table."""
+        """Where its files lie, or its folder."""
 
     @property
     def layout(self) -> Layout:

@@ -203,7 +203,7 @@ def _all_kinds(runs: Iterable[SortedRows]) -> npt.NDArray[np.int8]:
 
 def _cut_file(table: VersionedTable, entry: FileEntry, limits: Limits, stored: list[str]) -> SortedRows:
     """The rows of a file whose hash is within the limits, in the file's order."""
-    file = DataFile.open(table.path, table.layout, entry)
+    file = DataFile.open(table.published.root, table.layout, entry)
     rows = pa.Table.from_batches([file.select(stored)])
     if limits == (0, MAX_HASH):
         return SortedRows(rows, file.kinds)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from upsert.errors import CommitConflictError, StaleWriterError
+from upsert.errors import CommitConflictError, StaleWriterError, UnknownOutcomeError
 from upsert.schema import TableSchema
 from upsert.store import append
 from upsert.store.commit import Change, Committer
@@ -204,6 +204,9 @@ def publish(
             raise
         # the next compaction sees what came in between
         info = None
+    except UnknownOutcomeError:
+        written = ()  # the files may be needed yet
+        raise
     finally:
         reach("compact.after-publish")
         # drops what was not published; what was is still needed and stays

@@ -26,9 +26,8 @@ def run(path: str) -> int:
 
     The caller holds the table's compaction lock.
     """
-    root = paths.table_folder(path)
-    table = read(root)
-    history = History.shared(root, table.uuid, table.definition)
+    table = read(paths.table_folder(path))
+    history = History.shared(table)
     committer = Committer(history)
     published = 0
     while merges := _due(history):
@@ -46,10 +45,9 @@ def watch(path: str, pause_s: float) -> NoReturn:
 
     Each round waits for any other compaction of the table to end.
     """
-    root = paths.table_folder(path)
     while True:
-        with maintenance.compaction_lock(root, wait=True):
-            run(root)
+        with maintenance.compaction_lock(read(paths.table_folder(path)).root, wait=True):
+            run(path)
         time.sleep(pause_s)
 
 

@@ -29,9 +29,10 @@ from upsert.store.file_formats import ARROW, Compression, FileFormat, format_cal
 from upsert.store.layout import KIND_COLUMN, Layout
 from upsert.store.lookup_index import HashIndex, build_index, build_sidecar, read_indexes, sidecar_schema
 from upsert.store.open_files import OpenFiles
-from upsert.store.paths import Partition, data_file, index_file, make_parent, resolve, sync_folder
+from upsert.store.paths import Partition, data_file, index_file, resolve
 from upsert.store.projection import Projection, with_ids
 from upsert.store.row_keys import key_bytes
+from upsert.store.storage import storage_of
 
 Kinds = npt.NDArray[np.int8]
 
@@ -70,15 +71,13 @@ def write_data_file(
     format_ = format_called(form.format)
     name = data_file(partition, bucket, base, uuid4().hex + format_.suffix)
     path = resolve(os.fspath(root), name)
-    make_parent(path)
     reach("data.before-file")
-    checksum = _write_file(path, format_, batch, form.compression)
+    checksum, written = _write_file(path, format_, batch, form.compression)
     reach("data.after-file")
-    index_checksum = _write_file(index_file(path), ARROW, build_sidecar(layout, batch), Compression())
-    sync_folder(os.path.dirname(path))
+    index_checksum, _ = _write_file(index_file(path), ARROW, build_sidecar(layout, batch), Compression())
+    storage_of(path).settle(os.path.dirname(path))
     reach("data.after-sidecar")
     low, high = bounds(layout, batch)
-    written = os.stat(path)
     return FileEntry(
         file=name,
         partition=partition,
@@ -119,14 +118,16 @@ def _one_batch(layout: Layout, rows: pa.Table, kinds: Kinds | None) -> pa.Record
     return pa.record_batch(arrays, schema=stored.append(pa.field(KIND_COLUMN, pa.int8())))
 
 
-def _write_file(path: str, format_: FileFormat, rows: pa.RecordBatch, compression: Compression) -> int:
-    """Write a new file durably; the checksum of its bytes."""
-    with open(path, "xb") as out:
+def _write_file(
+    path: str, format_: FileFormat, rows: pa.RecordBatch, compression: Compression
+) -> tuple[int, os.stat_result]:
+    """Write a new file durably; the checksum of its bytes, and what its file system knows of it."""
+    with storage_of(path).new_file(path) as local, open(local, "xb") as out:
         file = ChecksummedFile(out)
         format_.write(file, rows, compression)
         out.flush()
         os.fsync(out.fileno())
-    return file.checksum
+        return file.checksum, os.fstat(out.fileno())
 
 
 class DataFile:
@@ -226,11 +227,10 @@ def _open_file(
     path: str, format_: FileFormat, expected: pa.Schema | None, rows: int, size: int | None
 ) -> FileColumns:
     try:
-        with pa.memory_map(path) as mapped:
-            if size is not None and mapped.size() != size:
-                raise _damaged(path, f"{size} bytes", f"{mapped.size()} bytes")
-            # the buffer keeps the map, and needs no open file for it
-            columns = FileColumns(path, format_.open(mapped.read_buffer()))
+        content = storage_of(path).mapped(path, _mapped)
+        if size is not None and content.size != size:
+            raise _damaged(path, f"{size} bytes", f"{content.size} bytes")
+        columns = FileColumns(path, format_.open(content))
     except FileNotFoundError as cause:
         raise CorruptTableError(
             f"data file {path!r} is missing; restore it, or read a snapshot that does not need it"
@@ -242,6 +242,12 @@ def _open_file(
     if columns.rows != rows:
         raise _damaged(path, f"{rows} rows", f"{columns.rows}")
     return columns
+
+
+def _mapped(path: str) -> pa.Buffer:
+    """The bytes of a local file; the buffer keeps the map, and needs no open file for it."""
+    with pa.memory_map(path) as mapped:
+        return mapped.read_buffer()
 
 
 def _damaged(path: str, expected: str, found: str) -> CorruptTableError:

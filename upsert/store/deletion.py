@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from upsert.errors import SchemaError
+from upsert.errors import SchemaError, UnknownOutcomeError
 from upsert.schema import TableSchema
 from upsert.store import append, staging
 from upsert.store.append import Committed
@@ -65,6 +65,8 @@ def delete(
 
     try:
         info = committer.commit(propose)
+    except UnknownOutcomeError:
+        raise  # the files may be needed yet
     except Exception:
         append.discard(committer, [StagedFiles(uuid, deletion.files)], uuid)
         raise

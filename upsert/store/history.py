@@ -27,6 +27,7 @@ from upsert.store.layout import Layout
 from upsert.store.manifest import Manifest, apply, read_manifest
 from upsert.store.snapshot_info import EMPTY, ManifestRef, SnapshotInfo, from_json
 from upsert.store.storage import storage_of
+from upsert.store.table_file import TableFile
 from upsert.store.tag_file import Tag
 
 _T = TypeVar("_T")
@@ -40,18 +41,22 @@ _MAX_STEPS: Final = 256
 
 
 class History:
-    """The snapshots of the table in folder ``root``; threads may share it.
+    """The snapshots of a table; threads may share it.
 
     Attributes:
+        folder: where its ``table.json`` lies.
+        root: where all its other files lie.
+        uuid: tells it from any other table.
         definition: what the table is, as of the last look at its latest snapshot in this process.
     """
 
-    def __init__(self, root: str, uuid: str, first: Definition) -> None:
-        self.root = root
-        self._storage = storage_of(root)
-        self.uuid = uuid
-        self.definition = first
-        self._definitions = {first.version: first}
+    def __init__(self, file: TableFile) -> None:
+        self.folder = file.folder
+        self.root = file.root
+        self.uuid = file.uuid
+        self.definition = file.definition
+        self._storage = storage_of(file.root)
+        self._definitions = {file.definition.version: file.definition}
         self._checked: Hashable = None
         self._known: tuple[int, bytes] | None = None
         self._infos: LRUCache[int, SnapshotInfo] = LRUCache(_MAX_INFOS)
@@ -61,16 +66,17 @@ class History:
         self._lock = threading.Lock()
 
     @classmethod
-    def shared(cls, root: str, uuid: str, first: Definition) -> History:
+    def shared(cls, file: TableFile) -> History:
         """The process-wide history of a table; a table made anew in the same folder has another uuid."""
+        key = file.folder, file.uuid
         with _shared_lock:
-            if (root, uuid) not in _shared:
-                _shared[root, uuid] = cls(root, uuid, first)
-            return _shared[root, uuid]
+            if key not in _shared:
+                _shared[key] = cls(file)
+            return _shared[key]
 
     def anew(self) -> History:
         """The same history, with nothing remembered."""
-        return History(self.root, self.uuid, table_file.read(self.root).definition)
+        return History(table_file.read(self.folder))
 
     def read_manifest(self, ref: ManifestRef) -> Manifest:
         """A manifest as it is on the disk now.
@@ -123,11 +129,11 @@ class History:
 
     def _check_identity(self) -> None:
         """Refuse a table that was dropped and created again: it would take these files for its own."""
-        path = os.path.join(self.root, paths.TABLE_FILE)
+        path = os.path.join(self.folder, paths.TABLE_FILE)
         if (found := self._storage.stat(path)) is None:
-            raise TableNotFoundError(f"no table lies at {self.root!r}; was it dropped?")
+            raise TableNotFoundError(f"no table lies at {self.folder!r}; was it dropped?")
         if found.version != self._checked:
-            uuid = table_file.read(self.root).uuid
+            uuid = table_file.read(self.folder).uuid
             if uuid != self.uuid:
                 raise TableNotFoundError(
                     f"table {self.root!r} was dropped and created again: its uuid must be {self.uuid!r}, got "

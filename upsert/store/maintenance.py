@@ -23,6 +23,7 @@ from upsert.store import compaction, expiry, paths
 from upsert.store.append import Committed
 from upsert.store.commit import Committer
 from upsert.store.compaction import Merge
+from upsert.store.storage import storage_of
 from upsert.store.table_options import TableOptions
 
 MAX_FOREGROUND_ROWS: Final = 250_000
@@ -43,9 +44,11 @@ class CompactionWarning(UserWarning):
 def compaction_lock(root: str, *, wait: bool) -> Iterator[int | None]:
     """Hold the table's compaction lock; yields the descriptor that holds it, None if it was not got.
 
-    A process that dies lets go of it; a child process that has inherited the descriptor holds it on.
+    A process that dies lets go of it; a child process that has inherited the descriptor holds it on. It keeps
+    processes of one machine off each other. Those of other machines may compact a table in an object store at
+    the same time: the commit of one of them finds its inputs gone, and its work was in vain.
     """
-    with open(os.path.join(root, paths.COMPACTION_LOCK), "ab") as file:
+    with open(storage_of(root).lock_file(root, paths.COMPACTION_LOCK), "ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
@@ -63,9 +66,9 @@ def after_commit(committer: Committer, uuid: str, options: TableOptions, done: C
 
 
 def _compact(committer: Committer, uuid: str, options: TableOptions, done: Committed) -> None:
-    root = committer.root
+    root, folder = committer.root, committer.history.folder
     try:
-        _tell_earlier_failure(root)
+        _tell_earlier_failure(folder)
         places = {(entry.partition, entry.bucket) for entry in done.added}
         files = compaction.of_places(committer.history.files(done.info), places)
         merges = compaction.due(files, options)
@@ -78,9 +81,9 @@ def _compact(committer: Committer, uuid: str, options: TableOptions, done: Commi
             if small:
                 compaction.carry_out(committer, uuid, small)
             if len(small) < len(merges):
-                start_compactor(root, lock)
+                start_compactor(committer.history.folder, lock)
     except Exception as failure:  # the commit is published: nothing that happens here may deny it
-        _warn(root, repr(failure))
+        _warn(folder, repr(failure))
 
 
 def _small(merges: Sequence[Merge]) -> Sequence[Merge]:
@@ -92,7 +95,7 @@ def _small(merges: Sequence[Merge]) -> Sequence[Merge]:
     return merges
 
 
-def start_compactor(root: str, lock: int) -> None:
+def start_compactor(folder: str, lock: int) -> None:
     """Start a process that merges whatever is due in the table and ends; nobody waits for it.
 
     It inherits the compaction lock, so that commits in the time that it needs to start begin no other.
@@ -101,9 +104,9 @@ def start_compactor(root: str, lock: int) -> None:
     code = Path(__file__).parents[2]
     search = os.pathsep.join(filter(None, (str(code), os.environ.get("PYTHONPATH", ""))))
     child = subprocess.Popen(
-        [sys.executable, "-m", "upsert.store.compactor", root],
+        [sys.executable, "-m", "upsert.store.compactor", folder],
         env={**os.environ, "PYTHONPATH": search},
-        cwd=root,
+        cwd=folder if storage_of(folder).is_local else None,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -114,27 +117,27 @@ def start_compactor(root: str, lock: int) -> None:
     os.setpriority(os.PRIO_PROCESS, child.pid, _LOWEST_PRIORITY)  # before it has threads of its own
 
 
-def record_failure(root: str, failure: str) -> None:
+def record_failure(folder: str, failure: str) -> None:
     """Leave word of a failed compaction for the next commit; the table may have been dropped meanwhile."""
-    try:
-        Path(root, paths.COMPACTION_ERROR).write_text(failure)
-    except FileNotFoundError as cause:
-        raise TableNotFoundError(f"no table lies at {root!r}; was it dropped?") from cause
+    if not storage_of(folder).exists(os.path.join(folder, paths.TABLE_FILE)):
+        raise TableNotFoundError(f"no table lies at {folder!r}; was it dropped?")
+    path = os.path.join(folder, paths.COMPACTION_ERROR)
+    storage_of(folder).replace(path, failure.encode())
 
 
-def _tell_earlier_failure(root: str) -> None:
-    path = Path(root, paths.COMPACTION_ERROR)
+def _tell_earlier_failure(folder: str) -> None:
+    path = os.path.join(folder, paths.COMPACTION_ERROR)
     try:
-        failure = path.read_text()
-        path.unlink()
+        failure = storage_of(path).read(path).decode(errors="replace")
     except FileNotFoundError:
-        return  # nothing has failed, or another process is telling it
-    _warn(root, failure)
+        return
+    if storage_of(path).delete(path):  # or another process is telling it
+        _warn(folder, failure)
 
 
-def _warn(root: str, failure: str) -> None:
+def _warn(folder: str, failure: str) -> None:
     warnings.warn(
-        f"table {root!r}: compaction failed, the table stays right but reads get slower — {failure}; "
+        f"table {folder!r}: compaction failed, the table stays right but reads get slower — {failure}; "
         "correct the cause, then call compact()",
         CompactionWarning,
         stacklevel=4,

@@ -26,7 +26,7 @@ class OpenFiles(Generic[Opened]):
 
     def get(self, path: str, version: int, open_file: Callable[[str], Opened]) -> Opened:
         """The open file; ``open_file`` opens it if it is not there."""
-        path = os.path.abspath(path)
+        path = path if "://" in path else os.path.abspath(path)
         with self._lock:
             file = self._files.get((path, version))
         if file is None:

@@ -120,11 +120,10 @@ def based_files(root: str) -> Iterator[tuple[Found, int]]:
 
 def _leftover_snapshots(history: History, head: SnapshotInfo, limit: float) -> Iterator[str]:
     """Expired snapshots that are still there, ascending: looking for the latest relies on that order."""
+    stat = storage_of(history.root).stat
     for number in history.listed_ids():
         name = paths.snapshot_file(number)
-        if number >= head.oldest or not _is_old(
-            storage_of(history.root).stat(os.path.join(history.root, name)), limit
-        ):
+        if number >= head.oldest or not _is_old(stat(os.path.join(history.root, name)), limit):
             return
         yield name
 

@@ -28,8 +28,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from upsert.errors import ConfigurationError, CorruptTableError
 from upsert.store.storage import storage_of
-from upsert.store.storage.local import make_parent as make_parent
-from upsert.store.storage.local import sync_folder as sync_folder
+from upsert.store.storage.location import SCHEMES, folder_uri
 
 TABLE_FILE: Final = "table.json"
 DEFINITION_FOLDER: Final = "definition"
@@ -70,10 +69,10 @@ def partition_from_json(pairs: Any) -> Partition:
 
 
 def table_folder(path: str | os.PathLike[str]) -> str:
-    """The absolute local folder that a table path names.
+    """The absolute local folder, or the prefix of an object store, that a table path names.
 
     Raises:
-        ConfigurationError: the path is empty, or a URI of another kind than ``file:``.
+        ConfigurationError: the path is empty, or a URI of a kind that cannot publish.
 
     >>> table_folder("file:///data/my%20table")
     '/data/my table'
@@ -83,10 +82,12 @@ def table_folder(path: str | os.PathLike[str]) -> str:
         raise ConfigurationError("table path must name a folder, got ''")
     if not (scheme := _SCHEME.match(text)):
         return os.path.abspath(text)
-    if scheme[1].lower() != "file":
+    if (kind := scheme[1].lower()) in SCHEMES:
+        return folder_uri(text)
+    if kind != "file":
         raise ConfigurationError(
-            f"table path must be a local folder or a file: URI, got {text!r}; the store publishes by hard "
-            f"links, which {scheme[1]}: does not have"
+            f"table path must be a local folder, a file: URI or s3://bucket/folder, got a {kind}: URI; "
+            "commits need hard links or conditional puts, which are known of these only"
         )
     parts = urlsplit(text)
     if parts.netloc not in ("", "localhost"):
@@ -106,6 +107,15 @@ def resolve(root: str, name: str) -> str:
             f"table {root!r}: a file name must stay within the table's folder, got {name!r}; restore it"
         )
     return os.path.join(root, *parts)
+
+
+def name_of(root: str) -> str:
+    """Name of the table whose files lie in ``root``.
+
+    >>> name_of("/data/orders"), name_of("s3://bucket/data/orders/0123456789abcdef0123456789abcdef")
+    ('orders', 'orders')
+    """
+    return os.path.basename(root if storage_of(root).is_local else os.path.dirname(root))
 
 
 def definition_file(version: int) -> str:

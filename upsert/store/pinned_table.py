@@ -15,7 +15,7 @@ class PinnedTable:
 
     Attributes:
         name: name of the table, for messages.
-        path: its folder.
+        path: where its files lie.
         layout: the form in which rows are read.
         published: its snapshots.
     """

@@ -7,7 +7,6 @@ rows as they are, bucket by bucket in one file, and the committer folds them acr
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
@@ -98,7 +97,7 @@ def _staged_raw(uuid: str, raw: RawFile | None) -> StagedFiles:
 
 
 def _owner(root: str) -> str:
-    return f"table {os.path.basename(root)!r}"
+    return f"table {paths.name_of(root)!r}"
 
 
 def fold_raw(

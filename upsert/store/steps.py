@@ -135,7 +135,8 @@ class _Hashes:
 
     @classmethod
     def of(cls, table: VersionedTable, files: Iterable[FileEntry], smallest: int) -> _Hashes:
-        opened = (DataFile.open(table.path, table.layout, entry).index("pk").hashes for entry in files)
+        root = table.published.root
+        opened = (DataFile.open(root, table.layout, entry).index("pk").hashes for entry in files)
         return cls(tuple(h[np.searchsorted(h, np.uint64(smallest)) :] for h in opened), smallest)
 
     def below(self, limit: int) -> int:

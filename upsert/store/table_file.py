@@ -24,66 +24,108 @@ from upsert.store.storage import storage_of
 
 @dataclass(frozen=True)
 class TableFile:
-    """What ``table.json`` says: the table's identity and the first version of its definition."""
+    """What ``table.json`` says: the table's identity and the first version of its definition.
 
+    Attributes:
+        folder: where it lies.
+        root: where all other files of the table lie. In an object store that is a folder of its own in
+            ``folder``, for nothing there can be moved away at one moment: who is still at work on a table
+            that was dropped never touches the one that was created in its place.
+        uuid: tells the table from any other one.
+        definition: version 0.
+    """
+
+    folder: str
+    root: str
     uuid: str
     definition: Definition
 
 
-def create(root: str, schema: TableSchema, options: Mapping[str, str]) -> TableFile:
-    """Make the folder ``root`` a table. After a crash it is one, or it is not, never half of one.
+def create(folder: str, schema: TableSchema, options: Mapping[str, str]) -> TableFile:
+    """Make a folder a table. After a crash it is one, or it is not, never half of one.
 
     Raises:
         ConfigurationError: an option is wrong, or the file system has no hard links.
         SchemaError: the schema uses a name that the files need.
         TableExistsError: there is one already.
     """
-    first = Definition(0, schema, options, owner=_named(root))
-    first.layout  # noqa: B018 - refuses what cannot be stored before anything is written
-    table = TableFile(uuid4().hex, first)
-    value = {
-        "format": FORMAT_VERSION,
-        "uuid": table.uuid,
-        "schema": schema.to_json(),
-        "options": dict(options),
-    }
-    try:
-        # the folder of snapshots comes first: whoever sees table.json may count on it
-        storage_of(root).prepare(os.path.join(root, paths.SNAPSHOT_FOLDER))
-        if not put_if_absent(os.path.join(root, paths.TABLE_FILE), json.dumps(value, indent=1).encode()):
-            raise TableExistsError(
-                f"table {root!r} exists already; choose another path, or create it if_not_exists=True"
-            )
-    except (NotADirectoryError, FileExistsError, PermissionError) as cause:
-        raise ConfigurationError(
-            f"table path must be a folder that can be written, got {root!r}: {cause.strerror}"
-        ) from cause
+    table = new(folder, schema, options)
+    if not publish(table):
+        raise TableExistsError(
+            f"table {folder!r} exists already; choose another path, or create it if_not_exists=True"
+        )
     return table
 
 
-def read(root: str) -> TableFile:
-    """The table in the folder ``root``.
+def new(folder: str, schema: TableSchema, options: Mapping[str, str]) -> TableFile:
+    """A table that is not there yet.
+
+    Raises:
+        ConfigurationError: an option is wrong.
+        SchemaError: the schema uses a name that the files need.
+    """
+    uuid = uuid4().hex
+    first = Definition(0, schema, options, owner=_named(folder))
+    first.layout  # noqa: B018 - refuses what cannot be stored before anything is written
+    root = folder if storage_of(folder).is_local else os.path.join(folder, uuid)
+    return TableFile(folder, root, uuid, first)
+
+
+def publish(table: TableFile) -> bool:
+    """Make a table's folder one; False if it was one already.
+
+    Raises:
+        ConfigurationError: the folder cannot be made or written.
+    """
+    root, folder, storage = table.root, table.folder, storage_of(table.folder)
+    try:
+        # the folder of snapshots comes first: whoever sees table.json may count on it
+        storage.prepare(os.path.join(root, paths.SNAPSHOT_FOLDER))
+        return put_if_absent(os.path.join(folder, paths.TABLE_FILE), to_json(table))
+    except (NotADirectoryError, FileExistsError, PermissionError) as cause:
+        raise ConfigurationError(
+            f"table path must be a folder that can be written, got {folder!r}: {cause.strerror}"
+        ) from cause
+
+
+def to_json(table: TableFile) -> bytes:
+    """The content of ``table.json``."""
+    inside = os.path.relpath(table.root, table.folder)
+    value = {
+        "format": FORMAT_VERSION,
+        "uuid": table.uuid,
+        **({} if inside == "." else {"files": inside}),
+        "schema": table.definition.schema.to_json(),
+        "options": dict(table.definition.given),
+    }
+    return json.dumps(value, indent=1).encode()
+
+
+def read(folder: str) -> TableFile:
+    """The table in a folder.
 
     Raises:
         TableNotFoundError: there is none.
         ConfigurationError: the table has a connector; it lies elsewhere.
         CorruptTableError: its file is damaged, or of another format version.
     """
-    path = os.path.join(root, paths.TABLE_FILE)
+    path = os.path.join(folder, paths.TABLE_FILE)
     try:
         content = storage_of(path).read(path)
     except (FileNotFoundError, NotADirectoryError) as cause:
-        raise TableNotFoundError(f"no table lies at {root!r}; create it, or correct the path") from cause
+        raise TableNotFoundError(f"no table lies at {folder!r}; create it, or correct the path") from cause
     value = parse_versioned(content, path)
     if "connector" in value:
         raise ConfigurationError(
-            f"table {os.path.basename(root)!r} must be a managed table, got one of the connector "
+            f"{_named(folder)} must be a managed table, got one of the connector "
             f"{value['connector']!r}; use read_changes, read and write_changes of its catalog"
         )
     try:
-        first = Definition(0, TableSchema.from_json(value["schema"]), value["options"], owner=_named(root))
+        first = Definition(0, TableSchema.from_json(value["schema"]), value["options"], owner=_named(folder))
         first.layout  # noqa: B018 - a damaged option is found now
-        return TableFile(str(value["uuid"]), first)
+        inside = value.get("files")
+        root = folder if inside is None else paths.resolve(folder, inside)
+        return TableFile(folder, root, str(value["uuid"]), first)
     except (KeyError, TypeError, ValueError, AttributeError) as cause:
         raise CorruptTableError(f"{path}: the table's file cannot be read, {cause!r}; restore it") from cause
 
@@ -102,20 +144,18 @@ def publish_definition(root: str, uuid: str, definition: Definition) -> Definiti
 
 
 def read_definition(root: str, uuid: str, version: int) -> Definition:
-    """A version of the table's definition.
+    """A version of the table's definition, from 1 on.
 
     Raises:
         CorruptTableError: its file is missing or damaged.
     """
-    if version == 0:
-        return read(root).definition
     path = os.path.join(root, paths.definition_file(version))
     try:
         content = storage_of(path).read(path)
     except FileNotFoundError as cause:
         raise CorruptTableError(f"definition {path!r} is missing; restore it from a copy") from cause
-    return Definition.from_json(content, path, uuid, version, _named(root))
+    return Definition.from_json(content, path, uuid, version, f"table {paths.name_of(root)!r}")
 
 
-def _named(root: str) -> str:
-    return f"table {os.path.basename(root)!r}"
+def _named(folder: str) -> str:
+    return f"table {os.path.basename(folder)!r}"

@@ -48,7 +48,7 @@ class TableReading(Handle):
     def partitions(self) -> tuple[PartitionInfo, ...]:
         """What there is to know of each partition that has files; nothing is read but manifests."""
         files = self._unless_expiring(lambda: self.published.files(self.published.latest()))
-        return partition_infos(self.path, self.definition, files)
+        return partition_infos(self.root, self.definition, files)
 
     def at(self, version: Version) -> View:
         """The table at a reader's version, also in the middle of a step.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from upsert.errors import UnknownOutcomeError
 from upsert.store import (
     append,
     deletion,
@@ -104,6 +105,8 @@ class TableWriting(Handle):
             return self.commit(
                 staged, writer_id=writer_id, transaction=transaction, overwrite=overwrite, tracked=tracked
             )
+        except UnknownOutcomeError:
+            raise  # the files may be needed yet
         except Exception:
             self.discard(staged)  # keeps what was published although an error was reported
             raise

@@ -7,7 +7,6 @@ key to different rows at the same time the second is refused.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from upsert.errors import DuplicateKeyError
+from upsert.store import paths
 from upsert.store.data_file import DataFile
 from upsert.store.file_entry import FileEntry
 from upsert.store.file_set import FileSet
@@ -114,7 +114,7 @@ class UniqueCheck:
         """The error about two rows, given with the columns of the index and the primary key."""
         key = one.select(list(index.columns)).to_pylist()[0]
         first, second = (rows.select(list(self._layout.key)).to_pylist()[0] for rows in (one, other))
-        table = os.path.basename(self._history.root)
+        table = paths.name_of(self._history.root)
         return DuplicateKeyError(
             f"table {table!r}: {index.label} ({', '.join(index.columns)}) must have one row a key, got "
             f"{key!r} in the rows with primary keys {first!r} and {second!r}; correct one of them and write "

@@ -134,7 +134,7 @@ class PartitionLife(RuleBasedStateMachine):
     @rule()
     def open_with_nothing_remembered(self) -> None:
         self.table = Table.open(self.table.path)
-        self.table.published = History(self.table.path, self.table.uuid, self.table.definition)
+        self.table.published = self.table.published.anew()
 
     @rule(point=st.sampled_from(POINTS), nth=st.integers(1, 3), where=WHERES, data=st.data())
     def crash(self, point: str, nth: int, where: list[Any], data: st.DataObject) -> None:

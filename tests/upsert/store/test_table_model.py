@@ -119,7 +119,7 @@ class TableLife(RuleBasedStateMachine):
     @rule()
     def open_with_nothing_remembered(self) -> None:
         self.table = Table.open(self.table.path)
-        self.table.published = History(self.table.path, self.table.uuid, self.table.definition)
+        self.table.published = self.table.published.anew()
         assert rows_in(self.table.snapshot().scan()) == self.rows
 
     @rule(point=st.sampled_from(POINTS), nth=st.integers(1, 2), key=KEYS, value=VALUES)

@@ -102,5 +102,8 @@ class Storage(Protocol):
     def walk(self, folder: str) -> Iterator[Found]:
         """All files below a folder."""
 
+    def lock_file(self, root: str, name: str) -> str:
+        """A local file that processes of this machine lock in the name of something in ``root``."""
+
     def delete(self, path: str) -> bool:
         """Delete a file; False if it is known that there was none."""

@@ -12,6 +12,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -121,7 +122,11 @@ class LocalStorage:
             within = os.path.relpath(inside, folder)
             for name in names:
                 path = os.path.join(inside, name)
-                yield Found(name if within == "." else f"{within}/{name}", lambda path=path: self.stat(path))
+                yield Found(name if within == "." else f"{within}/{name}", partial(self.stat, path))
+
+    def lock_file(self, root: str, name: str) -> str:
+        """The file of that name."""
+        return os.path.join(root, name)
 
     def delete(self, path: str) -> bool:
         """Delete a file; False if there was none."""

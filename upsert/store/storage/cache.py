@@ -1,0 +1,181 @@
+"""Local copies of objects: whole files, downloaded once for all processes of a machine, the oldest used go.
+
+The folder is ``UPSERT_CACHE_FOLDER``, by default one of the user's own in the folder for temporary files, and
+holds about ``UPSERT_CACHE_BYTES``. A copy appears by a rename, so it is whole; its name is a hash of the
+object's, so no name leads out of the folder. A copy that is deleted while it is mapped stays readable.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Final, TypeVar
+from uuid import uuid4
+
+from upsert.errors import ConfigurationError
+
+FOLDER_VARIABLE: Final = "UPSERT_CACHE_FOLDER"
+BYTES_VARIABLE: Final = "UPSERT_CACHE_BYTES"
+DEFAULT_BYTES: Final = 8 << 30
+_STALE_S: Final = 86_400.0
+"""Age of a temporary file whose process is taken to be dead."""
+_LOCKS: Final = 64
+_TRIES: Final = 10
+
+T = TypeVar("T")
+
+
+class LocalCache:
+    """The copies in one folder; threads and processes may share it."""
+
+    def __init__(self, folder: str, max_bytes: int) -> None:
+        self.folder = folder
+        self.max_bytes = max_bytes
+        self._unseen = max_bytes
+        """Bytes added since this process last looked how much there is; it looks before it relies on that."""
+        for name in ("files", "new", "locks"):
+            Path(folder, name).mkdir(parents=True, exist_ok=True)
+
+    def use(self, name: str, fetch: Callable[[str], None], use: Callable[[str], T]) -> T:
+        """What ``use`` makes of the copy of an object, which ``fetch`` writes to a path if there is none."""
+        path = self._path(name)
+        for _ in range(_TRIES):
+            self._have(path, fetch)
+            try:
+                return use(path)
+            except Exception:
+                if os.path.exists(path):
+                    raise
+                # it went to make room before it was opened: once more
+        raise OSError(f"cache folder {self.folder!r} is too small for {name!r}: make {BYTES_VARIABLE} larger")
+
+    def _have(self, path: str, fetch: Callable[[str], None]) -> None:
+        try:
+            os.utime(path)  # the time of its last use
+        except FileNotFoundError:
+            with self._only_one(path):
+                if not os.path.exists(path):
+                    with self.new_file() as temporary:
+                        fetch(temporary)
+                        self._publish(temporary, path)
+
+    @contextmanager
+    def new_file(self) -> Iterator[str]:
+        """A path for a file that is being written; what is there afterwards is deleted."""
+        path = os.path.join(self.folder, "new", uuid4().hex)
+        try:
+            yield path
+        finally:
+            Path(path).unlink(missing_ok=True)
+
+    def keep(self, name: str, temporary: str) -> None:
+        """Make a file of ``new_file`` the copy of an object."""
+        self._publish(temporary, self._path(name))
+
+    def drop(self, name: str) -> None:
+        """Forget an object that has been deleted."""
+        Path(self._path(name)).unlink(missing_ok=True)
+
+    def lock_file(self, name: str) -> str:
+        """Path of a file that processes of this machine may lock in the name of something remote."""
+        return os.path.join(self.folder, "locks", sha256(name.encode()).hexdigest())
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.folder, "files", sha256(name.encode()).hexdigest())
+
+    def _publish(self, temporary: str, path: str) -> None:
+        self._unseen += os.stat(temporary).st_size
+        if self._unseen >= self.max_bytes // 64:
+            self._make_room(os.stat(temporary).st_size)
+            self._unseen = 0
+        os.replace(temporary, path)
+
+    def _make_room(self, coming: int) -> None:
+        used = []
+        with os.scandir(os.path.join(self.folder, "files")) as entries:
+            for entry in entries:
+                try:
+                    found = entry.stat()
+                except FileNotFoundError:
+                    continue  # another process makes room too
+                used.append((found.st_mtime_ns, found.st_size, entry.path))
+        too_much = sum(size for _, size, _ in used) + coming - self.max_bytes
+        for _, size, path in sorted(used):
+            if too_much <= 0:
+                break
+            Path(path).unlink(missing_ok=True)
+            too_much -= size
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Delete the temporary files of processes that died."""
+        limit = time.time() - _STALE_S
+        for path in Path(self.folder, "new").iterdir():
+            try:
+                if path.stat().st_mtime < limit:
+                    path.unlink()
+            except FileNotFoundError:
+                continue  # its process has just finished it
+
+    @contextmanager
+    def _only_one(self, path: str) -> Iterator[None]:
+        """Let one process and thread at a time download a file; a process that dies lets go."""
+        number = int(os.path.basename(path)[:8], 16) % _LOCKS
+        with open(os.path.join(self.folder, "locks", f"{number}"), "ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+_caches: dict[tuple[str, int], LocalCache] = {}
+_lock = threading.Lock()
+
+
+def local_cache() -> LocalCache:
+    """The cache that the environment names.
+
+    Raises:
+        ConfigurationError: the environment names no size, or a folder that another user may write to.
+    """
+    key = _configured()
+    with _lock:
+        if key not in _caches:
+            _check_own(key[0])
+            _caches[key] = LocalCache(*key)
+        return _caches[key]
+
+
+def _configured() -> tuple[str, int]:
+    folder = os.environ.get(FOLDER_VARIABLE) or os.path.join(
+        tempfile.gettempdir(), f"upsert-cache-{os.getuid()}"
+    )
+    text = os.environ.get(BYTES_VARIABLE) or str(DEFAULT_BYTES)
+    if not text.isdecimal() or not int(text):
+        raise ConfigurationError(f"{BYTES_VARIABLE} must be a number of bytes above 0, got {text!r}")
+    return os.path.abspath(folder), int(text)
+
+
+def _check_own(folder: str) -> None:
+    """Make the folder, for this user alone; others could put their rows in place of the table's."""
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    found = os.lstat(folder)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise ConfigurationError(
+            f"cache folder {folder!r} must be a folder of this user that no other one may write to, got mode "
+            f"{stat.S_IMODE(found.st_mode):o} and owner {found.st_uid}; set {FOLDER_VARIABLE}"
+        )
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,209 @@
+"""An S3-compatible object store: names appear by a conditional put, large files by way of a local cache.
+
+``If-None-Match: *`` lets one of many writers of a name win. 412 says that another has won; 409 that two met,
+then the put is tried again. Where no answer comes, the object is read back: it is ours if it has our content,
+which has a random id of its own. Until that is known, nothing is cleaned up.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final
+
+from upsert.errors import UnknownOutcomeError
+from upsert.store.failpoints import reach
+from upsert.store.storage.base import FileStat, Found, T
+from upsert.store.storage.cache import local_cache
+from upsert.store.storage.location import Location, split
+from upsert.store.storage.s3_client import (
+    ConflictError,
+    NameTakenError,
+    UnansweredError,
+    client_of,
+    errors_of,
+)
+
+_PUTS: Final = 9
+_FIRST_PAUSE_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 5.0
+PART_BYTES: Final = 64 << 20
+"""Larger files are sent in parts of this size: a part that fails is sent again, not the whole."""
+_MAX_PARTS: Final = 9_000
+_CHUNK: Final = 1 << 20
+
+
+class S3Storage:
+    """The objects of one bucket, as one location reaches it."""
+
+    is_local = False
+
+    def __init__(self, location: Location, sleep: Callable[[float], None] = time.sleep) -> None:
+        self.location = location
+        self._sleep = sleep
+
+    def put_if_absent(self, path: str, content: bytes, mode: int = 0o666) -> bool:  # noqa: ARG002
+        """Publish content under a name; False if another has it.
+
+        Raises:
+            UnknownOutcomeError: the server has not answered for a minute or more.
+        """
+        reach("publish.before-link")
+        won = self._put_if_absent(path, content)
+        if won:
+            reach("publish.after-link")
+            reach("publish.after-sync")
+        return won
+
+    def _put_if_absent(self, path: str, content: bytes) -> bool:
+        pause = _FIRST_PAUSE_S
+        has_doubts = False
+        for _ in range(_PUTS):
+            try:
+                self._call(path, "put_object", repeats=False, Body=content, IfNoneMatch="*")
+                return True
+            except NameTakenError:
+                if not has_doubts:
+                    return False
+            except ConflictError:
+                pass
+            except UnansweredError:
+                has_doubts = True
+            if has_doubts and (found := self._content_if_any(path)) is not None:
+                return found == content
+            self._sleep(random.uniform(0.5, 1.0) * pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+        if not has_doubts:
+            raise UnansweredError(errno.EAGAIN, "the object store answers 409 again and again", path)
+        raise UnknownOutcomeError(
+            f"{path!r}: the object store must say whether it has the object, got no answer; look at the "
+            "table's history before you write the rows again"
+        )
+
+    def _content_if_any(self, path: str) -> bytes | None:
+        try:
+            return self.read(path)
+        except (FileNotFoundError, UnansweredError):
+            return None
+
+    def replace(self, path: str, content: bytes) -> None:
+        """Put other content under a name."""
+        self._call(path, "put_object", Body=content)
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a new object."""
+        self._call(path, "put_object", Body=content)
+
+    def prepare(self, folder: str) -> None:
+        """Nothing: there are no folders."""
+
+    def settle(self, folder: str) -> None:
+        """Nothing: an object has its name as soon as it is there."""
+
+    @contextmanager
+    def new_file(self, path: str) -> Iterator[str]:
+        """A file in the cache, uploaded at the end of the block."""
+        cache = local_cache()
+        with cache.new_file() as temporary:
+            yield temporary
+            self._upload(path, temporary)
+            cache.keep(path, temporary)
+
+    def _upload(self, path: str, source: str) -> None:
+        size = os.stat(source).st_size
+        with open(source, "rb") as file:
+            if size <= PART_BYTES:
+                self._call(path, "put_object", Body=file)
+                return
+            upload = self._call(path, "create_multipart_upload")["UploadId"]
+            try:
+                parts: list[dict[str, object]] = []
+                part_bytes = max(PART_BYTES, -(-size // _MAX_PARTS))
+                while part := file.read(part_bytes):
+                    number = len(parts) + 1
+                    done = self._call(path, "upload_part", Body=part, UploadId=upload, PartNumber=number)
+                    parts.append({"ETag": done["ETag"], "PartNumber": number})
+                self._call(
+                    path, "complete_multipart_upload", UploadId=upload, MultipartUpload={"Parts": parts}
+                )
+            except BaseException:
+                self._call(path, "abort_multipart_upload", UploadId=upload)
+                raise
+
+    def read(self, path: str) -> bytes:
+        """The content of an object."""
+        with errors_of(path):
+            content: bytes = self._call(path, "get_object")["Body"].read()
+        return content
+
+    def mapped(self, path: str, use: Callable[[str], T]) -> T:
+        """What ``use`` makes of the object's copy in the cache."""
+        return local_cache().use(path, lambda target: self._download(path, target), use)
+
+    def _download(self, path: str, target: str) -> None:
+        with errors_of(path), open(target, "xb") as file:
+            for chunk in self._call(path, "get_object")["Body"].iter_chunks(_CHUNK):
+                file.write(chunk)
+
+    def exists(self, path: str) -> bool:
+        """Whether there is an object."""
+        return self.stat(path) is not None
+
+    def stat(self, path: str) -> FileStat | None:
+        """What is known of an object; None if there is none."""
+        try:
+            return _stat(self._call(path, "head_object"), "ContentLength")
+        except FileNotFoundError:
+            return None
+
+    def names(self, folder: str) -> list[str]:
+        """What follows the folder in the names of objects, up to the next ``/``."""
+        _, prefix = split(f"{folder}/")
+        names = []
+        for page in self._pages(folder, Prefix=prefix, Delimiter="/"):
+            names += [found["Key"][len(prefix) :] for found in page.get("Contents", ())]
+            names += [found["Prefix"][len(prefix) : -1] for found in page.get("CommonPrefixes", ())]
+        return [name for name in names if name]
+
+    def walk(self, folder: str) -> Iterator[Found]:
+        """All objects below a folder."""
+        _, prefix = split(f"{folder}/")
+        for page in self._pages(folder, Prefix=prefix):
+            for found in page.get("Contents", ()):
+                yield Found(found["Key"][len(prefix) :], partial(_stat, found, "Size"))
+
+    def _pages(self, path: str, **arguments: Any) -> Iterator[dict[str, Any]]:
+        after: dict[str, str] = {}
+        while True:
+            with errors_of(path):
+                client = client_of(self.location, repeats=True)
+                page = client.list_objects_v2(Bucket=self.location.bucket, **arguments, **after)
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            after = {"ContinuationToken": page["NextContinuationToken"]}
+
+    def delete(self, path: str) -> bool:
+        """Delete an object; the server does not say whether there was one."""
+        local_cache().drop(path)
+        self._call(path, "delete_object")
+        return True
+
+    def lock_file(self, root: str, name: str) -> str:
+        """A file of this machine: processes elsewhere are not kept off."""
+        return local_cache().lock_file(f"{root}/{name}")
+
+    def _call(self, path: str, operation: str, *, repeats: bool = True, **arguments: Any) -> Any:
+        _, key = split(path)
+        client = client_of(self.location, repeats=repeats)
+        with errors_of(path):
+            return getattr(client, operation)(Bucket=self.location.bucket, Key=key, **arguments)
+
+
+def _stat(found: dict[str, Any], size: str) -> FileStat:
+    return FileStat(found[size], int(found["LastModified"].timestamp() * 1e9), found["ETag"])
