@@ -34,7 +34,7 @@ demo-kafka: $(STAMP)  ## carry them through Kafka: Debezium records to upsert to
 	@$(WITH_JAVA) $(PY) -m deltajoin.demo.kafka $(if $(ROWS),--rows $(ROWS))
 
 test: $(STAMP)  ## all tests that a change must pass (PYTEST_ARGS=… is passed on, WORKERS=0: one after the other)
-	@$(WITH_JAVA) $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+	@$(WITH_JAVA) $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-long: $(STAMP)  ## random, crash and race tests with large counts
 	@$(WITH_JAVA) $(PY) -m pytest -m "long or hypothesis" --hypothesis-profile=long $(PYTEST_ARGS)
