@@ -79,11 +79,12 @@ def hold(
     Raises:
         ConfigurationError: the name or the lease is wrong, or there is no such snapshot yet.
         SnapshotExpiredError: the version cannot be read any more.
+        CommitConflictError: this process stalled so long that it may have expired; hold it again.
     """
     path = _path(history.root, name)
     if not lease_s > 0:
         raise ConfigurationError(f"consumer {name!r}: the lease must be longer than 0 s, got {lease_s!r}")
-    with lifetime_lock(history.root):
+    with lifetime_lock(history) as lock:
         head = history.latest()
         for data_version in needed(version):
             history.equal_to(data_version, head)
@@ -92,13 +93,14 @@ def hold(
         reach("hold.before-file")
         storage_of(path).replace(path, consumer.to_json())
         reach("hold.after-file")
+        lock.check()
     return consumer
 
 
 def release(history: History, name: str) -> bool:
     """Keep nothing for a consumer any more; whether it held anything."""
     path = _path(history.root, name)
-    with lifetime_lock(history.root):
+    with lifetime_lock(history):
         was_there = storage_of(path).exists(path)
         storage_of(path).delete(path)
     return was_there

@@ -22,7 +22,7 @@ from upsert.store.commit import Change, Committer
 from upsert.store.expiry_policy import Retention
 from upsert.store.failpoints import reach
 from upsert.store.history import History
-from upsert.store.lifetime_lock import lifetime_lock, lifetime_lock_if_free
+from upsert.store.lifetime_lock import Lock, lifetime_lock, lifetime_lock_if_free
 from upsert.store.snapshot_info import SnapshotInfo, refs_of
 from upsert.store.staging import remove_data_file
 from upsert.store.storage import storage_of
@@ -51,8 +51,8 @@ def expire(
     Raises:
         ConfigurationError: ``keep`` is below 1, or ``older_than_s`` below 0.
     """
-    with lifetime_lock(committer.root):
-        return _expire(committer, _asked(configured, keep, older_than_s))
+    with lifetime_lock(committer.history) as lock:
+        return _expire(committer, _asked(configured, keep, older_than_s), lock)
 
 
 def _asked(configured: Retention, keep: int | None, older_than_s: float | None) -> Retention:
@@ -73,9 +73,9 @@ def after_commit(committer: Committer, retention: Retention) -> None:
         marks = _Retained(committer.history, committer.history.latest())
         if not expiry_policy.is_due(marks, retention, _now_ms(committer)):
             return
-        with lifetime_lock_if_free(committer.root) as is_mine:
-            if is_mine:
-                _expire(committer, retention)
+        with lifetime_lock_if_free(committer.history) as lock:
+            if lock is not None:
+                _expire(committer, retention, lock)
     except Exception as failure:  # the commit is published: nothing that happens here may deny it
         warnings.warn(
             f"table {committer.root!r}: old snapshots could not be expired, the table stays right but takes "
@@ -85,16 +85,18 @@ def after_commit(committer: Committer, retention: Retention) -> None:
         )
 
 
-def _expire(committer: Committer, rule: Retention) -> int:
-    """Publish the boundary and delete what lies below; the caller holds the lifetime lock."""
+def _expire(committer: Committer, rule: Retention, lock: Lock) -> int:
+    """Publish the boundary and delete what lies below."""
     history, now_ms = committer.history, _now_ms(committer)
-    known = consumers.read_all(history.root)
     before = history.latest()
 
     def propose(latest: SnapshotInfo) -> Change | None:
         marks = _Retained(history, latest)
         if not marks:
             return None
+        # after ``latest`` was looked at: who takes the lock from us publishes a snapshot before going on
+        lock.check()
+        known = consumers.read_all(history.root)
         held = consumers.held_versions(known, latest, marks[0].data_version, now_ms)
         first = expiry_policy.boundary(marks, rule, now_ms, held)
         return Change("expire", oldest=marks[first].id) if first else None
@@ -102,7 +104,8 @@ def _expire(committer: Committer, rule: Retention) -> int:
     head = committer.commit(propose)
     reach("expire.after-publish")
     _delete_expired(history, head)
-    consumers.remove_lapsed(history.root, known, now_ms)
+    if lock.is_held:
+        consumers.remove_lapsed(history.root, consumers.read_all(history.root), now_ms)
     return max(head.oldest, 1) - max(before.oldest, 1)
 
 

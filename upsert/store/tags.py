@@ -36,7 +36,7 @@ def create(history: History, name: str, id: int | None, now_s: float | None = No
         SnapshotExpiredError: the snapshot has expired.
     """
     path = tag_file.path_of(history.root, name)
-    with lifetime_lock(history.root):
+    with lifetime_lock(history) as lock:
         head = history.latest()
         info = head if id is None else history.equal_to(id, head)
         if info.id == 0:
@@ -51,6 +51,9 @@ def create(history: History, name: str, id: int | None, now_s: float | None = No
                 f"table {history.root!r}: a tag's name must not be in use, got {name!r}; delete that tag "
                 "first, or choose another name"
             )
+        if not lock.is_held:  # the snapshot may have expired since it was looked at
+            storage_of(path).delete(path)
+            lock.check()
     return tag
 
 
@@ -63,7 +66,7 @@ def delete(history: History, name: str, now_s: float | None = None) -> Tag:
         ConfigurationError: there is no such tag, or a consumer reads on from its snapshot.
     """
     path = tag_file.path_of(history.root, name)
-    with lifetime_lock(history.root):
+    with lifetime_lock(history) as lock:
         tag = history.tag(name)
         others = [other for other in tag_file.read_all(history.root) if other.name != name]
         head = history.latest()
@@ -73,7 +76,7 @@ def delete(history: History, name: str, now_s: float | None = None) -> Tag:
         storage_of(path).delete(path)
         storage_of(path).settle(os.path.dirname(path))
         reach("untag.after-unlink")
-        if is_expired:
+        if is_expired and lock.is_held:  # or ``clean`` gives it back
             _give_back(history, tag, others, head)
     return tag
 

@@ -134,9 +134,9 @@ def test_a_damaged_consumer_stops_expiry_before_anything_is_deleted(table: Table
 
 def test_a_lock_that_nobody_lets_go_of_is_an_error_and_no_endless_wait(table: Table) -> None:
     with (
-        lifetime_lock(table.path),
+        lifetime_lock(table.published),
         pytest.raises(CommitConflictError, match="another process holds it for 0 s"),
-        lifetime_lock(table.path, give_up_after_s=0),
+        lifetime_lock(table.published, give_up_after_s=0),
     ):
         pass
 

@@ -105,5 +105,8 @@ class Storage(Protocol):
     def lock_file(self, root: str, name: str) -> str:
         """A local file that processes of this machine lock in the name of something in ``root``."""
 
+    def aged(self, path: str) -> tuple[bytes, float] | None:
+        """The content of a file and its age in seconds by the clock of the place; None if there is none."""
+
     def delete(self, path: str) -> bool:
         """Delete a file; False if it is known that there was none."""

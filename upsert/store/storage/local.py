@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -127,6 +128,13 @@ class LocalStorage:
     def lock_file(self, root: str, name: str) -> str:
         """The file of that name."""
         return os.path.join(root, name)
+
+    def aged(self, path: str) -> tuple[bytes, float] | None:
+        """The content of a file, and for how many seconds it has it."""
+        try:
+            return self.read(path), time.time() - os.stat(path).st_mtime
+        except FileNotFoundError:
+            return None
 
     def delete(self, path: str) -> bool:
         """Delete a file; False if there was none."""

@@ -13,6 +13,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any, Final
 
@@ -140,6 +141,16 @@ class S3Storage:
         with errors_of(path):
             content: bytes = self._call(path, "get_object")["Body"].read()
         return content
+
+    def aged(self, path: str) -> tuple[bytes, float] | None:
+        """The content of an object, and for how many seconds it has it by the server's clock."""
+        try:
+            found = self._call(path, "get_object")
+        except FileNotFoundError:
+            return None
+        now = parsedate_to_datetime(found["ResponseMetadata"]["HTTPHeaders"]["date"])
+        with errors_of(path):
+            return found["Body"].read(), (now - found["LastModified"]).total_seconds()
 
     def mapped(self, path: str, use: Callable[[str], T]) -> T:
         """What ``use`` makes of the object's copy in the cache."""

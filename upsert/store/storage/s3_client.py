@@ -63,9 +63,9 @@ def _made(location: Location, repeats: bool) -> Any:
             f"table in bucket {location.bucket!r}: an object store needs botocore, which is not installed; "
             "pip install 'deltajoin[s3]'"
         ) from cause
-    own_server = (
-        location.endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    )
+    variables = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+    own_server = location.endpoint or next(filter(None, map(os.environ.get, variables)), None)
+    region = location.region or (os.environ.get("AWS_REGION", "us-east-1") if own_server else None)
     config = Config(
         connect_timeout=_CONNECT_S,
         read_timeout=_READ_S,
@@ -78,11 +78,7 @@ def _made(location: Location, repeats: bool) -> Any:
     )
     try:
         return botocore.session.Session().create_client(
-            "s3",
-            region_name=location.region
-            or (None if not own_server else os.environ.get("AWS_REGION") or "us-east-1"),
-            endpoint_url=location.endpoint,
-            config=config,
+            "s3", region_name=region, endpoint_url=location.endpoint, config=config
         )
     except BotoCoreError as cause:
         raise ConfigurationError(
