@@ -5,8 +5,11 @@ Follows FLIP-188, and for columns the spelling of Spark and Flink. After ``ALTER
     ADD [COLUMN[S]] column type [NOT NULL] [COMMENT 'text'] [FIRST | AFTER column]     or several in ( )
     DROP COLUMN[S] column                                                              or several in ( )
     RENAME COLUMN old TO new
-    ALTER COLUMN column { TYPE type | COMMENT 'text' }
+    ALTER COLUMN column { TYPE type | COMMENT 'text' }                  MODIFY column type [COMMENT 'text']
     SET ('key' = 'value', …) | RESET ('key', …) | COMMENT 'text'
+    RENAME TO name
+    ADD { [UNIQUE] INDEX [name] (column, …) | WATERMARK FOR … | column AS expression }
+    MODIFY WATERMARK FOR … | DROP WATERMARK | DROP INDEX name
     DROP [IF EXISTS] PARTITION (column = value, …)
     COMPACT [PARTITION (column = value, …)]
     PARTITION (column = value, …) { SET ('change-tracking' = 'true' | 'false') | COMPACT }
@@ -21,7 +24,14 @@ from upsert import options
 from upsert.catalog.ddl import table_name
 from upsert.catalog.elements import Elements
 from upsert.catalog.literals import partition
-from upsert.catalog.statements import AlterTable, CompactTable, DropPartition, Statement, TrackPartitions
+from upsert.catalog.statements import (
+    AlterTable,
+    CompactTable,
+    DropPartition,
+    RenameTable,
+    Statement,
+    TrackPartitions,
+)
 from upsert.catalog.tokens import Cursor, option, unique
 from upsert.catalog.type_names import read_type
 from upsert.errors import SchemaError
@@ -31,25 +41,30 @@ from upsert.store.alterations import (
     DropColumn,
     RenameColumn,
     ResetOptions,
-    SetComment,
     SetOptions,
     WidenColumn,
+)
+from upsert.store.declarations import (
+    AddComputed,
+    AddIndex,
+    AddWatermark,
+    DropIndex,
+    DropWatermark,
+    ModifyWatermark,
+    SetComment,
 )
 
 T = TypeVar("T")
 
 _TRACKING: Final = "change-tracking"
 _FORMS: Final = (
-    "ADD COLUMN, DROP COLUMN, RENAME COLUMN, ALTER COLUMN, SET (…), RESET (…), COMMENT, DROP PARTITION, "
-    "COMPACT or PARTITION (…)"
+    "ADD, DROP COLUMN, DROP INDEX, DROP WATERMARK, RENAME COLUMN, RENAME TO, ALTER COLUMN, MODIFY, SET (…), "
+    "RESET (…), COMMENT, DROP PARTITION, COMPACT or PARTITION (…)"
 )
 _REFUSALS: Final = {
-    ("RENAME", "TO"): "a table keeps its name, by which running queries find it; create another and copy",
     ("ADD", "PARTITION"): "partitions need not be added; writing a row makes its partition",
-    ("ADD", "INDEX"): "an index cannot be added to rows that are there; create another table and copy",
     ("ADD", "PRIMARY"): "the primary key cannot change; create another table and copy",
     ("ADD", "CONSTRAINT"): "the primary key cannot change; create another table and copy",
-    ("ADD", "WATERMARK"): "the watermark cannot change; create another table and copy",
 }
 
 
@@ -67,6 +82,8 @@ def alter_table(cursor: Cursor) -> Statement:
     for words, reason in _REFUSALS.items():
         if cursor.ahead(*words):
             raise cursor.refusal(reason)
+    if cursor.skip("RENAME", "TO"):
+        return RenameTable(name, table_name(cursor))
     if cursor.skip("COMPACT"):
         return CompactTable(name, partition(cursor) if cursor.skip("PARTITION") else None)
     if cursor.skip("PARTITION"):
@@ -77,7 +94,9 @@ def alter_table(cursor: Cursor) -> Statement:
         cursor.expect("PARTITION")
         return DropPartition(name, partition(cursor), if_exists)
     for head, read in _CHANGES.items():
-        if cursor.skip(*head):
+        if cursor.ahead(*head):
+            # what follows MODIFY in this form is read as in CREATE TABLE, its first word too
+            cursor.skip(*(head[:1] if read is _modify_watermark else head))
             return AlterTable(name, tuple(read(cursor)))
     raise cursor.refusal(f"expected {_FORMS}")
 
@@ -105,17 +124,26 @@ def _one_or_several(cursor: Cursor, read: Callable[[], T]) -> list[T]:
 
 
 def _add(cursor: Cursor) -> list[Alteration]:
-    def read() -> Alteration:
-        elements = Elements(cursor, ends=("FIRST", "AFTER"))
-        elements.read()
-        if elements.primary_key or elements.indexes or elements.computed or elements.watermark:
-            raise SchemaError(f"{cursor.subject}: ADD COLUMN adds columns that are stored, and nothing else")
-        if cursor.skip("FIRST"):
-            return AddColumn(elements.columns[0], "")
-        after = cursor.name("the name of a column") if cursor.skip("AFTER") else None
-        return AddColumn(elements.columns[0], after)
+    return _one_or_several(cursor, lambda: _added(cursor))
 
-    return _one_or_several(cursor, read)
+
+def _added(cursor: Cursor) -> Alteration:
+    elements = Elements(cursor, ends=("FIRST", "AFTER"))
+    elements.read()
+    if elements.primary_key:
+        raise SchemaError(f"{cursor.subject}: {_REFUSALS['ADD', 'PRIMARY']}")
+    if elements.watermark is not None:
+        return AddWatermark(elements.watermark)
+    if elements.indexes:
+        return AddIndex(elements.indexes[0])
+    if elements.computed:
+        return AddComputed(elements.computed[0])
+    if elements.columns[0].metadata is not None:
+        return AddComputed(elements.columns[0])
+    if cursor.skip("FIRST"):
+        return AddColumn(elements.columns[0], "")
+    after = cursor.name("the name of a column") if cursor.skip("AFTER") else None
+    return AddColumn(elements.columns[0], after)
 
 
 def _drop(cursor: Cursor) -> list[Alteration]:
@@ -138,7 +166,25 @@ def _alter(cursor: Cursor) -> list[Alteration]:
 
 
 def _modify(cursor: Cursor) -> list[Alteration]:
-    return [WidenColumn(cursor.name("the name of a column"), read_type(cursor))]
+    name = cursor.name("the name of a column")
+    found: list[Alteration] = [WidenColumn(name, read_type(cursor))]
+    if cursor.skip("COMMENT"):
+        found.append(SetComment(name, cursor.string("a comment in quotes")))
+    return found
+
+
+def _modify_watermark(cursor: Cursor) -> list[Alteration]:
+    elements = Elements(cursor)
+    elements.read()
+    return [] if elements.watermark is None else [ModifyWatermark(elements.watermark)]
+
+
+def _drop_watermark(_: Cursor) -> list[Alteration]:
+    return [DropWatermark()]
+
+
+def _drop_index(cursor: Cursor) -> list[Alteration]:
+    return [DropIndex(cursor.name("the name of an index"))]
 
 
 def _set(cursor: Cursor) -> list[Alteration]:
@@ -157,11 +203,14 @@ _CHANGES: Final[Mapping[tuple[str, ...], Callable[[Cursor], list[Any]]]] = {
     ("ADD", "COLUMNS"): _add,
     ("ADD", "COLUMN"): _add,
     ("ADD",): _add,
+    ("DROP", "WATERMARK"): _drop_watermark,
+    ("DROP", "INDEX"): _drop_index,
     ("DROP", "COLUMNS"): _drop,
     ("DROP", "COLUMN"): _drop,
     ("RENAME", "COLUMN"): _rename,
     ("ALTER", "COLUMN"): _alter,
     ("MODIFY", "COLUMN"): _modify,
+    ("MODIFY", "WATERMARK"): _modify_watermark,
     ("MODIFY",): _modify,
     ("SET",): _set,
     ("RESET",): _reset,

@@ -56,6 +56,10 @@ class Place:
         """
         return self.tables.existing(self.name)
 
+    def beside(self, name: str) -> str:
+        """The whole name of another table of the same database."""
+        return ".".join((*self.qualified.split(".")[:2], name))
+
     @property
     def exists(self) -> bool:
         """Whether there is such a table."""

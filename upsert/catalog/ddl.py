@@ -14,6 +14,8 @@ Follows the DDL of FLIP-188 (managed tables), FLIP-486 (``INDEX``), FLIP-107 (``
     CREATE [OR REPLACE] TABLE [IF NOT EXISTS] name [([PRIMARY KEY …] [, INDEX …])]
     [COMMENT 'text'] [PARTITIONED BY (column, …)] [WITH ('key' = 'value', …)] AS query
 
+    CREATE TABLE [IF NOT EXISTS] name [(as above)] [clauses as above] LIKE name [(features)]
+
 No word is reserved: ``index INT`` is a column, ``INDEX (a)`` is an index. The name of a constraint is not
 kept.
 """
@@ -25,14 +27,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from upsert.catalog.elements import Elements, names
+from upsert.catalog.like import Declared, read_like
 from upsert.catalog.query_text import QueryText
-from upsert.catalog.statements import CreateTable, CreateTableAs
+from upsert.catalog.statements import CreateTable, CreateTableAs, CreateTableLike
 from upsert.catalog.tokens import Cursor, option, unique
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.schema import TableSchema
 
 _CLAUSE_REFUSALS: Final = {
-    "LIKE": "CREATE TABLE … LIKE is not supported yet",
     "USING": "USING is not supported: use WITH ('connector' = 'name'), or neither for a managed table",
     "LOCATION": "LOCATION is not supported: a table lies in the catalog's folder, under its name",
     "TBLPROPERTIES": "TBLPROPERTIES is not supported: use WITH ('key' = 'value')",
@@ -116,7 +118,7 @@ def metadata_from_comment(text: str) -> tuple[str | None, bool] | None:
     return None
 
 
-def create_table(cursor: Cursor, *, replaces: bool = False) -> CreateTable | CreateTableAs:
+def create_table(cursor: Cursor, *, replaces: bool = False) -> CreateTable | CreateTableAs | CreateTableLike:
     """Read what follows ``CREATE TABLE`` or, where it ``replaces`` one, ``CREATE OR REPLACE TABLE``.
 
     Raises:
@@ -135,6 +137,10 @@ def create_table(cursor: Cursor, *, replaces: bool = False) -> CreateTable | Cre
     clauses.read()
     if cursor.skip("AS"):
         return _create_as(cursor, name, elements, clauses, if_not_exists, replaces)
+    if not replaces and cursor.skip("LIKE"):
+        return CreateTableLike(
+            name, read_like(cursor, table_name(cursor)), _declared(elements, clauses), if_not_exists
+        )
     if replaces:
         raise cursor.refusal("expected AS and a query: only CREATE OR REPLACE TABLE … AS SELECT is supported")
     if not elements.columns and not elements.computed:
@@ -152,6 +158,19 @@ def create_table(cursor: Cursor, *, replaces: bool = False) -> CreateTable | Cre
     except SchemaError as cause:
         raise SchemaError(f"table {name!r}: {cause}") from None
     return CreateTable(name, schema, clauses.options or {}, if_not_exists)
+
+
+def _declared(elements: Elements, clauses: _Clauses) -> Declared:
+    return Declared(
+        tuple(elements.columns),
+        elements.primary_key,
+        tuple(elements.indexes),
+        clauses.partitioned_by or (),
+        clauses.comment,
+        tuple(elements.computed),
+        elements.watermark,
+        clauses.options or {},
+    )
 
 
 def _create_as(
@@ -223,7 +242,7 @@ class _Clauses:
                 self.comment = cursor.string("a comment in quotes")
             elif self.partitioned_by is None and cursor.skip("PARTITIONED", "BY"):
                 self.partitioned_by = names(cursor)
-            elif cursor.ahead("AS"):
+            elif cursor.ahead("AS") or cursor.ahead("LIKE"):
                 return
             elif self.options is None and cursor.skip("WITH"):
                 self.options = unique(cursor, cursor.listed(lambda: option(cursor)))

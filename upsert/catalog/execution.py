@@ -54,9 +54,11 @@ def _options(catalog: Catalog, statement: s.ShowOptions, _: SparkSession | None)
 
 _CARRIED_OUT_BY: Final[Mapping[type, Callable[[Any, Any, Any], Result]]] = {
     s.CreateTable: definitions.create_table,
+    s.CreateTableLike: definitions.create_table_like,
     s.CreateTableAs: queries.create_table_as,
     s.DropTable: definitions.drop_table,
     s.AlterTable: definitions.alter_table,
+    s.RenameTable: definitions.rename_table,
     s.TrackPartitions: definitions.track_partition,
     s.DropPartition: deletes.drop_partition,
     s.CompactTable: definitions.compact_table,

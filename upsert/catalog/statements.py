@@ -14,6 +14,7 @@ from upsert.schema import TableSchema
 if TYPE_CHECKING:
     from sqlglot import exp
 
+    from upsert.catalog.like import Declared, Like
     from upsert.catalog.query_text import QueryText
     from upsert.store.alterations import Alteration
 
@@ -25,6 +26,16 @@ class CreateTable:
     name: str
     schema: TableSchema
     options: Mapping[str, str] = field(default_factory=dict)
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True)
+class CreateTableLike:
+    """``CREATE TABLE … LIKE``: what it takes over, and what it says itself."""
+
+    name: str
+    like: Like
+    declared: Declared
     if_not_exists: bool = False
 
 
@@ -69,6 +80,14 @@ class AlterTable:
 
     name: str
     changes: tuple[Alteration, ...]
+
+
+@dataclass(frozen=True)
+class RenameTable:
+    """``ALTER TABLE t RENAME TO u``; ``u`` without a database stays in that of ``t``."""
+
+    name: str
+    new: str
 
 
 @dataclass(frozen=True)
@@ -221,9 +240,11 @@ class Select:
 
 Statement = (
     CreateTable
+    | CreateTableLike
     | CreateTableAs
     | DropTable
     | AlterTable
+    | RenameTable
     | TrackPartitions
     | DropPartition
     | CompactTable

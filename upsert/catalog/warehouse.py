@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import re
 import uuid
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
 
 from upsert.catalog import persistence, trash
 from upsert.catalog.staged import is_visible
-from upsert.errors import ConfigurationError, TableNotFoundError
+from upsert.errors import ConfigurationError, TableExistsError, TableNotFoundError
 from upsert.store.paths import TABLE_FILE
 from upsert.store.storage.local import sync_folder
 
@@ -73,6 +75,31 @@ class Warehouse:
             self.throw_away(path)
         self.empty_trash()
         return True
+
+    def rename(self, name: str, to: Warehouse, new: str, prepare: Callable[[], None]) -> None:
+        """Give a table another name, maybe in another database of the warehouse, at one moment.
+
+        Args:
+            name: of the table.
+            to: the tables among which it will be.
+            new: its name there.
+            prepare: is called while nobody else creates or drops a table.
+
+        Raises:
+            ConfigurationError: a name is not possible.
+            TableNotFoundError: there is no such table.
+            TableExistsError: something has the new name.
+        """
+        target = to.path(new)
+        with ExitStack() as locks:
+            for folder in sorted({self.folder, to.folder}):
+                locks.enter_context(persistence.ddl_lock(folder))
+            prepare()
+            if os.path.lexists(target):
+                raise TableExistsError(f"table {new!r} exists already in {to.folder!r}; choose another name")
+            os.rename(self.existing(name), target)
+            sync_folder(to.folder)
+            sync_folder(self.folder)
 
     def throw_away(self, path: str) -> None:
         """Take a folder of the warehouse out of sight at one moment; the caller holds the catalog's lock."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, get_args
 
 import pyarrow as pa
 
@@ -16,6 +16,7 @@ from upsert import types
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.log import log_options
 from upsert.schema import Column
+from upsert.store.declarations import Declaration, declared, drop_computed, why_needs_no_rows
 from upsert.store.definition import Definition
 from upsert.store.merge_rules import is_of_field, renamed, without
 from upsert.store.partitions import specified
@@ -58,14 +59,6 @@ class WidenColumn:
 
 
 @dataclass(frozen=True)
-class SetComment:
-    """Another comment, None for no comment, on a column, or on the table if ``name`` is None."""
-
-    name: str | None
-    text: str | None
-
-
-@dataclass(frozen=True)
 class SetOptions:
     """Values of options, as WITH (…) takes them."""
 
@@ -95,7 +88,7 @@ Alteration = (
     | DropColumn
     | RenameColumn
     | WidenColumn
-    | SetComment
+    | Declaration
     | SetOptions
     | ResetOptions
     | TrackPartition
@@ -136,7 +129,7 @@ def needs_empty_table(old: Definition, new: Definition) -> str | None:
     for column in new.schema.columns:
         if column.id not in there and not column.nullable:
             return f"column {column.name!r} is NOT NULL, and present rows would have NULL in it"
-    return None
+    return why_needs_no_rows(old.schema, new.schema)
 
 
 def _add(definition: Definition, change: AddColumn) -> Definition:
@@ -152,6 +145,8 @@ def _add(definition: Definition, change: AddColumn) -> Definition:
 
 
 def _drop(definition: Definition, change: DropColumn) -> Definition:
+    if any(column.name == change.name for column in definition.schema.computed):
+        return replace(definition, schema=drop_computed(definition.schema, change.name))
     name = _known(definition, change.name)
     if used := _use_of(definition, name):
         _refuse(definition, f"DROP COLUMN {name!r}: {used} needs it, and cannot change")
@@ -197,13 +192,6 @@ def _widen(definition: Definition, change: WidenColumn) -> Definition:
         if name in names(definition):
             _refuse(definition, f"column {name!r} must stay {found}: {what} places rows by it, got {wanted}")
     return _with_column(definition, replace(column, type=type_))
-
-
-def _comment(definition: Definition, change: SetComment) -> Definition:
-    if change.name is None:
-        return replace(definition, schema=replace(definition.schema, comment=change.text))
-    column = definition.schema.column(_known(definition, change.name))
-    return _with_column(definition, replace(column, comment=change.text))
 
 
 def _set(definition: Definition, change: SetOptions) -> Definition:
@@ -322,7 +310,7 @@ _RULES: Final[Mapping[type, Callable[[Definition, Any], Definition]]] = {
     DropColumn: _drop,
     RenameColumn: _rename,
     WidenColumn: _widen,
-    SetComment: _comment,
+    **dict.fromkeys(get_args(Declaration), declared),
     SetOptions: _set,
     ResetOptions: _reset,
     TrackPartition: _track,

@@ -145,6 +145,7 @@ class DataFile:
         stored: FileColumns,
         columns: Projection,
         indexes: dict[str, HashIndex],
+        layout: Layout,
     ) -> None:
         """Take over what ``open`` has checked: rows as written, and the table's columns made of them."""
         self.entry = entry
@@ -153,6 +154,7 @@ class DataFile:
         self._stored = stored
         self._columns = columns
         self._indexes = indexes
+        self._layout = layout
 
     @classmethod
     def open(cls, root: str | Path, layout: Layout, entry: FileEntry) -> DataFile:
@@ -178,13 +180,14 @@ class DataFile:
         else:
             stored = _open_file(path, format_, None, entry.rows, entry.bytes)
             columns = Projection.of(stored.schema, layout, f"data file {path!r}")
-        sidecar = _open_file(index_file(path), ARROW, sidecar_schema(layout), entry.rows, None)
+        # of an older definition a file may lack indexes, and have others
+        known = sidecar_schema(layout) if entry.definition == layout.version else None
+        sidecar = _open_file(index_file(path), ARROW, known, entry.rows, None)
         indexes = read_indexes(layout, sidecar.select(sidecar.schema.names))
-        file = cls(entry, stored, columns, indexes)
         for index in layout.indexes:
             if columns.converts(index.columns):
-                indexes[index.name] = build_index(file.select(index.columns), index.columns)
-        return file
+                indexes.pop(index.name, None)
+        return cls(entry, stored, columns, indexes, layout)
 
     def select(self, names: Sequence[str]) -> pa.RecordBatch:
         """Some of the table's stored columns, in this order; no copy of what is mapped as it is today."""
@@ -210,8 +213,12 @@ class DataFile:
         return pa.Table.from_batches([self.select(self._columns.names)])
 
     def index(self, name: str) -> HashIndex:
-        """The sorted hashes and row numbers of a lookup index."""
-        return self._indexes[name]
+        """The sorted hashes and row numbers of a lookup index; built and kept where the sidecar lacks it."""
+        found = self._indexes.get(name)
+        if found is None:
+            columns = self._layout.lookup_index(name).columns
+            found = self._indexes[name] = build_index(self.select(columns), columns)
+        return found
 
 
 _OPEN: Final = OpenFiles[DataFile](MAX_OPEN_FILES)

@@ -34,8 +34,9 @@ PRIMARY_KEY: Final = "PRIMARY KEY"
 class LookupIndex:
     """One way to find rows: by the primary key, by its first columns, or by a secondary index.
 
-    ``name`` names its columns in the sidecar file, ``label`` is what users read; ``is_unique`` says that a
-    key has one current row at most.
+    ``name`` names its columns in the sidecar file: that of a secondary index tells field ids, so that nobody
+    takes it for one of other columns that had its label once. ``label`` is what users read; ``is_unique``
+    says that a key has one current row at most.
     """
 
     name: str
@@ -153,16 +154,22 @@ class Layout:
 
 def _indexes(schema: TableSchema, key: tuple[str, ...]) -> tuple[LookupIndex, ...]:
     prefixes = [key[:length] for length in range(1, len(key))]
+    secondary: dict[str, LookupIndex] = {}
+    for index in sorted(schema.indexes, key=lambda one: not one.unique):
+        # of two over the same columns, one is enough
+        found = _secondary(index, schema)
+        secondary.setdefault(found.name, found)
     return (
         LookupIndex("pk", key, PRIMARY_KEY, is_unique=True),
         *(LookupIndex(f"prefix_{len(p)}", p, f"{PRIMARY_KEY} prefix ({', '.join(p)})") for p in prefixes),
-        *(_secondary(index) for index in schema.indexes),
+        *secondary.values(),
     )
 
 
-def _secondary(index: Index) -> LookupIndex:
+def _secondary(index: Index, schema: TableSchema) -> LookupIndex:
     label = f"UNIQUE {index.name}" if index.unique else index.name
-    return LookupIndex(f"index_{index.name}", index.columns, label, index.unique)
+    ids = "_".join(str(schema.column(name).id) for name in index.columns)
+    return LookupIndex(f"index_{ids}", index.columns, label, index.unique)
 
 
 def _check_columns(schema: TableSchema) -> None:

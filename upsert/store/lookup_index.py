@@ -91,10 +91,12 @@ def build_index(rows: pa.RecordBatch, columns: Sequence[str]) -> HashIndex:
 
 
 def read_indexes(layout: Layout, sidecar: pa.RecordBatch) -> dict[str, HashIndex]:
-    """The indexes of a sidecar by name, as views of its memory."""
+    """The indexes of a table that a sidecar has, by name, as views of its memory."""
+    there = set(sidecar.schema.names)
     return {
         index.name: HashIndex(*(_view(sidecar, f"{index.name}.{part}") for part in _PARTS))
         for index in layout.indexes
+        if f"{index.name}.hash" in there
     }
 
 

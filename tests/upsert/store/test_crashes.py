@@ -10,7 +10,7 @@ import pytest
 from tests.upsert.store.disk import KILLED, assert_nothing_is_left_over, run
 from upsert.schema import TableSchema
 from upsert.store import Table, manifest
-from upsert.store.alterations import SetComment
+from upsert.store.declarations import SetComment
 from upsert.store.failpoints import POINTS
 from upsert.store.version import Version
 

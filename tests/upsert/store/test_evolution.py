@@ -26,13 +26,13 @@ from upsert.store.alterations import (
     DropColumn,
     RenameColumn,
     ResetOptions,
-    SetComment,
     SetOptions,
     TrackPartition,
     WidenColumn,
 )
 from upsert.store.commit import Committer, Surroundings
 from upsert.store.data_file import forget_open_files
+from upsert.store.declarations import SetComment
 from upsert.store.publication import put_if_absent
 
 FAMILIES: tuple[tuple[pa.DataType, ...], ...] = (

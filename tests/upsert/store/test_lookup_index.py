@@ -72,7 +72,7 @@ def test_sidecar_has_an_index_for_the_key_its_prefixes_and_each_secondary_index(
     layout = Layout.of(schema.index("c").index_named("both", ["b", "c"]))
     rows = pa.record_batch({"a": [1, 1, 2], "b": ["x", "y", "x"], "c": [5, 5, None]}, schema=layout.stored)
     indexes = read_indexes(layout, build_sidecar(layout, rows))
-    assert list(indexes) == ["pk", "prefix_1", "index_INDEX_c", "index_both"]
+    assert list(indexes) == ["pk", "prefix_1", "index_3", "index_2_3"]
     for index in indexes.values():
         assert (np.diff(index.hashes.astype(object)) >= 0).all()
         assert sorted(index.rows.tolist()) == [0, 1, 2]

@@ -13,6 +13,7 @@ from upsert.catalog.new_tables import clean_up
 from upsert.catalog.results import Done, Result
 from upsert.catalog.staged_tables import StagedTables
 from upsert.errors import ConfigurationError, TableExistsError
+from upsert.log.log_options import TOPIC
 from upsert.store import Table
 from upsert.store.alterations import TrackPartition
 
@@ -44,6 +45,39 @@ def create_table(catalog: Catalog, statement: s.CreateTable, _: SparkSession | N
     return Done(what, "created")
 
 
+def create_table_like(catalog: Catalog, statement: s.CreateTableLike, spark: SparkSession | None) -> Result:
+    """``CREATE TABLE … LIKE``: options that the source has are this table's, before those of the session."""
+    source = catalog.databases.place(statement.like.source)
+    schema, options = statement.like.merged(
+        statement.declared,
+        catalog.schema(statement.like.source),
+        # a log belongs to one table
+        {key: text for key, text in given_options(source.existing()).items() if key.lower() != TOPIC},
+        f"table {statement.name!r}",
+    )
+    created = s.CreateTable(statement.name, schema, options, statement.if_not_exists)
+    return create_table(catalog, created, spark)
+
+
+def given_options(path: str) -> dict[str, str]:
+    """The options of a table as they were written, ``connector`` among them."""
+    definition = persistence.load(path)
+    if definition is not None:
+        return {"connector": definition.connector, **definition.options}
+    return dict(Table.open(path).definition.given)
+
+
+def rename_table(catalog: Catalog, statement: s.RenameTable, _: SparkSession | None) -> Result:
+    """``ALTER TABLE t RENAME TO u``; queries that read or write ``t`` stop, and go on under the new name."""
+    place = catalog.databases.place(statement.name)
+    place.existing()
+    check_no_mirror_runs(catalog, place)
+    new = statement.new if "." in statement.new else place.beside(statement.new)
+    target = catalog.databases.place(new)
+    place.tables.rename(place.name, target.tables, target.name, lambda: _sweep(target))
+    return Done(f"ALTER TABLE {place.shown}", f"renamed to {target.shown}")
+
+
 def _define(place: Place, statement: s.CreateTable) -> None:
     options = dict(statement.options)
     definition = persistence.Definition(options.pop("connector"), statement.schema, options)
@@ -61,15 +95,24 @@ def _sweep(place: Place) -> None:
 def drop_table(catalog: Catalog, statement: s.DropTable, _: SparkSession | None) -> Result:
     """``DROP TABLE``, unless a query of this catalog keeps its mirror."""
     place = catalog.databases.place(statement.name)
+    check_no_mirror_runs(catalog, place)
+    dropped = place.tables.drop(place.name)
+    if not dropped and not statement.if_exists:
+        raise place.tables.not_found(place.name)
+    return Done(f"DROP TABLE {place.shown}", "dropped" if dropped else "was not there")
+
+
+def check_no_mirror_runs(catalog: Catalog, place: Place) -> None:
+    """Refuse to take a table from under the query of this catalog that keeps its mirror.
+
+    Raises:
+        ConfigurationError: it runs.
+    """
     if (query := catalog.mirrors.get(place.path)) is not None and query.isActive:
         raise ConfigurationError(
             f"table {place.shown!r}: its mirror is kept by a query that runs; stop it first, with "
             f"catalog.mirror(spark, {place.shown!r}).stop()"
         )
-    dropped = place.tables.drop(place.name)
-    if not dropped and not statement.if_exists:
-        raise place.tables.not_found(place.name)
-    return Done(f"DROP TABLE {place.shown}", "dropped" if dropped else "was not there")
 
 
 def alter_table(catalog: Catalog, statement: s.AlterTable, _: SparkSession | None) -> Result:

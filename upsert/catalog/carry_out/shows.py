@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from upsert import types
-from upsert.catalog import persistence
 from upsert.catalog import statements as s
-from upsert.catalog.carry_out.definitions import managed
+from upsert.catalog.carry_out.definitions import given_options, managed
 from upsert.catalog.declared_columns import declared_names
 from upsert.catalog.details import details, partition_details
 from upsert.catalog.results import Result, Rows
@@ -49,14 +48,6 @@ def show_create_table(catalog: Catalog, statement: s.ShowCreateTable, _: SparkSe
     options = given_options(place.existing())
     shown = create_text(place.shown, catalog.schema(statement.name), options)
     return Rows(f"SHOW CREATE TABLE {place.shown}", pa.table({"create table": [shown]}))
-
-
-def given_options(path: str) -> dict[str, str]:
-    """The options of a table as they were written, ``connector`` among them."""
-    definition = persistence.load(path)
-    if definition is not None:
-        return {"connector": definition.connector, **definition.options}
-    return dict(Table.open(path).definition.given)
 
 
 def show_partitions(catalog: Catalog, statement: s.ShowPartitions, _: SparkSession | None) -> Result:

@@ -60,8 +60,10 @@ class Job:
         place = catalog.databases.place(name)
         _, database, own = place.qualified.split(".")
         folder = f"{database}.{own}" + (f"-{uuid[:8]}" if uuid else "")
-        base = location or os.path.join(catalog.warehouse, _JOBS)
-        checkpoint = os.path.join(base, *([pipeline] if pipeline else []), folder)
+        base = os.path.join(
+            location or os.path.join(catalog.warehouse, _JOBS), *([pipeline] if pipeline else [])
+        )
+        checkpoint = os.path.join(base, _begun_before(base, uuid) or folder)
         return cls(place.shown, checkpoint, f"{pipeline}: {place.shown}" if pipeline else None)
 
     def started(self, writer: DataStreamWriter, trigger: Mapping[str, Any]) -> StreamingQuery:
@@ -96,6 +98,13 @@ class Job:
                 f"the new one would lack its rows; delete the folder, or SET another '{PIPELINE}' or "
                 f"'{CHECKPOINT}'"
             )
+
+
+def _begun_before(base: str, uuid: str) -> str | None:
+    """The checkpoint's folder that the job has of a table, whatever the table was called when it began."""
+    if not uuid or not os.path.isdir(base):
+        return None
+    return next((entry for entry in sorted(os.listdir(base)) if entry.endswith(f"-{uuid[:8]}")), None)
 
 
 def trigger(options: SessionOptions) -> dict[str, Any]:
