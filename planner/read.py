@@ -96,6 +96,12 @@ def read_plan(catalyst: Catalyst, df: DataFrame) -> Plan:
     return _Reader(catalyst).node(catalyst.analyzed(df))
 
 
+def _upserts_of(table: ManagedTable) -> Upserts:
+    """What a stream gives of a table's log that has no UPDATE_BEFORE, and that adds none."""
+    names = tuple((name,) for name in table.schema.primary_key)
+    return Upserts(UpsertKey(names, of=f"table {table.name!r} with 'changelog' = 'upsert'", is_append=True))
+
+
 class _Reader:
     def __init__(self, catalyst: Catalyst) -> None:
         self.catalyst = catalyst
@@ -215,8 +221,10 @@ class _Reader:
         name, options = self.catalyst.source(node)
         columns = self.output(node)
         if name.lower() == FORMAT:
-            table = self.table(ReadOptions.parse(options))
-            return Changelog(table.name, columns, table, ref=ref)
+            asked_of_table = ReadOptions.parse(options)
+            table = self.table(asked_of_table.beginning_as(self.opened(asked_of_table.path)))
+            origin = _upserts_of(table) if asked_of_table.changelog == "upsert" else table
+            return Changelog(table.name, columns, origin, ref=ref)
         if name.lower() == JOIN_FORMAT and any(column.is_row_kind for column in columns):
             return Changelog(JOIN_FORMAT, columns, None, ref=ref)
         if name.lower() == AGGREGATE_FORMAT:
@@ -254,9 +262,13 @@ class _Reader:
         except TableNotFoundError:
             return None
 
+    def opened(self, path: str) -> Table:
+        table = self.tables[path] = self.tables.get(path) or Table.open(path)
+        return table
+
     def table(self, options: ReadOptions) -> ManagedTable:
         path = options.path
-        table = self.tables[path] = self.tables.get(path) or Table.open(path)
+        table = self.opened(path)
         snapshot = table.snapshot()
         latest = snapshot.info
         return ManagedTable(

@@ -28,7 +28,6 @@ from upsert.schema import TableSchema
 from upsert.store.change_files import Scope, check_tracked, data_commits, not_tracked
 from upsert.store.definition import Definition
 from upsert.store.hashing import one_array
-from upsert.store.pinned_table import PinnedTable
 from upsert.store.table import Table
 
 Ids = npt.NDArray[np.int64]
@@ -69,7 +68,7 @@ class ChangesOfRange:
 
     def __init__(self, table: Table, log: LogOptions, scope: Scope) -> None:
         self.definition: Definition = table.definition
-        self.pinned = PinnedTable(table.name, table.path, self.definition.layout, table.published)
+        self.pinned = table.as_logged().rows
         self._uuid = table.uuid
         self._log = log
         self._scope = scope
@@ -100,7 +99,7 @@ class ChangesOfRange:
         connection = Connection(self._log.properties)
         try:
             yield from read_range(
-                connection, partition, part.start, part.end, {"headers"}, max_rows=CHUNK_ROWS
+                connection, partition, part.start, part.behind_records, {"headers"}, max_rows=CHUNK_ROWS
             )
         except RecordsExpiredError as cause:
             raise expired(

@@ -22,11 +22,12 @@ class LogOffset:
         version: a snapshot whose changes, and all before it, lie below ``at``, or were read from the files:
             messages of it and of earlier ones are passed over.
         at: of each partition, by number, the next offset to read.
+        is_whole: whether each partition was read to its end, hence to that of a transaction.
         stream: tells two reads of one table in one query apart, where a read remembers rows.
 
     >>> offset = LogOffset("u1", Version.complete(4), {0: 12, 1: 7})
     >>> offset.to_json()["log"]
-    {'at': {'0': 12, '1': 7}, 'stream': None}
+    {'at': {'0': 12, '1': 7}, 'stream': None, 'whole': False}
     >>> LogOffset.from_json(offset.to_json(), "t") == offset
     True
     """
@@ -34,12 +35,13 @@ class LogOffset:
     table: str
     version: Version
     at: Mapping[int, int]
+    is_whole: bool = False
     stream: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The form that Spark keeps; equal offsets give equal text."""
         at = {str(partition): self.at[partition] for partition in sorted(self.at)}
-        place = {"at": at, "stream": self.stream}
+        place = {"at": at, "stream": self.stream, "whole": self.is_whole}
         return {"table": self.table, "version": self.version.to_json(), LOG: place}
 
     @classmethod
@@ -56,11 +58,11 @@ class LogOffset:
         try:
             place = value[LOG]
             at = {int(partition): _whole(offset) for partition, offset in place["at"].items()}
-            stream = place["stream"]
-            if stream is not None and not isinstance(stream, str):
-                raise ValueError(stream)
+            stream, is_whole = place["stream"], place["whole"]
+            if not isinstance(is_whole, bool) or not isinstance(stream, str | None):
+                raise ValueError(place)
             version = Version.from_json(value["version"])
-            return cls(str(value["table"]), version, at, stream)
+            return cls(str(value["table"]), version, at, is_whole, stream)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise ConfigurationError(
                 f"{of}: the checkpoint must hold offsets of the table's log, got {value!r}; choose another"
@@ -82,6 +84,7 @@ class LogRange:
         start: first offset.
         end: offset after the last one.
         skip: messages of this snapshot and of earlier ones are passed over.
+        is_whole: whether it ends with the end of a transaction.
         stream: the read that remembers rows.
     """
 
@@ -89,13 +92,23 @@ class LogRange:
     start: int
     end: int
     skip: int
+    is_whole: bool = False
     stream: str | None = None
+
+    @property
+    def behind_records(self) -> int:
+        """The offset behind its last record.
+
+        The end of a transaction takes an offset and is no record: whoever reads up to it waits for what does
+        not come, until Kafka says that nothing does.
+        """
+        return self.end - self.is_whole
 
 
 def ranges(start: LogOffset, end: LogOffset) -> list[LogRange]:
     """What lies between two offsets; a partition with nothing in it has none."""
     return [
-        LogRange(partition, start.at[partition], reached, start.version.base, end.stream)
+        LogRange(partition, start.at[partition], reached, start.version.base, end.is_whole, end.stream)
         for partition, reached in sorted(end.at.items())
         if start.at[partition] < reached
     ]
@@ -112,24 +125,3 @@ def place_in_log(log_offsets: Mapping[str, Any], partitions: int) -> dict[int, i
     ({0: 7, 1: 9}, {0: 0, 1: 0})
     """
     return {number: _whole(log_offsets.get(str(number), 0)) for number in range(partitions)}
-
-
-def behind_records(end: int) -> int:
-    """The offset behind the last record of a partition that ends here; never below 0.
-
-    The last offset is the end of a transaction, which is no record. Whoever reads up to it waits for what does
-    not come, until Kafka says that nothing does.
-    """
-    return max(0, end - 1)
-
-
-def reached(log_offsets: Mapping[str, Any], at: Mapping[int, int]) -> int | None:
-    """The snapshot all of whose messages lie below a place, by what a later snapshot says of the log.
-
-    >>> reached({"through": 3, "0": 7}, {0: 6}), reached({"through": 3, "0": 7}, {0: 5})
-    (3, None)
-    """
-    through, place = log_offsets.get("through"), place_in_log(log_offsets, len(at))
-    if through is None or any(at[number] < behind_records(offset) for number, offset in place.items()):
-        return None
-    return _whole(through)

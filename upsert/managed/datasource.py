@@ -11,9 +11,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from upsert.managed.log_reader import stream_reader
 from upsert.managed.metadata_reading import RowMetadata
 from upsert.managed.options import FORMAT, ReadOptions, WriteOptions
-from upsert.managed.reader import ChangesReader, SnapshotReader
+from upsert.managed.reader import SnapshotReader
 from upsert.managed.spark_schema import spark_schema
 from upsert.managed.writer import BatchWriter, StreamWriter
 from upsert.store.table import Table
@@ -36,7 +37,8 @@ class UpsertTableSource(DataSource):
         options = ReadOptions.parse(self.options)
         table = Table.open(options.path)
         metadata = RowMetadata.asked(options.metadata, table.schema, None, f"table {table.name!r}")
-        return metadata.added_to(spark_schema(table.schema, row_kind=options.row_kind))
+        own = spark_schema(table.schema, row_kind=options.row_kind, upserts=options.changelog == "upsert")
+        return metadata.added_to(own)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read."""
@@ -44,7 +46,7 @@ class UpsertTableSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """A stream read."""
-        return ChangesReader(ReadOptions.parse(self.options), schema)
+        return stream_reader(ReadOptions.parse(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch write."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from upsert import options
@@ -14,12 +14,15 @@ from upsert.store.consumers import DEFAULT_LEASE_S
 from upsert.store.filters import Where
 from upsert.store.paths import table_folder
 from upsert.store.row_metadata import metadata_option
+from upsert.store.table import Table
 from upsert.store.tag_file import checked_name
 from upsert.store.where_text import where_from_json
 
 FORMAT: Final = "upsert-table"
 METADATA_COLUMNS: Final = "metadata.columns"
 SCAN_MODES: Final = ("full", "latest", "from-snapshot", "from-timestamp")
+SCAN_SOURCES: Final = ("auto", "log", "files")
+CHANGELOGS: Final = ("all", "upsert")
 DEFAULT_MAX_ROWS: Final = 1_000_000
 DEFAULT_LEASE_MS: Final = int(DEFAULT_LEASE_S * 1000)
 
@@ -35,6 +38,27 @@ READ_OPTIONS: Final = (
         "and from-timestamp = changes after that state. A batch reads the state that the mode names",
         "full",
         aliases=("log.scan",),
+    ),
+    Option(
+        "scan.source",
+        options.one_of(*SCAN_SOURCES),
+        "where a stream reads changes: log = the Kafka log of the table; files = the table's own files; "
+        "auto = the log where the table has one",
+        "auto",
+    ),
+    Option(
+        "changelog",
+        options.one_of(*CHANGELOGS),
+        "what a stream gives of a log without UPDATE_BEFORE: all = every kind of change; upsert = the newest "
+        "row of each key, +U or -D, for sinks with the same key",
+        "all",
+    ),
+    Option(
+        "state.path",
+        options.text,
+        "folder for the newest row of each key, which driver and executors share; needed for changelog = all "
+        "of a log with 'log.consistency' = 'eventual'",
+        None,
     ),
     Option("scan.snapshot-id", options.integer(0), "the state of scan.mode = from-snapshot", None),
     Option("scan.tag-name", options.text, "the same, by the name of a tag", None),
@@ -152,6 +176,10 @@ class ReadOptions:
     consumer_id: str | None = None
     lease_ms: int = DEFAULT_LEASE_MS
     skips_untracked: bool = False
+    source: str = "auto"
+    changelog: str = "all"
+    state_path: str | None = None
+    names_mode: bool = field(default=False, compare=False)
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> ReadOptions:
@@ -178,7 +206,49 @@ class ReadOptions:
             consumer_id=values["consumer-id"],
             lease_ms=values["consumer.lease"],
             skips_untracked=values["scan.untracked"] == "skip",
+            source=values["scan.source"],
+            changelog=values["changelog"],
+            state_path=None if values["state.path"] is None else table_folder(values["state.path"]),
+            names_mode=not {"scan.mode", "log.scan"}.isdisjoint(map(str.lower, given)),
         )
+
+    def reads_log_of(self, table: Table) -> bool:
+        """Whether a stream reads the log of a table, rather than its files.
+
+        Raises:
+            ConfigurationError: it is to read the log, and the table has none, or not all that is asked for.
+        """
+        has_log = table.options.log.is_kafka
+        if self.source != "log":
+            return self.source == "auto" and has_log and not self.metadata
+        if not has_log:
+            raise ConfigurationError(
+                f"{FORMAT}: option 'scan.source' = 'log' needs a table with a log, got {table.name!r}; "
+                "create it with 'log.system' = 'kafka', or leave the option out"
+            )
+        if self.metadata:
+            raise ConfigurationError(
+                f"{FORMAT}: option 'scan.source' = 'log' gives no METADATA columns, got "
+                f"{', '.join(self.metadata)}; leave one of them out"
+            )
+        return True
+
+    def beginning_as(self, table: Table) -> ReadOptions:
+        """These options; for a stream of the log without a scan mode, with the one that the table says."""
+        log = table.options.log
+        if self.names_mode or not self.reads_log_of(table):
+            return self
+        return replace(self, scan_mode=log.scan, timestamp_ms=log.scan_timestamp_ms)
+
+    @property
+    def of_log(self) -> str | None:
+        """The first option that only the read of a log can follow; None if there is none."""
+        given = {
+            "scan.source": self.source == "log",
+            "changelog": self.changelog == "upsert",
+            "state.path": self.state_path is not None,
+        }
+        return next((key for key, is_given in given.items() if is_given), None)
 
     def where_of(self, schema: TableSchema) -> Where | None:
         """The rows to read of a table with this schema; None for all.

@@ -18,6 +18,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from pyspark.sql.types import StructType
 
 from upsert.errors import ConfigurationError, SnapshotExpiredError
+from upsert.log.log_offset import LOG
 from upsert.managed.holding import Holding
 from upsert.managed.metadata_reading import Commit, RowMetadata
 from upsert.managed.options import FORMAT, ReadOptions
@@ -106,7 +107,7 @@ class SnapshotReader(DataSourceReader):
 
         rows = self._columns.read(table, scan)
         kinds = pa.repeat(pa.scalar(RowKind.INSERT.value), rows.num_rows)
-        return _batches(rows.append_column(ROW_KIND_COLUMN, kinds), self._asked)
+        return batches(rows.append_column(ROW_KIND_COLUMN, kinds), self._asked)
 
 
 def shared_out(sizes: Mapping[Place, int]) -> list[tuple[Place, ...]]:
@@ -256,7 +257,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
             return self._metadata.with_values(rows, partition.commit, partition.bucket)
 
-        return _batches(self._columns.read(table, changes), self._asked)
+        return batches(self._columns.read(table, changes), self._asked)
 
 
 def version_of(offset: Mapping[str, Any], table: Table) -> Version | None:
@@ -268,6 +269,11 @@ def version_of(offset: Mapping[str, Any], table: Table) -> Version | None:
     if not {"table", "version"} <= offset.keys():
         raise ConfigurationError(
             f"{FORMAT}: the checkpoint must hold offsets of this format, got {offset!r}; choose another one"
+        )
+    if LOG in offset:
+        raise ConfigurationError(
+            f"{FORMAT}: the checkpoint belongs to a stream that reads the log of table {table.name!r}, this "
+            "one reads its files; leave out 'scan.source' = 'files', or choose another checkpoint"
         )
     if offset["table"] != table.uuid:
         raise ConfigurationError(
@@ -304,7 +310,7 @@ def _state_at(timestamp_ms: int, table: Table) -> int:
     )
 
 
-def _batches(rows: pa.Table, asked: StructType) -> Iterator[pa.RecordBatch]:
+def batches(rows: pa.Table, asked: StructType) -> Iterator[pa.RecordBatch]:
     """The rows as Spark demands them: the columns asked for, exact Arrow types and nullability."""
     schema = arrow_schema(asked)
     table = pa.Table.from_arrays([rows.column(name) for name in schema.names], schema=schema)

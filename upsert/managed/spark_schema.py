@@ -18,6 +18,7 @@ from upsert.errors import CorruptTableError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 from upsert.store.rows import is_same_but_for_width
+from upsert.update_mode import UPSERTS_MARK, UpsertKey
 
 _KIND_FIELD: Final[dict[str, Any]] = {
     "name": ROW_KIND_COLUMN,
@@ -27,8 +28,10 @@ _KIND_FIELD: Final[dict[str, Any]] = {
 }
 
 
-def spark_schema(schema: TableSchema, *, row_kind: bool) -> StructType:
+def spark_schema(schema: TableSchema, *, row_kind: bool, upserts: bool = False) -> StructType:
     """The table's columns as a Spark schema, comments included; ``_row_kind`` last where asked for.
+
+    Where the rows are upserts without ``-U``, ``_row_kind`` bears a mark that says by which key.
 
     >>> table = TableSchema.of({"id": pa.int64(), "name": pa.string()}, primary_key=["id"])
     >>> spark_schema(table, row_kind=True).simpleString()
@@ -44,7 +47,9 @@ def spark_schema(schema: TableSchema, *, row_kind: bool) -> StructType:
         for column in schema.columns
     ]
     if row_kind:
-        fields.append(_KIND_FIELD)
+        names = tuple((name,) for name in schema.primary_key)
+        key = UpsertKey(names, of="a stream with 'changelog' = 'upsert'", is_append=True)
+        fields.append(_KIND_FIELD | {"metadata": {UPSERTS_MARK: key.to_text()} if upserts else {}})
     return StructType.fromJson({"type": "struct", "fields": fields})
 
 

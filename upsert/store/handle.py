@@ -65,8 +65,8 @@ class Handle:
         """The table with its present columns, for an operation of several steps."""
         return PinnedTable(self.name, self.root, self.layout, self.published)
 
-    def _logged(self) -> LoggedTable:
-        """The table as its log sees it."""
+    def as_logged(self) -> LoggedTable:
+        """The table as its log sees it, with its present columns."""
         return LoggedTable(self.uuid, self.definition, self._pinned())
 
     def _snapshot_of(self, info: SnapshotInfo) -> Snapshot:

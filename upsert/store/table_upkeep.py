@@ -128,7 +128,7 @@ class TableUpkeep(Handle):
             KafkaUnavailableError, DeliveryError: Kafka did not take them; call again.
         """
         self.published.latest()
-        return log_system.publish(self._logged(), accept_gap=accept_gap)
+        return log_system.publish(self.as_logged(), accept_gap=accept_gap)
 
     def compact(
         self, partition: Mapping[str, object] | None = None, buckets: Collection[int] | None = None

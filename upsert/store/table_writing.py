@@ -130,7 +130,7 @@ class TableWriting(Handle):
             LogNotPublishedError: the rows are deleted, and the table's log does not say so yet.
             OSError: the disk refused; nothing was deleted.
         """
-        log_system.before_commit(self._logged())
+        log_system.before_commit(self.as_logged())
         done = deletion.delete(
             self._committer,
             self.uuid,
@@ -154,7 +154,7 @@ class TableWriting(Handle):
             SchemaError: ``spec`` does not fit the table, or is empty.
         """
         dropped = deletion.to_drop(self.schema, spec, f"table {self.name!r}")
-        log_system.before_commit(self._logged())
+        log_system.before_commit(self.as_logged())
         done = deletion.drop(self._committer, dropped, tracked=tracked)
         return self._settled(done)
 
@@ -226,7 +226,7 @@ class TableWriting(Handle):
             CommitConflictError: the files are committed already, or every attempt of minutes lost the race.
             LogNotPublishedError: the files are committed, and the table's log did not take their rows.
         """
-        logged = self._logged()
+        logged = self.as_logged()
         log_system.before_commit(logged)
         done = append.commit_staged(
             self._committer,
@@ -241,7 +241,7 @@ class TableWriting(Handle):
 
     def _settled(self, done: Committed) -> Snapshot:
         """What follows a commit: the log gets its changes before any of them can expire."""
-        failure = log_system.after_commit(self._logged(), done.info)
+        failure = log_system.after_commit(self.as_logged(), done.info)
         maintenance.after_commit(self._committer, self.uuid, self.options, done)
         if failure is not None:
             raise failure

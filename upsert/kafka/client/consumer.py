@@ -25,6 +25,9 @@ MAX_BYTES: Final = 64 << 20
 """Bytes of keys and values after which a table is handed out, however few rows it has."""
 
 _AT_ONCE: Final = 10_000
+_NEAR: Final = 100
+"""Offsets between two ranges, such as the end of a transaction, that are read and left out: to ask anew takes
+longer."""
 _WAIT_SECONDS: Final = 0.1
 
 _DEFAULTS: Final = {
@@ -144,9 +147,10 @@ class PartitionReader:
                 chunk, size = [], 0
 
     def _go_to(self, start: int) -> None:
-        """Make ``start`` the next offset to hand out; without a new request where the last range ended."""
-        if 0 <= self._given <= start <= self._fetched:
+        """Make ``start`` the next offset to hand out; without asking anew near the end of the last range."""
+        if 0 <= self._given <= start <= self._fetched + _NEAR:
             self._pending = [message for message in self._pending if message.offset() >= start]
+            self._fetched = max(self._fetched, start)
         else:
             place = self._kafka.TopicPartition(*self._partition, start)
             self._client.assign([place])
@@ -175,7 +179,8 @@ class PartitionReader:
             messages = [message for message in messages if self._is_record(message)]
         if messages:
             self._fetched = max(self._fetched, messages[-1].offset() + 1)
-            self._pending += messages
+            # where a range began a little behind the one before, what lies in between comes too
+            self._pending += [message for message in messages if message.offset() >= self._given]
 
     def _is_record(self, message: Any) -> bool:
         """Whether this is a record; takes note of the end of the partition, raises what is an error."""

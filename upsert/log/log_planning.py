@@ -1,0 +1,120 @@
+"""What a step of a log's reader reads: asks Kafka where the log ends, and looks at the last step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from upsert.kafka.client import admin
+from upsert.kafka.offsets import share
+from upsert.kafka.records import TopicPartition
+from upsert.log.log_changes import expired
+from upsert.log.log_offset import LogOffset, place_in_log
+from upsert.log.position import last_published
+from upsert.log.topics import LogTopic
+from upsert.store.table import Table
+from upsert.store.version import Version
+
+MOVE_EVERY_S: Final = 10.0
+"""How often a reader asks which snapshot it has reached; that only says what need not be kept for it."""
+
+
+class LogPlanner:
+    """Plans the steps of one reader; lives in one process, and keeps nothing that matters.
+
+    Args:
+        topic: the table's log.
+        is_eventual: whether changes come into it before they are committed.
+        now: seconds on a clock that never goes back.
+    """
+
+    def __init__(
+        self, topic: LogTopic, *, is_eventual: bool, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.topic = topic
+        self._is_eventual = is_eventual
+        self._now = now
+        self._until: Mapping[int, int] | None = None
+        self._has_looked = False
+        self._asked_s: float | None = None
+
+    def stop_here(self) -> None:
+        """Read no further than what is there now."""
+        self._until = self.topic.ends()
+
+    def place_of(self, table: Table, snapshot: int) -> dict[int, int]:
+        """Where the log goes on for who has read a snapshot: no change of a later one lies below.
+
+        It is the place that the snapshot names, where changes of earlier ones may follow; or the end, if
+        nothing follows.
+        """
+        # changes that come into a log before their commit say nothing of where the snapshot is
+        if not self._is_eventual:
+            ends = self.topic.ends()
+            if last_published(table.as_logged(), self.topic) <= snapshot:
+                return ends
+        known = table.snapshot(snapshot).info.log_offsets
+        return place_in_log(known, self.topic.buckets)
+
+    def place_at(self, table: Table, timestamp_ms: int) -> dict[int, int]:
+        """The first records after a time from which no snapshot is left.
+
+        Raises:
+            RecordsExpiredError: no record of that time or before is left either.
+        """
+        connection, partitions = self.topic.connection, self.topic.partitions
+        earliest = admin.earliest_offsets(connection, partitions)
+        found = admin.offsets_for_time(connection, partitions, timestamp_ms + 1)
+        if any(0 < earliest[place] == offset for place, offset in found.items()):
+            raise expired(table.name, f"all changes after {timestamp_ms} ms")
+        return {place.partition: offset for place, offset in found.items()}
+
+    def next(self, table: Table, start: LogOffset, max_rows: int | None, *, moves: bool) -> LogOffset:
+        """Where a step ends; ``start`` itself when nothing is new.
+
+        Args:
+            table: the table.
+            start: an earlier answer, or where the reader came into the log.
+            max_rows: about how many changes the step may read; None: all.
+            moves: whether the reader needs no snapshot before those that it has read.
+
+        Raises:
+            RecordsExpiredError: Kafka no longer has what follows ``start``.
+        """
+        ends = self.topic.ends()
+        self._check_is_there(table, start, ends)
+        reached = start.version
+        if moves and ends != start.at and self._is_due():
+            reached = Version.complete(max(reached.base, last_published(table.as_logged(), self.topic)))
+            ends = self.topic.ends()  # behind all changes of that snapshot
+        wanted = ends if self._until is None else {n: min(end, self._until[n]) for n, end in ends.items()}
+        ahead = {TopicPartition(self.topic.name, n): (at, max(at, wanted[n])) for n, at in start.at.items()}
+        at = {place.partition: offset for place, offset in share(ahead, max_rows).items()}
+        if at == start.at:
+            return start
+        is_whole = at == ends and not self._is_eventual
+        return replace(start, at=at, version=reached if is_whole else start.version, is_whole=is_whole)
+
+    def _is_due(self) -> bool:
+        now = self._now()
+        if self._asked_s is not None and now < self._asked_s + MOVE_EVERY_S:
+            return False
+        self._asked_s = now
+        return True
+
+    def _check_is_there(self, table: Table, start: LogOffset, ends: Mapping[int, int]) -> None:
+        for number, offset in start.at.items():
+            if ends[number] < offset:
+                raise expired(
+                    table.name, f"offsets below {offset} of partition {number}, which ends at {ends[number]},"
+                )
+        if not self._has_looked:  # once in the life of a process; later the clients of tasks notice
+            earliest = admin.earliest_offsets(self.topic.connection, self.topic.partitions)
+            for place, first in earliest.items():
+                if start.at[place.partition] < first:
+                    raise expired(
+                        table.name, f"offsets {start.at[place.partition]} to {first - 1} of {place}"
+                    )
+            self._has_looked = True

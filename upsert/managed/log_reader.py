@@ -1,0 +1,235 @@
+"""A stream of a table's changes out of its log: a snapshot from the files first, where the scan mode says so.
+
+While the snapshot is read, offsets are those of ``reader``. The offset at which it is complete has a place in
+the log too: the one that the snapshot itself knows. From there on the stream reads records, and passes over
+those of snapshots that it has; so there is neither a gap nor an overlap, whatever is published meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
+from pyspark.sql.types import StructType
+
+from upsert.errors import ConfigurationError, SnapshotExpiredError
+from upsert.log.log_offset import LOG, LogOffset, LogRange, ranges
+from upsert.log.log_planning import LogPlanner
+from upsert.log.log_reading import LogRead, Output, output_of
+from upsert.log.topics import LogTopic
+from upsert.managed.options import FORMAT, ReadOptions
+from upsert.managed.reader import ChangesPartition, ChangesReader, Offset, batches, version_of
+from upsert.store.table import Table
+from upsert.store.version import Version
+from upsert.streaming_query import QUERY_ID
+
+_OF_FILES: Final = ("consumer", "table", "version")
+
+
+@dataclass(frozen=True)
+class LogPartition(InputPartition):
+    """A range of the log, for one task."""
+
+    part: LogRange
+
+
+@dataclass(frozen=True)
+class RememberedPartition(InputPartition):
+    """The rows of one bucket of a snapshot, which a task remembers; it gives no rows."""
+
+    part: LogRange
+    snapshot: int
+
+
+def stream_reader(options: ReadOptions, asked: StructType) -> DataSourceStreamReader:
+    """The reader of a stream: of the table's log or of its files, as ``scan.source`` says.
+
+    Raises:
+        ConfigurationError: an option is for the read of a log, and the files are read.
+        SchemaError: ``asked`` does not fit the table.
+    """
+    table = Table.open(options.path)
+    if options.reads_log_of(table):
+        return LogReader(options.beginning_as(table), asked)
+    if (option := options.of_log) is not None:
+        raise ConfigurationError(
+            f"{FORMAT}: option {option!r} needs a stream that reads a table's log, got one of the files of "
+            f"table {table.name!r}; leave it out, or create the table with 'log.system' = 'kafka'"
+        )
+    return ChangesReader(options, asked)
+
+
+class LogReader(ChangesReader):
+    """Reads a table's log step by step; the first step of ``scan.mode = full`` is a snapshot."""
+
+    def __init__(self, options: ReadOptions, asked: StructType) -> None:
+        """Check what is asked of the table.
+
+        Raises:
+            SchemaError: ``asked`` does not fit the table.
+            ConfigurationError: ``_row_kind`` is missing, or ``state.path`` where rows must be remembered.
+        """
+        super().__init__(options, asked)
+        table = Table.open(options.path)
+        log = table.options.log
+        self._read = LogRead(
+            options.path,
+            self._columns,
+            self._where,
+            output_of(table.name, log, options.changelog, options.state_path),
+            options.skips_untracked,
+            options.state_path,
+        )
+        self._topic = LogTopic.of(log, table.options.bucket, f"table {table.name!r}")
+        self._is_eventual = log.is_eventual
+        self._planner: LogPlanner | None = None
+        self._latest: LogOffset | None = None
+        self._has_released = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the planner, which belongs to the process that made it."""
+        return self.__dict__ | {"_planner": None}
+
+    @property
+    def _planning(self) -> LogPlanner:
+        if self._planner is None:
+            self._planner = LogPlanner(self._topic, is_eventual=self._is_eventual)
+        return self._planner
+
+    @property
+    def _needs_snapshots(self) -> bool:
+        """Whether records alone are not enough: what they replace is looked up."""
+        return self._read.output is Output.WITH_BEFORE
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Read no further than what is there now."""
+        super().prepareForTriggerAvailableNow()
+        self._planning.stop_here()
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        """The end of the next step; ``start`` itself when nothing is new.
+
+        Raises:
+            ConfigurationError: ``start`` belongs to another table.
+            RecordsExpiredError: Kafka no longer has what follows ``start``.
+            SnapshotExpiredError: the changes after ``start`` are gone.
+        """
+        table = Table.open(self._options.path)
+        if LOG not in start:
+            return self._before_log(table, start, limit)
+        begun = self._place(start, table)
+        self._keep(start, table, begun)
+        max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        end = self._planning.next(table, begun, max_rows, moves=self._needs_snapshots)
+        self._latest = end
+        return start if end is begun else self._offset(start, end)
+
+    def _before_log(self, table: Table, start: Offset, limit: ReadLimit) -> Offset:
+        """The next step through the snapshot; the last one leads into the log."""
+        version = version_of(start, table)
+        end = start
+        if version is None or not version.is_complete or version == Version.EMPTY:
+            try:
+                end = super().latestOffset(start, limit)
+            except SnapshotExpiredError:
+                if version is not None or (at_ms := self._time_in_log) is None:
+                    raise
+                place = LogOffset(table.uuid, Version.EMPTY, self._planning.place_at(table, at_ms))
+                return self._offset(start, place)
+        there = version_of(end, table)
+        if there is None or not there.is_complete:
+            return end
+        stream = uuid4().hex if self._read.output is Output.REMEMBERED else None
+        at = self._planning.place_of(table, there.base)
+        return self._offset(end, LogOffset(table.uuid, there, at, stream=stream))
+
+    @property
+    def _time_in_log(self) -> int | None:
+        """Where ``scan.mode = from-timestamp`` begins if records alone are enough; None if they are not."""
+        has_all = self._read.output in (Output.CHANGES, Output.NEWEST)
+        return self._options.timestamp_ms if has_all else None
+
+    def _offset(self, before: Offset, place: LogOffset) -> Offset:
+        return self._holding.in_offset(self._holding.consumer_of(before)) | place.to_json()
+
+    def _keep(self, offset: Offset, table: Table, begun: LogOffset) -> None:
+        if self._needs_snapshots:
+            self._holding.keep(self._holding.consumer_of(offset), [table], [begun.version])
+
+    def commit(self, end: Offset) -> None:
+        """Nothing before ``end`` is read again, so a reader of records alone holds no snapshot any more."""
+        if LOG not in end:
+            super().commit(end)
+            return
+        table = Table.open(self._options.path)
+        consumer = self._holding.consumer_of(end)
+        if self._needs_snapshots:
+            self._holding.tell(consumer, [table], [self._place(end, table).version])
+        elif consumer is not None and not self._has_released:
+            table.release(consumer)
+            self._has_released = True
+
+    def reportLatestOffset(self) -> Offset:  # noqa: N802
+        """Where the stream will be when it has read all: for the progress that Spark shows."""
+        return super().reportLatestOffset() if self._latest is None else self._latest.to_json()
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:  # type: ignore[override]
+        """One for each bucket that the step reaches, of the snapshot or of the log."""
+        if LOG not in end:
+            return [*super().partitions(start, end)]
+        table = Table.open(self._options.path)
+        last = self._place(end, table)
+        if LOG not in start:
+            files = super().partitions(start, {name: end[name] for name in _OF_FILES if name in end})
+            return [*files, *self._remembered(last)]
+        first = self._place(start, table)
+        self._keep(end, table, first)
+        return [LogPartition(part) for part in ranges(first, last)]
+
+    def _remembered(self, begun: LogOffset) -> list[RememberedPartition]:
+        if self._read.output is not Output.REMEMBERED:
+            return []
+        base = begun.version.base
+        return [
+            RememberedPartition(LogRange(number, at, at, base, stream=begun.stream), base)
+            for number, at in begun.at.items()
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a bucket: of the snapshot, or of a range of the log."""
+        if isinstance(partition, ChangesPartition):
+            yield from super().read(partition)
+            return
+        if isinstance(partition, RememberedPartition):
+            self._read.settle(partition.part, partition.snapshot, id_of_query())
+        elif isinstance(partition, LogPartition):
+            for rows in self._read.rows(partition.part, id_of_query()):
+                yield from batches(rows, self._asked)
+
+    def _place(self, offset: Offset, table: Table) -> LogOffset:
+        """The place in the log of an offset of this table.
+
+        Raises:
+            ConfigurationError: the offset is no offset of this format, or one of another table.
+        """
+        version_of({name: offset.get(name) for name in _OF_FILES}, table)
+        found = LogOffset.from_json(offset, f"table {table.name!r}")
+        if found.at.keys() != set(range(self._topic.buckets)):
+            raise ConfigurationError(
+                f"table {table.name!r}: the checkpoint must have a place in each of {self._topic.buckets} "
+                f"partitions, got {sorted(found.at)}; choose another one"
+            )
+        return found
+
+
+def id_of_query() -> str | None:
+    """The id of the streaming query whose task runs this code; None outside of one."""
+    context = TaskContext.get()
+    found: str | None = None if context is None else context.getLocalProperty(QUERY_ID)
+    return found
