@@ -1,6 +1,6 @@
 """A driver that keeps a join in a third table, for tests that kill it or give it several executors.
 
-`python join_script.py SPEC_FILE SINK CHECKPOINT FORM` changes the tables three times, joins after each time,
+`python join_script.py SPEC_FILE SINK CHECKPOINT FORM` changes the tables twice, joins after each time,
 and prints each micro-batch that it has finished. Started again after a crash, it goes on where it was.
 """
 
@@ -19,7 +19,7 @@ from upsert.managed.frames import read_changes, write_changes
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.store.table import Table
 
-ROUNDS = 3
+ROUNDS = 2
 ORDERS, PRODUCTS = 400, 60
 
 

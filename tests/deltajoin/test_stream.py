@@ -320,7 +320,9 @@ def kill_with_children(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.parametrize("form", [*LONG_FORMS, pytest.param("regular", marks=pytest.mark.long)])
-def test_sink_equals_the_join_although_the_driver_was_killed(tmp_path: Path, form: str) -> None:
+def test_sink_equals_the_join_although_the_driver_was_killed_and_went_on_with_several_executors(
+    tmp_path: Path, form: str
+) -> None:
     spec, arguments = prepared(tmp_path, max_rows=200)
     process = spark_script(SCRIPT, *arguments, form)
     assert process.stdout is not None
@@ -328,14 +330,6 @@ def test_sink_equals_the_join_although_the_driver_was_killed(tmp_path: Path, for
         if line.startswith("finished 1"):
             break
     kill_with_children(process)
-    run_spark_script(SCRIPT, *arguments, form)
-    assert rows_in(arguments[1], spec) == truth(spec)
-    assert truth(spec).total() > 50
-
-
-@pytest.mark.parametrize("form", LONG_FORMS)
-def test_sink_equals_the_join_on_several_executors(tmp_path: Path, form: str) -> None:
-    spec, arguments = prepared(tmp_path, max_rows=1000)
-    run_spark_script(SCRIPT, *arguments, form, master=LOCAL_CLUSTER)
+    run_spark_script(SCRIPT, *arguments, form, master=LOCAL_CLUSTER, timeout_s=600)
     assert rows_in(arguments[1], spec) == truth(spec)
     assert truth(spec).total() > 50
