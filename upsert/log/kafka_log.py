@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from upsert.kafka.client.connection import PATIENCE_SECONDS
 from upsert.log import announcement, publisher, topics
 from upsert.log.log_options import LogOptions
 from upsert.log.topics import LogTopic
 from upsert.store.file_entry import FileEntry
 from upsert.store.log_system import LoggedTable, LogSystem
 
+PATIENCE_S: Final = PATIENCE_SECONDS
 ENDS_PATIENCE_S: Final = 5.0
 """How long a commit waits for the end of the log, which it can do without."""
 DROP_PATIENCE_S: Final = 10.0
@@ -52,7 +54,7 @@ class KafkaLog:
 
 
 def _topic(table: LoggedTable) -> LogTopic:
-    return LogTopic.of(table.log, table.definition.options.bucket, table.owner)
+    return LogTopic.of(table.log, table.definition.options.bucket, table.owner, PATIENCE_S)
 
 
 LOG_SYSTEM: Final[LogSystem] = KafkaLog()

@@ -1,0 +1,39 @@
+"""Commits batches to a table with a log, or creates one, in a process that a failpoint may kill.
+
+A process of its own, not a fork of the tests': that has clients of Kafka, whose threads a fork lacks.
+
+    python write_script.py write PATH WRITER FIRST LAST
+    python write_script.py create PATH BROKERS TOPIC
+"""
+
+import os
+import subprocess
+import sys
+
+from tests.upsert.log.log_content import new_table, rows
+from upsert.store import failpoints
+from upsert.store.table import Table
+
+
+def write(path: str, writer: str, first: str, last: str) -> None:
+    """Upsert six keys a batch and delete one; a batch that was committed before changes nothing."""
+    table = Table.open(path)
+    for batch in range(int(first), int(last) + 1):
+        changed = [("+U", id, f"{writer} {batch}") for id in range(batch, batch + 6)]
+        table.write(rows(*changed, ("-D", batch - 1, None)), writer_id=writer, transaction=batch)
+
+
+def create(path: str, servers: str, topic: str) -> None:
+    new_table(path, servers, **{"log.kafka.topic": topic})
+
+
+def started(*arguments: object, failpoint: str | None = None) -> subprocess.Popen[bytes]:
+    """This file as a process, which dies at ``failpoint``."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    if failpoint is not None:
+        environment[failpoints.ENVIRONMENT_VARIABLE] = failpoint
+    return subprocess.Popen([sys.executable, __file__, *map(str, arguments)], env=environment)
+
+
+if __name__ == "__main__":
+    {"write": write, "create": create}[sys.argv[1]](*sys.argv[2:])
