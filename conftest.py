@@ -10,9 +10,11 @@ from hypothesis import settings
 from pyspark.sql import SparkSession
 
 from tests.helpers import JVM_OPTIONS, SESSION_OPTIONS, use_this_python
+from tests.object_store import CREDENTIALS, ObjectStore, Server
 from upsert.kafka.testing import LocalKafka
 
 os.environ["SPARK_SUBMIT_OPTS"] = JVM_OPTIONS
+os.environ.update(CREDENTIALS)  # before any JVM starts, whose Python workers inherit them
 
 # A CI run judges the commit, so it draws the same examples every time; a developer's run draws new ones
 # and prints how to repeat a failure; `make test-long` draws many.
@@ -43,6 +45,13 @@ def kafka() -> Iterator[LocalKafka]:
     """The broker that all Kafka tests share; a test names its own topics, and never kills this broker."""
     with LocalKafka() as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[ObjectStore]:
+    """The S3 server that all tests of object stores share; each takes a folder of its own in its bucket."""
+    with Server() as store:
+        yield store
 
 
 @pytest.fixture(autouse=True)

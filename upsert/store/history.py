@@ -119,11 +119,13 @@ class History:
     def _latest(self) -> SnapshotInfo:
         self._check_identity()
         while True:
-            newest = self._latest_id()
+            newest, content = self._newest()
             if newest == 0:
                 return EMPTY
             # between finding the name and reading the file it may have expired: look again
-            if (content := self._content(newest)) is not None:
+            if content is None:
+                content = self._content(newest)
+            if content is not None:
                 self._known = (newest, content)
                 return self._parsed(newest, content)
 
@@ -141,7 +143,8 @@ class History:
                 )
             self._checked = found.version
 
-    def _latest_id(self) -> int:
+    def _newest(self) -> tuple[int, bytes | None]:
+        """Id of the latest snapshot, 0 for none, and its content if that was read just now."""
         known = self._known
         if known is not None:
             newest = known[0]
@@ -149,8 +152,8 @@ class History:
                 newest += 1
             # compared after the steps, and by content: a stalled writer may have put its own file there
             if newest < known[0] + _MAX_STEPS and self._content(known[0]) == known[1]:
-                return newest
-        return max(self.listed_ids(), default=0)
+                return newest, known[1] if newest == known[0] else None
+        return max(self.listed_ids(), default=0), None
 
     @property
     def is_there(self) -> bool:

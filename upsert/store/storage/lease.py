@@ -54,7 +54,7 @@ class Lease:
     _token: bytes
 
     @classmethod
-    def take(cls, storage: LeaseStorage, path: str, lease_s: float = LEASE_S) -> Self | None:
+    def take(cls, storage: LeaseStorage, path: str) -> Self | None:
         """The lock of this name; None while another holder lives."""
         newest = max(_numbers(storage, path), default=0)
         passed_over = False
@@ -63,7 +63,7 @@ class Lease:
                 return None  # it changes hands just now
             content, age_s = found
             passed_over = content != _FREE
-            if passed_over and age_s < lease_s:
+            if passed_over and age_s < LEASE_S:
                 return None
         token = uuid4().hex.encode()
         own = _path(path, newest + 1)

@@ -1,0 +1,142 @@
+"""An S3 server on this machine that honours conditional puts, and a proxy that loses its answers."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+from uuid import uuid4
+
+CREDENTIALS: Mapping[str, str] = {
+    "AWS_ACCESS_KEY_ID": "anybody",
+    "AWS_SECRET_ACCESS_KEY": "who asks",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+BUCKET = "tests"
+
+
+@dataclass(frozen=True)
+class ObjectStore:
+    """A running server with one bucket."""
+
+    endpoint: str
+
+    def folder(self, endpoint: str | None = None) -> str:
+        """A table path that nobody else uses."""
+        return f"s3://{BUCKET}/{uuid4().hex}/orders?endpoint={endpoint or self.endpoint}&region=us-east-1"
+
+    @property
+    def warehouse(self) -> str:
+        """The path of a warehouse that nobody else uses."""
+        return f"s3://{BUCKET}/{uuid4().hex}?endpoint={self.endpoint}&region=us-east-1"
+
+
+class Server:
+    """The process; its port is free when it starts."""
+
+    def __enter__(self) -> ObjectStore:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+            env={**os.environ, **CREDENTIALS},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        endpoint = f"http://127.0.0.1:{port}"
+        deadline = time.monotonic() + 120
+        while not self._made_bucket(endpoint):
+            assert self._process.poll() is None, "the S3 server has ended"
+            assert time.monotonic() < deadline, "the S3 server does not answer"
+            time.sleep(0.05)
+        return ObjectStore(endpoint)
+
+    def _made_bucket(self, endpoint: str) -> bool:
+        request = urllib.request.Request(f"{endpoint}/{BUCKET}", method="PUT")
+        try:
+            with urllib.request.urlopen(request, timeout=10):
+                return True
+        except (urllib.error.URLError, ConnectionError):
+            return False
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+class LossyProxy:
+    """Passes requests on to a server; of chosen ones it keeps the answer to itself and hangs up.
+
+    Attributes:
+        lose: the next request whose first line contains this loses its answer.
+        lost: first lines of those that did.
+    """
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.removeprefix("http://").partition(":")
+        self._target = host, int(port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.lose: str | None = None
+        self.lost: list[str] = []
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._serve, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._listener.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._pass_on, args=(client,), daemon=True).start()
+
+    def _pass_on(self, client: socket.socket) -> None:
+        with client, socket.create_connection(self._target) as server:
+            while head := _head(client):
+                line = head.split(b"\r\n")[0].decode()
+                server.sendall(head + _body(client, head))
+                while (answer := _head(server)).startswith(b"HTTP/1.1 100"):
+                    pass  # the client has been told so already
+                answer += b"" if line.startswith("HEAD") else _body(server, answer)
+                if self.lose is not None and self.lose in line:
+                    self.lose = None
+                    self.lost.append(line)
+                    return
+                client.sendall(answer)
+
+
+def _head(connection: socket.socket) -> bytes:
+    """All up to the empty line; nothing if the other side has hung up."""
+    found = b""
+    while not found.endswith(b"\r\n\r\n"):
+        if not (one := connection.recv(1)):
+            return b""
+        found += one
+    return found
+
+
+def _body(connection: socket.socket, head: bytes) -> bytes:
+    fields = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:] if b": " in line)
+    if b"100-continue" in fields.get(b"expect", b""):
+        connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+    size, body = int(fields.get(b"content-length", b"0")), b""
+    while len(body) < size and (part := connection.recv(size - len(body))):
+        body += part
+    return body

@@ -1,0 +1,121 @@
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from upsert.errors import ConfigurationError
+from upsert.store.storage import cache
+from upsert.store.storage.cache import LocalCache
+
+
+class Source:
+    """Objects by name, and how often each was downloaded."""
+
+    def __init__(self) -> None:
+        self.fetched: list[str] = []
+
+    def read(self, copies: LocalCache, name: str, size: int = 1) -> bytes:
+        def fetch(path: str) -> None:
+            self.fetched.append(name)
+            Path(path).write_bytes(name[:1].encode() * size)
+
+        return copies.use(name, fetch, lambda path: Path(path).read_bytes())
+
+
+def files(folder: Path) -> set[Path]:
+    return {path for path in folder.rglob("*") if path.is_file() and path.parent.name != "locks"}
+
+
+def test_an_object_is_downloaded_once_for_all_who_share_the_folder(tmp_path: Path) -> None:
+    source = Source()
+    for _ in range(3):
+        assert source.read(LocalCache(str(tmp_path), 100), "a") == b"a"
+    threads = [
+        threading.Thread(target=lambda: source.read(LocalCache(str(tmp_path), 100), "b")) for _ in "123"
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert source.fetched == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", ["../../escaped", "/etc/escaped", "a\0b", ".", "", "x" * 5000])
+def test_no_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "cache" / "folder"
+    copies = LocalCache(str(folder), 100)
+    copies.use(name, lambda path: Path(path).touch(), os.path.getsize)
+    assert {path.parent for path in files(tmp_path)} == {folder / "files"}
+
+
+def test_what_was_used_longest_ago_makes_room(tmp_path: Path) -> None:
+    copies, source = LocalCache(str(tmp_path), 30), Source()
+    for at, name in enumerate("abc"):
+        source.read(copies, name, 10)
+        os.utime(copies._path(name), (at, at))
+    source.read(copies, "a", 10)
+    source.read(copies, "d", 10)
+    assert sum(path.stat().st_size for path in files(tmp_path)) == 30
+    for name in "acd":
+        source.read(copies, name, 10)
+    assert source.fetched == ["a", "b", "c", "d"]
+    source.read(copies, "b", 10)
+    assert source.fetched[-1] == "b"
+
+
+def test_a_copy_that_went_before_it_was_opened_is_downloaded_again(tmp_path: Path) -> None:
+    copies, attempts = LocalCache(str(tmp_path), 30), []
+
+    def use(path: str) -> bytes:
+        attempts.append(path)
+        if len(attempts) == 1:
+            Path(path).unlink()
+        return Path(path).read_bytes()
+
+    assert copies.use("a", lambda path: void(Path(path).write_bytes(b"rows")), use) == b"rows"
+    assert len(attempts) == 2
+
+
+def void(_: object) -> None:
+    """For a call whose result nobody wants."""
+
+
+def test_a_download_that_fails_leaves_nothing_and_the_error_is_told(tmp_path: Path) -> None:
+    copies = LocalCache(str(tmp_path), 30)
+
+    def fetch(path: str) -> None:
+        Path(path).write_bytes(b"half")
+        raise FileNotFoundError("no such object")
+
+    with pytest.raises(FileNotFoundError, match="no such object"):
+        copies.use("a", fetch, lambda path: Path(path).read_bytes())
+    assert files(tmp_path) == set()
+
+
+def test_what_a_killed_process_was_writing_is_swept(tmp_path: Path) -> None:
+    copies = LocalCache(str(tmp_path), 30)
+    left = tmp_path / "new" / "left"
+    left.touch()
+    os.utime(left, (0, 0))
+    Source().read(copies, "a")
+    assert not left.exists()
+
+
+def test_folder_and_size_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path / "own"))
+    monkeypatch.setenv(cache.BYTES_VARIABLE, "1000")
+    assert (cache.local_cache().folder, cache.local_cache().max_bytes) == (str(tmp_path / "own"), 1000)
+    monkeypatch.setenv(cache.BYTES_VARIABLE, "1 GB")
+    with pytest.raises(ConfigurationError, match="must be a number of bytes above 0, got '1 GB'"):
+        cache.local_cache()
+
+
+def test_a_folder_in_which_others_may_write_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared").chmod(0o777)
+    monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path / "shared"))
+    with pytest.raises(ConfigurationError, match="that no other one may write to, got mode 777"):
+        cache.local_cache()

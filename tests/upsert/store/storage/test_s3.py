@@ -1,0 +1,299 @@
+"""Tables and their files in a real S3 server."""
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+
+from tests.object_store import BUCKET, LossyProxy, ObjectStore
+from tests.upsert.store.disk import KILLED, assert_nothing_is_left_over, finish, run, start
+from upsert.errors import (
+    CommitConflictError,
+    ConfigurationError,
+    TableExistsError,
+    TableNotFoundError,
+    UnknownOutcomeError,
+)
+from upsert.schema import TableSchema
+from upsert.store import Table, consumers, lifetime_lock, paths
+from upsert.store.data_file import forget_open_files
+from upsert.store.publication import put_if_absent
+from upsert.store.storage import lease, s3, s3_client, storage_of
+from upsert.store.storage.cache import BYTES_VARIABLE, FOLDER_VARIABLE
+from upsert.store.storage.lease import Lease
+from upsert.store.version import Version
+
+SCHEMA = TableSchema.of({"id": pa.int64(), "name": pa.string()}, primary_key=["id"])
+WRITERS = 8
+
+
+def rows(*ids: int, name: str = "a") -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64()), "name": pa.array([name] * len(ids), pa.string())})
+
+
+def ids_of(table: Table) -> list[int]:
+    return sorted(table.snapshot().scan()["id"].to_pylist())
+
+
+@pytest.fixture
+def table(s3: ObjectStore) -> Table:
+    return Table.create(s3.folder(), SCHEMA, {"write-only": "true"})
+
+
+@pytest.fixture
+def lossy(s3: ObjectStore) -> Iterator[LossyProxy]:
+    with LossyProxy(s3.endpoint) as proxy:
+        yield proxy
+
+
+def test_of_eight_writers_of_one_name_one_wins(s3: ObjectStore) -> None:
+    folder, start_together, won = paths.table_folder(s3.folder()), threading.Barrier(WRITERS), list[str]()
+
+    def put(writer: int) -> None:
+        for race in range(5):
+            start_together.wait()
+            if put_if_absent(f"{folder}/{race}", f"writer {writer}".encode()):
+                won.append(f"{race}: writer {writer}")
+
+    threads = [threading.Thread(target=put, args=(writer,)) for writer in range(WRITERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    read = storage_of(folder).read
+    assert sorted(won) == [f"{race}: {read(f'{folder}/{race}').decode()}" for race in range(5)]
+
+
+def test_a_table_lives_as_it_does_on_a_disk(s3: ObjectStore) -> None:
+    table = Table.create(s3.folder(), SCHEMA)
+    for number in range(4):
+        table.write(rows(number, number + 1, name=f"commit {number}"))
+    table.tag("early", 2)
+    assert table.compact() is not None or table.snapshot().id > 4
+    assert table.expire(keep=1) > 0
+    opened = Table.open(table.path)
+    assert ids_of(opened) == list(range(5))
+    assert opened.snapshot().lookup(["id"], pa.table({"id": [4, 9]})).to_pylist() == [
+        {"id": 4, "name": "commit 3"}
+    ]
+    assert sorted(opened.snapshot("early").scan()["id"].to_pylist()) == [0, 1, 2]
+    assert opened.check() == ()
+    opened.clean(older_than_s=0)
+    assert_nothing_is_left_over(opened)
+    with pytest.raises(TableExistsError):
+        Table.create(table.path, SCHEMA)
+    with pytest.raises(TableNotFoundError):
+        Table.open(s3.folder())
+
+
+def test_processes_that_commit_at_once_lose_nothing_also_when_forked_from_one_that_uses_the_client(
+    table: Table,
+) -> None:
+    table.write(rows(100))
+    children = [start(partial(commit_many, table.path, process)) for process in range(3)]
+    assert finish(children) == [0, 0, 0]
+    assert ids_of(table) == [*range(6), 100]
+    assert [info.id for info in table.history()] == list(range(1, 8))
+
+
+def commit_many(path: str, process: int) -> None:
+    table = Table.open(path)
+    for number in range(2):
+        table.write(rows(2 * process + number), writer_id=f"writer-{process}", transaction=number)
+
+
+@pytest.mark.parametrize("point", ["data.after-file", "commit.after-manifest", "publish.before-link"])
+def test_a_writer_that_is_killed_leaves_nothing_that_counts(table: Table, point: str) -> None:
+    assert run(lambda: void(table.write(rows(1))), point) == KILLED
+    assert table.snapshot().id == 0
+    table.write(rows(2))
+    table.clean(older_than_s=0)
+    assert ids_of(table) == [2]
+    assert_nothing_is_left_over(table)
+
+
+def test_a_writer_that_is_killed_after_the_put_has_committed(table: Table) -> None:
+    assert run(lambda: void(table.write(rows(1))), "publish.after-link") == KILLED
+    assert ids_of(table) == [1]
+
+
+def void(_: object) -> None:
+    """For a call whose result nobody wants."""
+
+
+def test_a_commit_whose_answer_is_lost_counts_once(s3: ObjectStore, lossy: LossyProxy) -> None:
+    table = Table.create(s3.folder(lossy.endpoint), SCHEMA, {"write-only": "true"})
+    lossy.lose = paths.snapshot_file(1)
+    assert table.write(rows(1)).id == 1
+    assert len(lossy.lost) == 1
+    assert [info.id for info in Table.open(table.path).history()] == [1]
+
+
+def test_a_commit_whose_lost_answer_was_a_refusal_goes_on_behind_the_winner(
+    s3: ObjectStore, lossy: LossyProxy
+) -> None:
+    table = Table.create(s3.folder(lossy.endpoint), SCHEMA, {"write-only": "true"})
+    path = f"{table.root}/{paths.snapshot_file(1)}"
+    assert put_if_absent(path, b"another")
+    lossy.lose = paths.snapshot_file(1)
+    assert not put_if_absent(path, b"own")
+    assert len(lossy.lost) == 1
+
+
+def test_a_reading_whose_answer_is_lost_is_asked_again(s3: ObjectStore, lossy: LossyProxy) -> None:
+    table = Table.create(s3.folder(lossy.endpoint), SCHEMA, {"write-only": "true"})
+    lossy.lose = paths.TABLE_FILE
+    assert Table.open(table.path).uuid == table.uuid
+    assert len(lossy.lost) == 1
+
+
+def test_nothing_is_deleted_while_nobody_knows_whether_a_commit_happened(
+    s3: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The put arrives at the server after the writer has given up."""
+    table = Table.create(s3.folder(), SCHEMA, {"write-only": "true"})
+    late: list[tuple[str, bytes]] = []
+
+    def never_answered(self: object, path: str, content: bytes, mode: int = 0) -> bool:
+        late.append((path, content))
+        raise UnknownOutcomeError("no answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("upsert.store.storage.s3.S3Storage.put_if_absent", never_answered)
+        with pytest.raises(UnknownOutcomeError):
+            table.write(rows(1))
+    assert put_if_absent(*late[-1])
+    forget_open_files()
+    assert ids_of(Table.open(table.path)) == [1]
+
+
+def test_a_server_that_is_gone_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = "s3://bucket/t?endpoint=http://127.0.0.1:9&region=us-east-1"
+    monkeypatch.setattr(s3, "_PUTS", 2)
+    monkeypatch.setattr(s3_client, "_ATTEMPTS", 1)
+    with pytest.raises(UnknownOutcomeError, match="must say whether it has the object"):
+        put_if_absent(paths.table_folder(gone) + "/table.json", b"{}")
+
+
+def test_a_missing_bucket_is_named(s3: ObjectStore) -> None:
+    path = s3.folder().replace(f"s3://{BUCKET}/", f"s3://no-{BUCKET}/")
+    with pytest.raises(ConfigurationError, match="there must be a bucket of this name"):
+        Table.create(path, SCHEMA)
+
+
+def test_a_large_file_is_sent_in_parts(
+    table: Table, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    monkeypatch.setattr(s3, "PART_BYTES", 5 << 20)
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path_factory.mktemp("cache")))
+    content, storage = bytes(range(256)) * (6 << 12), storage_of(table.root)
+    path = f"{table.root}/large"
+    with storage.new_file(path) as local, open(local, "wb") as file:
+        file.write(content)
+    assert storage.read(path) == content
+    assert storage.mapped(path, lambda local: open(local, "rb").read()) == content  # noqa: SIM115
+    failing = f"{table.root}/failing"
+    with pytest.raises(RuntimeError), storage.new_file(failing):
+        raise RuntimeError
+    assert not storage.exists(failing)
+
+
+def test_a_cache_that_holds_almost_nothing_slows_reading_and_changes_nothing_else(
+    table: Table, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.setenv(BYTES_VARIABLE, "1")
+    for number in range(3):
+        table.write(rows(number))
+    forget_open_files()
+    assert ids_of(table) == [0, 1, 2]
+
+
+def test_more_names_than_a_page_are_all_found(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = storage_of(table.root)
+    for number in range(5):
+        storage.write(f"{table.root}/many/{number}", b"")
+    pages = storage._pages  # type: ignore[attr-defined]
+    monkeypatch.setattr(storage, "_pages", partial(pages, MaxKeys=2))
+    assert sorted(storage.names(f"{table.root}/many")) == list("01234")
+    assert {found.name for found in storage.walk(table.root)} >= {f"many/{number}" for number in range(5)}
+
+
+def test_a_table_that_was_dropped_shares_no_file_with_its_successor(s3: ObjectStore) -> None:
+    """A writer of the dropped one that has just looked publishes into the void."""
+    table = Table.create(s3.folder(), SCHEMA, {"write-only": "true"})
+    head = f"{table.root}/{paths.snapshot_file(1)}"
+    storage_of(table.path).delete(f"{table.path}/{paths.TABLE_FILE}")
+    successor = Table.create(table.path, SCHEMA)
+    assert put_if_absent(head, b"from a writer that stalled")
+    assert successor.snapshot().id == 0
+    with pytest.raises(TableNotFoundError, match="was dropped and created again"):
+        table.write(rows(1))
+
+
+class TestLifetime:
+    """Who decides how long snapshots live does so one at a time, and who stalled is stopped."""
+
+    def test_a_living_holder_is_waited_for(self, table: Table) -> None:
+        table.write(rows(1))
+        with (
+            lifetime_lock.lifetime_lock(table.published),
+            pytest.raises(CommitConflictError, match="must become free"),
+            lifetime_lock.lifetime_lock(table.published, give_up_after_s=0),
+        ):
+            pass
+        assert table.hold("reader", Version.complete(1), 60).name == "reader"
+
+    def test_an_expiry_that_stalled_cannot_publish_its_boundary_over_a_new_hold(
+        self, table: Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for number in range(3):
+            table.write(rows(number))
+        monkeypatch.setattr(lease, "LEASE_S", 0.0)
+        other, read_all = Table.open(table.path), consumers.read_all
+        stalls = [True]
+
+        def read_and_stall(root: str) -> tuple[consumers.Consumer, ...]:
+            found = read_all(root)
+            if stalls.pop():
+                stalls.append(False)
+                other.hold("reader", Version.complete(1), 60)
+            return found
+
+        monkeypatch.setattr(consumers, "read_all", read_and_stall)
+        with pytest.raises(CommitConflictError, match="this process stalled"):
+            table.expire(keep=1)
+        assert [info.id for info in table.history()] == [1, 2, 3, 4]
+        assert table.snapshot(1).scan().num_rows == 1
+
+    def test_a_tag_that_came_too_late_is_taken_back(
+        self, table: Table, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        table.write(rows(1))
+        monkeypatch.setattr(Lease, "renew", lambda _: False)
+        with pytest.raises(CommitConflictError, match="this process stalled"):
+            table.tag("late")
+        assert table.tags() == ()
+
+    def test_a_killed_holder_is_passed_over(self, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+        for number in range(2):
+            table.write(rows(number))
+        assert run(lambda: void(table.expire(keep=1)), "expire.after-publish") == KILLED
+        assert Lease.take(storage_of(table.root), f"{table.root}/{paths.LIFETIME_LOCK}") is None
+        monkeypatch.setattr(lease, "LEASE_S", 0.0)
+        assert table.expire(keep=1) > 0
+        assert ids_of(table) == [0, 1]
+
+
+def test_a_name_from_a_file_stays_within_the_table(table: Table) -> None:
+    table.write(rows(1))
+    secret = f"{table.path}/{uuid4().hex}"
+    storage_of(secret).write(secret, b"another's")
+    content = storage_of(table.path).read(f"{table.path}/{paths.TABLE_FILE}")
+    damaged = content.replace(table.root.rpartition("/")[2].encode(), b"..", 2)
+    storage_of(table.path).replace(f"{table.path}/{paths.TABLE_FILE}", damaged)
+    with pytest.raises(Exception, match="must stay within"):
+        Table.open(table.path)
