@@ -107,14 +107,15 @@ def test_an_aggregate_above_and_a_sink_without_a_key_are_given_every_kind_of_cha
     report = str(planner.explain(totals, **options))
     assert "for an aggregate must be told which rows are replaced; of each" in report
 
-    def start(df: DataFrame, name: str) -> StreamingQuery:
-        key = catalog.table(name).schema.primary_key
-        writer = catalog.write_changes(planner.optimize(df, sink_key=key, **options), name)
-        return writer.option("checkpointLocation", str(tmp_path / name)).start()
-
-    queries = {"totals": start(totals, "totals"), "kept": start(joined.select("id", "who"), "kept")}
+    wanted = {"totals": totals, "kept": joined.select("id", "who")}
+    queries: dict[str, StreamingQuery] = {}
 
     def follow(name: str) -> set[tuple[object, ...]]:
+        if name not in queries:
+            key = catalog.table(name).schema.primary_key
+            df = planner.optimize(wanted[name], sink_key=key, **options)
+            writer = catalog.write_changes(df, name).option("checkpointLocation", str(tmp_path / name))
+            queries[name] = writer.start()
         queries[name].processAllAvailable()
         return set(multiset(catalog.table(name).snapshot().scan()))
 
