@@ -7,14 +7,22 @@ from pathlib import Path
 
 from upsert.formats.base import FORMATS, format_named
 from upsert.kafka.options import OPTIONS
+from upsert.log.log_options import LOG_OPTIONS
 from upsert.options import Option
 
 TARGET = Path(__file__).parents[1] / "docs" / "kafka-options.md"
 HEAD = """# Options of Kafka tables
 
-Written by `python scripts/option_tables.py` from `upsert/kafka/options.py` and `upsert/formats/`.
+Written by `python scripts/option_tables.py` from `upsert/kafka/options.py`, `upsert/log/log_options.py` and
+`upsert/formats/`.
 
-`properties.*` (or `kafka.*`) goes to the Kafka client, librdkafka. Durations: `250 ms`, `10 s`, `5 min`.
+`properties.*` (or `kafka.*`, of a log `log.kafka.*`) goes to the Kafka client, librdkafka. Durations:
+`250 ms`, `10 s`, `5 min`.
+"""
+LOG_HEAD = """## Log of a managed table
+
+Options of a table without `connector`, see [kafka-log.md](kafka-log.md); in a session they begin with
+`table-storage.`.
 """
 FORMATS_HEAD = """## Formats
 
@@ -27,6 +35,7 @@ def page() -> str:
     parts = [HEAD]
     for connector, declared in OPTIONS.items():
         parts.append(f"## Connector `{connector}`\n\n{table(declared)}")
+    parts.append(f"{LOG_HEAD}\n{table(LOG_OPTIONS)}")
     parts.append(FORMATS_HEAD)
     for name in FORMATS:
         options = format_named(name, "docs").options

@@ -45,6 +45,16 @@ def test_snippets_of_a_page_print_what_it_says(page: str, spark: SparkSession, t
     assert output.split() == "".join(snippets(page, "text")).split()
 
 
+@pytest.mark.kafka
+@pytest.mark.spark
+def test_snippets_of_the_page_on_logs_print_what_it_says(
+    kafka: LocalKafka, spark: SparkSession, tmp_path: Path
+) -> None:
+    text = "".join([PRELUDE.format(kafka.bootstrap_servers), *snippets("kafka-log.md")])
+    output = run_in_session(snippet(text, tmp_path), tmp_path, spark)
+    assert output.split() == "".join(snippets("kafka-log.md", "text")).split()
+
+
 RUN_COMMANDS = """
 import os, shlex, sys
 from typer.testing import CliRunner
