@@ -49,8 +49,9 @@ bench-store: $(STAMP)  ## measure the managed table beside Delta Lake, DuckDB, p
 	@$(WITH_JAVA) $(PY) -m bench.store
 	@$(WITH_JAVA) $(PY) -m bench.delta
 
-bench-kafka: $(STAMP)  ## measure Kafka source, normalizer and sink beside a plain client loop
+bench-kafka: $(STAMP)  ## measure Kafka source, normalizer and sink beside a plain client loop, and the log of a table
 	@$(WITH_JAVA) $(PY) -m bench.kafka
+	@$(WITH_JAVA) $(PY) -m bench.log_latency
 
 lint: $(STAMP)  ## ruff and mypy --strict
 	$(PY) -m ruff check .

@@ -1,6 +1,5 @@
 """A stream through Spark out of a table's log; what it reads, and when, is in ``tests/upsert/log``."""
 
-from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa

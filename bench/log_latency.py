@@ -1,0 +1,312 @@
+"""From a change to its row in a query, by a table's files and by its log: `python -m bench.log_latency`.
+
+A process of its own commits changes to a table, so many times a second, and puts the time at which it began
+into every row. A query reads them, and the driver looks at its clock when it has the rows. This is done for
+each way, one after the other on the same machine; then again with the reader alone, without Spark, which
+shows what of the latency is the way's own. Figures go to `bench/results/log_latency.json`, a plot beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import platform
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import typer
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+from rich.console import Console
+from rich.table import Table as Grid
+
+from bench.join_systems import SESSION_OPTIONS
+from upsert.kafka.testing import LocalKafka
+from upsert.managed.frames import read_changes
+from upsert.managed.log_reader import stream_reader
+from upsert.managed.options import ReadOptions
+from upsert.managed.spark_schema import spark_schema
+from upsert.rowkind import signs
+from upsert.schema import TableSchema
+from upsert.store.table import Table
+
+RESULTS: Final = Path(__file__).parent / "results"
+KEYS: Final = 100_000
+ROWS_A_COMMIT: Final = 500
+POLL_S: Final = 0.002
+SCHEMA: Final = TableSchema.of(
+    {"id": pa.int64(), "commit": pa.int64(), "sent_us": pa.int64(), "amount": pa.float64()},
+    primary_key=["id"],
+)
+console: Final = Console()
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way from a table to a query: how the table is made, and how it is read."""
+
+    title: str
+    options: dict[str, str] = field(default_factory=dict)
+    source: str = "log"
+
+    @property
+    def has_log(self) -> bool:
+        """Whether the table has a log; then a commit sends its changes there too."""
+        return "log.changelog-mode" in self.options
+
+
+WAYS: Final = {
+    "files": Way("files of a table without a log", source="files"),
+    "files_of_logged": Way("files of a table with a log", {"log.changelog-mode": "upsert"}, source="files"),
+    "log": Way("log, UPDATE_BEFORE looked up", {"log.changelog-mode": "upsert"}),
+    "log_all": Way("log with UPDATE_BEFORE", {"log.changelog-mode": "all"}),
+}
+
+
+def main(
+    seconds: Annotated[int, typer.Option(help="how long each way is measured, with Spark and without")] = 20,
+    commits_a_second: Annotated[int, typer.Option(help="commits of 500 rows that are made a second")] = 4,
+    results: Annotated[Path, typer.Option(help="folder for JSON and plot")] = RESULTS,
+) -> None:
+    """Measure the latency of each way, with Spark and by the reader alone."""
+    spark = session()
+    measured: dict[str, dict[str, Any]] = {}
+    with LocalKafka() as kafka, tempfile.TemporaryDirectory(prefix="bench-log-latency-") as folder:
+        ways = {"warm_up": replace(WAYS["log"], title="warm-up"), **WAYS}
+        for name, way in ways.items():
+            console.print(f"{way.title} …")
+            table = filled_table(way, f"{folder}/{name}", kafka.bootstrap_servers)
+            writing = Writing(table, seconds, commits_a_second)
+            in_query = followed(writing, lambda seen: query(spark, table, way, f"{folder}/{name}-c", seen))  # noqa: B023
+            alone = followed(writing, lambda seen: reader(table, way, seen))  # noqa: B023
+            measured[name] = {"title": way.title, "query": in_query, "reader": alone}
+    spark.stop()
+    del measured["warm_up"]
+    report = {"about": about(seconds, commits_a_second), "ways": measured}
+    results.mkdir(parents=True, exist_ok=True)
+    (results / "log_latency.json").write_text(json.dumps(report, indent=1) + "\n")
+    plot(measured, results / "log_latency.png")
+    console.print(grid(measured))
+
+
+def session() -> SparkSession:
+    """Two threads, as the figures are meant for two cores."""
+    builder = SparkSession.builder.master("local[2]").appName("bench-log-latency")
+    for key, value in SESSION_OPTIONS.items():
+        builder = builder.config(key, value)
+    spark = builder.config("spark.driver.memory", "2g").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def filled_table(way: Way, path: str, servers: str) -> Table:
+    """A table whose keys are all there, so that every later row replaces one."""
+    log = {"log.system": "kafka", "log.kafka.bootstrap.servers": servers} if way.has_log else {}
+    table = Table.create(path, SCHEMA, {"bucket": "2", **log, **way.options})
+    table.write(changed(np.arange(KEYS), 0))
+    return table
+
+
+def changed(ids: Any, commit: int) -> pa.Table:
+    """Rows of one commit, which say when it began."""
+    return pa.table(
+        {
+            "id": ids,
+            "commit": np.full(len(ids), commit),
+            "sent_us": np.full(len(ids), time.time_ns() // 1000),
+            "amount": ids * 0.25,
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Writing:
+    """What is committed while a reader is measured; the numbers of the commits begin at 1."""
+
+    table: Table
+    seconds: int
+    commits_a_second: int
+
+    @property
+    def warm_up(self) -> int:
+        """Commits that are not counted."""
+        return 3 * self.commits_a_second
+
+    @property
+    def commits(self) -> int:
+        """How many there are in all."""
+        return self.warm_up + self.seconds * self.commits_a_second
+
+    def start(self) -> Any:
+        """Commit in a process of its own; the last thing that it sends is how long each commit took."""
+        here, there = multiprocessing.get_context("spawn").Pipe(duplex=False)
+        arguments = self.table.path, self.commits, self.commits_a_second, there
+        multiprocessing.get_context("spawn").Process(target=write_on_time, args=arguments).start()
+        return here
+
+
+def write_on_time(path: str, commits: int, commits_a_second: int, done: Any) -> None:
+    """Commit at an even pace; one that is late is followed by the next at once."""
+    table, random = Table.open(path), np.random.default_rng(commits)
+    took: list[float] = []
+    began = time.monotonic()
+    for number in range(1, commits + 1):
+        time.sleep(max(0.0, began + number / commits_a_second - time.monotonic()))
+        rows = changed(random.choice(KEYS, ROWS_A_COMMIT, replace=False), number)
+        at = time.monotonic()
+        table.write(rows)
+        took.append((time.monotonic() - at) * 1000)
+    done.send(took)
+
+
+class Seen:
+    """When the rows of each commit arrived; called by whoever has them."""
+
+    def __init__(self, commits: int) -> None:
+        self._commits = commits
+        self._waits_ms: dict[int, float] = {}
+        self._rows: dict[int, int] = {}
+        self.all = threading.Event()
+
+    def __call__(self, rows: pa.Table) -> None:
+        """Take rows that have just arrived, new ones of changes."""
+        now_us = time.time_ns() // 1000
+        found = rows.group_by("commit").aggregate([("sent_us", "max"), ("id", "count")])
+        for commit, sent_us, count in zip(*(column.to_pylist() for column in found.columns), strict=True):
+            self._waits_ms[commit] = (now_us - sent_us) / 1000
+            self._rows[commit] = self._rows.get(commit, 0) + count
+        if self._rows.get(self._commits) == ROWS_A_COMMIT:
+            self.all.set()
+
+    def waits_ms(self, warm_up: int) -> list[float]:
+        """Milliseconds from the beginning of each commit to its last row."""
+        return [self._waits_ms[number] for number in range(warm_up + 1, self._commits + 1)]
+
+
+def followed(writing: Writing, start: Callable[[Seen], Callable[[], None]]) -> dict[str, Any]:
+    """The latencies of one reader. ``start`` begins it at the present state, and gives what ends it."""
+    seen = Seen(writing.commits)
+    stop = start(seen)
+    try:
+        pipe = writing.start()
+        took: list[float] = pipe.recv()
+        if not seen.all.wait(120):
+            raise SystemExit("the rows of the last commit have not arrived for two minutes")
+    finally:
+        stop()
+    waits = seen.waits_ms(writing.warm_up)
+    return {
+        "latency_ms": percentiles(waits),
+        "commit_ms": percentiles(took[writing.warm_up :]),
+        "all_ms": waits,
+    }
+
+
+def percentiles(values: list[float]) -> dict[str, float]:
+    """Median, 99th percentile and maximum."""
+    p50, p99 = np.percentile(values, [50, 99])
+    return {"p50": round(float(p50), 1), "p99": round(float(p99), 1), "max": round(max(values), 1)}
+
+
+def query(spark: SparkSession, table: Table, way: Way, checkpoint: str, seen: Seen) -> Callable[[], None]:
+    """A streaming query that hands its rows to the driver, one micro-batch after the other."""
+
+    def take(rows: DataFrame, _batch: int) -> None:
+        seen(rows.where("_row_kind IN ('+I', '+U')").toArrow())
+
+    changes = read_changes(spark, table.path, scan_mode="latest", scan_source=way.source)
+    running = changes.writeStream.foreachBatch(take).option("checkpointLocation", checkpoint).start()
+    running.processAllAvailable()
+    return running.stop
+
+
+def reader(table: Table, way: Way, seen: Seen) -> Callable[[], None]:
+    """The same reader in a thread, asked for news again and again."""
+    asked: StructType = spark_schema(SCHEMA, row_kind=True)
+    options = ReadOptions.parse({"path": table.path, "scan.mode": "latest", "scan.source": way.source})
+    source: Any = stream_reader(options, asked)
+    limit = source.getDefaultReadLimit()
+    begun = source.latestOffset(source.initialOffset(), limit)
+    is_over = threading.Event()
+
+    def run() -> None:
+        offset = begun
+        while not is_over.wait(POLL_S):
+            if (end := source.latestOffset(offset, limit)) == offset:
+                continue
+            batches = [batch for part in source.partitions(offset, end) for batch in source.read(part)]
+            source.commit(offset)
+            offset = end
+            if batches:
+                rows = pa.Table.from_batches(batches)
+                seen(rows.filter(pa.array(signs(rows.column("_row_kind")) > 0)))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+
+    def stop() -> None:
+        is_over.set()
+        thread.join()
+
+    return stop
+
+
+def about(seconds: int, commits_a_second: int) -> dict[str, Any]:
+    """What the figures depend on."""
+    return {
+        "seconds": seconds,
+        "commits_a_second": commits_a_second,
+        "rows_a_commit": ROWS_A_COMMIT,
+        "rows_of_the_table": KEYS,
+        "cores": os.cpu_count(),
+        "load_average": os.getloadavg()[0],
+        "python": platform.python_version(),
+        "pyspark": version("pyspark"),
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def grid(measured: dict[str, dict[str, Any]]) -> Grid:
+    """The figures as a table."""
+    table = Grid("ms", "query p50", "query p99", "reader p50", "reader p99", "commit p50")
+    for way in measured.values():
+        waits = [way[by]["latency_ms"] for by in ("query", "reader")]
+        figures = [
+            *(wait[key] for wait in waits for key in ("p50", "p99")),
+            way["reader"]["commit_ms"]["p50"],
+        ]
+        table.add_row(way["title"], *(f"{figure:,.0f}" for figure in figures))
+    return table
+
+
+def plot(measured: dict[str, dict[str, Any]], path: Path) -> None:
+    """Of each way the share of commits whose rows had arrived after so many milliseconds."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(1, 2, figsize=(11, 4), sharey=True)
+    for panel, (by, title) in zip(panels, (("query", "in a query"), ("reader", "reader alone")), strict=True):
+        for way in measured.values():
+            found = sorted(way[by]["all_ms"])
+            panel.plot(found, np.arange(1, len(found) + 1) / len(found) * 100, label=way["title"])
+        panel.set(xlabel="ms from the beginning of a commit to its rows", title=title, xlim=(0, None))
+    panels[0].set(ylabel="% of commits")
+    panels[1].legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+if __name__ == "__main__":
+    typer.run(main)
