@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import pairwise, repeat
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -136,9 +138,8 @@ class Sender:
     def _send_full(self, topic: str, batch: pa.RecordBatch) -> None:
         self._check_times(batch)
         columns = {name: _column(batch, name) for name in ("topic", "value", "key", "partition")}
-        headers = ([(h["key"], h["value"]) for h in row or ()] for row in _column(batch, "headers"))
         for own_topic, value, key, partition, timestamp, header_list in zip(
-            *columns.values(), _column(batch, "timestamp"), headers, strict=True
+            *columns.values(), _column(batch, "timestamp"), _header_lists(batch), strict=True
         ):
             place = _ANY_PARTITION if partition is None else partition
             time_ms = _NOW if timestamp is None else timestamp
@@ -223,9 +224,29 @@ def _column(batch: pa.RecordBatch, name: str) -> list[Any]:
     """A column as Python values; NULLs where the records do not have it."""
     if name not in batch.schema.names:
         return [None] * batch.num_rows
-    type_: pa.DataType = HEADERS if name == "headers" else RECORD_SCHEMA.field(name).type
+    values: list[Any] = _as(batch, name, RECORD_SCHEMA.field(name).type).to_pylist()
+    return values
+
+
+def _header_lists(batch: pa.RecordBatch) -> Iterable[list[tuple[str, bytes | None]]]:
+    """The headers of each record, by way of one flat list: as many small dicts take four times as long."""
+    if "headers" not in batch.schema.names:
+        return repeat([], batch.num_rows)
+    lists = _as(batch, "headers", HEADERS)
+    entries = lists.flatten()
+    flat = list(
+        zip(
+            pc.struct_field(entries, "key").to_pylist(),
+            pc.struct_field(entries, "value").to_pylist(),
+            strict=True,
+        )
+    )
+    ends = np.cumsum(pc.list_value_length(lists).fill_null(0).to_numpy()).tolist()
+    return [flat[start:end] for start, end in pairwise([0, *ends])]
+
+
+def _as(batch: pa.RecordBatch, name: str, type_: pa.DataType) -> pa.Array:
     try:
-        values: list[Any] = batch.column(name).cast(type_).to_pylist()
+        return batch.column(name).cast(type_)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as misfit:
         raise ConfigurationError(f"records to write: column {name!r} should be {type_}: {misfit}") from misfit
-    return values
