@@ -38,7 +38,6 @@ _TABLE: Final = {
     "bucket": pa.int32(),
     **{name: type_ for name, type_ in _PARTITION.items() if name != "file.path"},
 }
-_FILE_FORMAT: Final = "arrow"
 _SERVERS: Final = "properties.bootstrap.servers"
 
 
@@ -62,7 +61,7 @@ def details(place: Place, schema: TableSchema, options: Mapping[str, str], table
         row |= {
             **_log(table),
             "file.path": table.path,
-            "file.format": _FILE_FORMAT,
+            "file.format": table.options.file_form.format,
             "bucket": table.options.bucket,
             **_together(table),
             "change-tracking": table.options.change_tracking,

@@ -10,13 +10,14 @@ import pyarrow.compute as pc
 
 from upsert.errors import ChangelogError, CorruptTableError
 from upsert.store.bounds import bounds
-from upsert.store.data_file import DataFile, forget_open_files
+from upsert.store.checksum import checksum_of
+from upsert.store.data_file import DataFile, forget_open_files, mapped_content
 from upsert.store.file_entry import FileEntry
 from upsert.store.file_set import FileSet
 from upsert.store.hashing import hash_columns
 from upsert.store.layout import COUNT_COLUMN, ROW_HASH_COLUMN
 from upsert.store.lookup_index import HashIndex
-from upsert.store.paths import index_file
+from upsert.store.paths import index_file, resolve
 from upsert.store.placement import split
 from upsert.store.row_hash import row_hashes
 from upsert.store.row_keys import key_bytes, order_by
@@ -56,6 +57,18 @@ def data_can_be_read(state: DiskState) -> Iterator[Finding]:
         except CorruptTableError as reason:
             if _is_whole(state, entry):  # else rules that read no data have said so
                 yield Finding(entry.file, str(reason))
+
+
+def bytes_have_their_checksum(state: DiskState) -> Iterator[Finding]:
+    """The bytes of a file and of its indexes are those that were written."""
+    for entry in state.entries:
+        for name, stated in ((entry.file, entry.checksum), (index_file(entry.file), entry.index_checksum)):
+            try:
+                found = checksum_of(mapped_content(resolve(state.history.root, name)))
+            except OSError:
+                continue  # rules that read no data have said so
+            if stated and found != stated:
+                yield Finding(name, f"its checksum must be {stated:x}, got {found:x}")
 
 
 def keys_ascend(state: DiskState) -> Iterator[Finding]:
@@ -158,6 +171,7 @@ def unique_index_has_one_row_a_key(state: DiskState) -> Iterator[Finding]:
 
 RULES: Final[tuple[Callable[[DiskState], Iterator[Finding]], ...]] = (
     data_can_be_read,
+    bytes_have_their_checksum,
     keys_ascend,
     entry_fits_the_rows,
     index_fits_the_rows,
@@ -170,7 +184,10 @@ RULES: Final[tuple[Callable[[DiskState], Iterator[Finding]], ...]] = (
 
 
 def _open(state: DiskState, entry: FileEntry) -> DataFile:
-    return DataFile.open(state.history.root, state.history.layout, entry)
+    file = DataFile.open(state.history.root, state.history.layout, entry)
+    if not file.is_mapped:
+        file.table  # noqa: B018 - what is compressed shows its damage when it is decoded
+    return file
 
 
 def _is_whole(state: DiskState, entry: FileEntry) -> bool:

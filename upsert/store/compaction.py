@@ -19,6 +19,7 @@ from upsert.store.compaction_policy import Chosen, Policy, Universal
 from upsert.store.data_file import DataFile
 from upsert.store.failpoints import reach
 from upsert.store.file_entry import FileEntry
+from upsert.store.file_range import FileRange
 from upsert.store.file_set import FileSet, Run
 from upsert.store.key_ranges import key_ranges
 from upsert.store.layout import Layout
@@ -130,7 +131,7 @@ def plan(place: Place, runs: Sequence[Run], chosen: Chosen, target_bytes: int) -
         return not entry.deletes or bool(overlapping(older, [entry]))
 
     for section in sections(chosen.files):
-        if len(section) == 1 and section[0].bytes >= SMALL * target_bytes and may_stay(section[0]):
+        if len(section) == 1 and section[0].size >= SMALL * target_bytes and may_stay(section[0]):
             close()
             moved.extend(section)
         else:
@@ -252,9 +253,9 @@ def _merged(root: str, layout: Layout, group: Group, max_bytes: int) -> Iterator
         yield SortedRows(present(layout, merged), None) if is_whole else merged
 
 
-def _opened(root: str, layout: Layout, entry: FileEntry) -> SortedRows:
+def _opened(root: str, layout: Layout, entry: FileEntry) -> SortedRows | FileRange:
     file = DataFile.open(root, layout, entry)
-    return SortedRows(file.table, file.kinds)
+    return SortedRows(file.table, file.kinds) if file.is_mapped else FileRange(file, layout)
 
 
 def of_places(files: FileSet, places: Collection[Place]) -> FileSet:

@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from upsert.errors import CorruptTableError
+from upsert.errors import ConfigurationError, CorruptTableError
 from upsert.store.bounds import bounds
-from upsert.store.checksum import ChecksummedFile
+from upsert.store.checksum import ChecksummedFile, checksum_of
 from upsert.store.failpoints import reach
 from upsert.store.file_columns import FileColumns, forget_decoded
 from upsert.store.file_entry import FileEntry
@@ -175,14 +175,14 @@ class DataFile:
             expected = layout.stored
             if entry.deletes:
                 expected = expected.append(pa.field(KIND_COLUMN, pa.int8()))
-            stored = _open_file(path, format_, expected, entry.rows, entry.bytes)
+            stored = _open_file(path, format_, expected, entry.rows, entry.bytes, entry.checksum)
             columns = Projection.same(layout)
         else:
-            stored = _open_file(path, format_, None, entry.rows, entry.bytes)
+            stored = _open_file(path, format_, None, entry.rows, entry.bytes, entry.checksum)
             columns = Projection.of(stored.schema, layout, f"data file {path!r}")
         # of an older definition a file may lack indexes, and have others
         known = sidecar_schema(layout) if entry.definition == layout.version else None
-        sidecar = _open_file(index_file(path), ARROW, known, entry.rows, None)
+        sidecar = _open_file(index_file(path), ARROW, known, entry.rows, None, entry.index_checksum)
         indexes = read_indexes(layout, sidecar.select(sidecar.schema.names))
         for index in layout.indexes:
             if columns.converts(index.columns):
@@ -192,6 +192,12 @@ class DataFile:
     def select(self, names: Sequence[str]) -> pa.RecordBatch:
         """Some of the table's stored columns, in this order; no copy of what is mapped as it is today."""
         return self._columns.apply(self._stored.select(self._columns.needed(names)), names)
+
+    def slice(self, names: Sequence[str], start: int, length: int) -> pa.RecordBatch:
+        """Some stored columns of some rows that follow each other; not much else is decoded."""
+        return self._columns.apply(
+            self._stored.slice(self._columns.needed(names), start, start + length), names
+        )
 
     def take(self, names: Sequence[str], rows: npt.NDArray[np.integer[Any]]) -> pa.RecordBatch:
         """Some stored columns of some rows, given by their numbers."""
@@ -208,9 +214,19 @@ class DataFile:
         return self._columns.apply(stored, [name]).column(0)
 
     @property
+    def is_mapped(self) -> bool:
+        """Whether its columns are views of the file; those of a compressed file take memory."""
+        return self._stored.is_mapped
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all stored columns."""
+        return self._columns.names
+
+    @property
     def table(self) -> pa.Table:
         """The stored columns as a table."""
-        return pa.Table.from_batches([self.select(self._columns.names)])
+        return pa.Table.from_batches([self.select(self.names)])
 
     def index(self, name: str) -> HashIndex:
         """The sorted hashes and row numbers of a lookup index; built and kept where the sidecar lacks it."""
@@ -231,13 +247,23 @@ def forget_open_files() -> None:
 
 
 def _open_file(
-    path: str, format_: FileFormat, expected: pa.Schema | None, rows: int, size: int | None
+    path: str,
+    format_: FileFormat,
+    expected: pa.Schema | None,
+    rows: int,
+    size: int | None,
+    checksum: int,
 ) -> FileColumns:
     try:
-        content = storage_of(path).mapped(path, _mapped)
+        content = mapped_content(path)
         if size is not None and content.size != size:
             raise _damaged(path, f"{size} bytes", f"{content.size} bytes")
+        # of a local file that would read what the map avoids reading; this one was just downloaded
+        if checksum and not storage_of(path).is_local and checksum_of(content) != checksum:
+            raise _damaged(path, f"checksum {checksum:x}", f"{checksum_of(content):x}")
         columns = FileColumns(path, format_.open(content))
+    except ConfigurationError:
+        raise  # a package is missing: the file may be whole
     except FileNotFoundError as cause:
         raise CorruptTableError(
             f"data file {path!r} is missing; restore it, or read a snapshot that does not need it"
@@ -251,10 +277,18 @@ def _open_file(
     return columns
 
 
-def _mapped(path: str) -> pa.Buffer:
-    """The bytes of a local file; the buffer keeps the map, and needs no open file for it."""
-    with pa.memory_map(path) as mapped:
-        return mapped.read_buffer()
+def mapped_content(path: str) -> pa.Buffer:
+    """The bytes of a file, wherever it lies; the buffer keeps the map, and needs no open file for it.
+
+    Raises:
+        OSError: it is missing, or cannot be read.
+    """
+
+    def content(local: str) -> pa.Buffer:
+        with pa.memory_map(local) as mapped:
+            return mapped.read_buffer()
+
+    return storage_of(path).mapped(path, content)
 
 
 def _damaged(path: str, expected: str, found: str) -> CorruptTableError:

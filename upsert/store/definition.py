@@ -61,11 +61,13 @@ class Definition:
         """The physical form that schema and options mean.
 
         Raises:
-            SchemaError: the schema uses a name that the files need.
+            SchemaError: the schema uses a name that the files need, or their format cannot store a column.
             ConfigurationError: an option is wrong.
         """
         options = self.options
-        return Layout.of(self.schema, options.bucket, options.bucket_key, self.version, options.merge)
+        return Layout.of(
+            self.schema, options.bucket, options.bucket_key, self.version, options.merge, options.file_form
+        )
 
     def to_json(self, uuid: str) -> bytes:
         """The content of this version's file, for the table with this uuid."""

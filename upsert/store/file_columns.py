@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -36,14 +37,19 @@ class FileColumns:
         path: where the file is, for messages.
         schema: schema of the rows, as written.
         rows: number of rows.
+        is_mapped: whether what it gives are views of the file.
     """
 
     def __init__(self, path: str, stored: StoredRows) -> None:
         self.path = path
         self.schema = stored.schema
-        self.rows = stored.starts[-1]
+        self.rows = stored.rows
+        self.is_mapped = stored.is_mapped
         self._stored = stored
-        self._starts = np.array(stored.starts)
+
+    @cached_property
+    def _starts(self) -> npt.NDArray[np.int64]:
+        return np.array(self._stored.starts, np.int64)
 
     def select(self, names: Sequence[str]) -> pa.RecordBatch:
         """Some columns of all rows.
@@ -55,7 +61,7 @@ class FileColumns:
 
     def slice(self, names: Sequence[str], start: int, stop: int) -> pa.RecordBatch:
         """Some columns of the rows from ``start`` to before ``stop``; no other part is decoded."""
-        if self._stored.is_mapped:
+        if self.is_mapped:
             return self._stored.read(0, names).slice(start, stop - start)
         first = int(np.searchsorted(self._starts, start, side="right")) - 1
         last = int(np.searchsorted(self._starts, max(stop, start + 1)))
@@ -65,7 +71,7 @@ class FileColumns:
 
     def column(self, name: str) -> pa.Array:
         """One column of all rows, which is kept: something searches it again and again."""
-        if self._stored.is_mapped:
+        if self.is_mapped:
             return self._stored.read(0, [name]).column(0)
         if (found := _DECODED.get((self.path, _WHOLE, name))) is None:
             found = self.select([name]).column(0)
@@ -74,7 +80,7 @@ class FileColumns:
 
     def take(self, names: Sequence[str], rows: Rows) -> pa.RecordBatch:
         """Some columns of some rows, given by their numbers."""
-        if self._stored.is_mapped:
+        if self.is_mapped:
             return self._stored.read(0, names).take(pa.array(rows))
         part_of = np.searchsorted(self._starts, rows, side="right") - 1
         touched = np.unique(part_of)
@@ -141,6 +147,10 @@ class _Decoded:
         with self._lock:
             if _size(column) <= self._columns.maxsize:
                 self._columns[key] = column
+
+    @property
+    def bytes(self) -> int:
+        return int(self._columns.currsize)
 
     def clear(self) -> None:
         with self._lock:

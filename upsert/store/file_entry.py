@@ -74,6 +74,11 @@ class FileEntry:
         """
         return self.level, 0 if self.level else -self.sequence
 
+    @property
+    def size(self) -> int:
+        """What counts against ``target-file-size``: the rows in memory, however small they are on disk."""
+        return self.memory or self.bytes
+
     def overlaps(self, other: FileEntry) -> bool:
         """Whether a key may lie in both files, by their first and last ones."""
         return self.first_key <= other.last_key and other.first_key <= self.last_key

@@ -17,6 +17,8 @@ from upsert.options import Option
 from upsert.schema import TableSchema
 from upsert.store import expiry_policy, merge_rules
 from upsert.store.expiry_policy import Retention
+from upsert.store.file_formats import FileForm
+from upsert.store.file_options import FILE_OPTIONS, file_form
 from upsert.store.merge_rules import MERGE_OPTIONS, PLAIN, MergeRules
 
 TARGET_BYTES: Final = 128 << 20
@@ -105,6 +107,7 @@ OPTIONS: Final = (
         "snapshots that one commit expires at most",
         expiry_policy.DEFAULT_LIMIT,
     ),
+    *FILE_OPTIONS,
     *MERGE_OPTIONS,
     *LOG_OPTIONS,
 )
@@ -133,6 +136,7 @@ class TableOptions:
     level_base_bytes: int = 256 << 20
     level_multiplier: int = 10
     target_file_size: int = TARGET_BYTES
+    file_form: FileForm = field(default_factory=FileForm)
     merge: MergeRules = PLAIN
     log: LogOptions = field(default_factory=LogOptions)
 
@@ -144,6 +148,7 @@ class TableOptions:
             ConfigurationError: an option is unknown or its value does not convert, or ``bucket-key`` names an
                 unknown column, one outside the primary key, or one without a hash, or the options of merging
                 or of the log do not fit the columns or each other.
+            SchemaError: the format of the files cannot store a column exactly.
         """
         others, aggregates = merge_rules.split(owner, given)
         others, of_client = log_options.split(others)
@@ -173,6 +178,7 @@ class TableOptions:
             level_base_bytes=values["max-bytes-for-level-base"],
             level_multiplier=values["max-bytes-for-level-multiplier"],
             target_file_size=values["target-file-size"],
+            file_form=file_form(owner, values, schema),
             merge=merge,
             log=log_options.log_options(owner, values, of_client, schema, merge),
         )

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from upsert.store import Table, paths
+from upsert.store.checksum import checksum_of
 from upsert.store.file_entry import FileEntry
 from upsert.store.lookup_index import build_sidecar
 
@@ -62,13 +63,21 @@ def newest_file(table: Table) -> FileEntry:
 def rewrite_data(table: Table, edit: Callable[[pa.Table], pa.Table]) -> None:
     """Other rows in the newest data file, as many bytes as before, with lookup indexes that fit them."""
     entry = newest_file(table)
+    checksums: dict[str, int] = {}
     path = os.path.join(table.path, entry.file)
     rows = pa.ipc.open_file(Path(path).read_bytes()).read_all()
     batch = pa.RecordBatch.from_arrays([each.combine_chunks() for each in edit(rows)], schema=rows.schema)
     for name, content in ((path, batch), (paths.index_file(path), build_sidecar(table.layout, batch))):
         with pa.OSFile(name, "wb") as sink, pa.ipc.new_file(sink, content.schema) as writer:
             writer.write_batch(content)
+        checksums[name] = checksum_of(Path(name).read_bytes())
     assert os.stat(path).st_size == entry.bytes
+
+    def with_checksums(rows: list[Row]) -> list[Row]:
+        found = {"checksum": checksums[path], "index_checksum": checksums[paths.index_file(path)]}
+        return [{**row, **found} if row["file"] == entry.file else row for row in rows]
+
+    rewrite_last_delta(table, with_checksums)
 
 
 def with_values(column: str, values: list[Any]) -> Callable[[pa.Table], pa.Table]:

@@ -15,6 +15,7 @@ from tests.upsert.store.disk import KILLED, assert_nothing_is_left_over, run
 from upsert.errors import ChangelogError, SnapshotExpiredError
 from upsert.schema import TableSchema
 from upsert.store import Table
+from upsert.store.alterations import SetOptions
 from upsert.store.failpoints import POINTS
 from upsert.store.history import History
 
@@ -22,6 +23,7 @@ KEYS = st.integers(0, 9)
 VALUES = st.sampled_from(["a", "b", None])
 CHANGES = st.lists(st.tuples(st.sampled_from(["+I", "-D"]), KEYS, VALUES), max_size=6)
 OPTIONS = {"bucket": "2", "num-sorted-run.compaction-trigger": "3", "target-file-size": "1 kb"}
+FORMATS = st.sampled_from(["arrow", "arrow", "parquet", "orc", "avro"])
 
 Row = tuple[int, str | None]
 Change = tuple[str, int, str | None]
@@ -48,11 +50,13 @@ class TableLife(RuleBasedStateMachine):
 
     primary_key: tuple[str, ...] = ("id",)
 
-    @initialize()
-    def create(self) -> None:
+    @initialize(format=FORMATS)
+    def create(self, format: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="table-life-"))
         schema = TableSchema.of({"id": pa.int64(), "value": pa.string()}, primary_key=self.primary_key)
-        self.table = Table.create(self.folder / "table", schema.index("value"), OPTIONS)
+        self.table = Table.create(
+            self.folder / "table", schema.index("value"), {**OPTIONS, "file.format": format}
+        )
         self.states: dict[int, State] = {0: Counter()}
         self.transaction = 0
 
@@ -100,6 +104,10 @@ class TableLife(RuleBasedStateMachine):
     @rule(changes=CHANGES)
     def stage_and_forget(self, changes: list[Change]) -> None:
         self.table.stage(to_arrow(changes), order="rows")
+
+    @rule(format=FORMATS)
+    def go_on_in_another_format(self, format: str) -> None:
+        self.table.alter(SetOptions({"file.format": format}))
 
     @rule()
     def compact(self) -> None:

@@ -9,11 +9,14 @@ from __future__ import annotations
 from typing import Final
 
 from upsert.store.file_formats.arrow import ArrowFormat
+from upsert.store.file_formats.avro import AvroFormat
 from upsert.store.file_formats.base import Compression, FileForm, FileFormat, Output, StoredRows
+from upsert.store.file_formats.orc import OrcFormat
+from upsert.store.file_formats.parquet import ParquetFormat
 
 ARROW: Final = ArrowFormat()
 
-FORMATS: Final[tuple[FileFormat, ...]] = (ARROW,)
+FORMATS: Final[tuple[FileFormat, ...]] = (ARROW, ParquetFormat(), OrcFormat(), AvroFormat())
 """Every format, the default one first."""
 
 SUFFIXES: Final = tuple(format_.suffix for format_ in FORMATS)

@@ -24,6 +24,7 @@ class ArrowFormat:
     name = "arrow"
     suffix = ".arrow"
     codecs: tuple[str, ...] = ("none", "lz4", "zstd")
+    has_levels = True
 
     def refusal(self, field: pa.Field) -> str | None:  # noqa: ARG002
         """None: it has every type."""
@@ -60,12 +61,13 @@ class MappedRows:
 
     def __init__(self, rows: pa.RecordBatch) -> None:
         self.schema: pa.Schema = rows.schema
-        self.starts = (0, int(rows.num_rows))
-        self._rows = rows
+        self.rows = int(rows.num_rows)
+        self.starts = (0, self.rows)
+        self._batch = rows
 
     def read(self, part: int, names: Sequence[str]) -> pa.RecordBatch:  # noqa: ARG002 - there is one
         """Some columns; no copy."""
-        return self._rows.select(names)
+        return self._batch.select(names)
 
 
 class CompressedBatches:
@@ -78,6 +80,7 @@ class CompressedBatches:
         self.starts = tuple(map(int, reader.schema.metadata[_PARTS].split(b",")))
         if len(self.starts) != reader.num_record_batches + 1:
             raise ValueError(f"it has {reader.num_record_batches} record batches, not {len(self.starts) - 1}")
+        self.rows = self.starts[-1]
         self._content = content
 
     def read(self, part: int, names: Sequence[str]) -> pa.RecordBatch:

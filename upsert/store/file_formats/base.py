@@ -41,6 +41,11 @@ class StoredRows(Protocol):
         ...
 
     @property
+    def rows(self) -> int:
+        """Number of rows."""
+        ...
+
+    @property
     def starts(self) -> tuple[int, ...]:
         """Number of the first row of each part, and after these the number of rows."""
         ...
@@ -68,6 +73,10 @@ class Output(Protocol):
         """Whether nothing can be written any more."""
         ...
 
+    def seekable(self) -> bool:
+        """Whether one can go back; no format may."""
+        ...
+
     def write(self, content: Any, /) -> int:
         """Write bytes, or what has the buffer protocol; all of them."""
         ...
@@ -92,11 +101,13 @@ class FileFormat(Protocol):
         name: what option ``file.format`` calls it.
         suffix: how the names of its files end.
         codecs: what ``file.compression`` may be; the first one is what it is by default.
+        has_levels: whether it can be told how hard zstd tries.
     """
 
     name: str
     suffix: str
     codecs: tuple[str, ...]
+    has_levels: bool
 
     def refusal(self, field: pa.Field) -> str | None:
         """Why a column cannot be stored exactly, and what to do instead; None if it can."""
