@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from deltajoin.newest import Newest
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
@@ -18,7 +19,6 @@ from upsert.store.filters import Where, parse_where
 from upsert.store.fold import fold
 from upsert.store.layout import Layout
 from upsert.store.rows import conform
-from upsert.store.snapshot import Snapshot
 from upsert.store.table import Table
 
 HOWS: Final = ("inner", "left")
@@ -48,13 +48,13 @@ class Enrichment:
     snapshot: int | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows of the batches with their matches, all from one snapshot."""
+        """The rows of the batches with their matches, all from one snapshot unless it expires meanwhile."""
         snapshot = self.pinned()
         for batch in batches:
             if batch.num_rows:
                 yield from self.enriched(snapshot, pa.Table.from_batches([batch])).to_batches()
 
-    def pinned(self) -> Snapshot:
+    def pinned(self) -> Newest:
         """The snapshot that a task reads.
 
         Raises:
@@ -66,12 +66,14 @@ class Enrichment:
             raise ConfigurationError(
                 f"lookup_join: {self.path!r} was replaced by another table during the query; start it again"
             )
-        return table.snapshot(self.snapshot)
+        return Newest(table, self.snapshot)
 
-    def enriched(self, snapshot: Snapshot, rows: pa.Table) -> pa.Table:
+    def enriched(self, snapshot: Newest, rows: pa.Table) -> pa.Table:
         """Each row as often as it has matches, in order; ``left``: at least once."""
         keys = pa.table([rows.column(own) for own, _ in self.pairs], names=self._table_columns)
-        positions, found = snapshot.match(self._table_columns, keys, select=self.selected, where=self.where)
+        positions, found = snapshot.read(
+            lambda read: read.match(self._table_columns, keys, select=self.selected, where=self.where)
+        )
         order = np.argsort(positions, kind="stable")
         left, right = _paired(positions[order], order, rows.num_rows, keep_all=self.how == "left")
         columns = rows.take(pa.array(left)).columns + found.take(pa.array(right, mask=right < 0)).columns

@@ -39,7 +39,8 @@ def lookup_join(
     """The rows of a stream, each with the current rows of a managed table that match it.
 
     A task looks all of its rows of a micro-batch up in one snapshot, the latest when it begins; another task
-    may see a later one, and so may a micro-batch that is run again after a crash. Sinks that write exactly
+    may see a later one, and so may a micro-batch that is run again after a crash. Should it expire before the
+    task is through, the rest is looked up in the latest then. Sinks that write exactly
     once keep what the first run has committed. Spark keeps no state.
 
     A changelog needs ``upsert_key``: a row that is taken away would look up another version of the table

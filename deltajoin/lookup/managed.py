@@ -12,6 +12,7 @@ import pyarrow as pa
 from deltajoin.errors import LookupFailedError
 from deltajoin.lookup.checks import check_columns
 from deltajoin.lookup.protocol import Answer, RequestLimits
+from deltajoin.newest import Newest
 from upsert.errors import SchemaError, UpsertError
 from upsert.store.table import Table
 
@@ -97,7 +98,9 @@ class TableClient:
         source = self._source
         try:
             table = self._table = self._table or Table.open(source.path)
-            positions, rows = table.snapshot().match(source.keys, keys, select=source.schema.names)
+            positions, rows = Newest(table).read(
+                lambda snapshot: snapshot.match(source.keys, keys, select=source.schema.names)
+            )
         except UpsertError as cause:
             raise LookupFailedError(
                 f"TableLookup {source.path!r}: the table must be readable, it is not ({cause})"
