@@ -5,6 +5,7 @@ import uuid
 from pathlib import Path
 
 import pyarrow as pa
+import pyspark.sql.functions as F
 import pytest
 from pyspark.sql import SparkSession
 
@@ -52,9 +53,10 @@ def send(kafka: LocalKafka, topic: str, **users: str | None) -> None:
     )
 
 
-def test_join_with_a_topic_runs_over_its_mirror(
+def test_join_with_a_topic_and_its_maxima_run_over_its_mirror(
     spark: SparkSession, kafka: LocalKafka, catalog: Catalog, topic: str, tmp_path: Path
 ) -> None:
+    """A maximum falls back to the one before, which no sum of signs could know."""
     catalog.sql("CREATE TABLE views (id BIGINT, name STRING, PRIMARY KEY (id) NOT ENFORCED, INDEX (name))")
     catalog.sql("CREATE TABLE seen (id BIGINT, region STRING, PRIMARY KEY (id) NOT ENFORCED)")
     views = catalog.read_changes(spark, "views")
@@ -63,7 +65,10 @@ def test_join_with_a_topic_runs_over_its_mirror(
     (refused,) = planner.explain(joined).joins
     assert refused.remedy == "mirror the topic in a managed table: start catalog.mirror(spark, 'users')"
 
-    send(kafka, topic, ann="Berlin", bob="Rome")
+    (unmade,) = planner.explain(users.groupBy("region").agg(F.max("name"))).aggregates
+    assert (unmade.form, unmade.remedy) == ("refused", refused.remedy)
+
+    send(kafka, topic, ann="Berlin", bob="Rome", zoe="Berlin")
     mirror = catalog.mirror(spark, "users")
     mirror.processAllAvailable()
     users = catalog.read_changes(spark, "users", max_rows_per_trigger=10)
@@ -75,20 +80,39 @@ def test_join_with_a_topic_runs_over_its_mirror(
     checkpoint = str(tmp_path / "checkpoint")
     query = catalog.write_changes(joined, "seen").option("checkpointLocation", checkpoint).start()
     query.processAllAvailable()
+    catalog.sql(
+        "CREATE TABLE lasts (region STRING, last STRING, n BIGINT, PRIMARY KEY (region) NOT ENFORCED)"
+    )
+    lasts = users.groupBy("region").agg(F.max("name").alias("last"), F.count_distinct("name").alias("n"))
+    assert [report.form for report in planner.explain(lasts).aggregates] == ["lookups"]
+    checkpoint = str(tmp_path / "checkpoint of lasts")
+    maxima = catalog.write_changes(lasts, "lasts").option("checkpointLocation", checkpoint).start()
+    maxima.processAllAvailable()
+    assert multiset(catalog.table("lasts").snapshot().scan()) == {
+        ("Berlin", "zoe", 2): 1,
+        ("Rome", "bob", 1): 1,
+    }
     assert multiset(catalog.table("seen").snapshot().scan()) == {
         (1, "Berlin"): 1,
         (2, "Rome"): 1,
         (3, None): 1,
     }
-    send(kafka, topic, ann="Paris", bob=None, cy="Oslo")
-    mirror.processAllAvailable()
-    query.processAllAvailable()
+    send(kafka, topic, ann="Berlin", bob=None, cy="Oslo", zoe="Oslo")
+    for running in (mirror, query, maxima):
+        running.processAllAvailable()
+    assert multiset(catalog.table("lasts").snapshot().scan()) == {
+        ("Berlin", "ann", 1): 1,
+        ("Oslo", "zoe", 2): 1,
+    }
+    send(kafka, topic, ann="Paris")
+    for running in (mirror, query):
+        running.processAllAvailable()
     assert multiset(catalog.table("seen").snapshot().scan()) == {
         (1, "Paris"): 1,
         (2, None): 1,
         (3, "Oslo"): 1,
     }
-    for running in (query, mirror):
+    for running in (query, maxima, mirror):
         running.stop()
 
 

@@ -3,7 +3,7 @@
 import json
 import random
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 import planner
 import upsert
@@ -104,8 +105,32 @@ def run(df: DataFrame, catalog: Catalog, table: str, checkpoints: Path) -> None:
     writer.trigger(availableNow=True).start().awaitTermination()
 
 
+class Followers:
+    """Queries that go on: each is started when it is first asked for, and is stopped with the test."""
+
+    def __init__(self, checkpoints: Path) -> None:
+        self.checkpoints = checkpoints
+        self.queries: dict[str, StreamingQuery] = {}
+
+    def bring_up_to_date(self, df: DataFrame, catalog: Catalog, table: str) -> None:
+        if table not in self.queries:
+            checkpoint = str(self.checkpoints / table)
+            self.queries[table] = (
+                catalog.write_changes(df, table).option("checkpointLocation", checkpoint).start()
+            )
+        self.queries[table].processAllAvailable()
+
+
+@pytest.fixture
+def followers(tmp_path: Path) -> Iterator[Followers]:
+    found = Followers(tmp_path)
+    yield found
+    for query in found.queries.values():
+        query.stop()
+
+
 def test_sink_has_the_same_rows_with_a_normalizer_and_without(
-    spark: SparkSession, kafka: LocalKafka, tmp_path: Path
+    spark: SparkSession, kafka: LocalKafka, followers: Followers, tmp_path: Path
 ) -> None:
     """Records of a careless producer first, then those that a query makes of changes in a database."""
     draw = random.Random(7)
@@ -130,7 +155,7 @@ def test_sink_has_the_same_rows_with_a_normalizer_and_without(
         for table, catalog in (("direct", without), ("normalized", normalized)):
             read = catalog.read_changes(spark, "words").filter("word > 'w1'")
             result = read.selectExpr("n * 2 AS twice", "coalesce(d, 'none') AS label", "word")
-            run(result, catalog, table, tmp_path)
+            followers.bring_up_to_date(result, catalog, table)
             assert rows_of(catalog, table) == expected(words.rows), table
 
     words.send(changes_of_words(draw, 60))
@@ -146,7 +171,7 @@ def test_sink_has_the_same_rows_with_a_normalizer_and_without(
 
 
 def test_upserts_are_made_whole_where_a_filter_or_the_users_normalizer_needs_that(
-    spark: SparkSession, kafka: LocalKafka, tmp_path: Path
+    spark: SparkSession, kafka: LocalKafka, followers: Followers, tmp_path: Path
 ) -> None:
     """Rows enter and leave the filter with an update: without `-U` the sink would keep the ones that left."""
     draw = random.Random(11)
@@ -163,7 +188,8 @@ def test_upserts_are_made_whole_where_a_filter_or_the_users_normalizer_needs_tha
         upserts = catalog.read_changes(spark, "words", changelog="upsert")
         twice = upsert.normalize(catalog.read_changes(spark, "words"), key=["word"], order_by="at")
         for table, changes in (("made_whole", upserts), ("normalized", twice)):
-            run(changes.filter("n > 1").select("word", "n", "d", "_row_kind"), catalog, table, tmp_path)
+            chosen = changes.filter("n > 1").select("word", "n", "d", "_row_kind")
+            followers.bring_up_to_date(chosen, catalog, table)
             wanted = [row for _, row in sorted(words.rows.items()) if row["n"] == 2]
             assert rows_of(catalog, table) == wanted, table
 
