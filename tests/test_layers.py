@@ -75,6 +75,14 @@ def test_store_knows_no_spark() -> None:
     assert {source for source in store if imports_any(source, *above)} == set()
 
 
+def test_store_knows_of_logs_what_their_options_say() -> None:
+    """What lies in Kafka is behind a protocol: a table without a log loads nothing of it."""
+    store = [source for source in SOURCES if source.startswith("upsert/store/")]
+    used = {name for source in store for name in imports_any(source, "upsert.kafka", "upsert.log")}
+    options = {"upsert.log", "upsert.log.log_options"}
+    assert {name for name in used if name not in options and name.rpartition(".")[0] not in options} == set()
+
+
 def test_pure_files_know_no_spark_and_no_processes() -> None:
     pure = [source for source in LIBRARY if is_pure(source)]
     outside = ("pyspark", "py4j", "subprocess", "socket", "mmap", "tempfile", "shutil")

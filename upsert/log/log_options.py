@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import pyarrow as pa
-
 from upsert import options
 from upsert.errors import ConfigurationError
-from upsert.formats.base import Format, FormatContext, Side, format_named
+from upsert.kafka.client.connection import is_secret
+from upsert.log.log_formats import check_formats
 from upsert.options import Option
 from upsert.schema import TableSchema
 from upsert.store.merge_rules import MergeRules
@@ -160,6 +159,15 @@ def is_of_client(key: str) -> bool:
     return name.startswith(CLIENT_PREFIX) and name not in (SERVERS, TOPIC)
 
 
+def holds_secret(key: str) -> bool:
+    """Whether an option is one of Kafka's client library whose value must not be shown.
+
+    >>> holds_secret("log.kafka.sasl.password"), holds_secret("log.kafka.client.id")
+    (True, False)
+    """
+    return is_of_client(key) and is_secret(key)
+
+
 def split(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """The options without those of the client library, and these without their prefix.
 
@@ -218,7 +226,7 @@ def log_options(
     )
     _check_mode(owner, found, schema)
     _check_eventual(owner, found, schema, merge)
-    _check_formats(owner, found, schema)
+    check_formats(owner, found, schema)
     return found
 
 
@@ -256,40 +264,3 @@ def _check_eventual(owner: str, log: LogOptions, schema: TableSchema, merge: Mer
             "they come, got 'merge-engine' or 'sequence.field', which make a row when it is committed; set "
             "'transactional'"
         )
-
-
-def _check_formats(owner: str, log: LogOptions, schema: TableSchema) -> None:
-    value = format_named(log.format, f"{owner}: option 'log.format'")
-    if value.is_insert_only:
-        raise ConfigurationError(
-            f"{owner}: option 'log.format' must be a format of changes, got {log.format!r}, which cannot say "
-            "that a row is gone; set 'debezium-json' or 'canal-json'"
-        )
-    key = format_named(log.key_format, f"{owner}: option 'log.key.format'")
-    if not key.is_insert_only:
-        raise ConfigurationError(
-            f"{owner}: option 'log.key.format' must be a format of rows, got {log.key_format!r}; set 'json'"
-        )
-    value.check(value_context(schema, log, value))
-    if schema.primary_key:
-        key.check(key_context(schema, log, key))
-
-
-def key_context(schema: TableSchema, log: LogOptions, format: Format) -> FormatContext:
-    """What the format of keys is told of a table with a primary key."""
-    return _context(schema, schema.primary_key, log, format, Side.KEY)
-
-
-def value_context(schema: TableSchema, log: LogOptions, format: Format) -> FormatContext:
-    """What the format of values is told of a table."""
-    names = tuple(column.name for column in schema.physical)
-    return _context(schema, names, log, format, Side.VALUE)
-
-
-def _context(
-    schema: TableSchema, names: tuple[str, ...], log: LogOptions, format: Format, side: Side
-) -> FormatContext:
-    columns = [schema.column(name) for name in names]
-    fields = pa.schema([pa.field(c.name, c.type, nullable=c.nullable) for c in columns])
-    values = options.parse(f"log.{side}.{format.name}", format.options, {})
-    return FormatContext(fields, values, side, log.topic)

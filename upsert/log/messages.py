@@ -44,7 +44,8 @@ from upsert.log.headers import (
     Headers,
     headers,
 )
-from upsert.log.log_options import UPSERT, LogOptions, key_context, value_context
+from upsert.log.log_formats import key_context, value_context
+from upsert.log.log_options import UPSERT, LogOptions
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind, every_kind, signs
 from upsert.schema import TableSchema
 

@@ -276,8 +276,8 @@ def _use_of(definition: Definition, name: str) -> str | None:
 def _check_fixed(old: Definition, new: Definition) -> None:
     """Refuse another value of an option that places or combines rows; renamed columns are the same ones."""
     before, after = _fixed(old), _fixed(new)
-    for key in before.keys() & after.keys():
-        if before[key] != after[key]:
+    for key in before:  # in this order: the first that differs is what was asked for
+        if key in after and before[key] != after[key]:
             what = "the table's log is made" if key in log_options.FIXED else "present rows are stored"
             raise ConfigurationError(
                 f"{old.owner}: ALTER TABLE: option {key!r} cannot change, for {what} by it; "

@@ -28,7 +28,8 @@ class Definition:
     Attributes:
         version: 0 for what the table was created with; the higher is the newer.
         schema: columns with their field ids, keys and indexes.
-        given: the options as they were written, for ``SHOW CREATE TABLE``.
+        given: the options as they were written, for ``SHOW CREATE TABLE``; may hold secrets of the log's
+            client, so they are not in the repr.
         untracked: partitions whose commits show in no change stream.
         last_id: the highest field id that any column has had.
         owner: what the definition belongs to, for messages.
@@ -36,7 +37,7 @@ class Definition:
 
     version: int
     schema: TableSchema
-    given: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    given: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
     untracked: frozenset[Partition] = frozenset()
     last_id: int = 0
     owner: str = field(default="table", compare=False)

@@ -67,7 +67,9 @@ class Handle:
 
     def as_logged(self) -> LoggedTable:
         """The table as its log sees it, with its present columns."""
-        return LoggedTable(self.uuid, self.definition, self._pinned())
+        definition = self.definition  # one look: columns and rows must be of the same
+        rows = PinnedTable(self.name, self.root, definition.layout, self.published)
+        return LoggedTable(self.uuid, definition, rows)
 
     def _snapshot_of(self, info: SnapshotInfo) -> Snapshot:
         return RetainedSnapshot(self.published, info, self.layout)

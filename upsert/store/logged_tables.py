@@ -17,8 +17,8 @@ from upsert.store.storage import storage_of
 from upsert.store.table_file import TableFile
 
 
-def create(root: str, schema: TableSchema, options: Mapping[str, str]) -> TableFile:
-    """Make the folder ``root`` a table; its log, if it has one, is made before.
+def create(folder: str, schema: TableSchema, options: Mapping[str, str]) -> TableFile:
+    """Make a folder a table; its log, if it has one, is made before.
 
     After a crash there is a table with its log, or no table, and maybe a log without records that nobody
     knows. When it raises, the log that this call has made is gone.
@@ -29,44 +29,44 @@ def create(root: str, schema: TableSchema, options: Mapping[str, str]) -> TableF
         TableExistsError: there is one already.
         KafkaUnavailableError: the log could not be made.
     """
-    owner = f"table {os.path.basename(root)!r}"
+    owner = f"table {os.path.basename(folder)!r}"
     first = Definition(0, schema, options, owner=owner)
     first.layout  # noqa: B018 - refuses what cannot be stored before anything is made
     system = log_system(first.options.log)
     if system is None:
-        return table_file.create(root, schema, options)
-    if storage_of(root).exists(os.path.join(root, paths.TABLE_FILE)):
+        return table_file.create(folder, schema, options)
+    if storage_of(folder).exists(os.path.join(folder, paths.TABLE_FILE)):
         raise TableExistsError(
-            f"table {root!r} exists already; choose another path, or create it if_not_exists=True"
+            f"table {folder!r} exists already; choose another path, or create it if_not_exists=True"
         )
-    given = system.named(options, os.path.basename(root))
+    given = system.named(options, os.path.basename(folder))
     log = Definition(0, schema, given, owner=owner).options.log
     system.create(log, first.options.bucket, owner)
     reach("create.after-log")
     try:
-        return table_file.create(root, schema, given)
+        return table_file.create(folder, schema, given)
     except BaseException:
-        if _topic_of(root) != log.topic:  # else the table was published after all
+        if _topic_of(folder) != log.topic:  # else the table was published after all
             system.drop(log, first.options.bucket, owner)
         raise
 
 
-def _topic_of(root: str) -> str | None:
+def _topic_of(folder: str) -> str | None:
     """The log of the table that is there."""
     try:
-        return table_file.read(root).definition.options.log.topic
+        return table_file.read(folder).definition.options.log.topic
     except TableNotFoundError:
         return None
 
 
-def drop_log(root: str) -> None:
+def drop_log(folder: str) -> None:
     """Take away the log of a table that nobody sees any more; nothing if it has none.
 
     Raises:
         KafkaUnavailableError: the log cannot be reached.
     """
     try:
-        file = table_file.read(root)
+        file = table_file.read(folder)
     except (TableNotFoundError, ConfigurationError):
         return  # deleting its files was interrupted, before which the log had gone; or it lies elsewhere
     history = History(file)

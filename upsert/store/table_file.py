@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError, TableNotFoundError
+from upsert.log.log_options import holds_secret
 from upsert.schema import TableSchema
 from upsert.store import paths
 from upsert.store.definition import Definition
@@ -71,6 +72,11 @@ def new(folder: str, schema: TableSchema, options: Mapping[str, str]) -> TableFi
     return TableFile(folder, root, uuid, first)
 
 
+def _mode(definition: Definition) -> int:
+    """Permissions of a definition's file: passwords are its owner's alone."""
+    return 0o600 if any(map(holds_secret, definition.given)) else 0o666
+
+
 def publish(table: TableFile) -> bool:
     """Make a table's folder one; False if it was one already.
 
@@ -81,7 +87,8 @@ def publish(table: TableFile) -> bool:
     try:
         # the folder of snapshots comes first: whoever sees table.json may count on it
         storage.prepare(os.path.join(root, paths.SNAPSHOT_FOLDER))
-        return put_if_absent(os.path.join(folder, paths.TABLE_FILE), to_json(table))
+        path = os.path.join(folder, paths.TABLE_FILE)
+        return put_if_absent(path, to_json(table), _mode(table.definition))
     except (NotADirectoryError, FileExistsError, PermissionError) as cause:
         raise ConfigurationError(
             f"table path must be a folder that can be written, got {folder!r}: {cause.strerror}"
@@ -138,7 +145,7 @@ def publish_definition(root: str, uuid: str, definition: Definition) -> Definiti
     while True:
         path = os.path.join(root, paths.definition_file(definition.version))
         storage_of(root).prepare(os.path.dirname(path))
-        if put_if_absent(path, definition.to_json(uuid)):
+        if put_if_absent(path, definition.to_json(uuid), _mode(definition)):
             return definition
         definition = replace(definition, version=definition.version + 1)
 

@@ -74,6 +74,14 @@ def test_the_topic_is_created_described_altered_and_dropped(catalog: Catalog, co
     assert topics_of(connection, name("lived")) == {}
 
 
+def test_a_database_goes_with_the_topics_of_its_tables(catalog: Catalog, connection: Connection) -> None:
+    catalog.sql(f"CREATE DATABASE {name('shop')}")
+    catalog.sql(CREATE.format(f"{name('shop')}.{name('sold')}"))
+    assert len(topics_of(connection, name("sold"))) == 1
+    catalog.sql(f"DROP DATABASE {name('shop')} CASCADE")
+    assert topics_of(connection, name("sold")) == {}
+
+
 def test_a_table_that_could_not_be_created_leaves_no_topic(
     catalog: Catalog, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

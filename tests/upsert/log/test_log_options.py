@@ -1,14 +1,17 @@
 """Options of a log: their defaults, what they resolve to, and what is refused with the reason."""
 
 import pickle
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from upsert.catalog.session import SessionOptions
+from upsert.catalog.show_create import create_text
 from upsert.errors import ConfigurationError
 from upsert.log.log_options import LogOptions
 from upsert.schema import TableSchema
+from upsert.store import table_file
 from upsert.store.alterations import ResetOptions, SetOptions, altered
 from upsert.store.definition import Definition
 from upsert.store.table_options import TableOptions
@@ -99,6 +102,15 @@ def test_a_session_has_options_of_logs_for_all_its_tables() -> None:
     for key in ("log.scan", "log.kafka.topic"):
         with pytest.raises(ConfigurationError, match="one of a single table"):
             session[f"table-storage.{key}"] = "full"
+
+
+def test_a_password_of_the_client_is_its_owners_alone(tmp_path: Path) -> None:
+    """The topic is not made: it is the file that is asked for."""
+    options = KAFKA | {"log.kafka.sasl.password": "pa55"}
+    table_file.create(str(tmp_path / "t"), KEYED, options)
+    assert (tmp_path / "t" / "table.json").stat().st_mode & 0o077 == 0
+    assert "pa55" not in repr(table_file.read(str(tmp_path / "t")))
+    assert "pa55" not in create_text("t", KEYED, options)
 
 
 def test_what_has_written_the_log_cannot_change() -> None:

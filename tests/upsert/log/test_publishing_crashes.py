@@ -31,10 +31,10 @@ ALL = {"log.changelog-mode": "all"}
     "point",
     [
         "publish.after-sync",
-        "log.after-bucket",
         "log.after-marks",
         "log.after-transaction",
         pytest.param("log.before-transaction", marks=pytest.mark.long),
+        pytest.param("log.after-bucket", marks=pytest.mark.long),
         pytest.param("log.after-hold", marks=pytest.mark.long),
     ],
 )
@@ -73,6 +73,7 @@ def test_killed_again_and_again(point: str, nth: int, kafka: LocalKafka, tmp_pat
     assert_log_is_the_table(table)
 
 
+@pytest.mark.long
 def test_an_announcement_that_was_killed_is_made_again(kafka: LocalKafka, tmp_path: Path) -> None:
     table = new_table(tmp_path / "t", kafka.bootstrap_servers, KEYED, **{"log.consistency": "eventual"})
     assert (
