@@ -12,7 +12,14 @@ from tests.helpers import REPOSITORY, run_in_session, snippet
 from upsert.kafka.testing import LocalKafka
 
 DOCS = REPOSITORY / "docs"
-PRINTING_PAGES = ("compaction.md", "merge-engines.md", "operate.md", "partitions.md", "schema-evolution.md")
+PRINTING_PAGES = (
+    "compaction.md",
+    "file-formats.md",
+    "merge-engines.md",
+    "operate.md",
+    "partitions.md",
+    "schema-evolution.md",
+)
 
 
 def snippets(page: str, language: str = "python") -> list[str]:

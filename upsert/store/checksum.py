@@ -1,4 +1,4 @@
-"""The checksum of a file's bytes: xxHash64, taken while they are written (FLIP-188's files have none)."""
+"""The checksum of a file: 64 bits of XXH3, taken while it is written (pure)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ChecksummedFile:
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
-        self._hash = xxhash.xxh64()
+        self._hash = xxhash.xxh3_64()
         self._at = 0
 
     @property
@@ -59,7 +59,7 @@ class ChecksummedFile:
 
 def checksum_of(content: Any) -> int:
     """The checksum of bytes, or of what has the buffer protocol, as a mapped file."""
-    return _never_zero(xxhash.xxh64_intdigest(content))
+    return _never_zero(xxhash.xxh3_64_intdigest(content))
 
 
 def _never_zero(digest: int) -> int:

@@ -33,7 +33,7 @@ class FileEntry:
         definition: version of the table's definition that it was written under.
         written_ms: when, in milliseconds since 1970, by the clock of the file system.
         memory: size of its rows in memory; 0 if it is not known.
-        checksum: xxHash64 of the file's bytes; 0 if it is not known.
+        checksum: 64 bits of XXH3 of the file's bytes; 0 if it is not known.
         index_checksum: that of its sidecar.
     """
 
