@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from uuid import uuid4
 
 CREDENTIALS: Mapping[str, str] = {
@@ -46,7 +46,7 @@ class Server:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+            [sys.executable, __file__, str(port)],
             env={**os.environ, **CREDENTIALS},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -72,6 +72,20 @@ class Server:
     ) -> None:
         self._process.kill()
         self._process.wait()
+
+
+def serve(port: int) -> None:
+    """Be the server. Moto looks for an object and puts it in two steps, which threads mix up; S3 never."""
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import run_simple
+
+    application, one_at_a_time = DomainDispatcherApplication(create_backend_app), threading.Lock()
+
+    def answer(environ: Any, start_response: Any) -> Any:
+        with one_at_a_time:
+            return application(environ, start_response)
+
+    run_simple("127.0.0.1", port, answer, threaded=True)
 
 
 class LossyProxy:
@@ -140,3 +154,7 @@ def _body(connection: socket.socket, head: bytes) -> bytes:
     while len(body) < size and (part := connection.recv(size - len(body))):
         body += part
     return body
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]))

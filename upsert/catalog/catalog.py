@@ -39,7 +39,7 @@ class Catalog:
     """The tables in one folder.
 
     Args:
-        warehouse: a local folder or a ``file:`` URI; it is made with the first table.
+        warehouse: a local folder, a ``file:`` URI or ``s3://bucket/folder``; it is made with the first table.
         optimize: ``planner.optimize``, or a function like it. Every DataFrame given to ``write_changes``
             passes through it, so that its joins become delta joins and its ``_row_kind`` is carried along.
             If it has a parameter ``sink_key``, it is told the table's primary key, () for none: a table that
@@ -53,7 +53,7 @@ class Catalog:
         mirrors: the queries by which this catalog keeps mirrors of topics, by the folder of the table.
 
     Raises:
-        ConfigurationError: the warehouse is no local folder.
+        ConfigurationError: the warehouse is neither a local folder nor one in an object store.
 
     >>> import tempfile, pyarrow as pa
     >>> catalog = Catalog(tempfile.mkdtemp())

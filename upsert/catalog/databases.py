@@ -13,12 +13,16 @@ from difflib import get_close_matches
 from typing import Final
 
 from upsert.catalog import persistence
+from upsert.catalog.bucket_warehouse import warehouse_at
 from upsert.catalog.warehouse import Warehouse
 from upsert.errors import ConfigurationError, DatabaseExistsError, DatabaseNotFoundError
+from upsert.store.storage import storage_of
 from upsert.store.storage.local import sync_folder
 
 DEFAULT: Final = "default"
 _SUFFIX: Final = ".db"
+_MARK: Final = "database"
+"""An empty object that makes a folder of an object store a database; there are no empty folders."""
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 
@@ -83,7 +87,7 @@ class Databases:
     def names(self) -> tuple[str, ...]:
         """Names of all databases, sorted; ``default`` is always there."""
         try:
-            entries = os.listdir(self.folder)
+            entries = storage_of(self.folder).names(self.folder)
         except FileNotFoundError:
             entries = []
         found = {entry.removesuffix(_SUFFIX) for entry in entries if entry.endswith(_SUFFIX)}
@@ -98,12 +102,12 @@ class Databases:
         """
         name = self.current if database is None else _checked(database, "database")
         if name == DEFAULT:
-            return Warehouse(self.folder)
+            return warehouse_at(self.folder)
         if not self._has(name):
             close = get_close_matches(name, self.names(), n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"databases are {', '.join(self.names())}"
             raise DatabaseNotFoundError(f"database {name!r} does not exist in {self.folder!r}; {hint}")
-        return Warehouse(self._path(name))
+        return warehouse_at(self._path(name))
 
     def place(self, name: str) -> Place:
         """What a table's name means: ``name``, ``database.name`` or ``catalog.database.name``.
@@ -137,7 +141,7 @@ class Databases:
             DatabaseExistsError: it is there, and ``if_not_exists`` is not set.
         """
         path = self._path(_checked(name, "database"))
-        os.makedirs(self.folder, exist_ok=True)
+        storage_of(self.folder).prepare(self.folder)
         with persistence.ddl_lock(self.folder):
             if name == DEFAULT or self._has(name):
                 if if_not_exists:
@@ -145,8 +149,11 @@ class Databases:
                 raise DatabaseExistsError(
                     f"database {name!r} exists already; choose another name, or IF NOT EXISTS"
                 )
-            os.mkdir(path)
-            sync_folder(self.folder)
+            if storage_of(path).is_local:
+                os.mkdir(path)
+                sync_folder(self.folder)
+            else:
+                storage_of(path).write(os.path.join(path, _MARK), b"")
 
     def drop(self, name: str, *, if_exists: bool = False, cascade: bool = False) -> None:
         """Take a database away, at one moment.
@@ -162,13 +169,18 @@ class Databases:
             )
         if if_exists and not self._has(name):
             return
-        tables, top = self.tables(name), Warehouse(self.folder)
+        tables, top = self.tables(name), warehouse_at(self.folder)
         with persistence.ddl_lock(self.folder), persistence.ddl_lock(tables.folder):
             if (names := tables.names()) and not cascade:
                 raise ConfigurationError(
                     f"database {name!r} must be empty, it has {', '.join(names)}; drop them, or use CASCADE"
                 )
-            top.throw_away(self._path(name))
+            if storage_of(self.folder).is_local:
+                top.throw_away(self._path(name))
+            else:
+                for table in names:
+                    tables.drop(table)
+                storage_of(self.folder).delete(os.path.join(self._path(name), _MARK))
         top.empty_trash()
 
     def use(self, name: str) -> None:
@@ -186,7 +198,11 @@ class Databases:
 
     def _has(self, name: str) -> bool:
         path = self._path(name)
-        return _NAME.fullmatch(name) is not None and os.path.isdir(path) and not os.path.islink(path)
+        if _NAME.fullmatch(name) is None:
+            return False
+        if not storage_of(path).is_local:
+            return storage_of(path).exists(os.path.join(path, _MARK))
+        return os.path.isdir(path) and not os.path.islink(path)
 
 
 def _checked(name: str, what: str) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from upsert.catalog import persistence
+from upsert.catalog.bucket_warehouse import refuse_object_store
 from upsert.errors import SchemaError, TableNotFoundError
 from upsert.schema import Column, TableSchema
 from upsert.store.table import Table
@@ -88,6 +89,7 @@ class Mirror:
         """Start to keep the mirror, or go on where an earlier query has stopped."""
         from upsert.managed import frames
 
+        refuse_object_store(self._owner, os.path.basename(self.path), "a mirror")
         # the folder is the table's own: a table that is dropped and made again starts from the beginning
         checkpoint = os.path.join(os.path.dirname(self.path), f"checkpoint-{table.uuid}")
         writer = frames.write_changes(changes, self.path).option("checkpointLocation", checkpoint)

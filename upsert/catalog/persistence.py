@@ -20,7 +20,7 @@ from upsert.schema import TableSchema
 from upsert.store.paths import TABLE_FILE
 from upsert.store.publication import put_if_absent
 from upsert.store.snapshot_info import FORMAT_VERSION, parse_versioned
-from upsert.store.storage.local import make_parent
+from upsert.store.storage import storage_of
 
 _OWNER_ONLY: Final = 0o600
 """Options may hold passwords."""
@@ -48,8 +48,12 @@ def ddl_lock(warehouse: str) -> Iterator[None]:
     """Let one statement at a time create or drop a table; a process that dies lets go of the lock.
 
     Publishing ``table.json`` needs no lock, but the folders around it are made step by step, and a drop in
-    between would take them away. While there is no warehouse, there is nothing to drop, and no lock.
+    between would take them away. While there is no warehouse, there is nothing to drop, and no lock. An
+    object store has no folders and needs none.
     """
+    if not storage_of(warehouse).is_local:
+        yield
+        return
     try:
         descriptor = os.open(warehouse, os.O_RDONLY | os.O_DIRECTORY)
     except (FileNotFoundError, NotADirectoryError):
@@ -78,7 +82,7 @@ def create(folder: str, definition: Definition) -> None:
     }
     path = os.path.join(folder, TABLE_FILE)
     try:
-        make_parent(path)
+        storage_of(path).prepare(folder)
         is_new = put_if_absent(path, json.dumps(value, indent=1).encode(), mode=_OWNER_ONLY)
     except (NotADirectoryError, FileExistsError, PermissionError) as cause:
         raise ConfigurationError(
@@ -97,8 +101,7 @@ def load(folder: str) -> Definition | None:
     """
     path = os.path.join(folder, TABLE_FILE)
     try:
-        with open(path, "rb") as file:
-            content = file.read()
+        content = storage_of(path).read(path)
     except (FileNotFoundError, NotADirectoryError) as cause:
         raise TableNotFoundError(f"no table lies at {folder!r}; create it, or correct the name") from cause
     value = parse_versioned(content, path)

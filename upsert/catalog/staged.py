@@ -78,8 +78,7 @@ def entry_of(folder: str) -> Entry | None:
     """
     path = os.path.join(folder, ENTRY_FILE)
     try:
-        with open(path, "rb") as file:
-            content = file.read()
+        content = storage_of(path).read(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     value = parse_versioned(content, path)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from upsert.catalog import persistence, staged
+from upsert.catalog.bucket_warehouse import refuse_object_store
 from upsert.catalog.exchange import exchange
 from upsert.catalog.staged import Entry, Lease
 from upsert.catalog.warehouse import Warehouse
@@ -116,6 +117,7 @@ class StagedTables:
         Raises:
             TableExistsError: there is a table, or a living process fills one.
         """
+        refuse_object_store(self.tables.folder, name, "CREATE TABLE AS SELECT")
         folder = self.tables.path(name)
         make_parent(folder)  # the catalog's lock is one on the warehouse
         with persistence.ddl_lock(self.tables.folder):
@@ -136,6 +138,7 @@ class StagedTables:
         Raises:
             TableExistsError: that run still lives.
         """
+        refuse_object_store(self.tables.folder, name, "CREATE TABLE AS SELECT")
         folder = self.tables.path(name)
         with persistence.ddl_lock(self.tables.folder):
             entry = staged.entry_of(folder)
@@ -161,6 +164,7 @@ class StagedTables:
             ConfigurationError: the file system cannot exchange two folders.
             TableNotFoundError: the old table has been dropped meanwhile.
         """
+        refuse_object_store(self.tables.folder, name, "REPLACE TABLE AS SELECT")
         hidden = os.path.join(self.tables.folder, f"{_REPLACING}{uuid.uuid4().hex}")
         with persistence.ddl_lock(self.tables.folder):
             self._sweep_successors()

@@ -30,8 +30,12 @@ class Warehouse:
         """Names of all tables, sorted."""
         if not os.path.isdir(self.folder):
             return ()
-        names = [name for name in os.listdir(self.folder) if _NAME.fullmatch(name)]
+        names = filter(self.is_name, os.listdir(self.folder))
         return tuple(sorted(name for name in names if self._has(name)))
+
+    def is_name(self, name: str) -> bool:
+        """Whether a table can be called so."""
+        return _NAME.fullmatch(name) is not None
 
     def path(self, name: str) -> str:
         """Where a table lies, or would lie: directly in the warehouse, and not behind a link.
@@ -39,7 +43,7 @@ class Warehouse:
         Raises:
             ConfigurationError: no table can have this name here.
         """
-        if not _NAME.fullmatch(name):
+        if not self.is_name(name):
             raise ConfigurationError(
                 f"a table's name must be 1 to 128 letters, digits and _, the first no digit, got {name!r}"
             )

@@ -187,9 +187,9 @@ def test_other_statement_changes_nothing(catalog: Catalog) -> None:
     assert catalog.table("orders").schema.names == ("id", "product")
 
 
-def test_warehouse_that_is_no_local_folder_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="s3:"):
-        Catalog("s3://bucket/warehouse")
+def test_a_warehouse_in_a_place_that_cannot_publish_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="gs:"):
+        Catalog("gs://bucket/warehouse")
 
 
 @pytest.mark.spark

@@ -11,6 +11,7 @@ from pyspark.errors import AnalysisException
 
 from upsert.catalog.session import CHECKPOINT, PIPELINE, TRIGGER, SessionOptions
 from upsert.errors import ConfigurationError, SchemaError
+from upsert.store.storage import storage_of
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -56,6 +57,11 @@ class Job:
             raise ConfigurationError(
                 f"{what}: a streaming statement needs a checkpoint, by which it goes on after a stop; "
                 f"SET '{CHECKPOINT}' = 'folder', or SET '{PIPELINE}' = 'name' for one in the warehouse"
+            )
+        if location is None and not storage_of(catalog.warehouse).is_local:
+            raise ConfigurationError(
+                f"{what}: the warehouse is in an object store, which Spark's checkpoints may not reach; SET "
+                f"'{CHECKPOINT}' = 'folder'"
             )
         place = catalog.databases.place(name)
         _, database, own = place.qualified.split(".")

@@ -110,3 +110,6 @@ class Storage(Protocol):
 
     def delete(self, path: str) -> bool:
         """Delete a file; False if it is known that there was none."""
+
+    def delete_folder(self, folder: str) -> None:
+        """Delete all files below a folder."""

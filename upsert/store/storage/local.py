@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -143,6 +144,10 @@ class LocalStorage:
         except FileNotFoundError:
             return False
         return True
+
+    def delete_folder(self, folder: str) -> None:
+        """Delete a folder with all that is in it."""
+        shutil.rmtree(folder)
 
 
 LOCAL: Final = LocalStorage()

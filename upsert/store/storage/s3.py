@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any, Final
+from uuid import uuid4
 
-from upsert.errors import UnknownOutcomeError
+from upsert.errors import ConfigurationError, UnknownOutcomeError
 from upsert.store.failpoints import reach
 from upsert.store.storage.base import FileStat, Found, T
 from upsert.store.storage.cache import local_cache
@@ -47,6 +48,7 @@ class S3Storage:
     def __init__(self, location: Location, sleep: Callable[[float], None] = time.sleep) -> None:
         self.location = location
         self._sleep = sleep
+        self._is_sound = False
 
     def put_if_absent(self, path: str, content: bytes, mode: int = 0o666) -> bool:  # noqa: ARG002
         """Publish content under a name; False if another has it.
@@ -101,7 +103,23 @@ class S3Storage:
         self._call(path, "put_object", Body=content)
 
     def prepare(self, folder: str) -> None:
-        """Nothing: there are no folders."""
+        """Make sure, once in a process, that the server honours conditional puts: some overwrite in silence.
+
+        Raises:
+            ConfigurationError: it does not.
+        """
+        if self._is_sound:
+            return
+        probe = f"{folder}/probe-{uuid4().hex}"
+        self._put_if_absent(probe, b"first")
+        is_sound = not self._put_if_absent(probe, b"second")
+        self._call(probe, "delete_object")
+        if not is_sound:
+            raise ConfigurationError(
+                f"{folder!r}: the object store must refuse a put with If-None-Match: * of a name that is "
+                "taken, got one that overwrites, where commits would be lost; choose another store"
+            )
+        self._is_sound = True
 
     def settle(self, folder: str) -> None:
         """Nothing: an object has its name as soon as it is there."""
@@ -204,6 +222,21 @@ class S3Storage:
         local_cache().drop(path)
         self._call(path, "delete_object")
         return True
+
+    def delete_folder(self, folder: str) -> None:
+        """Delete all objects below a folder, a thousand with each request."""
+        _, prefix = split(f"{folder}/")
+        for page in self._pages(folder, Prefix=prefix):
+            keys = [{"Key": found["Key"]} for found in page.get("Contents", ())]
+            if not keys:
+                continue
+            with errors_of(folder):
+                client = client_of(self.location, repeats=True)
+                done = client.delete_objects(
+                    Bucket=self.location.bucket, Delete={"Objects": keys, "Quiet": True}
+                )
+            if failed := done.get("Errors"):
+                raise UnansweredError(errno.EIO, f"{len(failed)} objects were not deleted", folder)
 
     def lock_file(self, root: str, name: str) -> str:
         """A file of this machine: processes elsewhere are not kept off."""

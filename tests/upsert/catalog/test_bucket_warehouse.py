@@ -1,0 +1,99 @@
+"""A catalog whose warehouse lies in a real S3 server."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.object_store import ObjectStore
+from upsert import Catalog
+from upsert.errors import ConfigurationError, TableExistsError, TableNotFoundError
+from upsert.store.storage import storage_of
+
+KEYED = "(id BIGINT, name STRING, PRIMARY KEY (id) NOT ENFORCED)"
+
+
+@pytest.fixture
+def catalog(s3: ObjectStore) -> Catalog:
+    return Catalog(s3.warehouse)
+
+
+def fruit(*ids: int) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64()), "name": ["apple"] * len(ids)})
+
+
+def test_tables_are_created_listed_and_dropped(catalog: Catalog) -> None:
+    assert catalog.tables() == ()
+    for name in ("fruit", "bowls"):
+        catalog.sql(f"CREATE TABLE {name} {KEYED}")
+    with pytest.raises(TableExistsError):
+        catalog.sql(f"CREATE TABLE fruit {KEYED}")
+    catalog.table("fruit").write(fruit(1, 2))
+    again = Catalog(catalog.warehouse)
+    assert again.tables() == ("bowls", "fruit")
+    assert again.table("fruit").snapshot().scan().num_rows == 2
+    catalog.sql("DROP TABLE fruit")
+    assert again.tables() == ("bowls",)
+    with pytest.raises(TableNotFoundError):
+        again.table("fruit")
+    assert list(storage_of(catalog.warehouse).walk(f"{catalog.warehouse}/fruit")) == []
+
+
+def test_what_a_killed_drop_has_left_goes_with_the_next_one_and_is_never_read(catalog: Catalog) -> None:
+    catalog.sql(f"CREATE TABLE fruit {KEYED}")
+    old = catalog.table("fruit")
+    old.write(fruit(1, 2))
+    storage_of(old.path).delete(f"{old.path}/table.json")
+    catalog.sql(f"CREATE TABLE fruit {KEYED}")
+    assert catalog.table("fruit").snapshot().id == 0
+    catalog.table("fruit").write(fruit(3))
+    catalog.sql("DROP TABLE fruit")
+    assert list(storage_of(old.path).walk(old.path)) == []
+
+
+def test_databases_are_folders_of_their_own(catalog: Catalog) -> None:
+    catalog.sql("CREATE DATABASE shop")
+    catalog.sql(f"CREATE TABLE shop.fruit {KEYED}")
+    assert (catalog.databases.names(), catalog.tables("shop")) == (("default", "shop"), ("fruit",))
+    with pytest.raises(ConfigurationError, match="must be empty, it has fruit"):
+        catalog.sql("DROP DATABASE shop")
+    catalog.sql("DROP DATABASE shop CASCADE")
+    assert catalog.databases.names() == ("default",)
+    assert list(storage_of(catalog.warehouse).walk(catalog.warehouse)) == []
+
+
+@pytest.mark.spark
+def test_what_moves_folders_is_refused_with_the_way_out(catalog: Catalog, spark: SparkSession) -> None:
+    catalog.sql(f"CREATE TABLE fruit {KEYED}")
+    for statement in (
+        "CREATE TABLE copied AS SELECT 1 AS id",
+        "CREATE OR REPLACE TABLE fruit AS SELECT 1 AS id",
+    ):
+        with pytest.raises(ConfigurationError, match="AS SELECT needs a warehouse on a local disk"):
+            catalog.sql(statement, spark)
+    with pytest.raises(ConfigurationError, match="keeps its name, got RENAME TO 'apples'"):
+        catalog.sql("ALTER TABLE fruit RENAME TO apples")
+    assert catalog.tables() == ("fruit",)
+
+
+@pytest.mark.spark
+def test_a_stream_goes_through_tables_in_the_bucket(
+    catalog: Catalog, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Tasks write files, the driver commits, other tasks read changes; rows come to Spark as from a disk."""
+    for name in ("fruit", "copied"):
+        catalog.sql(f"CREATE TABLE {name} {KEYED}")
+    catalog.sql("INSERT INTO fruit VALUES (1, 'apple'), (2, 'pear')", spark)
+
+    def copy() -> None:
+        writer = catalog.write_changes(catalog.read_changes(spark, "fruit"), "copied")
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    copy()
+    catalog.table("fruit").write(pa.table({"id": [1], "name": ["plum"]}))
+    copy()
+    rows = {tuple(row) for row in catalog.read(spark, "copied").collect()}
+    assert rows == {(1, "plum"), (2, "pear")}
+    assert dict(catalog.table("copied").snapshot().info.writers).popitem()[1] == 1
