@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Final
 
@@ -35,12 +36,14 @@ class Place:
         name: its name there.
         shown: its name as messages show it: with the database, unless that is ``default``.
         qualified: ``catalog.database.name``.
+        warehouse: the folder of its catalog.
     """
 
     tables: Warehouse
     name: str
     shown: str
     qualified: str
+    warehouse: str
 
     @property
     def path(self) -> str:
@@ -77,12 +80,14 @@ class Databases:
         folder: the warehouse.
         catalog: name of the catalog, which may stand before a database's.
         current: the database of names without one.
+        siblings: the catalogs of the session by name, this one among them.
     """
 
     def __init__(self, folder: str, catalog: str) -> None:
         self.folder = folder
         self.catalog = _checked(catalog, "catalog")
         self.current = DEFAULT
+        self.siblings: Mapping[str, Databases] = {catalog: self}
 
     def names(self) -> tuple[str, ...]:
         """Names of all databases, sorted; ``default`` is always there."""
@@ -125,13 +130,16 @@ class Databases:
         if len(before) > 2:
             raise ConfigurationError(f"a table's name must be catalog.database.name at most, got {name!r}")
         if len(before) == 2 and before[0] != self.catalog:
-            raise ConfigurationError(
-                f"table {name!r}: the catalog's name is {self.catalog!r}, got {before[0]!r}; give a "
-                "catalog its name with Catalog(warehouse, name=…)"
-            )
+            if (other := self.siblings.get(before[0])) is None:
+                raise ConfigurationError(
+                    f"table {name!r}: catalogs are {', '.join(sorted(self.siblings))}, got {before[0]!r}; "
+                    "CREATE CATALOG makes one, Catalog(warehouse, name=…) names the first"
+                )
+            found = other.place(name)
+            return replace(found, shown=found.qualified)
         database = before[-1] if before else self.current
         shown = own if database == DEFAULT else f"{database}.{own}"
-        return Place(self.tables(database), own, shown, f"{self.catalog}.{database}.{own}")
+        return Place(self.tables(database), own, shown, f"{self.catalog}.{database}.{own}", self.folder)
 
     def create(self, name: str, *, if_not_exists: bool = False) -> None:
         """Make a database.

@@ -62,6 +62,10 @@ _CARRIED_OUT_BY: Final[Mapping[type, Callable[[Any, Any, Any], Result]]] = {
     s.TrackPartitions: definitions.track_partition,
     s.DropPartition: deletes.drop_partition,
     s.CompactTable: definitions.compact_table,
+    s.CreateCatalog: definitions.create_catalog,
+    s.DropCatalog: definitions.drop_catalog,
+    s.UseCatalog: definitions.use_catalog,
+    s.ShowCatalogs: shows.show_catalogs,
     s.CreateDatabase: definitions.create_database,
     s.DropDatabase: definitions.drop_database,
     s.UseDatabase: definitions.use_database,
@@ -75,5 +79,6 @@ _CARRIED_OUT_BY: Final[Mapping[type, Callable[[Any, Any, Any], Result]]] = {
     s.ResetOption: _reset,
     s.Insert: inserts.insert,
     s.Delete: deletes.delete,
+    s.Update: deletes.update,
     s.Select: queries.select,
 }

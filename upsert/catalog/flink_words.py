@@ -1,8 +1,11 @@
-"""Flink's words that Spark says otherwise: ``PROCTIME()``, ``TUMBLE`` and its start and end (pure).
+"""Flink's words that Spark says otherwise: ``PROCTIME()``, windows and their start and end (pure).
 
 Only these words are exchanged; all else stays as the user wrote it::
 
     TUMBLE_START(ts, INTERVAL '5' MINUTE)    `window`(ts, '5 MINUTE').start
+    HOP(ts, INTERVAL '1' MINUTE,             `window`(ts, '5 MINUTE', '1 MINUTE')
+        INTERVAL '5' MINUTE)
+    SESSION(ts, INTERVAL '5' MINUTE)         session_window(ts, '5 MINUTE')
     TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts),    (SELECT * EXCEPT (`_window`), `_window`.start AS window_start, …
         INTERVAL '5' MINUTE))                  FROM (SELECT *, `window`(ts, …) AS `_window` FROM t))
 """
@@ -21,15 +24,29 @@ from upsert.errors import SchemaError
 PROCESSING_TIME: Final = "current_timestamp()"
 """What Spark calls ``PROCTIME()``: the time of the micro-batch."""
 
-_OF_WINDOW: Final = {
-    "TUMBLE": "",
-    "TUMBLE_START": ".start",
-    "TUMBLE_END": ".end",
-    "TUMBLE_ROWTIME": ".end - INTERVAL '0.001' SECOND",
+_PARTS: Final = {
+    "": "",
+    "_START": ".start",
+    "_END": ".end",
+    "_ROWTIME": ".end - INTERVAL '0.001' SECOND",
 }
-"""Group functions of a window -> what follows ``window(…)`` instead."""
+"""What follows the name of a window -> what follows Spark's function instead."""
+_SIZES: Final = {"TUMBLE": ("size",), "HOP": ("slide", "size"), "SESSION": ("gap",)}
+"""The intervals of each window, in Flink's order."""
+_OF_WINDOW: Final = {f"{name}{part}": (name, suffix) for name in _SIZES for part, suffix in _PARTS.items()}
+_CUMULATE: Final = ("CUMULATE", *(f"CUMULATE{part}" for part in _PARTS if part))
+_PROCTIMES: Final = tuple(f"{name}_PROCTIME" for name in (*_SIZES, "CUMULATE"))
+_REFUSED: Final = {
+    **dict.fromkeys(
+        _CUMULATE,
+        "windows of one start and several ends are none that Spark has; group by TUMBLE of the step, and sum "
+        "these groups up",
+    ),
+    **dict.fromkeys(
+        _PROCTIMES, "a window's processing time is no column of Spark; take _ROWTIME, or PROCTIME() itself"
+    ),
+}
 _WINDOW: Final = "`_window`"
-_FORM: Final = "TUMBLE(TABLE name, DESCRIPTOR(column), INTERVAL 'number' unit)"
 _UNITS: Final = ("MILLISECOND", "SECOND", "MINUTE", "HOUR", "DAY", "WEEK")
 
 
@@ -56,43 +73,61 @@ class _Words:
     def edits(self) -> list[Edit]:
         found: list[Edit] = []
         for number, token in enumerate(self._tokens):
-            if self._ahead(number, "TABLE", "(", "TUMBLE", "("):
+            word = self._word(number)
+            if word in _REFUSED and self._is_call(number):
+                raise self._refusal(number, f"{token.text} is not supported: {_REFUSED[word]}")
+            if word == "TABLE" and self._word(number + 1) == "(" and self._is_windowed(number + 2):
                 found += self._windowed(number + 2, number, self._closing(number + 1))
-            elif self._ahead(number, "TUMBLE", "(", "TABLE") and self._word(number - 1) != "(":
+            elif self._is_windowed(number) and not self._ahead(number - 2, "TABLE", "("):
                 found += self._windowed(number, number, self._closing(number + 1))
             elif self._is_call(number, "PROCTIME") and self._word(number + 2) == ")":
                 found.append(Edit(token.start, self._tokens[number + 2].end + 1, PROCESSING_TIME))
             elif self._is_call(number, "WINDOW"):
                 # after GROUP BY the parser would take it for the clause WINDOW
                 found.append(Edit(token.start, token.end + 1, f"`{token.text}`"))
-            elif self._word(number) in _OF_WINDOW and self._is_call(number) and not self._of_table(number):
+            elif word in _OF_WINDOW and self._is_call(number) and not self._is_windowed(number):
                 found += self._group_function(number)
         return found
 
+    def _is_windowed(self, number: int) -> bool:
+        """``TUMBLE(TABLE …``: the function that gives a table."""
+        return self._word(number) in _SIZES and self._ahead(number + 1, "(", "TABLE")
+
     def _group_function(self, number: int) -> list[Edit]:
         token, closing = self._tokens[number], self._closing(number + 1)
+        name, suffix = _OF_WINDOW[token.text.upper()]
         commas = self._commas(number + 1, closing)
-        if len(commas) != 1:
-            raise self._refusal(number, f"{token.text} has two arguments, a column and an interval")
-        size = self._interval(commas[0] + 1, closing)
+        if len(commas) != len(_SIZES[name]):
+            raise self._refusal(
+                number, f"{token.text} has a column and {_intervals(name)}, with commas in between"
+            )
+        function = "session_window" if name == "SESSION" else "`window`"
         end = self._tokens[closing].end + 1
-        found = [Edit(token.start, token.end + 1, "`window`"), size]
-        suffix = _OF_WINDOW[token.text.upper()]
+        sizes = Edit(
+            self._tokens[commas[0] + 1].start, self._tokens[closing].start, self._sizes(name, commas, closing)
+        )
+        found = [Edit(token.start, token.end + 1, function), sizes]
         return [*found, Edit(end, end, suffix)] if suffix else found
 
     def _windowed(self, number: int, first: int, last: int) -> list[Edit]:
         """``TUMBLE(TABLE t, DESCRIPTOR(c), INTERVAL …)``: the table stays, all around it is exchanged."""
-        closing = self._closing(number + 1)
+        name, closing = self._word(number), self._closing(number + 1)
+        if name == "SESSION":
+            raise self._refusal(
+                number,
+                "SESSION of a table is not supported: only groups tell where a session ends; write "
+                "GROUP BY SESSION(column, INTERVAL 'number' unit)",
+            )
         commas = self._commas(number + 1, closing)
         if not (
-            len(commas) == 2
-            and self._word(number + 2) == "TABLE"
+            len(commas) in (1 + len(_SIZES[name]), 2 + len(_SIZES[name]))
             and self._ahead(commas[0] + 1, "DESCRIPTOR", "(")
             and self._closing(commas[0] + 2) == commas[0] + 4 == commas[1] - 1
         ):
-            raise self._refusal(number, f"expected {_FORM}")
+            form = f"{name}(TABLE name, DESCRIPTOR(column), {_intervals(name)}[, offset])"
+            raise self._refusal(number, f"expected {form}")
         column = self._slice(commas[0] + 3, commas[0] + 4)
-        size = self._interval(commas[1] + 1, closing).text
+        size = self._sizes(name, commas[1:], closing)
         before = (
             f"(SELECT * EXCEPT ({_WINDOW}), {_WINDOW}.start AS window_start, {_WINDOW}.end AS window_end, "
             f"{_WINDOW}.end - INTERVAL '0.001' SECOND AS window_time "
@@ -103,7 +138,15 @@ class _Words:
             Edit(self._tokens[commas[0]].start, self._tokens[last].end + 1, "))"),
         ]
 
-    def _interval(self, start: int, end: int) -> Edit:
+    def _sizes(self, name: str, commas: Sequence[int], closing: int) -> str:
+        """The intervals after each comma, in Spark's order: size, slide, offset."""
+        ends = [*commas[1:], closing]
+        own = [self._interval(comma + 1, end) for comma, end in zip(commas, ends, strict=True)]
+        given, offset = own[: len(_SIZES[name])], own[len(_SIZES[name]) :]
+        sizes = given[::-1]
+        return ", ".join([*sizes, *(sizes if offset and len(sizes) == 1 else []), *offset])
+
+    def _interval(self, start: int, end: int) -> str:
         """``INTERVAL '5' MINUTE`` as the text ``'5 MINUTE'``, which is how Spark's window wants it."""
         unit = self._word(start + 2)
         value = self._tokens[start + 1] if start + 1 < end else None
@@ -116,11 +159,7 @@ class _Words:
             and unit.removesuffix("S") in _UNITS
         ):
             raise self._refusal(start, "expected INTERVAL 'number' unit")
-        return Edit(self._tokens[start].start, self._tokens[end - 1].end + 1, f"'{value.text} {unit}'")
-
-    def _of_table(self, number: int) -> bool:
-        """Whether a call is the one inside of ``TABLE(TUMBLE(…))``, which is exchanged with it."""
-        return self._ahead(number - 2, "TABLE", "(") or self._word(number + 2) == "TABLE"
+        return f"'{value.text} {unit}'"
 
     def _commas(self, opening: int, closing: int) -> list[int]:
         """The commas right inside of two brackets."""
@@ -163,3 +202,7 @@ class _Words:
         token = self._tokens[number]
         where = place(self._text, token.start)
         return SchemaError(f"{self._subject}: {why}, found {token.text!r} at {where}")
+
+
+def _intervals(name: str) -> str:
+    return ", ".join(f"INTERVAL of the {size}" for size in _SIZES[name])

@@ -11,30 +11,25 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from upsert.catalog import alter
+from upsert.catalog import alter, namespaces, row_changes
 from upsert.catalog.ddl import create_table, query_at, table_name
-from upsert.catalog.dialect import expression_tree
 from upsert.catalog.elements import names
 from upsert.catalog.literals import partition
 from upsert.catalog.statements import (
-    CreateDatabase,
-    Delete,
     DescribeTable,
-    DropDatabase,
     DropTable,
     Insert,
     ResetOption,
     Select,
     SetOption,
+    ShowCatalogs,
     ShowCreateTable,
     ShowDatabases,
     ShowOptions,
     ShowPartitions,
-    ShowTables,
     Statement,
-    UseDatabase,
 )
-from upsert.catalog.tokens import Cursor, blanked
+from upsert.catalog.tokens import Cursor
 from upsert.errors import SchemaError
 
 _ASSIGNMENT: Final = re.compile(
@@ -119,33 +114,6 @@ def _drop_temporary(cursor: Cursor) -> DropTable:
     raise cursor.refusal("a catalog has no temporary tables; use DROP TABLE, or spark.catalog.dropTempView")
 
 
-def _create_database(cursor: Cursor) -> CreateDatabase:
-    if_not_exists = cursor.skip("IF", "NOT", "EXISTS")
-    return CreateDatabase(cursor.name("the name of a database"), if_not_exists)
-
-
-def _drop_database(cursor: Cursor) -> DropDatabase:
-    if_exists = cursor.skip("IF", "EXISTS")
-    name = cursor.name("the name of a database")
-    cascade = cursor.skip("CASCADE")
-    if not cascade:
-        cursor.skip("RESTRICT")
-    return DropDatabase(name, if_exists, cascade)
-
-
-def _use(cursor: Cursor) -> UseDatabase:
-    if cursor.is_name(1):
-        cursor.skip("DATABASE")
-    return UseDatabase(cursor.name("the name of a database"))
-
-
-def _show_tables(cursor: Cursor) -> ShowTables:
-    has_database = cursor.skip("FROM") or cursor.skip("IN")
-    database = cursor.name("the name of a database") if has_database else None
-    like = cursor.string("a pattern in quotes") if cursor.skip("LIKE") else None
-    return ShowTables(database, like)
-
-
 def _show_partitions(cursor: Cursor) -> ShowPartitions:
     name = table_name(cursor)
     return ShowPartitions(name, partition(cursor) if cursor.skip("PARTITION") else {})
@@ -186,20 +154,6 @@ def _columns_ahead(cursor: Cursor) -> bool:
     return cursor.ahead("(") and cursor.is_name(1) and not is_query
 
 
-def _delete(cursor: Cursor) -> Delete:
-    options = cursor.hint()
-    name = table_name(cursor)
-    cursor.subject = f"DELETE FROM {name}"
-    options |= cursor.hint()
-    if cursor.at_end:
-        return Delete(name, None, options)
-    cursor.expect("WHERE")
-    start = cursor.offset
-    cursor.raw("a condition", lambda: False)
-    tree = expression_tree(blanked(cursor.text, start, cursor.reached), cursor.subject)
-    return Delete(name, tree, options)
-
-
 def _select(cursor: Cursor) -> Select:
     cursor.subject = "query"
     return Select(query_at(cursor))
@@ -208,21 +162,26 @@ def _select(cursor: Cursor) -> Select:
 _STATEMENTS: Final[Mapping[tuple[str, ...], Callable[[Cursor], Statement]]] = {
     ("CREATE", "OR", "REPLACE", "TABLE"): lambda cursor: create_table(cursor, replaces=True),
     ("CREATE", "TABLE"): create_table,
-    **{("CREATE", word): _create_database for word in _DATABASE_WORDS},
-    **{("DROP", word): _drop_database for word in _DATABASE_WORDS},
+    ("CREATE", "CATALOG"): namespaces.create_catalog,
+    ("DROP", "CATALOG"): namespaces.drop_catalog,
+    **{("CREATE", word): namespaces.create_database for word in _DATABASE_WORDS},
+    **{("DROP", word): namespaces.drop_database for word in _DATABASE_WORDS},
     ("DROP", "TEMPORARY", "TABLE"): _drop_temporary,
     ("DROP", "TABLE"): _drop_table,
     ("ALTER", "TABLE"): alter.alter_table,
-    ("USE",): _use,
-    **{("SHOW", f"{word}S"): lambda _: ShowDatabases() for word in _DATABASE_WORDS},
+    ("USE",): namespaces.use,
+    ("SHOW", "CATALOGS"): lambda _: ShowCatalogs(),
+    ("SHOW", "CURRENT", "CATALOG"): lambda _: ShowCatalogs(only_current=True),
+    **{("SHOW", f"{word}S"): namespaces.show_databases for word in _DATABASE_WORDS},
     **{("SHOW", "CURRENT", word): lambda _: ShowDatabases(only_current=True) for word in _DATABASE_WORDS},
     ("SHOW", "CREATE", "TABLE"): lambda cursor: ShowCreateTable(table_name(cursor)),
-    ("SHOW", "TABLES"): _show_tables,
+    ("SHOW", "TABLES"): namespaces.show_tables,
     ("SHOW", "PARTITIONS"): _show_partitions,
     ("DESCRIBE",): _describe,
     ("DESC",): _describe,
     ("INSERT",): _insert,
-    ("DELETE", "FROM"): _delete,
+    ("DELETE", "FROM"): row_changes.delete,
+    ("UPDATE",): row_changes.update,
     **{(word,): _select for word in ("SELECT", "WITH", "VALUES", "FROM", "TABLE", "(")},
 }
 """The first words of each statement, and what reads the rest of it."""
@@ -232,6 +191,8 @@ _NAMES: Final = (
     "CREATE TABLE",
     "DROP TABLE",
     "ALTER TABLE",
+    "CREATE CATALOG",
+    "DROP CATALOG",
     "CREATE DATABASE",
     "DROP DATABASE",
     "USE",
@@ -239,6 +200,7 @@ _NAMES: Final = (
     "DESCRIBE",
     "INSERT",
     "DELETE FROM",
+    "UPDATE",
     "SELECT",
     "SET",
     "RESET",

@@ -7,7 +7,7 @@ and names columns by, what was written, and says of an error where in it that li
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -83,6 +83,7 @@ class QueryText:
         start: where in it the query begins.
         end: where it ends.
         subject: first word of every refusal.
+        edits: what makes a query of a statement that is none, such as UPDATE.
 
     >>> query = QueryText.of("SELECT o.id, name FROM orders o JOIN shop.products USING (product_id)")
     >>> [reference.name for reference in query.references]
@@ -95,15 +96,24 @@ class QueryText:
     start: int
     end: int
     subject: str = "query"
+    edits: tuple[Edit, ...] = ()
 
     @classmethod
-    def of(cls, statement: str, start: int = 0, end: int | None = None, subject: str = "query") -> QueryText:
+    def of(
+        cls,
+        statement: str,
+        start: int = 0,
+        end: int | None = None,
+        subject: str = "query",
+        edits: Iterable[Edit] = (),
+    ) -> QueryText:
         """The query that a part of a statement is.
 
         Raises:
             SchemaError: it is none; the message has the place in the statement.
         """
-        query = cls(statement, start, len(statement.rstrip().rstrip(";")) if end is None else end, subject)
+        last = len(statement.rstrip().rstrip(";")) if end is None else end
+        query = cls(statement, start, last, subject, tuple(edits))
         query.references  # noqa: B018 - refuses what is no query
         return query
 
@@ -156,7 +166,8 @@ class QueryText:
         """The query with Spark's words, hints left out."""
         hints = [Edit(hint.start, hint.end, "") for hint in self._hints]
         words = spark_words(self._white, self.subject)
-        return Revision(self._white).edited([*hints, *words, *_short_select(self._white, self.subject)])
+        short = _short_select(self._white, self.subject)
+        return Revision(self._white).edited([*hints, *words, *short, *self.edits])
 
     @cached_property
     def _hints(self) -> tuple[Hint, ...]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from upsert.catalog.declared_columns import metadata_options, with_declared
 from upsert.catalog.predicates import instant, pushed
 from upsert.catalog.query_text import Moment, Reference
-from upsert.errors import SchemaError
+from upsert.errors import SchemaError, UpsertError
 from upsert.managed import frames
 from upsert.managed.options import METADATA_COLUMNS
 from upsert.schema import TableSchema
@@ -143,10 +143,13 @@ def unstable_column(catalog: Catalog, query: QueryText) -> str | None:
     Only what replaces rows by their key can take such changes. None if there is no such column.
     """
     for reference in query.references:
-        place = catalog.databases.place(reference.name)
-        schema = catalog.schema(reference.name) if place.exists else None
-        computed = () if schema is None or reference.as_of is not None else schema.computed
-        for column in computed:
+        if reference.as_of is not None:
+            continue
+        try:
+            schema = catalog.schema(reference.name)
+        except UpsertError:
+            continue  # a table of Spark's; whether it is there is said where it is read
+        for column in schema.computed:
             is_read = reference.columns is None or column.name.lower() in reference.columns
             if is_read and column.metadata not in (None, BUCKET):
                 return column.name

@@ -1,13 +1,20 @@
-"""Tables over formats that Spark reads itself: files, other lakes, databases. They are for reading only."""
+"""Tables over formats that Spark reads and writes itself: files, other lakes, databases.
+
+Nothing takes rows of such a table away again: they are only added.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.errors import AnalysisException
+
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.managed.spark_schema import spark_schema
+from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 
 if TYPE_CHECKING:
@@ -20,18 +27,21 @@ if TYPE_CHECKING:
 FORMATS: Final = ("parquet", "orc", "json", "csv", "text", "avro", "xml", "delta", "iceberg", "jdbc", "rate")
 """Connectors that are names of Spark's formats; any other one is ``'connector' = 'spark', 'format' = …``."""
 SPARK: Final = "spark"
+_FILES: Final = frozenset({"parquet", "orc", "json", "csv", "text", "avro", "xml"})
+_STREAMS_LOG: Final = "_spark_metadata"
+"""What tells Spark which files of a folder a stream has written."""
 _KNOW_THEIR_COLUMNS: Final = frozenset({"delta", "iceberg", "jdbc", "rate"})
 """Formats that refuse to be told a schema."""
 
 
 @dataclass(frozen=True)
 class SparkConnector:
-    """A table that Spark reads by itself.
+    """A table that Spark reads and writes by itself.
 
     Attributes:
         name: of the table, for messages.
         format: Spark's name of the format.
-        schema: the columns of CREATE TABLE, which are read.
+        schema: the columns of CREATE TABLE, which are read and written.
         options: of the format, as they were written.
     """
 
@@ -61,7 +71,7 @@ class SparkConnector:
 
     @property
     def sink_key(self) -> tuple[str, ...]:
-        """None: nothing is written."""
+        """None: rows are only added."""
         return ()
 
     def read_changes(self, spark: SparkSession, **options: object) -> DataFrame:
@@ -86,30 +96,65 @@ class SparkConnector:
             )
         return df.selectExpr(*(_cast(one.name, one.dataType.simpleString()) for one in wanted.fields))
 
-    def write_changes(self, df: DataFrame) -> DataStreamWriter:  # noqa: ARG002
-        """Nothing: the table is for reading."""
-        raise self._only_read()
+    def write_changes(self, df: DataFrame) -> DataStreamWriter:
+        """A writer of a stream of rows, which are added; of files exactly once, of others as the format can.
+
+        Raises:
+            ConfigurationError: the stream has changes, which nothing in such a table could take back.
+        """
+        if ROW_KIND_COLUMN in df.columns:
+            raise ConfigurationError(
+                f"table {self.name!r}: rows of Spark's format {self.format!r} are only added, got changes "
+                "with updates and deletes; write them into a managed table"
+            )
+        self._check_written_by(streams=True)
+        return df.writeStream.format(self.format).options(**self.options)
 
     def write_upsert(self, df: DataFrame) -> DataStreamWriter:  # noqa: ARG002
-        """Nothing: the table is for reading."""
-        raise self._only_read()
-
-    def write(self, df: DataFrame) -> None:  # noqa: ARG002
-        """Nothing: the table is for reading."""
-        raise self._only_read()
-
-    def _only_read(self) -> ConfigurationError:
-        return ConfigurationError(
-            f"table {self.name!r}: tables of Spark's format {self.format!r} are only read here; write with "
-            f"df.write.format({self.format!r}), or into a managed table"
+        """Nothing: rows are only added."""
+        raise ConfigurationError(
+            f"table {self.name!r}: rows of Spark's format {self.format!r} are only added, got an aggregate "
+            "whose rows replace each other; write it into a managed table"
         )
 
+    def write(self, df: DataFrame) -> None:
+        """Add the rows of a batch DataFrame.
+
+        Raises:
+            ConfigurationError: the format cannot be written, or not these rows.
+        """
+        self._check_written_by(streams=False)
+        try:
+            df.write.format(self.format).options(**self.options).mode("append").save()
+        except AnalysisException as cause:
+            reason = str(cause.getMessage() or cause).splitlines()[0]
+            raise ConfigurationError(
+                f"table {self.name!r}: Spark cannot write these rows in format {self.format!r}: {reason}"
+            ) from cause
+
+    def _check_written_by(self, *, streams: bool) -> None:
+        """Refuse to write files by a stream beside others: of such a folder Spark reads the stream's alone.
+
+        Known only of local folders.
+        """
+        folder = self.options.get("path", "").removeprefix("file://")
+        if self.format not in _FILES or not os.path.isdir(folder):
+            return
+        has_stream = os.path.isdir(os.path.join(folder, _STREAMS_LOG))
+        has_others = not has_stream and any(not name.startswith(("_", ".")) for name in os.listdir(folder))
+        if (has_others and streams) or (has_stream and not streams):
+            own, other = ("a stream", "batches") if streams else ("a batch", "a stream")
+            raise ConfigurationError(
+                f"table {self.name!r}: {own} must not write into {folder!r}, which {other} wrote: Spark "
+                "reads the files of the stream alone; choose another folder, or a managed table"
+            )
+
     def prepare(self) -> tuple[str, ...]:
-        """Nothing: the data are there."""
-        raise self._only_read()
+        """Nothing: the first rows make what is needed."""
+        return ()
 
     def clean_up(self, made: tuple[str, ...]) -> None:
-        """Nothing was made."""
+        """Nothing was made but by Spark, which takes the files of a job that failed away itself."""
 
     def keep_mirror(self, spark: SparkSession, trigger: Mapping[str, Any]) -> StreamingQuery:  # noqa: ARG002
         """Nothing: only upsert topics have a mirror."""

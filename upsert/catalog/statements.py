@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from upsert.schema import TableSchema
 
@@ -117,6 +117,37 @@ class CompactTable:
 
 
 @dataclass(frozen=True)
+class CreateCatalog:
+    """``CREATE CATALOG c WITH ('warehouse' = 'folder')``: a name for the session."""
+
+    name: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True)
+class DropCatalog:
+    """``DROP CATALOG``; its tables stay."""
+
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True)
+class UseCatalog:
+    """``USE CATALOG``: where names without a catalog are looked for."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class ShowCatalogs:
+    """``SHOW CATALOGS``, or ``SHOW CURRENT CATALOG``."""
+
+    only_current: bool = False
+
+
+@dataclass(frozen=True)
 class CreateDatabase:
     """``CREATE DATABASE``."""
 
@@ -142,9 +173,10 @@ class UseDatabase:
 
 @dataclass(frozen=True)
 class ShowDatabases:
-    """``SHOW DATABASES``, or ``SHOW CURRENT DATABASE``."""
+    """``SHOW DATABASES [FROM catalog]``, or ``SHOW CURRENT DATABASE``."""
 
     only_current: bool = False
+    catalog: str | None = None
 
 
 @dataclass(frozen=True)
@@ -224,11 +256,40 @@ class Insert:
 
 @dataclass(frozen=True)
 class Delete:
-    """``DELETE FROM t [WHERE …]``; without a condition all rows."""
+    """``DELETE FROM t [WHERE …]``; without a condition all rows.
+
+    Attributes:
+        name: of the table.
+        condition: which rows go; None for all.
+        options: of the hint ``/*+ OPTIONS(…) */``.
+        rows: the query of these rows; None where there is no condition.
+    """
 
     name: str
     condition: exp.Expr | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+    rows: QueryText | None = None
+
+
+@dataclass(frozen=True)
+class Update:
+    """``UPDATE t SET column = expression, … [WHERE …]``.
+
+    Attributes:
+        name: of the table.
+        columns: those that get other values.
+        rows: the query of the rows as they are, then the values of ``columns`` under ``NEW_VALUE`` names.
+        options: of the hint ``/*+ OPTIONS(…) */``.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    rows: QueryText
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+NEW_VALUE: Final = "_new_value_{}"
+"""Name of the value of the n-th column of an UPDATE in the query of its rows."""
 
 
 @dataclass(frozen=True)
@@ -248,6 +309,10 @@ Statement = (
     | TrackPartitions
     | DropPartition
     | CompactTable
+    | CreateCatalog
+    | DropCatalog
+    | UseCatalog
+    | ShowCatalogs
     | CreateDatabase
     | DropDatabase
     | UseDatabase
@@ -261,5 +326,6 @@ Statement = (
     | ResetOption
     | Insert
     | Delete
+    | Update
     | Select
 )

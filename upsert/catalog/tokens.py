@@ -137,6 +137,11 @@ class Cursor:
         return len(self._text) if token is None else token.start
 
     @property
+    def first(self) -> int:
+        """Where in the text the first token begins."""
+        return int(self._tokens[0].start)
+
+    @property
     def reached(self) -> int:
         """Where in the text the last token that was read ends."""
         return self._tokens[self._place - 1].end + 1 if self._place else 0
@@ -224,6 +229,17 @@ def hints_in(text: str, subject: str) -> tuple[Hint, ...]:
     starts = [*(token.start for token in tokens), len(text)]
     found = (_hint_between(text, after, start, subject) for after, start in zip(ends, starts, strict=True))
     return tuple(hint for hint in found if hint is not None)
+
+
+def without_hints(text: str, subject: str) -> str:
+    """A text of the same places without its hints OPTIONS.
+
+    Raises:
+        SchemaError: one is malformed.
+    """
+    for hint in hints_in(text, subject):
+        text = text[: hint.start] + re.sub(r"[^\n]", " ", text[hint.start : hint.end]) + text[hint.end :]
+    return text
 
 
 def _hint_between(text: str, after: int, before: int, subject: str) -> Hint | None:

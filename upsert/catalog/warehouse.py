@@ -15,6 +15,7 @@ from upsert.catalog import persistence, trash
 from upsert.catalog.staged import is_visible
 from upsert.errors import ConfigurationError, TableExistsError, TableNotFoundError
 from upsert.store.paths import TABLE_FILE
+from upsert.store.storage import storage_of
 from upsert.store.storage.local import sync_folder
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
@@ -90,11 +91,16 @@ class Warehouse:
             prepare: is called while nobody else creates or drops a table.
 
         Raises:
-            ConfigurationError: a name is not possible.
+            ConfigurationError: a name is not possible, or the tables lie in an object store.
             TableNotFoundError: there is no such table.
             TableExistsError: something has the new name.
         """
         target = to.path(new)
+        if not storage_of(target).is_local:
+            raise ConfigurationError(
+                f"table {name!r}: RENAME TO needs a file system, where a folder can be moved, got a warehouse in "
+                f"{self.folder!r}; create another table, and copy the rows"
+            )
         with ExitStack() as locks:
             for folder in sorted({self.folder, to.folder}):
                 locks.enter_context(persistence.ddl_lock(folder))

@@ -146,6 +146,13 @@ WRITE_OPTIONS: Final = (
         None,
     ),
     Option(
+        "unchanged-since",
+        options.integer(0),
+        "snapshot from which the rows were computed: a commit after it to one of their keys is a conflict; "
+        "set by UPDATE and DELETE",
+        None,
+    ),
+    Option(
         "definition",
         options.integer(0),
         "version of the table's definition that the query's columns are of; set by catalog.write_changes, so "
@@ -270,6 +277,7 @@ class WriteOptions:
     partition: Mapping[str, object] | None = None
     overwrite_mode: str | None = None
     change_tracking: bool | None = None
+    unchanged_since: int | None = None
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> WriteOptions:
@@ -288,6 +296,7 @@ class WriteOptions:
             partition=values["partition"],
             overwrite_mode=values["partition-overwrite-mode"],
             change_tracking=values["change-tracking"],
+            unchanged_since=values["unchanged-since"],
         )
 
 

@@ -61,6 +61,7 @@ class _Writer:
             Overwrite(self._partition, options.overwrite_mode == "dynamic") if overwrite else None
         )
         self._tracked = options.change_tracking
+        self._unchanged_since = options.unchanged_since
         self._micro_batch = options.micro_batch
         if options.overwrite_mode and not (overwrite and self.is_batch):
             raise ConfigurationError(
@@ -99,6 +100,7 @@ class _Writer:
                 transaction=transaction,
                 overwrite=self._overwrite,
                 tracked=self._tracked,
+                unchanged_since=self._unchanged_since,
             )
 
     def _abort(self, results: Sequence[WriterCommitMessage | None]) -> None:

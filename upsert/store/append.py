@@ -12,6 +12,7 @@ from upsert.store.counts import CountCheck
 from upsert.store.failpoints import reach
 from upsert.store.file_entry import FileEntry
 from upsert.store.file_set import FileSet
+from upsert.store.key_conflicts import KeyConflicts
 from upsert.store.log_system import Announce
 from upsert.store.partitions import Overwrite, check_within
 from upsert.store.paths import Partition
@@ -62,13 +63,15 @@ def commit_staged(
     overwrite: Overwrite | None,
     tracked: bool | None,
     announce: Announce | None = None,
+    unchanged_since: int | None = None,
 ) -> Committed:
     """Publish staged files as one snapshot; nothing if the transaction is recorded or there is nothing to do.
 
     An overwrite replaces what is there when it is published: it cannot conflict with what others committed
     while its rows were written, and goes after it. When it raises, the staged files are as they were; only
     ``StaleWriterError`` means that they are lost. ``announce`` is told of the files before they are
-    published, when they fit the latest snapshot.
+    published, when they fit the latest snapshot. Rows whose keys others have changed after the snapshot
+    ``unchanged_since`` are a ``CommitConflictError``.
     """
     history = committer.history
     given = staging.join(uuid, staged)
@@ -80,12 +83,15 @@ def commit_staged(
     if overwrite is not None:
         check_within(given.partitions, overwrite.spec, of=f"table {paths.name_of(history.root)!r}")
     rows = _Rows(committer, uuid, given, head)
+    conflicts = None if unchanged_since is None else KeyConflicts(history, rows.files, unchanged_since)
     last: list[Change | None] = [None]
 
     def propose(latest: SnapshotInfo) -> Change | None:
         last[0] = None
         if is_recorded(latest, transaction):
             return None
+        if conflicts is not None:
+            conflicts.check(latest)
         removed, left = _replaced(history.files(latest), overwrite, given.partitions)
         files = rows.at(latest, left)
         if files or removed or transaction is not None:
@@ -94,6 +100,8 @@ def commit_staged(
         return last[0]
 
     try:
+        if conflicts is not None:
+            conflicts.check(head)
         if announce is not None:
             announce(rows.at(head, history.files(head)))
             reach("commit.after-announcement")
@@ -128,6 +136,11 @@ class _Rows:
         self._counts = CountCheck(history, self._files, given.retracting | self._folded.retracting)
         self._unique = UniqueCheck(history, self._files)
         self._checked = self._files
+
+    @property
+    def files(self) -> tuple[FileEntry, ...]:
+        """The files whose rows do not depend on those that are there."""
+        return self._files
 
     @property
     def written(self) -> tuple[FileEntry, ...]:

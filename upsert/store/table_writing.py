@@ -202,6 +202,7 @@ class TableWriting(Handle):
         transaction: int | None = None,
         overwrite: Overwrite | None = None,
         tracked: bool | None = None,
+        unchanged_since: int | None = None,
     ) -> Snapshot:
         """Publish what tasks have staged, all of it at once.
 
@@ -214,6 +215,8 @@ class TableWriting(Handle):
             transaction: number of the writer's transaction, for example a micro-batch's id.
             overwrite: the partitions that the rows replace; None for none.
             tracked: whether the commit shows in change streams; None: as partitions and table say.
+            unchanged_since: id of the snapshot from which the rows were computed: only if nobody has changed
+                a row of their keys since, they are committed.
 
         Returns:
             The snapshot with the rows, or the latest one if there was nothing to commit.
@@ -223,7 +226,8 @@ class TableWriting(Handle):
             ChangelogError: the changes contradict each other, or would make a count negative.
             DuplicateKeyError: two rows would have one key of a UNIQUE INDEX.
             StaleWriterError: the files were begun before a clean-up; stage them again.
-            CommitConflictError: the files are committed already, or every attempt of minutes lost the race.
+            CommitConflictError: the files are committed already, others have changed the rows, or every
+                attempt of minutes lost the race.
             LogNotPublishedError: the files are committed, and the table's log did not take their rows.
         """
         logged = self.as_logged()
@@ -236,6 +240,7 @@ class TableWriting(Handle):
             overwrite=overwrite,
             tracked=tracked,
             announce=None if overwrite else log_system.announcer(logged, tracked),
+            unchanged_since=unchanged_since,
         )
         return self._settled(done)
 

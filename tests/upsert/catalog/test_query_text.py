@@ -70,6 +70,31 @@ def test_tables_of_a_query_are_found_but_not_the_names_of_with(text: str, tables
             ),
         ),
         (
+            "SELECT HOP_END(s, INTERVAL 1 MINUTE, INTERVAL 1 HOUR), SESSION(s, INTERVAL '9' DAY) FROM t x",
+            "SELECT `window`(s, '1 HOUR', '1 MINUTE').end, session_window(s, '9 DAY') FROM `v` x",
+        ),
+        (
+            (
+                "SELECT 1 FROM HOP(TABLE t, DESCRIPTOR(ts), INTERVAL '1' MINUTE, INTERVAL '5' MINUTE, "
+                "INTERVAL 3 SECOND)"
+            ),
+            (
+                "SELECT 1 FROM (SELECT * EXCEPT (`_window`), `_window`.start AS window_start, "
+                "`_window`.end AS window_end, `_window`.end - INTERVAL '0.001' SECOND AS window_time "
+                "FROM (SELECT *, `window`(ts, '5 MINUTE', '1 MINUTE', '3 SECOND') AS `_window` "
+                "FROM `v` AS `t`))"
+            ),
+        ),
+        (
+            "SELECT 1 FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' DAY, INTERVAL '8' HOUR))",
+            (
+                "SELECT 1 FROM (SELECT * EXCEPT (`_window`), `_window`.start AS window_start, "
+                "`_window`.end AS window_end, `_window`.end - INTERVAL '0.001' SECOND AS window_time "
+                "FROM (SELECT *, `window`(ts, '1 DAY', '1 DAY', '8 HOUR') AS `_window` FROM `v` AS `t`))"
+            ),
+        ),
+        ("SELECT hop, session, cumulate FROM t x", "SELECT hop, session, cumulate FROM `v` x"),
+        (
             "SELECT 'PROCTIME()' AS `TUMBLE`, s.tumble FROM t s",
             "SELECT 'PROCTIME()' AS `TUMBLE`, s.tumble FROM `v` s",
         ),
@@ -120,8 +145,21 @@ def test_hint_and_state_belong_to_the_table_before_them() -> None:
         ("SELECT a FROM t /*+ OPTIONS('k'='1', 'k'='2') */", "option 'k' is given twice"),
         (
             "SELECT TUMBLE(ts) FROM t",
-            "TUMBLE has two arguments, a column and an interval, found 'TUMBLE' at line 1",
+            "TUMBLE has a column and INTERVAL of the size, with commas in between, found 'TUMBLE' at line 1",
         ),
+        (
+            "SELECT HOP(ts, INTERVAL '1' DAY) FROM t",
+            "HOP has a column and INTERVAL of the slide, INTERVAL of the size",
+        ),
+        (
+            "SELECT *\nFROM TABLE(CUMULATE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' DAY, INTERVAL '2' DAY))",
+            "CUMULATE is not supported: windows of one start and several ends are none that Spark has",
+        ),
+        (
+            "SELECT *\nFROM SESSION(TABLE t, DESCRIPTOR(ts), INTERVAL '1' DAY)",
+            "write GROUP BY SESSION(column, INTERVAL 'number' unit), found 'SESSION' at line 2, column 6",
+        ),
+        ("SELECT HOP_PROCTIME(ts) FROM t", "take _ROWTIME, or PROCTIME() itself, found 'HOP_PROCTIME'"),
         ("SELECT TUMBLE(ts, 5) FROM t", "expected INTERVAL 'number' unit, found '5' at line 1, column 19"),
         ("SELECT TUMBLE(ts, INTERVAL '1' MONTH) FROM t", "expected INTERVAL 'number' unit, found 'INTERVAL'"),
         (

@@ -260,7 +260,7 @@ class TestDatabases:
         catalog.sql("USE shop")
         other = Catalog(catalog.warehouse, name="other")
         assert (other.databases.names(), other.databases.current) == (("default", "shop"), "default")
-        with pytest.raises(ConfigurationError, match="the catalog's name is 'other', got 'main'"):
+        with pytest.raises(ConfigurationError, match="catalogs are other, got 'main'"):
             other.table("main.shop.t")
 
     def test_database_with_tables_is_dropped_only_with_cascade(self, catalog: Catalog) -> None:

@@ -199,8 +199,22 @@ class TestBatch:
             "TABLE(TUMBLE(TABLE clicks, DESCRIPTOR(at), INTERVAL '5' MINUTES)) AS w GROUP BY ALL ORDER BY 1"
         )
         assert assigned == [("00", 2), ("05", 4)]
+        slide = "INTERVAL '5' MINUTE, INTERVAL '10' MINUTE"
+        grouped_hops = f"SELECT HOP_START(at, {slide}) AS s, sum(n) FROM clicks GROUP BY HOP(at, {slide})"
+        table_of_hops = f"TABLE(HOP(TABLE clicks, DESCRIPTOR(at), {slide}))"
+        assigned_hops = f"SELECT window_start AS s, sum(n) FROM {table_of_hops} GROUP BY 1"
+        for text in (grouped_hops, assigned_hops):
+            hops = sorted((start.minute, n) for start, n in sql.rows(text))
+            assert hops == [(0, 7), (5, 4), (55, 3)]
+        gap = "INTERVAL '2' MINUTE"
+        sessions = sql.rows(
+            f"SELECT date_format(SESSION_START(at, {gap}), 'mm:ss'), "
+            f"date_format(SESSION_END(at, {gap}), 'mm:ss'), sum(n) "
+            f"FROM clicks GROUP BY SESSION(at, {gap}) ORDER BY 1"
+        )
+        assert sessions == [("01:00", "03:00", 1), ("04:59", "07:00", 6)]
 
-    def test_files_of_spark_are_tables_for_reading(self, sql: Session, tmp_path: Path) -> None:
+    def test_files_of_spark_are_tables_that_rows_are_added_to(self, sql: Session, tmp_path: Path) -> None:
         sql.spark.createDataFrame([(1, "x", 2.0)], "id INT, name STRING, n DOUBLE").write.parquet(
             f"{tmp_path}/f"
         )
@@ -208,8 +222,27 @@ class TestBatch:
         sql(f"CREATE TABLE files (name STRING, id INT, twice AS id * 2) {options}")
         assert sql.rows("SELECT * FROM files WHERE id = 1") == [("x", 1, 2)]
         assert sql.rows(f"SELECT id FROM parquet.`{tmp_path}/f`") == [(1,)]
-        with pytest.raises(ConfigurationError, match="tables of Spark's format 'parquet' are only read here"):
-            sql("INSERT INTO files VALUES ('y', 2)")
+        sql(f"CREATE TABLE made (id INT, name STRING) WITH ('connector' = 'json', 'path' = '{tmp_path}/j')")
+        sql("INSERT INTO made (name, id) VALUES ('y', 2)")
+        sql("INSERT INTO made SELECT id, name FROM files")
+        assert sorted(sql.rows("SELECT id, name FROM made")) == [(1, "x"), (2, "y")]
+        options = f"WITH ('connector' = 'orc', 'path' = '{tmp_path}/o')"
+        sql(f"CREATE TABLE copied {options} AS SELECT name FROM made")
+        assert sorted(sql.rows("SELECT * FROM copied")) == [("x",), ("y",)]
+        with pytest.raises(ConfigurationError, match="OVERWRITE needs a managed table"):
+            sql("INSERT OVERWRITE made VALUES (1, 'x')")
+        sql("SET 'execution.runtime-mode' = 'streaming'")
+        sql(f"SET 'checkpoint.location' = '{tmp_path}/c'")
+        with pytest.raises(ConfigurationError, match="are only added, got changes with updates and deletes"):
+            sql("INSERT INTO made SELECT CAST(id AS INT), 'x' FROM orders")
+        with pytest.raises(ConfigurationError, match=r"a stream must not write into .* which batches wrote"):
+            sql("INSERT INTO made SELECT id + 10, name FROM files")
+        sql(f"CREATE TABLE streamed (id INT) WITH ('connector' = 'json', 'path' = '{tmp_path}/s')")
+        sql.ran("INSERT INTO streamed SELECT id + 10 FROM files")
+        sql("RESET")
+        assert sql.rows("SELECT id FROM streamed") == [(11,)]
+        with pytest.raises(ConfigurationError, match=r"a batch must not write into .* which a stream wrote"):
+            sql("INSERT INTO streamed VALUES (1)")
         with pytest.raises(ConfigurationError, match="the connector 'spark' needs the option 'format'"):
             sql("CREATE TABLE other (id INT) WITH ('connector' = 'spark')")
 

@@ -74,6 +74,11 @@ def rename_table(catalog: Catalog, statement: s.RenameTable, _: SparkSession | N
     check_no_mirror_runs(catalog, place)
     new = statement.new if "." in statement.new else place.beside(statement.new)
     target = catalog.databases.place(new)
+    if target.warehouse != place.warehouse:
+        raise ConfigurationError(
+            f"table {place.shown!r}: a new name must lie in the same catalog, got {new!r}; create a table "
+            "there, and copy the rows"
+        )
     place.tables.rename(place.name, target.tables, target.name, lambda: _sweep(target))
     return Done(f"ALTER TABLE {place.shown}", f"renamed to {target.shown}")
 
@@ -153,17 +158,39 @@ def managed(catalog: Catalog, name: str, what: str) -> Table:
 
 def create_database(catalog: Catalog, statement: s.CreateDatabase, _: SparkSession | None) -> Result:
     """``CREATE DATABASE``."""
-    catalog.databases.create(statement.name, if_not_exists=statement.if_not_exists)
+    databases, name = catalog.catalogs.database(statement.name)
+    databases.create(name, if_not_exists=statement.if_not_exists)
     return Done(f"CREATE DATABASE {statement.name}", "created")
 
 
 def drop_database(catalog: Catalog, statement: s.DropDatabase, _: SparkSession | None) -> Result:
     """``DROP DATABASE``."""
-    catalog.databases.drop(statement.name, if_exists=statement.if_exists, cascade=statement.cascade)
+    databases, name = catalog.catalogs.database(statement.name)
+    databases.drop(name, if_exists=statement.if_exists, cascade=statement.cascade)
     return Done(f"DROP DATABASE {statement.name}", "dropped")
 
 
 def use_database(catalog: Catalog, statement: s.UseDatabase, _: SparkSession | None) -> Result:
     """``USE``."""
-    catalog.databases.use(statement.name)
+    databases, name = catalog.catalogs.database(statement.name)
+    databases.use(name)
+    catalog.catalogs.use(databases.catalog)
     return Done(f"USE {statement.name}", "in use")
+
+
+def create_catalog(catalog: Catalog, statement: s.CreateCatalog, _: SparkSession | None) -> Result:
+    """``CREATE CATALOG``: another warehouse gets a name in this session."""
+    catalog.catalogs.create(statement.name, statement.options, if_not_exists=statement.if_not_exists)
+    return Done(f"CREATE CATALOG {statement.name}", "created")
+
+
+def drop_catalog(catalog: Catalog, statement: s.DropCatalog, _: SparkSession | None) -> Result:
+    """``DROP CATALOG``: the name goes, the tables stay."""
+    catalog.catalogs.drop(statement.name, if_exists=statement.if_exists)
+    return Done(f"DROP CATALOG {statement.name}", "dropped")
+
+
+def use_catalog(catalog: Catalog, statement: s.UseCatalog, _: SparkSession | None) -> Result:
+    """``USE CATALOG``."""
+    catalog.catalogs.use(statement.name)
+    return Done(f"USE CATALOG {statement.name}", "in use")

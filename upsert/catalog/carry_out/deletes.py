@@ -1,16 +1,19 @@
-"""Statements that delete rows: ``DELETE FROM`` and ``DROP PARTITION``."""
+"""Statements that change rows that are there: ``DELETE FROM``, ``UPDATE`` and ``DROP PARTITION``."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from upsert.catalog import statements as s
 from upsert.catalog.carry_out.definitions import managed
-from upsert.catalog.carry_out.spark_sessions import active, zone
+from upsert.catalog.carry_out.rewrites import delete_found, update_found
+from upsert.catalog.carry_out.spark_sessions import active, needed, zone
 from upsert.catalog.predicates import alternatives
 from upsert.catalog.results import Done, Result
-from upsert.errors import ConfigurationError
+from upsert.errors import ConfigurationError, SchemaError
 from upsert.options import boolean
+from upsert.store.filters import Where
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,22 +24,30 @@ _TRACKING = "change-tracking"
 
 
 def delete(catalog: Catalog, statement: s.Delete, spark: SparkSession | None) -> Result:
-    """``DELETE FROM t WHERE …``: in one commit, which change streams show unless tracking is off."""
+    """``DELETE FROM t WHERE …``: in one commit, which change streams show unless tracking is off.
+
+    Comparisons of columns with literals are looked up in the files. Of any other condition Spark says which
+    rows it is true of, see ``rewrites``.
+    """
     subject = f"DELETE FROM {statement.name}"
     table = managed(catalog, statement.name, "DELETE")
-    tracked = _tracked(statement, subject)
-    if statement.condition is None:
-        done = table.delete([], tracked=tracked)
-    else:
+    tracked = _tracked(statement.options, subject)
+    where: Where = []
+    if statement.condition is not None:
         session = active(spark)
         own_zone = "UTC" if session is None else zone(session)
-        where = alternatives(statement.condition, table.schema, own_zone, subject)
-        done = table.delete(where, tracked=tracked)
+        try:
+            where = alternatives(statement.condition, table.schema, own_zone, subject)
+        except SchemaError:
+            if statement.rows is None or session is None:
+                raise
+            return delete_found(catalog, session, statement, tracked)
+    done = table.delete(where, tracked=tracked)
     return Done(subject, f"deleted, snapshot {done.id}")
 
 
-def _tracked(statement: s.Delete, subject: str) -> bool | None:
-    options = dict(statement.options)
+def _tracked(given: Mapping[str, str], subject: str) -> bool | None:
+    options = dict(given)
     text = options.pop(_TRACKING, None)
     if options:
         raise ConfigurationError(f"{subject}: the one option is {_TRACKING!r}, got {', '.join(options)}")
@@ -44,6 +55,13 @@ def _tracked(statement: s.Delete, subject: str) -> bool | None:
         return None if text is None else boolean(text)
     except ValueError as cause:
         raise ConfigurationError(f"{subject}: option {_TRACKING!r} must be {cause}, got {text!r}") from None
+
+
+def update(catalog: Catalog, statement: s.Update, spark: SparkSession | None) -> Result:
+    """``UPDATE t SET … WHERE …``: in one commit, which change streams show unless tracking is off."""
+    subject = f"UPDATE {statement.name}"
+    tracked = _tracked(statement.options, subject)
+    return update_found(catalog, needed(spark, subject), statement, tracked)
 
 
 def drop_partition(catalog: Catalog, statement: s.DropPartition, _: SparkSession | None) -> Result:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from upsert import types
 from upsert.catalog import statements as s
+from upsert.catalog.assignments import is_assignable, spark_type
 from upsert.catalog.carry_out import streams
 from upsert.catalog.carry_out.queries import check_stable, frame
 from upsert.catalog.carry_out.spark_sessions import needed
 from upsert.catalog.results import Done, Result, Running
-from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
+from upsert.errors import ConfigurationError, SchemaError
 from upsert.managed import frames
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
@@ -160,16 +161,16 @@ class Target:
             raise SchemaError(
                 f"{self.what}: column {column.name!r} is NOT NULL, and the statement gives it no value"
             )
-        return F.lit(value).cast(_spark_type(column)).alias(column.name)
+        return F.lit(value).cast(spark_type(column)).alias(column.name)
 
     def _cast(self, column: Column, given: Any) -> SparkColumn:
         from pyspark.sql import functions as F
 
-        wanted = _spark_type(column)
+        wanted = spark_type(column)
         own = F.col(f"`{column.name.replace('`', '``')}`")
         if given == wanted:
             return own
-        if not _is_assignable(given, wanted):
+        if not is_assignable(given, wanted):
             name = types.sql_name(column.type)
             raise SchemaError(
                 f"{self.what}: column {column.name!r} must be {name}, got {given.simpleString().upper()}; "
@@ -210,38 +211,6 @@ def _replaces_rows(catalog: Catalog, statement: s.Insert) -> bool:
         return False
     places = (catalog.databases.place(reference.name) for reference in statement.query.references)
     return not any(place.exists and catalog.schema(place.qualified).watermark for place in places)
-
-
-def _spark_type(column: Column) -> Any:
-    from pyspark.sql.types import StructType
-
-    field = {"name": "c", "type": types.to_json(column.type), "nullable": True, "metadata": {}}
-    return StructType.fromJson({"type": "struct", "fields": [field]})["c"].dataType
-
-
-def _is_assignable(given: Any, wanted: Any) -> bool:
-    """Whether SQL lets values of one type go into a column of another; numbers that do not fit are errors."""
-    from pyspark.sql import types as t
-
-    times = (t.DateType, t.TimestampType, t.TimestampNTZType)
-    if isinstance(given, t.NullType):
-        return True
-    if isinstance(given, t.NumericType) and isinstance(wanted, t.NumericType):
-        return True
-    if isinstance(given, times) and isinstance(wanted, times):
-        return True
-    if isinstance(wanted, t.StringType):
-        return isinstance(given, t.AtomicType) and not isinstance(given, t.BinaryType)
-    if isinstance(given, t.ArrayType) and isinstance(wanted, t.ArrayType):
-        return (
-            _is_assignable(given.elementType, wanted.elementType) or given.elementType == wanted.elementType
-        )
-    try:
-        return types.sql_name(types.from_json(given.jsonValue())) == types.sql_name(
-            types.from_json(wanted.jsonValue())
-        )
-    except CorruptTableError:  # a type that no table can have
-        return False
 
 
 def _plain(value: Any) -> Any:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import AnalysisException, ParseException
@@ -98,15 +99,29 @@ def check_stable(catalog: Catalog, query: QueryText, key: Sequence[str], what: s
         )
 
 
-def frame(catalog: Catalog, spark: SparkSession, query: QueryText, *, is_streaming: bool) -> DataFrame:
+def frame(
+    catalog: Catalog,
+    spark: SparkSession,
+    query: QueryText,
+    *,
+    is_streaming: bool,
+    pinned: Mapping[str, int] = {},
+) -> DataFrame:
     """The DataFrame of a query over tables of the catalog, and whatever else Spark knows.
+
+    Args:
+        catalog: whose tables it names.
+        spark: the session that runs it.
+        query: the text.
+        is_streaming: whether it goes on with what changes.
+        pinned: for names of managed tables the snapshot to read.
 
     Raises:
         TableNotFoundError: a table is neither in the catalog nor known to Spark.
         SchemaError: Spark cannot make a plan of the query; the message has the place.
     """
     _check_processing_times(catalog, query)
-    with _views(catalog, spark, query, is_streaming) as views:
+    with _views(catalog, spark, query, is_streaming, pinned) as views:
         text = query.over(views)
         try:
             return spark.sql(text.text)
@@ -116,12 +131,13 @@ def frame(catalog: Catalog, spark: SparkSession, query: QueryText, *, is_streami
 
 @contextmanager
 def _views(
-    catalog: Catalog, spark: SparkSession, query: QueryText, is_streaming: bool
+    catalog: Catalog, spark: SparkSession, query: QueryText, is_streaming: bool, pinned: Mapping[str, int]
 ) -> Iterator[list[str | None]]:
     """Temporary views of the tables that the query names, while Spark reads its text."""
     views: list[str | None] = []
     try:
-        for reference in query.references:
+        for written in query.references:
+            reference = _pinned(written, pinned.get(written.name))
             if _is_in_catalog(catalog, spark, reference, query.subject):
                 df = _scanned(catalog, spark, Scan(reference, is_streaming, query.subject))
                 views.append(f"upsert_{uuid.uuid4().hex}")
@@ -132,6 +148,13 @@ def _views(
     finally:
         for view in filter(None, views):
             spark.catalog.dropTempView(view)
+
+
+def _pinned(reference: Reference, snapshot: int | None) -> Reference:
+    if snapshot is None:
+        return reference
+    options = {"scan.mode": "from-snapshot", "scan.snapshot-id": str(snapshot)}
+    return replace(reference, options={**reference.options, **options})
 
 
 def _is_in_catalog(catalog: Catalog, spark: SparkSession, reference: Reference, subject: str) -> bool:

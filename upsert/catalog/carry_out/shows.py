@@ -28,8 +28,17 @@ if TYPE_CHECKING:
 
 def show_databases(catalog: Catalog, statement: s.ShowDatabases, _: SparkSession | None) -> Result:
     """``SHOW DATABASES``: one column, ``database``."""
-    names = [catalog.databases.current] if statement.only_current else list(catalog.databases.names())
+    databases = catalog.databases
+    if statement.catalog is not None:
+        databases, _own = catalog.catalogs.database(f"{statement.catalog}.default")
+    names = [databases.current] if statement.only_current else list(databases.names())
     return Rows("SHOW DATABASES", pa.table({"database": pa.array(names, pa.string())}))
+
+
+def show_catalogs(catalog: Catalog, statement: s.ShowCatalogs, _: SparkSession | None) -> Result:
+    """``SHOW CATALOGS``: one column, ``catalog``."""
+    names = [catalog.databases.catalog] if statement.only_current else list(catalog.catalogs.names())
+    return Rows("SHOW CATALOGS", pa.table({"catalog": pa.array(names, pa.string())}))
 
 
 def show_tables(catalog: Catalog, statement: s.ShowTables, _: SparkSession | None) -> Result:

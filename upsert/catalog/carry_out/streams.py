@@ -67,7 +67,7 @@ class Job:
         _, database, own = place.qualified.split(".")
         folder = f"{database}.{own}" + (f"-{uuid[:8]}" if uuid else "")
         base = os.path.join(
-            location or os.path.join(catalog.warehouse, _JOBS), *([pipeline] if pipeline else [])
+            location or os.path.join(place.warehouse, _JOBS), *([pipeline] if pipeline else [])
         )
         checkpoint = os.path.join(base, _begun_before(base, uuid) or folder)
         return cls(place.shown, checkpoint, f"{pipeline}: {place.shown}" if pipeline else None)

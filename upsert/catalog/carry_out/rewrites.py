@@ -1,0 +1,156 @@
+"""DELETE and UPDATE of rows that Spark finds: read at one snapshot, committed if nobody has changed them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from pyspark.errors import PySparkException
+
+from upsert import types
+from upsert.catalog import statements as s
+from upsert.catalog.assignments import is_assignable, spark_type
+from upsert.catalog.carry_out.definitions import managed
+from upsert.catalog.carry_out.queries import frame
+from upsert.catalog.results import Done, Result
+from upsert.errors import CommitConflictError, ConfigurationError, SchemaError
+from upsert.managed import frames
+from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.store import Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from upsert.catalog.catalog import Catalog
+    from upsert.catalog.query_text import QueryText
+
+ATTEMPTS: Final = 10
+"""How often a statement is done again when others have changed its rows meanwhile."""
+
+
+def delete_found(catalog: Catalog, spark: SparkSession, statement: s.Delete, tracked: bool | None) -> Result:
+    """Delete the rows of which Spark says that the condition is true.
+
+    Raises:
+        SchemaError: Spark cannot make a plan of the condition; the message has the place.
+        ConfigurationError: the table makes one row of several, so that none can be taken away.
+        CommitConflictError: others have changed the rows at every attempt.
+    """
+    table = managed(catalog, statement.name, "DELETE")
+    _check_engine(table, f"DELETE FROM {statement.name}")
+
+    def changed(rows: DataFrame) -> DataFrame:
+        return _of_kind(rows.select(*map(_quoted, table.schema.names)), RowKind.DELETE)
+
+    snapshot = _carried_out(catalog, spark, statement.name, statement.rows, changed, tracked)
+    return Done(f"DELETE FROM {statement.name}", f"deleted, snapshot {snapshot}")
+
+
+def update_found(catalog: Catalog, spark: SparkSession, statement: s.Update, tracked: bool | None) -> Result:
+    """Give rows other values.
+
+    Raises:
+        SchemaError: a column is unknown, one of the key, or its value is of another type; or Spark cannot
+            make a plan of the statement.
+        ConfigurationError: as ``delete_found``.
+        CommitConflictError: as ``delete_found``.
+    """
+    table = managed(catalog, statement.name, "UPDATE")
+    subject = f"UPDATE {statement.name}"
+    _check_engine(table, subject)
+    for name in statement.columns:
+        _check_column(table, name, subject)
+
+    def changed(rows: DataFrame) -> DataFrame:
+        new = rows.selectExpr(*_new_values(table, rows, statement, subject))
+        if table.schema.primary_key:
+            return new
+        old = rows.select(*map(_quoted, table.schema.names))
+        return _of_kind(old, RowKind.DELETE).unionByName(_of_kind(new, RowKind.INSERT))
+
+    snapshot = _carried_out(catalog, spark, statement.name, statement.rows, changed, tracked)
+    return Done(subject, f"updated, snapshot {snapshot}")
+
+
+def _carried_out(
+    catalog: Catalog,
+    spark: SparkSession,
+    name: str,
+    query: QueryText | None,
+    changed: Callable[[DataFrame], DataFrame],
+    tracked: bool | None,
+) -> int:
+    """Commit what is to become of the query's rows, as they are in one snapshot; the snapshot after it."""
+    if query is None:
+        raise AssertionError("a statement without a condition needs no query")
+    written = query.references[0].name
+    options = {} if tracked is None else {"change-tracking": str(tracked).lower()}
+    for attempt in range(1, ATTEMPTS + 1):
+        table = catalog.table(name)
+        base = table.snapshot()
+        rows = changed(frame(catalog, spark, query, is_streaming=False, pinned={written: base.id}))
+        try:
+            frames.write(rows, table.path, {**options, "unchanged-since": str(base.id)})
+        except PySparkException as cause:
+            # it was raised in a process of Spark's, which keeps nothing of it but its text
+            if CommitConflictError.__name__ not in str(cause):
+                raise
+            if attempt == ATTEMPTS:
+                raise CommitConflictError(
+                    f"table {name!r}: rows must be as they were while the statement ran, but others changed "
+                    f"them {ATTEMPTS} times; stop them, or change fewer rows at a time"
+                ) from cause
+        else:
+            break
+    return catalog.table(name).snapshot().id
+
+
+def _check_engine(table: Table, subject: str) -> None:
+    if table.options.merge.needs_present_rows:
+        raise ConfigurationError(
+            f"{subject}: rows that Spark finds can be changed where the last one of a key counts, got a "
+            "table with 'merge-engine' or 'sequence.field'; compare columns with literals, or insert rows"
+        )
+
+
+def _check_column(table: Table, name: str, subject: str) -> None:
+    schema = table.schema
+    if name in schema.primary_key:
+        raise SchemaError(
+            f"{subject}: column {name!r} is one of the PRIMARY KEY, by which the row is found; delete the "
+            "row, and insert another one"
+        )
+    if any(column.name == name for column in schema.computed):
+        raise SchemaError(
+            f"{subject}: column {name!r} is computed when it is read; set what it is computed from"
+        )
+    schema.type_of(name, subject)
+
+
+def _new_values(table: Table, rows: DataFrame, statement: s.Update, subject: str) -> list[str]:
+    """Spark SQL for each of the table's columns."""
+    found = []
+    for column in table.schema.columns:
+        if column.name not in statement.columns:
+            found.append(_quoted(column.name))
+            continue
+        value = s.NEW_VALUE.format(statement.columns.index(column.name))
+        given, wanted = rows.schema[value].dataType, spark_type(column)
+        if not is_assignable(given, wanted):
+            name = types.sql_name(column.type)
+            raise SchemaError(
+                f"{subject}: column {column.name!r} must be {name}, got {given.simpleString().upper()}; "
+                f"write CAST(… AS {name})"
+            )
+        found.append(f"CAST(`{value}` AS {wanted.simpleString()}) AS {_quoted(column.name)}")
+    return found
+
+
+def _of_kind(rows: DataFrame, kind: RowKind) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    return rows.withColumn(ROW_KIND_COLUMN, F.lit(kind.value))
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"

@@ -1,0 +1,161 @@
+"""Tables of a catalog as DataFrames: read, written, and mirrored."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from upsert.catalog.declared_columns import metadata_options, with_declared
+from upsert.catalog.known_tables import KnownTables
+from upsert.errors import ConfigurationError
+from upsert.managed import frames
+from upsert.rowkind import ROW_KIND_COLUMN
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+class TableFrames(KnownTables):
+    """The methods of a catalog that read and write tables with Spark."""
+
+    def __init__(
+        self, warehouse: str | os.PathLike[str], optimize: Callable[..., DataFrame] | None, name: str
+    ) -> None:
+        """As ``Catalog``."""
+        super().__init__(warehouse, name)
+        self._optimize = optimize
+
+    def mirror(
+        self, spark: SparkSession, name: str, trigger: Mapping[str, Any] | None = None
+    ) -> StreamingQuery:
+        """Keep a managed table equal to an upsert topic, so that a join can look its rows up.
+
+        The mirror has the indexes of the topic's table, and its options that begin with ``mirror.``, as in
+        ``'mirror.bucket' = '4'``. One query keeps it, exactly once, with its checkpoint beside the mirror in
+        the warehouse: called again, this goes on where the last query stopped, or gives the one that runs in
+        this session. ``table(name)`` is the mirror; the planner uses it by itself; ``DROP TABLE`` takes it
+        away, once the query is stopped.
+
+        Args:
+            spark: the session that runs the query.
+            name: a table of the connector ``upsert-kafka``.
+            trigger: of the query, as ``DataStreamWriter.trigger`` takes it: ``{"availableNow": True}``.
+
+        Raises:
+            ConfigurationError: the table is managed, or of another connector.
+            TableNotFoundError: there is no such table.
+            KafkaUnavailableError: the brokers do not answer.
+        """
+        connected = self.connected(name)
+        if connected is None:
+            raise ConfigurationError(
+                f"table {name!r}: only a table of the connector 'upsert-kafka' has a mirror, got a managed "
+                "one, which can be looked up itself; use it as it is"
+            )
+        query = connected.keep_mirror(spark, trigger or {})
+        self.mirrors[self.databases.place(name).path] = query
+        return query
+
+    def read_changes(self, spark: SparkSession, name: str, **options: object) -> DataFrame:
+        """A table's changes as a streaming DataFrame: its columns, then ``_row_kind``.
+
+        A ``kafka`` table whose records are only added, in a format of rows, has no ``_row_kind``. Computed
+        columns stand at their places, and ``WATERMARK`` is the DataFrame's.
+
+        Args:
+            spark: the session; the format is registered in it.
+            name: the table.
+            **options: those of the format ``upsert-table`` or of the connector, as keywords:
+                ``scan_mode="latest"``, ``max_rows_per_trigger=10_000``. For one query they replace those of
+                CREATE TABLE.
+        """
+        if (connected := self.connected(name)) is not None:
+            return with_declared(connected.read_changes(spark, **options), self.schema(name))
+        table = self._managed(name)
+        df = frames.read_changes(spark, table.path, **metadata_options(table.schema), **options)
+        return with_declared(df, table.schema)
+
+    def read(self, spark: SparkSession, name: str, snapshot: int | None = None) -> DataFrame:
+        """A table's rows as a batch DataFrame: of the latest snapshot, or of the one with this id.
+
+        Computed columns stand at their places.
+
+        Raises:
+            ConfigurationError: the table has a connector, and a snapshot is asked for.
+        """
+        if (connected := self.connected(name)) is None:
+            table = self._managed(name)
+            df = frames.read(spark, table.path, snapshot, options=metadata_options(table.schema))
+            return with_declared(df, table.schema)
+        if snapshot is not None:
+            raise ConfigurationError(
+                f"table {name!r}: a table with a connector has no snapshots, got {snapshot!r}; leave it out"
+            )
+        return with_declared(connected.read(spark), self.schema(name))
+
+    def write_changes(self, df: DataFrame, name: str) -> DataStreamWriter:
+        """A writer that applies a streaming DataFrame to a table.
+
+        A managed table takes each batch exactly once; of a topic ``sink.delivery-guarantee`` decides.
+        With a column ``_row_kind`` the rows are changes. Without it they are upserts, which only a look at
+        the query's plan can tell from changes that have lost their kind; a catalog made with ``optimize``
+        takes that look, and carries the kind through. The caller adds ``option("checkpointLocation", …)``
+        and starts it.
+
+        Raises:
+            ConfigurationError: the DataFrame is no stream, or has no ``_row_kind`` and the catalog no
+                ``optimize``.
+            SchemaError: its columns do not fit the table.
+        """
+        if (connected := self.connected(name)) is not None:
+            return connected.write_changes(self.optimized(df, name, connected.sink_key))
+        table = self._managed(name)
+        return frames.write_changes(self.optimized(df, name, table.schema.primary_key), table.path)
+
+    def write_upsert(self, df: DataFrame, name: str) -> DataStreamWriter:
+        """A writer of a streaming DataFrame in update mode, such as an aggregate, into an upsert topic.
+
+        Each row replaces the one with its key. Spark gives Python sinks no update mode, so every micro-batch
+        is written by ``foreachBatch``, with the guarantees of ``write_changes``. The caller adds
+        ``option("checkpointLocation", …)`` and starts it.
+
+        Raises:
+            ConfigurationError: the table is not one of the connector ``upsert-kafka``, or the catalog has no
+                ``optimize``.
+            SchemaError: the DataFrame's columns do not fit the table.
+        """
+        connected = self.connected(name)
+        if connected is None:
+            raise ConfigurationError(
+                f"table {name!r}: write_upsert needs a table of the connector 'upsert-kafka', got a managed "
+                "one; use write_changes"
+            )
+        return connected.write_upsert(self.optimized(df, name, connected.sink_key))
+
+    def optimized(self, df: DataFrame, name: str, sink_key: Sequence[str] | None) -> DataFrame:
+        """A DataFrame as it may be written: what ``optimize`` made of it, or changes with their kinds.
+
+        Args:
+            df: a batch, which comes back as it is, or a stream.
+            name: the table, for messages.
+            sink_key: the table's primary key; () for none, None if that is not known.
+
+        Raises:
+            ConfigurationError: the stream has no ``_row_kind``, and the catalog no ``optimize``.
+        """
+        if self._optimize is not None and df.isStreaming:
+            if "sink_key" in inspect.signature(self._optimize).parameters:
+                return self._optimize(df, sink_key=sink_key)
+            return self._optimize(df)
+        if df.isStreaming and ROW_KIND_COLUMN not in df.columns:
+            raise ConfigurationError(
+                f"table {name!r}: a stream must have the column {ROW_KIND_COLUMN!r}, or changes that have "
+                "lost their kind would look like upserts; make the catalog as "
+                "Catalog(warehouse, optimize=planner.optimize), which can tell them apart"
+            )
+        return df
