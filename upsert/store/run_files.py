@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from upsert.store.data_file import write_data_file
+from upsert.store.data_file import Kinds, write_data_file
 from upsert.store.file_entry import FileEntry
 from upsert.store.key_ranges import halves, weight
 from upsert.store.layout import Layout
 from upsert.store.merge import SortedRows
 from upsert.store.paths import Partition
 from upsert.store.table_options import TARGET_BYTES
+
+Written = TypeVar("Written", covariant=True)
+
+
+class WriteFile(Protocol[Written]):
+    """``write_data_file``, or what does the same at another time."""
+
+    def __call__(
+        self,
+        root: str | Path,
+        layout: Layout,
+        rows_sorted: pa.Table,
+        kinds: Kinds | None,
+        *,
+        partition: Partition,
+        bucket: int,
+        level: int,
+        base: int,
+    ) -> Written:
+        """Write one data file."""
+        ...
 
 
 def write_run(
@@ -33,26 +55,50 @@ def write_run(
     A piece is asked for when the ones before it are written, or held back for their common file. Of a run
     below the target there is one file; nothing is written for no rows. Otherwise as ``write_data_file``.
     """
-    written: list[FileEntry] = []
+    return list(
+        written_files(
+            write_data_file,
+            root,
+            layout,
+            pieces,
+            partition=partition,
+            bucket=bucket,
+            level=level,
+            base=base,
+            target_bytes=target_bytes,
+        )
+    )
+
+
+def written_files(
+    write_file: WriteFile[Written],
+    root: str | Path,
+    layout: Layout,
+    pieces: Iterable[SortedRows],
+    *,
+    partition: Partition,
+    bucket: int,
+    level: int,
+    base: int,
+    target_bytes: int = TARGET_BYTES,
+) -> Iterator[Written]:
+    """What ``write_file`` gives for each file of a run, see ``write_run``."""
     held: list[SortedRows] = []
 
-    def write() -> None:
+    def write() -> Written:
         rows, kinds = _joined(held)
-        written.append(
-            write_data_file(
-                root, layout, rows, kinds, partition=partition, bucket=bucket, level=level, base=base
-            )
-        )
         held.clear()
+        return write_file(
+            root, layout, rows, kinds, partition=partition, bucket=bucket, level=level, base=base
+        )
 
     for piece in pieces:
         for part in halves(piece, target_bytes):
             if held and sum(map(weight, held)) + weight(part) > target_bytes:
-                write()
+                yield write()
             held.append(part)
     if held:
-        write()
-    return written
+        yield write()
 
 
 def _joined(parts: Sequence[SortedRows]) -> SortedRows:

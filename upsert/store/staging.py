@@ -8,6 +8,7 @@ rows as they are, bucket by bucket in one file, and the committer folds them acr
 from __future__ import annotations
 
 from collections.abc import Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import chain
 
@@ -21,11 +22,12 @@ from upsert.store.file_entry import FileEntry
 from upsert.store.fold import Order, fold
 from upsert.store.layout import COUNT_COLUMN, Layout
 from upsert.store.merge import SortedRows
+from upsert.store.parallel_writes import ParallelWrites
 from upsert.store.paths import Partition
 from upsert.store.placement import split
 from upsert.store.raw_changes import Place, RawFile, Rows, pieces_of, places_of, write_raw
 from upsert.store.rows import conform
-from upsert.store.run_files import write_run
+from upsert.store.run_files import written_files
 from upsert.store.storage import storage_of
 
 
@@ -118,25 +120,27 @@ def fold_raw(
 def _write_all(
     root: str, layout: Layout, uuid: str, base: int, runs: Iterable[tuple[Place, Iterable[SortedRows]]]
 ) -> StagedFiles:
-    files: list[FileEntry] = []
-    retracting: set[str] = set()
     partitions: set[Partition] = set()
-    for (partition, bucket), run in runs:
-        partitions.add(partition)
-        written = write_run(
-            root,
-            layout,
-            run,
-            partition=partition,
-            bucket=bucket,
-            level=0,
-            base=base,
-            target_bytes=2 * raw_changes.PIECE_BYTES,
-        )
-        files += written
-        if layout.is_counted:
-            retracting.update(entry.file for entry in written if _lowers_a_count(root, layout, entry))
-    return StagedFiles(uuid, tuple(files), (), frozenset(retracting), frozenset(partitions))
+    written: list[Future[FileEntry]] = []
+    with ParallelWrites() as writes:
+        for (partition, bucket), run in runs:
+            partitions.add(partition)
+            written += written_files(
+                writes.write,
+                root,
+                layout,
+                run,
+                partition=partition,
+                bucket=bucket,
+                level=0,
+                base=base,
+                target_bytes=2 * raw_changes.PIECE_BYTES,
+            )
+    files = tuple(one.result() for one in written)
+    retracting: set[str] = set()
+    if layout.is_counted:
+        retracting.update(entry.file for entry in files if _lowers_a_count(root, layout, entry))
+    return StagedFiles(uuid, files, (), frozenset(retracting), frozenset(partitions))
 
 
 def _lowers_a_count(root: str, layout: Layout, entry: FileEntry) -> bool:
