@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from upsert.errors import SchemaError, UnknownOutcomeError
+from upsert.errors import CommitConflictError, SchemaError, UnknownOutcomeError
 from upsert.schema import TableSchema
 from upsert.store import append, staging
 from upsert.store.append import Committed
@@ -52,7 +52,8 @@ def delete(
 
     Raises:
         StaleWriterError: a clean-up took place meanwhile that may have met the files; delete again.
-        CommitConflictError: every attempt of minutes lost the race.
+        CommitConflictError: every attempt of minutes lost the race; or a column of the filter was dropped or
+            renamed meanwhile.
     """
     deletion = _Deletion(committer.history, snapshot_of, where)
     last: list[Change | None] = [None]
@@ -109,6 +110,7 @@ class _Deletion:
         self._where = where
         self._files: dict[Place, tuple[FileEntry, ...]] = {}
         self._seen: SnapshotInfo | None = None
+        self._asked: dict[str, int] | None = None
 
     @property
     def files(self) -> tuple[FileEntry, ...]:
@@ -116,7 +118,12 @@ class _Deletion:
         return tuple(entry for files in self._files.values() for entry in files)
 
     def at(self, latest: SnapshotInfo) -> tuple[tuple[FileEntry, ...], tuple[FileEntry, ...]]:
-        """Files to add to a snapshot and files to remove from it, so that the rows are gone."""
+        """Files to add to a snapshot and files to remove from it, so that the rows are gone.
+
+        Raises:
+            CommitConflictError: a column of the filter is another one than at the first look.
+        """
+        self._check_columns(latest)
         snapshot = self._snapshot_of(latest)
         left = snapshot.places(self._where)
         whole = {place for place, where in left.items() if where == EVERY_ROW}
@@ -131,6 +138,20 @@ class _Deletion:
         self._seen = latest
         return self.files, tuple(e for place in whole for run in snapshot.files.groups[place] for e in run)
 
+    def _check_columns(self, latest: SnapshotInfo) -> None:
+        schema = self._history.definition_at(latest.definition).schema
+        ids = {column.name: column.id for column in schema.columns}
+        if self._asked is None:
+            self._asked = {name: ids[name] for name in self._where.columns if name in ids}
+        for name, id in self._asked.items():
+            if ids.get(name) != id:
+                now = next((repr(other) for other, its in ids.items() if its == id), "dropped")
+                raise CommitConflictError(
+                    f"table {self._history.root!r}: DELETE must find column {name!r} until it is committed, "
+                    f"it is {now} since version {latest.definition} of the table's definition; run the "
+                    "command again with the present columns"
+                )
+
     def _added_until(self, latest: SnapshotInfo) -> Mapping[Place, list[FileEntry] | None] | None:
         """Files added to buckets since the last look at them, oldest first.
 
@@ -138,8 +159,8 @@ class _Deletion:
         the commits in between are not known.
         """
         history, seen = self._history, self._seen
-        if seen is None or seen.id < latest.oldest:
-            return None
+        if seen is None or seen.id < latest.oldest or seen.definition != latest.definition:
+            return None  # without a primary key a row of another definition has another identity too
         found: dict[Place, list[FileEntry] | None] = {}
         for number in range(seen.id + 1, latest.id + 1):
             info = history.info(number, latest)
