@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from deltajoin import expressions, filters, tree
+from deltajoin import expressions, expressions_json, filters, tree_json
 from deltajoin.expressions import Condition
 from deltajoin.joined_table import JoinedTable
 from deltajoin.tree import Inner, Leaf, Node, Outer, Where
@@ -37,7 +37,7 @@ def _canonical(node: Node) -> Any:
     """JSON values of a tree, equal for trees that differ only in the order of what has no order."""
     match node:
         case Leaf():
-            return tree.to_json(node)
+            return tree_json.to_json(node)
         case Inner(children, on, where):
             below = sorted(map(_canonical, children), key=json.dumps)
             pairs = sorted(sorted([ref.table, ref.column] for ref in pair) for pair in on)
@@ -51,7 +51,7 @@ def _canonical(node: Node) -> Any:
 
 
 def _conditions(where: Condition | None) -> list[str]:
-    return sorted(json.dumps(expressions.to_json(part)) for part in expressions.conjuncts(where))
+    return sorted(json.dumps(expressions_json.to_json(part)) for part in expressions.conjuncts(where))
 
 
 def _sorted_filters(where: Sequence[Any] | None) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final, Self
 
-from deltajoin import expressions
+from deltajoin import expressions_json
 from deltajoin.expressions import Condition, Ref, refs_of
 from upsert.errors import ConfigurationError
 
@@ -58,7 +58,7 @@ class Measure:
 
     def to_json(self) -> list[Any]:
         """JSON values."""
-        return [self.function, list(self.columns), self.is_distinct, expressions.to_json(self.where)]
+        return [self.function, list(self.columns), self.is_distinct, expressions_json.to_json(self.where)]
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class DeltaAggregateSpec:
             "path": self.path,
             "groups": list(self.groups),
             "measures": [measure.to_json() for measure in self.measures],
-            "where": expressions.to_json(self.where),
+            "where": expressions_json.to_json(self.where),
             "shards": self.shards,
             "max-rows-per-trigger": self.max_rows_per_trigger,
         }
@@ -159,7 +159,7 @@ class DeltaAggregateSpec:
                 "max-rows-per-trigger": int(max_rows),
             } if all(isinstance(name, str) for name in groups):
                 parsed = tuple(_measure(measure) for measure in measures)
-                return cls(path, tuple(groups), parsed, expressions.from_json(where), shards, max_rows)
+                return cls(path, tuple(groups), parsed, expressions_json.from_json(where), shards, max_rows)
         raise ConfigurationError(f"the spec of an aggregate must be JSON text, got {text[:80]!r}")
 
 
@@ -168,7 +168,7 @@ def _measure(value: Any) -> Measure:
         case [str(function), list(columns), bool(is_distinct), where] if all(
             isinstance(name, str) for name in columns
         ):
-            return Measure(function, tuple(columns), is_distinct, expressions.from_json(where))
+            return Measure(function, tuple(columns), is_distinct, expressions_json.from_json(where))
     raise ConfigurationError(
         f"a measure must be [function, columns, distinct, where], got {str(value)[:80]!r}"
     )
