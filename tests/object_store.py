@@ -32,6 +32,12 @@ class ObjectStore:
         """A table path that nobody else uses."""
         return f"s3://{BUCKET}/{uuid4().hex}/orders?endpoint={endpoint or self.endpoint}&region=us-east-1"
 
+    def make_bucket(self, name: str) -> None:
+        """Make another bucket; nothing if it is there."""
+        request = urllib.request.Request(f"{self.endpoint}/{name}", method="PUT")
+        with urllib.request.urlopen(request, timeout=60):
+            pass
+
     @property
     def warehouse(self) -> str:
         """The path of a warehouse that nobody else uses."""
@@ -53,19 +59,19 @@ class Server:
         )
         endpoint = f"http://127.0.0.1:{port}"
         deadline = time.monotonic() + 120
-        while not self._made_bucket(endpoint):
+        store = ObjectStore(endpoint)
+        while not self._answers(store):
             assert self._process.poll() is None, "the S3 server has ended"
             assert time.monotonic() < deadline, "the S3 server does not answer"
             time.sleep(0.05)
-        return ObjectStore(endpoint)
+        return store
 
-    def _made_bucket(self, endpoint: str) -> bool:
-        request = urllib.request.Request(f"{endpoint}/{BUCKET}", method="PUT")
+    def _answers(self, store: ObjectStore) -> bool:
         try:
-            with urllib.request.urlopen(request, timeout=10):
-                return True
+            store.make_bucket(BUCKET)
         except (urllib.error.URLError, ConnectionError):
             return False
+        return True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

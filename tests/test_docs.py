@@ -3,12 +3,17 @@
 import os
 import re
 import runpy
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from tests.helpers import REPOSITORY, run_in_session, snippet
+from tests.object_store import ObjectStore
+from upsert.errors import TableNotFoundError
+from upsert.kafka.client.admin import delete_topic
+from upsert.kafka.client.connection import Connection
 from upsert.kafka.testing import LocalKafka
 
 DOCS = REPOSITORY / "docs"
@@ -57,9 +62,21 @@ def test_snippets_of_a_page_print_what_it_says(page: str, spark: SparkSession, t
 def test_snippets_of_the_page_on_logs_print_what_it_says(
     kafka: LocalKafka, spark: SparkSession, tmp_path: Path
 ) -> None:
+    with suppress(TableNotFoundError):  # an earlier run at a broker that goes on may have died half-way
+        delete_topic(Connection({"bootstrap.servers": kafka.bootstrap_servers}), "parcels-log")
     text = "".join([PRELUDE.format(kafka.bootstrap_servers), *snippets("kafka-log.md")])
     output = run_in_session(snippet(text, tmp_path), tmp_path, spark)
     assert output.split() == "".join(snippets("kafka-log.md", "text")).split()
+
+
+@pytest.mark.spark
+def test_snippets_of_the_page_on_object_stores_print_what_it_says(
+    s3: ObjectStore, spark: SparkSession, tmp_path: Path
+) -> None:
+    s3.make_bucket("shop")
+    text = "".join([f"endpoint = {s3.endpoint!r}\n", *snippets("object-stores.md")])
+    output = run_in_session(snippet(text, tmp_path), tmp_path, spark)
+    assert output.split() == "".join(snippets("object-stores.md", "text")).split()
 
 
 RUN_COMMANDS = """

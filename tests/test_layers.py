@@ -64,6 +64,11 @@ def test_only_the_door_uses_kafka() -> None:
     assert {user for user in users if not user.startswith("upsert/kafka/client/")} == set()
 
 
+def test_only_the_door_uses_object_stores() -> None:
+    users = {source for source in SOURCES if imports_any(source, "botocore", "boto3")}
+    assert users == {"upsert/store/storage/s3_client.py"}
+
+
 def test_clients_of_lookups_have_a_door_each() -> None:
     users = {source for source in SOURCES if imports_any(source, "aiohttp", "asyncpg")}
     assert users == {"deltajoin/lookup/http_client.py", "deltajoin/lookup/postgres_client.py"}

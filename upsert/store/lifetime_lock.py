@@ -7,7 +7,7 @@ none comes between another's. Commits, compactions and readers never ask for it.
 On a local disk it is a lock of the kernel: who dies lets go of it. In an object store it is a lease, and who
 stalls for its whole time is passed over. An expiry that has been stopped between its two steps cannot go on
 then, for whoever passes it over publishes an empty snapshot first, and so takes the id that its boundary
-would have. A tag or a consumer looks once more after its second step; see docs/decisions/0021.
+would have. A tag or a consumer looks once more after its second step; see docs/decisions/0022.
 """
 
 from __future__ import annotations
