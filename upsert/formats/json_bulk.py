@@ -127,6 +127,7 @@ class BulkReader:
         doubtful: npt.NDArray[np.bool_],
         *,
         is_member: bool,
+        is_within: npt.NDArray[np.bool_] | None = None,
     ) -> pa.Array:
         """What was read as values of a field.
 
@@ -136,13 +137,17 @@ class BulkReader:
             rows: the row of each value; None: its place.
             doubtful: set for rows whose message the reference must read.
             is_member: whether a NULL may be a missing field.
+            is_within: whether there is an object that has the value; None: there always is.
         """
         type_ = field.type
         if found.null_count and (not field.nullable or (is_member and self._dialect.fail_on_missing_field)):
-            _mark(doubtful, found.is_null().to_numpy(zero_copy_only=False), rows)
+            is_missing = found.is_null().to_numpy(zero_copy_only=False)
+            _mark(doubtful, is_missing if is_within is None else is_missing & is_within, rows)
         if pa.types.is_struct(type_):
+            is_there = found.is_valid().to_numpy(zero_copy_only=False)
+            inside = is_there if is_within is None else is_there & is_within
             children = [
-                self._values(found.field(index), child, rows, doubtful, is_member=True)
+                self._values(found.field(index), child, rows, doubtful, is_member=True, is_within=inside)
                 for index, child in enumerate(type_)
             ]
             return pa.Array.from_buffers(type_, len(found), found.buffers()[:1], children=children)

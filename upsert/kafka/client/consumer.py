@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from upsert.errors import RecordsExpiredError, UpsertError
@@ -240,12 +241,14 @@ def _leader_epochs(messages: Sequence[Any]) -> pa.Array:
 
 
 def _headers(messages: Sequence[Any]) -> pa.Array:
-    headers = [message.headers() for message in messages]
+    headers = [message.headers() or () for message in messages]
     if not any(headers):
         return pa.repeat(pa.scalar([], HEADERS), len(headers))
-    return pa.array(
-        [[{"key": name, "value": value} for name, value in found or ()] for found in headers], HEADERS
-    )
+    offsets = pa.array(np.cumsum([0, *map(len, headers)], dtype=np.int32))
+    names = pa.array([name for found in headers for name, _ in found], pa.string())
+    columns = [names, pa.array([value for found in headers for _, value in found], pa.binary())]
+    entries = pa.StructArray.from_arrays(columns, fields=list(HEADERS.value_type))
+    return pa.ListArray.from_arrays(offsets, entries, HEADERS)
 
 
 def _field(name: str, values: Callable[[Sequence[Any]], list[Any]]) -> Callable[[Sequence[Any]], pa.Array]:
