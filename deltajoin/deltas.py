@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltajoin import conditions
 from deltajoin.bundles import (
     DELETE,
     INSERT,
@@ -23,7 +22,6 @@ from deltajoin.bundles import (
     Bundle,
     Kinds,
     Marks,
-    Mask,
     Part,
     concatenated,
     equal_keys,
@@ -31,13 +29,11 @@ from deltajoin.bundles import (
     keys_of,
 )
 from deltajoin.changes import Changes
-from deltajoin.expressions import Condition
 from deltajoin.key_chunks import KeyChunks
-from deltajoin.pairs import equal_pairs
+from deltajoin.matches import Chunk, fulfilled
 from deltajoin.plans import (
     Attach,
     Delta,
-    Equal,
     InnerDelta,
     InnerLookup,
     LeafDelta,
@@ -84,11 +80,11 @@ class World:
                     yield Bundle.of({table: Part.all_of(changes.images)}, kinds_of(changes))
             case WhereDelta(child, condition):
                 for rows in self.changes(child, changes):
-                    yield rows.where(_holds(rows, (), condition))
+                    yield rows.where(fulfilled(rows, (), condition))
             case InnerDelta(child, equal, where, steps):
                 for rows in self.changes(child, changes):
                     is_free = not equal and where is None
-                    own = rows if is_free else rows.where(_holds(rows, equal, where))
+                    own = rows if is_free else rows.where(fulfilled(rows, equal, where))
                     yield from self._steps(own, steps, None)
             case OuterDelta():
                 yield from self._outer(plan, changes)
@@ -100,7 +96,7 @@ class World:
                 return self._leaf(plan, keys)
             case WhereLookup(child, condition):
                 rows, marks = self.lookup(child, keys)
-                return rows.where(_holds(rows, (), condition)), marks
+                return rows.where(fulfilled(rows, (), condition)), marks
             case InnerLookup(_, steps):
                 marks = np.zeros(keys.num_rows, np.uint8)
                 probe = Bundle.of({PROBE: Part.all_of(keys)})
@@ -149,13 +145,13 @@ class World:
             for _, _, joined in chunk.joined(self.piece if noted is None else LOOKUP_PIECE):
                 yield from self._steps(joined, steps[1:], noted)
 
-    def _matches(self, rows: Bundle, step: Attach, noted: Marks | None) -> Iterator[_Chunk]:
+    def _matches(self, rows: Bundle, step: Attach, noted: Marks | None) -> Iterator[Chunk]:
         """Each row once, with what its key finds; rows whose key has a NULL find nothing."""
         keys = keys_of(rows, step.sources)
         usable = have_values(keys, keys.column_names)
         if not usable.all():
             lonely = np.flatnonzero(~usable)
-            yield _Chunk(rows.take(lonely), lonely, np.zeros(len(lonely), np.int64), None, step)
+            yield Chunk(rows.take(lonely), lonely, np.zeros(len(lonely), np.int64), None, step)
             if len(lonely) == len(rows):
                 return
             keys = keys.filter(pa.array(usable))
@@ -170,7 +166,7 @@ class World:
             own = replace(own, marks=own.marks | marks[chunk.keys])
             if noted is not None:
                 np.bitwise_or.at(noted, own.parts[PROBE].at, own.marks)
-            yield _Chunk(own, positions, chunk.keys, found, step)
+            yield Chunk(own, positions, chunk.keys, found, step)
 
     def _outer(self, plan: OuterDelta, changes: Changes) -> Iterator[Bundle]:
         pieces = self.changes(plan.child, changes)
@@ -181,7 +177,7 @@ class World:
             for chunk in self._matches(rows, plan.other, None):
                 yield from (out for out in self._outer_chunk(plan, chunk) if len(out))
 
-    def _outer_chunk(self, plan: OuterDelta, chunk: _Chunk) -> Iterator[Bundle]:
+    def _outer_chunk(self, plan: OuterDelta, chunk: Chunk) -> Iterator[Bundle]:
         """Pairs, own rows and turned rows of some keys, all of whose moving rows are in the chunk."""
         counts = np.zeros(len(chunk.rows), np.int64)
         others = 0 if chunk.found is None else len(chunk.found)
@@ -237,63 +233,10 @@ class World:
         return counts, replace(rows, marks=marks)
 
 
-@dataclass(frozen=True)
-class _Chunk:
-    """Rows of some keys and what these keys found: row i has key ``keys[i]``, a position among the keys."""
-
-    rows: Bundle
-    positions: Ints
-    keys: Ints
-    found: Bundle | None
-    step: Attach
-
-    def joined(self, piece: int) -> Iterator[tuple[Ints, Ints, Bundle]]:
-        """Matches in pieces: positions in ``rows``, positions in ``found``, and the joined rows."""
-        if self.found is None:
-            return
-        for pairs in equal_pairs(self.keys, self.found.parts[PROBE].at, at_most=piece):
-            joined = self.rows.take(pairs.left).beside(self.found.take(pairs.right))
-            if not self.step.equal and self.step.where is None:
-                yield pairs.left, pairs.right, joined
-                continue
-            holds = _holds(joined, self.step.equal, self.step.where)
-            if holds.all():
-                yield pairs.left, pairs.right, joined
-            else:
-                yield pairs.left[holds], pairs.right[holds], joined.where(holds)
-
-    def counts(self, piece: int) -> Ints:
-        """Number of matches of each row."""
-        if self.found is None:
-            return np.zeros(len(self.rows), np.int64)
-        if not self.step.equal and self.step.where is None:
-            of_key = np.bincount(self.found.parts[PROBE].at, minlength=int(self.keys.max()) + 1)
-            return of_key[self.keys]
-        counts = np.zeros(len(self.rows), np.int64)
-        for own, _, _ in self.joined(piece):
-            counts += np.bincount(own, minlength=len(counts))
-        return counts
-
-    def others(self, positions: Ints) -> Bundle:
-        """Rows of ``found``, with the marks of all rows of their key."""
-        assert self.found is not None
-        marks = np.zeros(int(self.keys.max()) + 1, np.uint8)
-        np.bitwise_or.at(marks, self.keys, self.rows.marks)
-        rows = self.found.take(positions)
-        return replace(rows, marks=marks[rows.parts[PROBE].at])
-
-
 def kinds_of(changes: Changes) -> Kinds:
     """Kinds of changes as positions in ``every_kind()``."""
     kinds: Kinds = pc.index_in(changes.kinds, every_kind()).to_numpy().astype(np.int8)
     return kinds
-
-
-def _holds(rows: Bundle, equal: Equal, where: Condition | None) -> Mask:
-    mask = equal_keys(rows, equal)
-    if where is None or not len(rows):
-        return mask
-    return mask & conditions.mask(where, rows.column, len(rows))
 
 
 def _tables(plan: Lookup) -> frozenset[int]:

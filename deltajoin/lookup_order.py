@@ -30,7 +30,7 @@ from deltajoin.plans import (
     WhereLookup,
 )
 from deltajoin.tree import Inner, Leaf, Node, On, Outer, Where, columns_of, leaves, visible
-from upsert.errors import SchemaError
+from deltajoin.unreachable import NoLookupError, Unreachable
 
 
 class TableFacts(Protocol):
@@ -47,31 +47,6 @@ class TableFacts(Protocol):
 
     def select(self, table: int) -> tuple[str, ...]:
         """Columns that come out of the join, those that the tree uses among them."""
-
-
-@dataclass(frozen=True)
-class Unreachable:
-    """A lookup that a path needs and no index serves: table, columns, and whose changes need it."""
-
-    table: int
-    name: str
-    by: tuple[str, ...]
-    driver: int
-    driver_name: str
-
-    def __str__(self) -> str:
-        where = f"table {self.name!r} (t{self.table})"
-        if not self.by:
-            return (
-                f"{where}: changes of {self.driver_name!r} (t{self.driver}) must find its rows by an "
-                "equality, there is none; add a condition t.column = other.column to the join"
-            )
-        columns = ", ".join(self.by)
-        return (
-            f"{where}: a PRIMARY KEY, a prefix of it or an INDEX must lie within the join columns "
-            f"({columns}) by which changes of {self.driver_name!r} (t{self.driver}) find its rows, there is "
-            f"none; declare INDEX ({columns}) in its CREATE TABLE"
-        )
 
 
 def moving_order(tree: Node) -> tuple[int, ...]:
@@ -96,14 +71,6 @@ def _depth(node: Node, table: int) -> int:
             return _depth(child, table)
         case Leaf():
             return 0
-
-
-class NoLookupError(SchemaError):
-    """A path needs a lookup that no index serves: ``lookup`` says which."""
-
-    def __init__(self, lookup: Unreachable) -> None:
-        super().__init__(str(lookup))
-        self.lookup = lookup
 
 
 def delta_of(tree: Node, table: int, facts: TableFacts) -> Delta:

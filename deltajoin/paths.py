@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from deltajoin.lookup_order import NoLookupError, TableFacts, Unreachable, delta_of, moving_order
+from deltajoin.lookup_order import TableFacts, delta_of, moving_order
 from deltajoin.plans import (
     Attach,
     Delta,
@@ -19,6 +19,7 @@ from deltajoin.plans import (
     WhereLookup,
 )
 from deltajoin.tree import Node
+from deltajoin.unreachable import NoLookupError, Unreachable
 
 
 @dataclass(frozen=True)

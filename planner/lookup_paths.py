@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from deltajoin.lookup_order import Unreachable
 from deltajoin.paths import Path, paths_of, unreachable
 from deltajoin.tree import Node, flattened
+from deltajoin.unreachable import Unreachable
 from planner.conditions import Refused
 from planner.delta_join import DeltaJoin
 from planner.keys import index_within
