@@ -8,7 +8,7 @@ import warnings
 from contextlib import suppress
 from typing import Final
 
-from upsert.errors import UpsertError
+from upsert.errors import CorruptTableError, UpsertError
 from upsert.store.logged_tables import drop_log
 from upsert.store.paths import TABLE_FILE
 
@@ -45,7 +45,9 @@ def _delete(folder: str) -> None:
 
 def _drop_logs(folder: str) -> None:
     if os.path.isfile(os.path.join(folder, TABLE_FILE)):
-        drop_log(folder)
+        # of what a damaged file says nobody can tell where a log is, and its table must be able to go
+        with suppress(CorruptTableError):
+            drop_log(folder)
         return
     with suppress(FileNotFoundError, NotADirectoryError):
         for name in os.listdir(folder):

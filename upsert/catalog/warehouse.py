@@ -98,7 +98,7 @@ class Warehouse:
         target = to.path(new)
         if not storage_of(target).is_local:
             raise ConfigurationError(
-                f"table {name!r}: RENAME TO needs a file system, where a folder can be moved, got a warehouse in "
+                f"table {name!r}: RENAME TO needs a warehouse on a file system, where folders can move, got "
                 f"{self.folder!r}; create another table, and copy the rows"
             )
         with ExitStack() as locks:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 
 from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError, TableNotFoundError
 from upsert.schema import TableSchema
@@ -70,8 +69,12 @@ def drop_log(folder: str) -> None:
     except (TableNotFoundError, ConfigurationError):
         return  # deleting its files was interrupted, before which the log had gone; or it lies elsewhere
     history = History(file)
-    with suppress(CorruptTableError):  # as above: where the log is cannot have been read from there
+    try:
         history.latest()
+    except TableNotFoundError:
+        return  # another process has deleted its files, after the log
+    except CorruptTableError:
+        pass  # as above: where the log is cannot have been read from there
     options = history.definition.options
     if (system := log_system(options.log)) is not None:
         system.drop(options.log, options.bucket, history.definition.owner)
