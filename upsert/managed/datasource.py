@@ -13,9 +13,10 @@ from pyspark.sql.types import StructType
 
 from upsert.managed.log_reader import stream_reader
 from upsert.managed.metadata_reading import RowMetadata
-from upsert.managed.options import FORMAT, ReadOptions, WriteOptions
+from upsert.managed.options import FORMAT, ReadOptions
 from upsert.managed.reader import SnapshotReader
 from upsert.managed.spark_schema import spark_schema
+from upsert.managed.write_options import WriteOptions
 from upsert.managed.writer import BatchWriter, StreamWriter
 from upsert.store.table import Table
 

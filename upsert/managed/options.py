@@ -1,4 +1,4 @@
-"""The options of the Spark format ``upsert-table``, all of them (pure). Scan options follow FLIP-188."""
+"""The options with which the Spark format ``upsert-table`` reads (pure). Scan options follow FLIP-188."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ CHANGELOGS: Final = ("all", "upsert")
 DEFAULT_MAX_ROWS: Final = 1_000_000
 DEFAULT_LEASE_MS: Final = int(DEFAULT_LEASE_S * 1000)
 
-_PATH: Final = Option("path", options.text, "folder of the table; what load() and start() are given")
-_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
+PATH: Final = Option("path", options.text, "folder of the table; what load() and start() are given")
 
 READ_OPTIONS: Final = (
-    _PATH,
+    PATH,
     Option(
         "scan.mode",
         options.one_of(*SCAN_MODES),
@@ -113,54 +112,6 @@ READ_OPTIONS: Final = (
     ),
 )
 """Options of ``spark.read`` and ``spark.readStream``."""
-
-OVERWRITE_MODES: Final = ("static", "dynamic")
-
-WRITE_OPTIONS: Final = (
-    _PATH,
-    Option(
-        "partition",
-        options.json_object,
-        'values of partition columns, as JSON: {"day": "2013-01-01"}; the query may lack these columns, all '
-        "rows must have these values, and an overwrite replaces only partitions that have them",
-        None,
-    ),
-    Option(
-        "partition-overwrite-mode",
-        options.one_of(*OVERWRITE_MODES),
-        "what an overwrite replaces: static = the table, or what 'partition' says; dynamic = of these, the "
-        "partitions in which there are rows",
-        None,
-    ),
-    Option(
-        "change-tracking",
-        options.boolean,
-        "whether the commit shows in change streams; default: as table and partitions say",
-        None,
-    ),
-    Option("bucketed", options.boolean, "a key's rows come to one task; set by catalog.write_changes", False),
-    Option(
-        "micro-batch",
-        options.micro_batch,
-        "query and number of the micro-batch that a batch write is; set by catalog.write_changes",
-        None,
-    ),
-    Option(
-        "unchanged-since",
-        options.integer(0),
-        "snapshot from which the rows were computed: a commit after it to one of their keys is a conflict; "
-        "set by UPDATE and DELETE",
-        None,
-    ),
-    Option(
-        "definition",
-        options.integer(0),
-        "version of the table's definition that the query's columns are of; set by catalog.write_changes, so "
-        "that a running query goes on when columns are added",
-        None,
-    ),
-)
-"""Options of ``df.write`` and ``df.writeStream``."""
 
 
 @dataclass(frozen=True)
@@ -264,40 +215,6 @@ class ReadOptions:
             SchemaError: ``scan.where`` is malformed, or does not fit the schema.
         """
         return None if self.where is None else where_from_json(self.where, schema)
-
-
-@dataclass(frozen=True)
-class WriteOptions:
-    """What a writer was asked for; ``path`` is absolute."""
-
-    path: str
-    bucketed: bool = False
-    micro_batch: tuple[str, int] | None = None
-    definition: int | None = None
-    partition: Mapping[str, object] | None = None
-    overwrite_mode: str | None = None
-    change_tracking: bool | None = None
-    unchanged_since: int | None = None
-
-    @classmethod
-    def parse(cls, given: Mapping[str, str]) -> WriteOptions:
-        """The options that ``given`` says; those of Spark's own writer are passed over.
-
-        Raises:
-            ConfigurationError: an option is unknown or does not convert.
-        """
-        own = {key: value for key, value in given.items() if key.lower() not in _SPARKS_OWN}
-        values = options.parse(FORMAT, WRITE_OPTIONS, own)
-        return cls(
-            path=table_folder(values["path"]),
-            bucketed=values["bucketed"],
-            micro_batch=values["micro-batch"],
-            definition=values["definition"],
-            partition=values["partition"],
-            overwrite_mode=values["partition-overwrite-mode"],
-            change_tracking=values["change-tracking"],
-            unchanged_since=values["unchanged-since"],
-        )
 
 
 def _check_goes_with_mode(values: Mapping[str, Any], keys: tuple[str, ...], needed_by: str) -> None:

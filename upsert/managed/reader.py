@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 
 from upsert.errors import ConfigurationError, SnapshotExpiredError
 from upsert.log.log_offset import LOG
+from upsert.managed.beginning import state_named_by
 from upsert.managed.holding import Holding
 from upsert.managed.metadata_reading import Commit, RowMetadata
 from upsert.managed.options import FORMAT, ReadOptions
@@ -74,6 +75,10 @@ class SnapshotReader(DataSourceReader):
                 f"{FORMAT}: option 'consumer-id' must go with a stream, got {options.consumer_id!r} for a "
                 "batch, which is read once; leave it out, or tag the snapshot and name it in 'scan.tag-name'"
             )
+        if (option := options.of_log) is not None:
+            raise ConfigurationError(
+                f"{FORMAT}: option {option!r} must go with a stream, a batch reads the files; leave it out"
+            )
         table = Table.open(options.path)
         self._options = options
         of = f"table {table.name!r}"
@@ -86,7 +91,7 @@ class SnapshotReader(DataSourceReader):
     def partitions(self) -> list[SnapshotPartition]:
         """The buckets of the snapshot that the scan options name, where ``scan.where`` may be true."""
         table = Table.open(self._options.path)
-        chosen = _state_named_by(self._options, table)
+        chosen = state_named_by(self._options, table)
         snapshot = table.snapshot(chosen)
         sizes = {
             place: sum(entry.bytes for run in snapshot.files.groups[place] for entry in run)
@@ -198,7 +203,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _end(self, table: Table, version: Version | None, limit: ReadLimit) -> Version:
         if version is None:
             # an empty step: from here on the checkpoint says where the stream began
-            chosen = _state_named_by(self._options, table)
+            chosen = state_named_by(self._options, table)
             return Version.complete(chosen if self._until is None else min(chosen, self._until))
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         return table.advance(
@@ -285,29 +290,6 @@ def version_of(offset: Mapping[str, Any], table: Table) -> Version | None:
 
 def _offset(table: Table, version: Version | None, owner: Mapping[str, str] = {}) -> Offset:
     return {**owner, "table": table.uuid, "version": None if version is None else version.to_json()}
-
-
-def _state_named_by(options: ReadOptions, table: Table) -> int:
-    """Data version of the snapshot that the scan options name."""
-    if options.scan_mode == "from-snapshot":
-        return table.snapshot(options.tag or options.snapshot_id).info.data_version
-    if options.scan_mode == "from-timestamp" and options.timestamp_ms is not None:
-        return _state_at(options.timestamp_ms, table)
-    return table.snapshot().info.data_version
-
-
-def _state_at(timestamp_ms: int, table: Table) -> int:
-    """Data version of the newest snapshot that was published at the time or before."""
-    history = table.history()
-    for info in reversed(history):
-        if info.time_ms <= timestamp_ms:
-            return info.data_version
-    if not history or history[0].id <= 1:
-        return 0
-    raise SnapshotExpiredError(
-        f"table {table.name!r}: the state at {timestamp_ms} ms has expired; the earliest snapshot left is "
-        f"{history[0].id}, published at {history[0].time_ms} ms: ask for that time or a later one"
-    )
 
 
 def batches(rows: pa.Table, asked: StructType) -> Iterator[pa.RecordBatch]:

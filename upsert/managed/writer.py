@@ -20,8 +20,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from upsert.errors import ConfigurationError
-from upsert.managed.options import FORMAT, WriteOptions
+from upsert.managed.options import FORMAT
 from upsert.managed.spark_schema import check_fits
+from upsert.managed.write_options import WriteOptions
 from upsert.store.partitions import Overwrite, check_within, filled, specified
 from upsert.store.table import StagedFiles, Table
 from upsert.streaming_query import QUERY_ID

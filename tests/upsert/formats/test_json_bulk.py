@@ -223,6 +223,13 @@ def test_ordinary_messages_are_all_read_in_bulk() -> None:
     assert bulk_share(pretty) == 1
 
 
+def test_object_that_is_null_lacks_none_of_its_fields() -> None:
+    image = pa.struct([pa.field("id", pa.int64(), nullable=False), pa.field("w", pa.string())])
+    fields = pa.schema([("before", image), ("after", image)])
+    assert bulk_share([b'{"before": null, "after": {"id": %d}}' % n for n in range(100)], fields) == 1
+    assert bulk_share([b'{"before": {"w": "x"}, "after": null}'] * 100, fields) == 0
+
+
 def test_few_bad_messages_leave_most_of_the_others_in_bulk() -> None:
     good = b'{"n": 1, "w": "x"}'
     assert bulk_share([b'{"n": 1.5}', *[good] * 10_000]) > 0.9

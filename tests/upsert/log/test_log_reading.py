@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.upsert.log.followed import Followed, content
 from tests.upsert.store import disk
-from upsert.errors import ConfigurationError, RecordsExpiredError, UntrackedChangesError
+from upsert.errors import ConfigurationError, RecordsExpiredError, SnapshotExpiredError, UntrackedChangesError
 from upsert.kafka.testing import LocalKafka
 from upsert.log import log_planning
 from upsert.managed import log_reader
@@ -110,6 +110,18 @@ def test_later_starts_see_the_changes_that_the_files_show(new_table: NewTable) -
         reader.rows = content(table, snapshot=2)
         reader.drain()
         assert sorted(reader.changes) == sorted(tuple(row.values()) for row in table.changes(2).to_pylist())
+
+
+def test_time_of_which_no_snapshot_is_left_is_found_in_the_log(new_table: NewTable) -> None:
+    table = new_table(**{"snapshot.num-retained.min": "1", "snapshot.num-retained.max": "1"})
+    at = [table.write(rows(("+U", 1, value))).info.time_ms for value in "abc"]
+    table.expire()
+    start = {"scan.mode": "from-timestamp", "scan.timestamp-millis": str(at[0])}
+    upserts = Followed(table, changelog="upsert", **start)
+    upserts.drain()
+    assert upserts.rows == content(table)
+    with pytest.raises(SnapshotExpiredError, match="has expired; the earliest snapshot left"):
+        Followed(table, **start).drain()
 
 
 def test_filter_and_columns_are_those_of_the_read(new_table: NewTable) -> None:

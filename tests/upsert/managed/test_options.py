@@ -3,7 +3,8 @@
 import pytest
 
 from upsert.errors import ConfigurationError
-from upsert.managed.options import DEFAULT_MAX_ROWS, ReadOptions, WriteOptions
+from upsert.managed.options import DEFAULT_MAX_ROWS, ReadOptions
+from upsert.managed.write_options import WriteOptions
 
 
 def test_defaults_read_everything_in_bounded_steps() -> None:
@@ -31,7 +32,7 @@ def test_path_may_be_a_uri() -> None:
         ({"path": "/t", "scan.mode": "latest", "scan.timestamp-millis": "3"}, "= 'from-timestamp', got"),
         ({"path": "/t", "max-rows-per-trigger": "0"}, "must be a positive integer, got '0'"),
         ({"path": "/t", "row-kind": "no"}, "must be true or false, got 'no'"),
-        ({"path": "s3://bucket/t"}, "must be a local folder or a file: URI"),
+        ({"path": "/t", "scan.source": "kafka"}, "must be one of auto, log, files, got 'kafka'"),
     ],
 )
 def test_bad_read_options_are_refused(given: dict[str, str], message: str) -> None:

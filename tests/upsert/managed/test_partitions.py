@@ -11,9 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.helpers import multiset
 from upsert.errors import ConfigurationError, SchemaError
-from upsert.managed.options import ReadOptions, WriteOptions
+from upsert.managed.options import ReadOptions
 from upsert.managed.reader import OPEN_BYTES, TASK_BYTES, SnapshotReader, shared_out
 from upsert.managed.spark_schema import spark_schema
+from upsert.managed.write_options import WriteOptions
 from upsert.managed.writer import BatchWriter, StreamWriter
 from upsert.schema import TableSchema
 from upsert.spark_formats import register

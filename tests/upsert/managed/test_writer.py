@@ -11,8 +11,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from tests.helpers import changelog, multiset
 from upsert.errors import ChangelogError, ConfigurationError
-from upsert.managed.options import WriteOptions
 from upsert.managed.spark_schema import spark_schema
+from upsert.managed.write_options import WriteOptions
 from upsert.managed.writer import BatchWriter, StreamWriter, TaskResult
 from upsert.schema import TableSchema
 from upsert.store.table import Table
