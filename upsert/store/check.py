@@ -2,7 +2,8 @@
 
 Nothing is repaired, and nothing that this process remembers is believed: all is read from the disk again. A
 rule is asked only of what could be read, so that one damage is named by one rule. The rules of commits are
-those that commits obey, `upsert.store.invariants`; those of data are in `upsert.store.check_data`.
+those that commits obey, `upsert.store.invariants`; those of data are in `upsert.store.check_data`, those of
+definitions in `upsert.store.check_definitions`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from itertools import pairwise
 from typing import Final
 
 from upsert.errors import CorruptTableError, SnapshotExpiredError, UpsertError
-from upsert.store import check_data, consumers, invariants, paths
+from upsert.store import check_data, check_definitions, consumers, invariants, paths
 from upsert.store.check_data import Finding
 from upsert.store.disk_state import DiskState
 from upsert.store.file_set import FileSet
@@ -77,7 +78,7 @@ def _oldest(history: History) -> int | None:
 
 def _once(history: History, deep: bool, now_ms: int) -> tuple[Violation, ...]:
     state = DiskState.read(history.anew(), now_ms)
-    rules = (*RULES, *(check_data.RULES if deep else ()))
+    rules = (*RULES, *check_definitions.RULES, *(check_data.RULES if deep else ()))
     harmful = [Violation(rule.__name__, *finding) for rule in rules for finding in rule(state)]
     waste = [Violation(rule.__name__, *finding, True) for rule in INFORMATION for finding in rule(state)]
     return (*harmful, *waste)

@@ -122,6 +122,13 @@ class TestBatch:
             ("2020-01-01", 7, 7),
             ("2020-01-02", 8, 8),
         ]
+        sql(
+            "INSERT OVERWRITE visits SELECT v.day, v.id, v.n + w.n FROM visits v CROSS JOIN visits w "
+            "WHERE w.id = 7"
+        )
+        assert [rest for _, *rest in sql.stored("visits")] == [[7, 14], [8, 15]]
+        sql("INSERT OVERWRITE visits PARTITION (day = DATE '2020-01-01') SELECT id + 1, n FROM visits")
+        assert [rest for _, *rest in sql.stored("visits")] == [[8, 14], [9, 15], [8, 15]]
         before = sql.catalog.table("visits").snapshot().id
         untracked = "/*+ OPTIONS('change-tracking' = 'false') */"
         sql(f"INSERT OVERWRITE visits {untracked} SELECT DATE '2020-01-03', 9, 9")
