@@ -7,7 +7,7 @@ import runpy
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -118,24 +118,51 @@ def run_in_session(
 ) -> str:
     """Standard output of a program that was run in a folder, in this process and in a session that runs.
 
-    It saves the start of a JVM. The program gets the session by `SparkSession.builder.getOrCreate()`; its
-    options, views and variables are gone again afterwards, and its `stop()` does nothing.
+    It saves the start of a JVM. The program's environment variables are gone again afterwards.
     """
-    before = dict(spark.conf.getAll)
     output = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(output):
+    with (
+        lent(spark),
+        _jvm_in(spark, folder),
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(output),
+    ):
         patch.chdir(folder)
-        patch.setattr(SparkSession, "stop", lambda self: None)
         patch.setattr(os, "environ", os.environ.copy() | variables)
         patch.setattr(sys, "stdin", io.StringIO(given))
-        try:
-            runpy.run_path(str(program), run_name="__main__")
-        finally:
-            _forget(spark, before)
+        runpy.run_path(str(program), run_name="__main__")
     return output.getvalue()
 
 
-def _forget(spark: SparkSession, options: Mapping[str, str]) -> None:
+@contextlib.contextmanager
+def _jvm_in(spark: SparkSession, folder: Path) -> Iterator[None]:
+    """Let Spark take relative paths as below a folder; the JVM has a working directory of its own."""
+    hadoop = spark._jvm.org.apache.hadoop.fs
+    files = hadoop.FileSystem.get(spark._jsc.hadoopConfiguration())
+    before = files.getWorkingDirectory()
+    files.setWorkingDirectory(hadoop.Path(str(folder)))
+    try:
+        yield
+    finally:
+        files.setWorkingDirectory(before)
+
+
+@contextlib.contextmanager
+def lent(spark: SparkSession) -> Iterator[None]:
+    """What runs within gets the session by `SparkSession.builder.getOrCreate()`, and cannot stop it.
+
+    Options, views and queries that it leaves behind are gone again afterwards.
+    """
+    before = dict(spark.conf.getAll)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SparkSession, "stop", lambda _: None)
+        try:
+            yield
+        finally:
+            _tidy(spark, before)
+
+
+def _tidy(spark: SparkSession, options: Mapping[str, str]) -> None:
     for query in spark.streams.active:
         query.stop()
     for view in spark.catalog.listTables():
