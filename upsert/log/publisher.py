@@ -16,7 +16,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from upsert.errors import FencedError, SnapshotExpiredError
+from upsert.errors import ConfigurationError, FencedError, SnapshotExpiredError
 from upsert.kafka.client.producer import produce_once
 from upsert.log.messages import LogEncoder, marks
 from upsert.log.position import hold, last_published, transactional_id
@@ -83,7 +83,7 @@ def publish(table: LoggedTable, topic: LogTopic, *, accept_gap: bool = False) ->
             try:
                 return _publish(table, topic, accept_gap)
             except FencedError:
-                # a publisher on another host has taken over: what it sends need not be sent from here
+                # another one has taken over, and has not sent anything yet
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(random.uniform(0.5, 1.0) * pause)
@@ -94,9 +94,17 @@ def _publish(table: LoggedTable, topic: LogTopic, accept_gap: bool) -> int:
     position = last_published(table, topic)
     sent = 0
     while (step := next_step(table, position, accept_gap)) is not None:
-        _send(table, topic, step)
-        position = step.target
-        sent += 1
+        try:
+            _send(table, topic, step)
+        except (ConfigurationError, FencedError):
+            # a publisher on another host was faster: the log is further than it was a moment ago
+            ahead = last_published(table, topic)
+            if ahead <= position:
+                raise
+            position = ahead
+        else:
+            position = step.target
+            sent += 1
     if sent:
         hold(table.published, position)
         reach("log.after-hold")

@@ -49,10 +49,18 @@ def test_killed_at(point: str, kafka: LocalKafka, tmp_path: Path) -> None:
     assert_log_is_the_table(table)
 
 
-@pytest.mark.parametrize("commits", [3, pytest.param(30, marks=pytest.mark.long)])
-def test_processes_that_publish_at_once(commits: int, kafka: LocalKafka, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("where", "commits"),
+    [
+        ("elsewhere", 3),
+        pytest.param("elsewhere", 20, marks=pytest.mark.long),
+        pytest.param("write", 30, marks=pytest.mark.long),
+    ],
+)
+def test_processes_that_publish_at_once(where: str, commits: int, kafka: LocalKafka, tmp_path: Path) -> None:
+    """They wait for each other, or, on different hosts, lock each other out."""
     table = new_table(tmp_path / "t", kafka.bootstrap_servers, KEYED, **ALL)
-    children = [started("write", table.path, name, 1, commits) for name in ("one", "other")]
+    children = [started(where, table.path, name, 1, commits) for name in ("one", "other")]
     assert [child.wait(300) for child in children] == [0, 0]
     assert len(table.history()) >= 2 * commits
     assert_log_is_the_table(table)

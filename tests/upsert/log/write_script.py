@@ -3,14 +3,17 @@
 A process of its own, not a fork of the tests': that has clients of Kafka, whose threads a fork lacks.
 
     python write_script.py write PATH WRITER FIRST LAST
+    python write_script.py elsewhere PATH WRITER FIRST LAST
     python write_script.py create PATH BROKERS TOPIC
 """
 
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 
 from tests.upsert.log.log_content import new_table, rows
+from upsert.log import publisher
 from upsert.store import failpoints
 from upsert.store.table import Table
 
@@ -21,6 +24,12 @@ def write(path: str, writer: str, first: str, last: str) -> None:
     for batch in range(int(first), int(last) + 1):
         changed = [("+U", id, f"{writer} {batch}") for id in range(batch, batch + 6)]
         table.write(rows(*changed, ("-D", batch - 1, None)), writer_id=writer, transaction=batch)
+
+
+def elsewhere(path: str, writer: str, first: str, last: str) -> None:
+    """As ``write``, on a host of its own: its publisher waits for nobody here."""
+    publisher.turn = lambda *_: nullcontext()  # type: ignore[assignment]
+    write(path, writer, first, last)
 
 
 def create(path: str, servers: str, topic: str) -> None:
@@ -36,4 +45,4 @@ def started(*arguments: object, failpoint: str | None = None) -> subprocess.Pope
 
 
 if __name__ == "__main__":
-    {"write": write, "create": create}[sys.argv[1]](*sys.argv[2:])
+    {"write": write, "elsewhere": elsewhere, "create": create}[sys.argv[1]](*sys.argv[2:])
