@@ -28,7 +28,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from upsert.errors import ConfigurationError, CorruptTableError
 from upsert.store.storage import storage_of
-from upsert.store.storage.location import SCHEMES, folder_uri
+from upsert.store.storage.door import remote_folder
 
 TABLE_FILE: Final = "table.json"
 DEFINITION_FOLDER: Final = "definition"
@@ -82,9 +82,9 @@ def table_folder(path: str | os.PathLike[str]) -> str:
         raise ConfigurationError("table path must name a folder, got ''")
     if not (scheme := _SCHEME.match(text)):
         return os.path.abspath(text)
-    if (kind := scheme[1].lower()) in SCHEMES:
-        return folder_uri(text)
-    if kind != "file":
+    if (kind := scheme[1].lower()) != "file":
+        if (folder := remote_folder(kind, text)) is not None:
+            return folder
         raise ConfigurationError(
             f"table path must be a local folder, a file: URI or s3://bucket/folder, got a {kind}: URI; "
             "commits need hard links or conditional puts, which are known of these only"

@@ -6,7 +6,7 @@ from typing import Final
 
 from upsert.store.storage.base import Storage
 from upsert.store.storage.local import LOCAL
-from upsert.store.storage.location import split
+from upsert.store.storage.location import SCHEMES, folder_uri, split
 
 _remote: Final[dict[str, Storage]] = {}
 
@@ -22,8 +22,28 @@ def storage_of(path: str) -> Storage:
     head = path[: path.find("/", path.find("://") + 3)]
     found = _remote.get(head)
     if found is None:
+        found = _remote.setdefault(head, _storage(head, path))
+    return found
+
+
+def _storage(head: str, path: str) -> Storage:
+    if head.partition("://")[0] in SCHEMES:
         from upsert.store.storage.s3 import S3Storage
 
-        location, _ = split(path)
-        found = _remote.setdefault(head, S3Storage(location))
-    return found
+        return S3Storage(split(path)[0])
+    from upsert.store.storage.locked import LockedStorage
+
+    return LockedStorage(head)
+
+
+def remote_folder(scheme: str, text: str) -> str | None:
+    """The form in which the store keeps the URI of a folder elsewhere; None if no store has such a scheme.
+
+    Raises:
+        ConfigurationError: the URI names no folder there, or what publishing needs is not configured.
+    """
+    if scheme in SCHEMES:
+        return folder_uri(text)
+    from upsert.store.storage import locked
+
+    return locked.folder_uri(text) if scheme in locked.SCHEMES else None

@@ -1,0 +1,78 @@
+"""Tables on a file system of pyarrow that only overwrites, under a lock of the user's own."""
+
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.fs
+import pytest
+
+from tests.file_lock import FileLock
+from upsert.errors import ConfigurationError
+from upsert.schema import TableSchema
+from upsert.store import Table
+from upsert.store.publication import put_if_absent
+from upsert.store.storage import catalog_lock, locked, storage_of
+
+SCHEMA = TableSchema.of({"id": pa.int64()}, primary_key=["id"])
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A folder of this machine that is reached as a bucket."""
+    system = pyarrow.fs.SubTreeFileSystem(str(tmp_path), pyarrow.fs.LocalFileSystem())
+    monkeypatch.setattr(locked, "file_system", lambda _: system)
+    monkeypatch.setenv(catalog_lock.VARIABLE, "tests.file_lock:FileLock")
+    FileLock.taken.clear()
+    return "gs://bucket/shop.db"
+
+
+def test_a_table_lives_there_as_on_a_disk(bucket: str) -> None:
+    table = Table.create(f"{bucket}/fruit", SCHEMA)
+    for number in range(3):
+        table.write(pa.table({"id": [number]}))
+    table.tag("all")
+    assert table.expire(keep=1) > 0
+    opened = Table.open(table.path)
+    opened.clean(older_than_s=0)
+    assert sorted(opened.snapshot().scan()["id"].to_pylist()) == [0, 1, 2]
+    assert opened.check() == ()
+    assert set(FileLock.taken) == {("shop", "fruit")}
+    assert FileLock.open == 0
+    storage_of(table.path).delete_folder(table.path)
+    assert storage_of(table.path).names(bucket) == []
+
+
+def test_of_eight_writers_of_one_name_one_wins(bucket: str) -> None:
+    start_together, won = threading.Barrier(8), list[int]()
+
+    def put(writer: int) -> None:
+        start_together.wait()
+        if put_if_absent(f"{bucket}/name", b"%d" % writer):
+            won.append(writer)
+
+    threads = [threading.Thread(target=put, args=(writer,)) for writer in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [b"%d" % winner for winner in won] == [storage_of(bucket).read(f"{bucket}/name")]
+
+
+def test_without_a_lock_the_place_is_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(catalog_lock.VARIABLE, raising=False)
+    with pytest.raises(ConfigurationError, match=f"set {catalog_lock.VARIABLE} to what makes a lock"):
+        Table.create("gs://bucket/fruit", SCHEMA)
+
+
+@pytest.mark.parametrize("named", ["nothing", "no.such.module:Lock", "tests.file_lock:NoLock", ":"])
+def test_a_name_that_is_no_lock_is_refused(bucket: str, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(catalog_lock.VARIABLE, named)
+    with pytest.raises(ConfigurationError, match="must name what makes a lock"):
+        Table.create(f"{bucket}/fruit", SCHEMA)
+
+
+@pytest.mark.parametrize("path", ["gs://bucket", "abfs://container/a/../b", "gs://bucket/t?key=secret"])
+def test_a_path_that_names_no_folder_is_refused(bucket: str, path: str) -> None:
+    with pytest.raises(ConfigurationError, match="must name a folder"):
+        Table.create(path, SCHEMA)

@@ -1,0 +1,227 @@
+"""Any file system of ``pyarrow.fs``, where names appear under a lock of the user's own.
+
+It has no conditional put and its rename overwrites, so a name is looked for and written while the table's
+``CatalogLock`` is held. Files of rows go through the local cache, as those of an object store.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.fs
+
+from upsert.errors import ConfigurationError
+from upsert.store.failpoints import reach
+from upsert.store.storage.base import FileStat, Found, T
+from upsert.store.storage.cache import local_cache
+from upsert.store.storage.catalog_lock import VARIABLE, catalog_lock, is_configured
+
+SCHEMES: Final = ("gs", "gcs", "abfs", "abfss")
+_CHUNK: Final = 1 << 20
+_TABLE: Final = "table.json"
+
+_systems: dict[str, Any] = {}
+_lock = threading.Lock()
+
+
+def folder_uri(text: str) -> str:
+    """The form in which the store keeps the URI of a folder.
+
+    Raises:
+        ConfigurationError: no lock is configured, or the URI names no folder.
+    """
+    scheme, _, rest = text.partition("://")
+    parts = rest.rstrip("/").split("/")
+    if not is_configured():
+        raise ConfigurationError(
+            f"table path must be a local folder, a file: URI or s3://bucket/folder, got a {scheme}: URI, "
+            f"where a put may overwrite another writer's; set {VARIABLE} to what makes a lock, see "
+            "docs/object-stores.md"
+        )
+    if len(parts) < 2 or any(part in ("", ".", "..") for part in parts) or any(c in rest for c in "?#\0"):
+        raise ConfigurationError(f"table path must name a folder, {scheme}://bucket/folder, got {text!r}")
+    return f"{scheme.lower()}://{'/'.join(parts)}"
+
+
+def file_system(head: str) -> Any:
+    """The process's file system of ``scheme://bucket``, made after the fork.
+
+    Raises:
+        ConfigurationError: pyarrow has none.
+    """
+    with _lock:
+        if head not in _systems:
+            try:
+                _systems[head], _ = pa.fs.FileSystem.from_uri(f"{head}/")
+            except (pa.ArrowException, OSError) as cause:
+                raise ConfigurationError(
+                    f"{head!r}: pyarrow cannot open this file system, got {cause}"
+                ) from cause
+        return _systems[head]
+
+
+class LockedStorage:
+    """The files of one bucket."""
+
+    is_local = False
+
+    def __init__(self, head: str) -> None:
+        self._head = head
+
+    def put_if_absent(self, path: str, content: bytes, mode: int = 0o666) -> bool:  # noqa: ARG002
+        """Look for a name and write it, under the lock of its table.
+
+        Raises:
+            ConfigurationError: no lock is configured.
+        """
+
+        def put() -> bool:
+            if self.exists(path):
+                return False
+            self.replace(path, content)
+            return True
+
+        reach("publish.before-link")
+        with catalog_lock() as lock:
+            won = lock.run_with_lock(*owner_of(path), put)
+        reach("publish.after-link")
+        return won
+
+    def replace(self, path: str, content: bytes) -> None:
+        """Write a file, whatever was there."""
+        inside = self._inside(path)
+        self._system.create_dir(os.path.dirname(inside), recursive=True)
+        with self._system.open_output_stream(inside) as out:
+            out.write(content)
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a new file."""
+        self.replace(path, content)
+
+    def prepare(self, folder: str) -> None:
+        """Nothing: folders are made with their files."""
+
+    def settle(self, folder: str) -> None:
+        """Nothing: a file has its name when it is written."""
+
+    @contextmanager
+    def new_file(self, path: str) -> Iterator[str]:
+        """A file in the cache, uploaded at the end of the block."""
+        cache = local_cache()
+        with cache.new_file() as temporary:
+            yield temporary
+            inside = self._inside(path)
+            self._system.create_dir(os.path.dirname(inside), recursive=True)
+            with open(temporary, "rb") as source, self._system.open_output_stream(inside) as out:
+                while chunk := source.read(_CHUNK):
+                    out.write(chunk)
+            cache.keep(path, temporary)
+
+    def read(self, path: str) -> bytes:
+        """The content of a file."""
+        with self._system.open_input_stream(self._inside(path)) as source:
+            content: bytes = source.read()
+        return content
+
+    def aged(self, path: str) -> tuple[bytes, float] | None:
+        """The content of a file, and its age in seconds; by two clocks, which should agree."""
+        found = self.stat(path)
+        return None if found is None else (self.read(path), time.time() - found.modified_ns / 1e9)
+
+    def mapped(self, path: str, use: Callable[[str], T]) -> T:
+        """What ``use`` makes of the file's copy in the cache."""
+        return local_cache().use(path, partial(self._download, path), use)
+
+    def _download(self, path: str, target: str) -> None:
+        with self._system.open_input_stream(self._inside(path)) as source, open(target, "xb") as out:
+            while chunk := source.read(_CHUNK):
+                out.write(chunk)
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file."""
+        return self.stat(path) is not None
+
+    def stat(self, path: str) -> FileStat | None:
+        """What is known of a file; None if there is none."""
+        (found,) = self._system.get_file_info([self._inside(path)])
+        return _stat(found) if found.is_file else None
+
+    def names(self, folder: str) -> list[str]:
+        """Names of the files and folders directly in a folder."""
+        return [found.base_name for found in self._listed(folder, recursive=False)]
+
+    def walk(self, folder: str) -> Iterator[Found]:
+        """All files below a folder."""
+        skipped = len(self._inside(folder)) + 1
+        for found in self._listed(folder, recursive=True):
+            if found.is_file:
+                yield Found(found.path[skipped:], partial(_stat, found))
+
+    def _listed(self, folder: str, *, recursive: bool) -> Any:
+        inside = self._inside(folder)
+        return self._system.get_file_info(
+            pa.fs.FileSelector(inside, allow_not_found=True, recursive=recursive)
+        )
+
+    def delete(self, path: str) -> bool:
+        """Delete a file; False if there was none."""
+        local_cache().drop(path)
+        try:
+            self._system.delete_file(self._inside(path))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def delete_folder(self, folder: str) -> None:
+        """Delete all files below a folder."""
+        with suppress(FileNotFoundError):
+            self._system.delete_dir(self._inside(folder))
+
+    def lock_file(self, root: str, name: str) -> str:
+        """A file of this machine: processes elsewhere are not kept off."""
+        return local_cache().lock_file(f"{root}/{name}")
+
+    @property
+    def _system(self) -> Any:
+        return file_system(self._head)
+
+    def _inside(self, path: str) -> str:
+        return path.partition("://")[2]
+
+
+def owner_of(path: str) -> tuple[str, str]:
+    """Database and table of a file, by the folders that it lies in.
+
+    >>> owner_of("gs://bucket/shop.db/fruit/0123456789abcdef0123456789abcdef/snapshot/snapshot-1")
+    ('shop', 'fruit')
+    >>> owner_of("gs://bucket/warehouse/fruit/table.json")
+    ('warehouse', 'fruit')
+    """
+    *parts, name = path.partition("://")[2].split("/")
+    at = next((n for n, part in enumerate(parts) if _is_uuid(part)), len(parts))
+    database, table = ["", *parts[:at]][-2:] if name == _TABLE or at < len(parts) else ["", "/".join(parts)]
+    return database.removesuffix(".db"), table
+
+
+def _is_uuid(text: str) -> bool:
+    return len(text) == 32 and all(character in "0123456789abcdef" for character in text)
+
+
+def _stat(found: Any) -> FileStat:
+    return FileStat(found.size, found.mtime_ns or 0, (found.mtime_ns, found.size))
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+    _systems.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
