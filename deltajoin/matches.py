@@ -8,18 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from deltajoin import conditions
-from deltajoin.bundles import (
-    PROBE,
-    Bundle,
-    Mask,
-    equal_keys,
-)
+from deltajoin.bundles import PROBE, Bundle, Mask, equal_keys
 from deltajoin.expressions import Condition
 from deltajoin.pairs import equal_pairs
-from deltajoin.plans import (
-    Attach,
-    Equal,
-)
+from deltajoin.plans import Attach, Equal
 from deltajoin.row_codes import Ints
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from planner.aggregate_nodes import Aggregate, WindowKind
+from planner.changelogs import Changelog
 from planner.conditions import Refused, sources
 from planner.expressions import Aggregation, walk_expression
-from planner.plan import Changelog
 from planner.signed_sums import SIGNED, is_summable
 from planner.sources import KafkaTopic, ManagedTable, Mode
 from planner.trees import walk

@@ -14,11 +14,12 @@ from deltajoin.expressions import Condition, Ref
 from planner.aggregate_conditions import aggregations
 from planner.aggregate_nodes import Aggregate, Computed, Group, LookupAggregate
 from planner.chain import chain_of, inlined
+from planner.changelogs import Changelog
 from planner.conditions import Refused
 from planner.delta_join import DeltaJoin
 from planner.expressions import Aggregation, Column, Expr, Literal
 from planner.keys import index_within
-from planner.plan import Changelog, Filter, Plan, RegularJoin
+from planner.plan import Filter, Plan, RegularJoin
 from planner.sources import KafkaTopic, ManagedTable, Mode
 from planner.translate import NotTranslatableError, translated
 from planner.trees import fresh_ids

@@ -16,33 +16,16 @@ from deltajoin.joined_table import JoinedTable
 from deltajoin.latest.operator import join_streams
 from deltajoin.netting import net_changes
 from deltajoin.spec import DeltaJoinSpec
-from planner.aggregate_build import (
-    kind_if,
-    lookup_aggregate,
-    marked_kind,
-    signed_aggregate,
-    unless_gone,
-)
+from planner.aggregate_build import kind_if, lookup_aggregate, marked_kind, signed_aggregate, unless_gone
 from planner.aggregate_nodes import LookupAggregate, SignedAggregate
+from planner.changelogs import Changelog, LookupChanges, LookupJoined, Normalized, Relation
 from planner.delta_join import DeltaJoin
 from planner.enriched import Enriched
 from planner.errors import PlanBuildError
 from planner.expressions import Call, Column, Expr
 from planner.group_keys import KIND_IF, UNLESS_GONE
 from planner.jvm import Catalyst, JavaObject
-from planner.plan import (
-    Changelog,
-    Filter,
-    LookupChanges,
-    LookupJoined,
-    Normalized,
-    Output,
-    Plan,
-    Project,
-    RegularJoin,
-    Relation,
-    SlidingWindows,
-)
+from planner.plan import Filter, Output, Plan, Project, RegularJoin, SlidingWindows
 from planner.settings import Settings
 from planner.sources import KafkaTopic, ManagedTable, consumer_of
 from planner.trees import children

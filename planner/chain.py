@@ -10,28 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from planner.changelogs import Changelog, Relation
 from planner.delta_join import DeltaJoin
-from planner.expressions import (
-    Aggregation,
-    Call,
-    Cast,
-    Column,
-    Expr,
-    Literal,
-    substituted,
-    walk_expression,
-)
-from planner.plan import (
-    Changelog,
-    Filter,
-    Output,
-    Plan,
-    Project,
-    Relation,
-    Unary,
-    Watermark,
-    Wrapper,
-)
+from planner.expressions import Aggregation, Call, Cast, Column, Expr, Literal, substituted, walk_expression
+from planner.plan import Filter, Output, Plan, Project, Unary, Watermark, Wrapper
 
 INTEGER_WIDTHS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 """Bits of Spark's integer types, by name."""

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from planner.aggregate_nodes import LookupAggregate
+from planner.changelogs import Changelog
 from planner.delta_join import DeltaJoin
 from planner.expressions import Call, Cast, Column, Expr, Literal, walk_expression
 from planner.keys import equalities
-from planner.plan import Changelog, Filter, Generate, Join, Plan, Project, Watermark
+from planner.plan import Filter, Generate, Join, Plan, Project, Watermark
 from planner.trees import expressions, walk
 from upsert.rowkind import ROW_KIND_COLUMN
 

@@ -9,8 +9,9 @@ from typing import Final
 
 from planner.aggregate_nodes import GroupBy, SignedAggregate
 from planner.chain import chain_of, without_widening
+from planner.changelogs import Changelog, Upserts
 from planner.expressions import Call, Column, Expr, Literal
-from planner.plan import Changelog, Filter, Output, Plan, Project, Upserts, Watermark, Wrapper
+from planner.plan import Filter, Output, Plan, Project, Watermark, Wrapper
 from upsert.update_mode import UpsertKey
 
 UNLESS_GONE: Final = "UnlessGone"

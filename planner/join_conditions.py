@@ -9,21 +9,12 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from planner.chain import chain_of
+from planner.changelogs import Changelog, Normalized, Relation
 from planner.conditions import OBSERVATION, Refused, sources
 from planner.delta_join import DeltaJoin
 from planner.join_tree import KINDS
 from planner.operator_conditions import OPERATORS
-from planner.plan import (
-    Changelog,
-    Distinct,
-    Join,
-    Normalized,
-    Opaque,
-    Plan,
-    RegularJoin,
-    Relation,
-    Wrapper,
-)
+from planner.plan import Distinct, Join, Opaque, Plan, RegularJoin, Wrapper
 from planner.sources import KafkaTopic, ManagedTable
 from planner.trees import joins_changes, reads_changes, walk
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from deltajoin.paths import Path
+from planner.changelogs import Changelog, LookupChanges, LookupJoined
 from planner.conditions import Refused
 from planner.delta_join import DeltaJoin, predicates_in_words, tree_in_words
 from planner.enriched import Enriched
 from planner.lookup_paths import lookup_paths
 from planner.netness import blurred
 from planner.optimizer import Step, Trace
-from planner.plan import Changelog, Join, LookupChanges, LookupJoined, Plan, RegularJoin
+from planner.plan import Join, Plan, RegularJoin
 from planner.regular_join import STATE_GROWS
 from planner.rules.enrich_stream import enrich_stream
 from planner.rules.fall_back_to_regular_join import fall_back_to_regular_join

@@ -16,11 +16,11 @@ import pyarrow as pa
 from deltajoin.condition_types import check_is_condition
 from deltajoin.expressions import Condition, Ref
 from planner.chain import are_joinable, without_widening
+from planner.changelogs import Changelog, Relation
 from planner.conditions import Refused
 from planner.delta_join import Predicate
 from planner.expressions import Call, Column, Expr, columns_of, substituted
 from planner.null_tolerance import Outcome, Value, in_deletes
-from planner.plan import Changelog, Relation
 from planner.predicates import predicates_of
 from planner.sources import ManagedTable
 from planner.stack import Raw

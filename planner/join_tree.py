@@ -20,6 +20,7 @@ from typing import Final
 from deltajoin.expressions import Ref, conjunction
 from deltajoin.spec import MAX_TABLES
 from deltajoin.tree import Leaf, Node, On, Outer, visible
+from planner.changelogs import Changelog
 from planner.conditions import Refused
 from planner.delta_join import Predicate
 from planner.expressions import Call, Cast, Column, Expr, columns_of, conjuncts, substituted, walk_expression
@@ -27,7 +28,7 @@ from planner.expressions import conjunction as all_of
 from planner.join_part import Part, as_node, decided_by, unconnected
 from planner.join_scope import Scope, table_of
 from planner.lookup_paths import lacking_indexes
-from planner.plan import Changelog, Filter, Join, Plan, Project, Unary, Watermark, Wrapper
+from planner.plan import Filter, Join, Plan, Project, Unary, Watermark, Wrapper
 from planner.stack import Chained, Joined, Raw, Staged
 from planner.words import join_in_words
 

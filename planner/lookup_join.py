@@ -12,21 +12,12 @@ from deltajoin.latest.marks import side_of_mark
 from deltajoin.latest.spec import SIDES, LatestJoin
 from deltajoin.settings import JoinSettings
 from planner.chain import chain_of, trace
+from planner.changelogs import Changelog, LookupJoined, LookupStream
 from planner.conditions import OBSERVATION, Refused
 from planner.expressions import Call, Column, Expr, conjunction, conjuncts
 from planner.group_keys import KIND_IF
 from planner.keys import equalities
-from planner.plan import (
-    Changelog,
-    Filter,
-    Join,
-    LookupJoined,
-    LookupStream,
-    Output,
-    Plan,
-    Project,
-    Wrapper,
-)
+from planner.plan import Filter, Join, Output, Plan, Project, Wrapper
 from planner.settings import Settings
 from planner.stack import Chained, Joined, Raw, Staged, stacked
 from planner.translate import NotTranslatableError, translated

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from planner.chain import trace
+from planner.changelogs import Changelog, Normalized
 from planner.conditions import Condition, Refused, sources
-from planner.plan import Changelog, Join, Normalized, Plan
+from planner.plan import Join, Plan
 from planner.sources import Mode
 from planner.trees import reads_changes, row_kind_of, walk
 from planner.upsert_conditions import topic_of

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from planner.changelogs import Relation
 from planner.conditions import Refused, expressions_are_repeatable, sources
-from planner.plan import Filter, Join, Project, Relation, Union, Wrapper
+from planner.plan import Filter, Join, Project, Union, Wrapper
 from planner.trees import static_input, walk
 
 ASSUMED: Final = (

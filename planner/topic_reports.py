@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from planner.plan import Changelog, Normalized, Plan, Relation
+from planner.changelogs import Changelog, Normalized, Relation
+from planner.plan import Plan
 from planner.sources import KafkaTopic, Mode, RecordRange
 from planner.trees import walk
 from planner.unmet_upserts import unmet_everywhere

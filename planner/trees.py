@@ -7,22 +7,20 @@ from dataclasses import replace
 from itertools import count
 
 from planner.aggregate_nodes import Aggregate, LookupAggregate, SignedAggregate
+from planner.changelogs import Changelog, Normalized, Relation
 from planner.delta_join import DeltaJoin
 from planner.enriched import Enriched
 from planner.expressions import Column, Expr
 from planner.plan import (
-    Changelog,
     Distinct,
     Filter,
     Generate,
     Join,
-    Normalized,
     Opaque,
     Output,
     Plan,
     Project,
     RegularJoin,
-    Relation,
     SlidingWindows,
     Union,
     Watermark,

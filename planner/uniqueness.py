@@ -5,19 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 
 from planner.chain import without_widening
+from planner.changelogs import Changelog, Normalized
 from planner.expressions import Column
-from planner.plan import (
-    Changelog,
-    Distinct,
-    Filter,
-    Join,
-    Normalized,
-    Plan,
-    Project,
-    RegularJoin,
-    Watermark,
-    Wrapper,
-)
+from planner.plan import Distinct, Filter, Join, Plan, Project, RegularJoin, Watermark, Wrapper
 from planner.sources import KafkaTopic, ManagedTable, Mode
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.chain import chain_of
+from planner.changelogs import Changelog, Normalized
 from planner.conditions import Refused
 from planner.operator_conditions import OPERATORS
-from planner.plan import Changelog, Filter, Join, Normalized, Opaque, Plan, Project, Watermark, Wrapper
+from planner.plan import Filter, Join, Opaque, Plan, Project, Watermark, Wrapper
 from planner.sources import KafkaTopic, Mode
 from planner.trees import children, joins_changes, walk
 from planner.upsert_conditions import UPSERT_CONDITIONS, sink_is_keyed_alike

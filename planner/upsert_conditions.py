@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from planner.chain import chain_of, origins, trace
+from planner.changelogs import Changelog
 from planner.conditions import OBSERVATION, Condition, Refused
 from planner.expressions import Call, Column, Expr
 from planner.null_tolerance import Outcome, Value, in_deletes
-from planner.plan import Changelog, Filter, Plan, Project, Wrapper
+from planner.plan import Filter, Plan, Project, Wrapper
 from planner.sources import KafkaTopic, Mode
 
 _READ_ALL: Final = (

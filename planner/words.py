@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 from planner.chain import chain_of
+from planner.changelogs import Changelog, Relation
 from planner.expressions import Expr
-from planner.plan import Changelog, Join, Opaque, Plan, Relation
+from planner.plan import Join, Opaque, Plan
 from planner.trees import walk
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from planner.chain import Chain, are_joinable, chain_of, restack, trace, without_widening
+from planner.changelogs import Relation
 from planner.enriched import Enriched
 from planner.expressions import Column, conjunction, conjuncts
 from planner.keys import equalities, index_within
-from planner.plan import Filter, Join, Output, Plan, Project, Relation, Watermark, Wrapper
+from planner.plan import Filter, Join, Output, Plan, Project, Watermark, Wrapper
 from planner.settings import Settings
 
 _SIDES: Final = {"inner": "inner", "left outer": "left", "right outer": "left"}

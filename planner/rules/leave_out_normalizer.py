@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.chain import chain_of
-from planner.plan import Changelog, Plan
+from planner.changelogs import Changelog
+from planner.plan import Plan
 from planner.settings import Settings
 from planner.sources import KafkaTopic, Mode
 from planner.trees import transform_up

@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Final
 
 from planner.chain import chain_of
+from planner.changelogs import Changelog, LookupChanges, LookupJoined
 from planner.conditions import Refused
 from planner.expressions import Call
 from planner.group_keys import KIND_IF
-from planner.plan import Changelog, LookupChanges, LookupJoined, Output, Plan, Project
+from planner.plan import Output, Plan, Project
 from planner.settings import Settings
 from planner.trees import transform_up, walk
 from planner.upserts_above import unmet_lookup_joins

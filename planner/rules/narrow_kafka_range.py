@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.chain import chain_of
-from planner.plan import Changelog, Filter, Plan, Relation
+from planner.changelogs import Changelog, Relation
+from planner.plan import Filter, Plan
 from planner.ranges import range_of
 from planner.settings import Settings
 from planner.sources import KafkaTopic, Mode

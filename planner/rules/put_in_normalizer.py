@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planner.plan import Changelog, Plan
+from planner.changelogs import Changelog
+from planner.plan import Plan
 from planner.settings import Settings
 from planner.sources import KafkaTopic
 from planner.trees import transform_up

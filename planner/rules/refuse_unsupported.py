@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from planner.changelogs import Changelog, Normalized
 from planner.conditions import CHANGE_CONDITIONS, Refused
 from planner.normalized_conditions import NORMALIZED_CONDITIONS
 from planner.operator_conditions import OPERATOR_CONDITIONS
-from planner.plan import Changelog, Normalized, Plan
+from planner.plan import Plan
 from planner.settings import Settings
 from planner.trees import reads_changes, walk
 from planner.unmet_upserts import upserts_are_replaced_above

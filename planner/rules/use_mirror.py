@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from planner.chain import chain_of
-from planner.plan import Changelog, Join, Plan
+from planner.changelogs import Changelog
+from planner.plan import Join, Plan
 from planner.settings import Settings
 from planner.sources import KafkaTopic
 from planner.trees import joins_changes, transform_up, with_children

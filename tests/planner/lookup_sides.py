@@ -5,7 +5,8 @@ import pyarrow as pa
 from deltajoin.latest.marks import mark_of
 from deltajoin.latest.spec import ALL_BUT_BEFORE, UPSERTS, LatestJoin, LookupSide
 from deltajoin.lookup import MemoryLookup
-from planner.plan import Changelog, LookupJoined, LookupStream, Plan
+from planner.changelogs import Changelog, LookupJoined, LookupStream
+from planner.plan import Plan
 from upsert.update_mode import UpsertKey
 
 _LONG, _TEXT = pa.int64(), pa.string()

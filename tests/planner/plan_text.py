@@ -10,26 +10,22 @@ from deltajoin.expressions import Call as Compare
 from deltajoin.expressions import Condition, Const, Field, conjunction
 from deltajoin.tree import Inner, Leaf, Node, Outer, Ref, Where
 from planner.aggregate_nodes import Aggregate, GroupBy, WindowKind
+from planner.changelogs import Changelog, LookupChanges, Normalized, Relation, Upserts
 from planner.delta_join import JoinTable, Predicate
 from planner.enriched import Enriched, TableRows
 from planner.expressions import Aggregation, Call, Cast, Column, Expr, Literal
 from planner.plan import (
-    Changelog,
     DeltaJoin,
     Distinct,
     Filter,
     Generate,
     Join,
-    LookupChanges,
-    Normalized,
     Opaque,
     Output,
     Plan,
     Project,
     RegularJoin,
-    Relation,
     Union,
-    Upserts,
     Watermark,
     Wrapper,
 )

@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
+from planner.changelogs import Changelog
 from planner.explain import Explanation, explanation_of
 from planner.optimizer import optimize_plan
-from planner.plan import Changelog, Plan
+from planner.plan import Plan
 from planner.settings import Settings
 from planner.sources import ManagedTable
 from planner.trees import transform_up

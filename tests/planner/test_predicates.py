@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from planner.changelogs import Changelog
 from planner.expressions import Call, Cast, Column, Expr, Literal
-from planner.plan import Changelog
 from planner.predicates import predicates_of
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)

@@ -6,8 +6,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from planner.changelogs import Relation
 from planner.expressions import Call, Column, Expr, Literal
-from planner.plan import Filter, Relation
+from planner.plan import Filter
 from planner.ranges import range_of
 from planner.sources import KafkaTopic, Mode, RecordRange
 from upsert.schema import Column as Declared

@@ -1,0 +1,135 @@
+"""What the relations of a Spark plan read: managed tables, topics, their mirrors, anything else.
+
+Managed tables are opened here for their keys and indexes; nothing else of them is read. What is known of
+a topic of Kafka is what the query declares; no broker is asked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from deltajoin.aggregate.source import FORMAT as AGGREGATE_FORMAT
+from planner.changelogs import Changelog, Relation, Upserts
+from planner.enriched import TableRows
+from planner.jvm import JavaObject
+from planner.plan import Plan
+from planner.read_expressions import ExpressionReader
+from planner.sources import KafkaTopic, ManagedTable, Mode, RecordRange
+from upsert.errors import TableNotFoundError
+from upsert.kafka.declaration import declared
+from upsert.kafka.options import UPSERT
+from upsert.kafka.table import SPARK_FORMATS, KafkaTable
+from upsert.managed.options import FORMAT, ReadOptions
+from upsert.store.table import Table
+from upsert.update_mode import UpsertKey
+
+JOIN_FORMAT: Final = "delta-join"
+_MIRROR: Final = "mirror.path"
+_CONNECTORS: Final = {name: connector for connector, name in SPARK_FORMATS.items()}
+
+
+class SourceReader:
+    """Reads the leaves of one plan; a table is opened once."""
+
+    def __init__(self, expressions: ExpressionReader) -> None:
+        """Of the plan whose columns ``expressions`` reads."""
+        self.catalyst = expressions.catalyst
+        self.expressions = expressions
+        self.tables: dict[str, Table] = {}
+
+    def stream(self, node: JavaObject, ref: int) -> Plan:
+        """A streaming relation."""
+        name, options = self.catalyst.source(node)
+        columns = self.expressions.output(node)
+        if name.lower() == FORMAT:
+            asked_of_table = ReadOptions.parse(options)
+            table = self.table(asked_of_table.beginning_as(self.opened(asked_of_table.path)))
+            origin = _upserts_of(table) if asked_of_table.changelog == "upsert" else table
+            return Changelog(table.name, columns, origin, ref=ref)
+        if name.lower() == JOIN_FORMAT and any(column.is_row_kind for column in columns):
+            return Changelog(JOIN_FORMAT, columns, None, ref=ref)
+        if name.lower() == AGGREGATE_FORMAT:
+            return Changelog(AGGREGATE_FORMAT, columns, None, ref=ref)
+        connector = _CONNECTORS.get(name.lower())
+        if connector is None:
+            return Relation(name, columns, is_streaming=True, ref=ref)
+        asked = self.catalyst.struct(self.catalyst.output(node))
+        topic = topic_of(declared(connector, options, asked), options)
+        topic = replace(topic, source=name.lower(), label=self.catalyst.label(node))
+        if topic.mode is Mode.ROWS:
+            return Relation(name, columns, is_streaming=True, topic=topic, ref=ref)
+        if (mirror := options.get(_MIRROR)) is not None:
+            topic = replace(topic, table=os.path.basename(mirror), mirror=self.mirror(mirror, options))
+        return Changelog(topic.name, columns, topic, ref=ref)
+
+    def rows(self, node: JavaObject) -> TableRows | None:
+        """What a relation reads of a managed table, or of a topic that has a mirror; None for all others."""
+        name, options = self.catalyst.batch_source(node)
+        if _CONNECTORS.get(name) == UPSERT and _MIRROR in options:
+            mirror = self.mirror(options[_MIRROR], options)
+            return None if mirror is None else TableRows(mirror)
+        if name != FORMAT:
+            return None
+        asked = ReadOptions.parse(options)
+        if asked.row_kind or asked.timestamp_ms is not None or asked.tag is not None:
+            return None
+        return TableRows(self.table(asked), asked.snapshot_id)
+
+    def mirror(self, path: str, options: Mapping[str, str]) -> ManagedTable | None:
+        """The managed table that mirrors a topic, read in steps of the same size; None if there is none."""
+        own = {name: options[name] for name in ("max-rows-per-trigger",) if name in options}
+        try:
+            return self.table(ReadOptions.parse({"path": path, **own}))
+        except TableNotFoundError:
+            return None
+
+    def opened(self, path: str) -> Table:
+        """The managed table in a folder."""
+        table = self.tables[path] = self.tables.get(path) or Table.open(path)
+        return table
+
+    def table(self, options: ReadOptions) -> ManagedTable:
+        """What the planner needs of a managed table that is read with these options."""
+        path = options.path
+        table = self.opened(path)
+        snapshot = table.snapshot()
+        latest = snapshot.info
+        return ManagedTable(
+            table.name,
+            path,
+            table.schema,
+            table.options.bucket,
+            table.options.bucket_key or table.schema.primary_key,
+            options.scan_mode,
+            options.max_rows,
+            changed_rows=latest.delta_rows if latest.changes_rows else None,
+            rows=snapshot.row_count,
+            rows_per_key={
+                index.label: snapshot.rows_per_key(index.columns) for index in table.layout.indexes
+            },
+            consumer_id=options.consumer_id,
+            lease_ms=options.lease_ms,
+        )
+
+
+def _upserts_of(table: ManagedTable) -> Upserts:
+    """What a stream gives of a table's log that has no UPDATE_BEFORE, and that adds none."""
+    names = tuple((name,) for name in table.schema.primary_key)
+    return Upserts(UpsertKey(names, of=f"table {table.name!r} with 'changelog' = 'upsert'", is_append=True))
+
+
+def topic_of(table: KafkaTable, options: Mapping[str, str]) -> KafkaTopic:
+    """What the planner needs of a topic that a query reads with these options."""
+    name = ";".join(table.topics) if table.topics is not None else table.values["topic-pattern"]
+    return KafkaTopic(name, table.schema, _mode(table), RecordRange.of(table.values), options=options)
+
+
+def _mode(table: KafkaTable) -> Mode:
+    if table.is_upsert:
+        return Mode(table.values["changelog"])
+    if table.values["cdc-events-duplicate"]:
+        return Mode.CDC_NORMALIZED
+    return Mode.CDC if table.is_changelog else Mode.ROWS
