@@ -128,11 +128,11 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
     assert [link for link in links if not os.path.exists(page.parent / link)] == []
 
 
-def tests_named_in(page: str) -> list[str]:
+def named_tests(page: str) -> list[str]:
     return re.findall(r"`(\w+/test_\w+\.py(?:::test_\w+)?)`", (DOCS / page).read_text())
 
 
-@pytest.mark.parametrize("named", sorted(set(tests_named_in("flip-188-and-218.md"))))
+@pytest.mark.parametrize("named", sorted(set(named_tests("flip-188-and-218.md"))))
 def test_tests_that_the_page_on_flips_names_are_there(named: str) -> None:
     file, _, function = named.partition("::")
     text = (REPOSITORY / "tests" / "upsert" / file).read_text()
