@@ -270,6 +270,9 @@ def _use_of(definition: Definition, name: str) -> str | None:
     for index in definition.schema.indexes:
         if name in index.columns:
             return f"index {index.name!r}"
+    for group in definition.options.merge.groups:
+        if name in group.sequence:
+            return f"option {group.option!r}"
     return "option 'sequence.field'" if name in definition.options.merge.sequence else None
 
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from upsert.errors import ChangelogError, SchemaError
+from upsert.store import sequence_groups
 from upsert.store.aggregates import Groups, aggregated, ambiguous_key
 from upsert.store.fold import Order, fold, key_numbers
 from upsert.store.hashing import one_array
@@ -144,8 +145,49 @@ def _combined(
     )
     arranged = gather(both, ordered)
     has_order = order == "rows" or bool(layout.merge.sequence)
-    columns = [_column(layout, arranged, name, groups, has_order) for name in names]
+    by_group = _rows_of_groups(layout, arranged, groups, has_order)
+    columns = [
+        _taken(layout, arranged, name, by_group[name])
+        if name in by_group
+        else _column(layout, arranged, name, groups, has_order)
+        for name in names
+    ]
     return pa.Table.from_arrays(columns, schema=layout.stored)
+
+
+def _rows_of_groups(layout: Layout, rows: pa.Table, groups: Groups, has_order: bool) -> dict[str, Positions]:
+    """For each column of a sequence group the row of each key that gives it, -1 for none."""
+    found: dict[str, Positions] = {}
+    stored = np.flatnonzero(groups.is_stored)
+    for group in layout.merge.groups:
+        chosen = sequence_groups.winners(group, rows, groups.of, stored)
+        if not has_order:
+            number = sequence_groups.ambiguous_key(group, rows, groups.of, stored, chosen)
+            if number is not None:
+                raise _ambiguous(layout, rows, int(groups.starts[number]), f"columns of {group.option!r}")
+        found |= dict.fromkeys((*group.sequence, *group.columns), chosen)
+    return found
+
+
+def _taken(layout: Layout, rows: pa.Table, name: str, positions: Positions) -> pa.Array:
+    values = one_array(rows.column(name))
+    return _complete(layout, name, values.take(pa.array(positions, mask=positions < 0)))
+
+
+def _complete(layout: Layout, name: str, found: pa.Array) -> pa.Array:
+    if found.null_count and not layout.schema.column(name).nullable:
+        raise SchemaError(
+            f"column {name!r} is NOT NULL, got {found.null_count} keys for which no row gives it a value"
+        )
+    return found
+
+
+def _ambiguous(layout: Layout, rows: pa.Table, row: int, what: str) -> ChangelogError:
+    key = rows.select(list(layout.key)).slice(row, 1).to_pylist()[0]
+    return ChangelogError(
+        f"key {key!r}: rows without an order must give {what} one value, got different ones; "
+        "declare 'sequence.field', or write them in order"
+    )
 
 
 def _column(layout: Layout, rows: pa.Table, name: str, groups: Groups, has_order: bool) -> pa.Array:
@@ -154,14 +196,5 @@ def _column(layout: Layout, rows: pa.Table, name: str, groups: Groups, has_order
         return values.take(pa.array(groups.lasts))
     aggregate = layout.merge.aggregate(name)
     if not has_order and (number := ambiguous_key(aggregate, values, groups)) is not None:
-        key = rows.select(list(layout.key)).slice(int(groups.starts[number]), 1).to_pylist()[0]
-        raise ChangelogError(
-            f"key {key!r}: rows without an order must give column {name!r} one value, got different ones; "
-            "declare 'sequence.field', or write them in order"
-        )
-    found = aggregated(aggregate, values, groups)
-    if found.null_count and not layout.schema.column(name).nullable:
-        raise SchemaError(
-            f"column {name!r} is NOT NULL, got {found.null_count} keys for which no row gives it a value"
-        )
-    return found
+        raise _ambiguous(layout, rows, int(groups.starts[number]), f"column {name!r}")
+    return _complete(layout, name, aggregated(aggregate, values, groups))

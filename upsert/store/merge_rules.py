@@ -17,6 +17,8 @@ from upsert import options, types
 from upsert.errors import ConfigurationError
 from upsert.options import Option
 from upsert.schema import TableSchema
+from upsert.store import sequence_groups
+from upsert.store.sequence_groups import SequenceGroup
 
 DEDUPLICATE: Final = "deduplicate"
 FIRST_ROW: Final = "first-row"
@@ -50,7 +52,10 @@ MERGE_OPTIONS: Final = (
 )
 """The options that have one name; ``fields.<column>.…`` are taken by ``split``."""
 
-_FIELD: Final = re.compile(r"fields\.(?P<column>.+)\.(?P<what>aggregate-function|list-agg-delimiter)")
+_FIELD: Final = re.compile(
+    r"fields\.(?P<column>.+)\.(?P<what>aggregate-function|list-agg-delimiter|sequence-group)"
+)
+_GROUP: Final = "sequence-group"
 
 
 def _is_number(type_: pa.DataType) -> bool:
@@ -93,12 +98,14 @@ class MergeRules:
         sequence: columns that order the rows of a key; empty for their order of arrival.
         ignores_deletes: whether rows of kind ``-U`` and ``-D`` are passed over.
         aggregates: the declared functions.
+        groups: columns that are taken from one row together, in a sequence of their own.
     """
 
     engine: str = DEDUPLICATE
     sequence: tuple[str, ...] = ()
     ignores_deletes: bool = False
     aggregates: tuple[Aggregate, ...] = ()
+    groups: tuple[SequenceGroup, ...] = ()
 
     @property
     def needs_present_rows(self) -> bool:
@@ -127,24 +134,29 @@ PLAIN: Final = MergeRules()
 """The last row to arrive replaces the one of its key."""
 
 
-def split(owner: str, given: Mapping[str, str]) -> tuple[dict[str, str], tuple[Aggregate, ...]]:
-    """The options without those of single fields, and what these declare.
+def split(
+    owner: str, given: Mapping[str, str]
+) -> tuple[dict[str, str], tuple[Aggregate, ...], tuple[SequenceGroup, ...]]:
+    """The options without those of single fields, and what these declare: functions and groups.
 
     Raises:
         ConfigurationError: a function is unknown, or a delimiter is there without ``listagg``.
 
     >>> split("t", {"bucket": "2", "fields.n.aggregate-function": "sum"})
-    ({'bucket': '2'}, (Aggregate(column='n', function='sum', delimiter=','),))
+    ({'bucket': '2'}, (Aggregate(column='n', function='sum', delimiter=','),), ())
     """
     others: dict[str, str] = {}
     found: dict[str, dict[str, str]] = {}
+    groups: list[SequenceGroup] = []
     for key, value in given.items():
         match = _FIELD.fullmatch(key)
         if match is None:
             others[key] = value
+        elif match["what"] == _GROUP:
+            groups.append(sequence_groups.parse(owner, match["column"], value))
         else:
             found.setdefault(match["column"], {})[match["what"]] = value
-    return others, tuple(_aggregate(owner, column, said) for column, said in found.items())
+    return others, tuple(_aggregate(owner, column, said) for column, said in found.items()), tuple(groups)
 
 
 def _aggregate(owner: str, column: str, said: Mapping[str, str]) -> Aggregate:
@@ -195,6 +207,12 @@ def check(owner: str, rules: MergeRules, schema: TableSchema) -> None:
             raise _misfit(owner, "sequence.field", column, schema, "of a scalar type")
     for aggregate in rules.aggregates:
         _check_aggregate(owner, rules, aggregate, schema)
+    if rules.groups and rules.engine != PARTIAL_UPDATE:
+        raise ConfigurationError(
+            f"{owner}: option {rules.groups[0].option!r} needs 'merge-engine' = 'partial-update', got "
+            f"{rules.engine!r}"
+        )
+    sequence_groups.check(owner, rules.groups, (*schema.primary_key, *rules.sequence), schema)
 
 
 def _check_aggregate(owner: str, rules: MergeRules, aggregate: Aggregate, schema: TableSchema) -> None:
@@ -239,7 +257,10 @@ def renamed(given: Mapping[str, str], old: str, new: str) -> dict[str, str]:
     found = {}
     for key, value in given.items():
         match = _FIELD.fullmatch(key)
-        if match is not None and match["column"] == old:
+        if match is not None and match["what"] == _GROUP:
+            key = f"fields.{sequence_groups.renamed(match['column'], old, new)}.{_GROUP}"
+            value = sequence_groups.renamed(value, old, new)
+        elif match is not None and match["column"] == old:
             key = f"fields.{new}.{match['what']}"
         if key.lower() in ("sequence.field", "bucket-key"):
             value = ",".join(new if name == old else name for name in options.names(value))
@@ -248,8 +269,12 @@ def renamed(given: Mapping[str, str], old: str, new: str) -> dict[str, str]:
 
 
 def without(given: Mapping[str, str], column: str) -> dict[str, str]:
-    """The options without those of one field."""
+    """The options without those of one field, and without it where others list it."""
     matches = {key: _FIELD.fullmatch(key) for key in given}
-    return {
-        key: value for key, value in given.items() if (m := matches[key]) is None or m["column"] != column
+    groups = {key: value for key, value in given.items() if (m := matches[key]) and m["what"] == _GROUP}
+    left = {
+        key: value
+        for key, value in given.items()
+        if key not in groups and ((m := matches[key]) is None or m["column"] != column)
     }
+    return left | dict(sequence_groups.without(groups, column))

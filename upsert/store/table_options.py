@@ -150,11 +150,11 @@ class TableOptions:
                 or of the log do not fit the columns or each other.
             SchemaError: the format of the files cannot store a column exactly.
         """
-        others, aggregates = merge_rules.split(owner, given)
+        others, aggregates, groups = merge_rules.split(owner, given)
         others, of_client = log_options.split(others)
         values = options.parse(owner, OPTIONS, others)
         merge = MergeRules(
-            values["merge-engine"], values["sequence.field"], values["ignore-delete"], aggregates
+            values["merge-engine"], values["sequence.field"], values["ignore-delete"], aggregates, groups
         )
         merge_rules.check(owner, merge, schema)
         _check_bucket_key(owner, values["bucket-key"], schema)
