@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +33,7 @@ class Changes:
         """Kind of each row."""
         return self.rows.column(ROW_KIND_COLUMN)
 
-    @property
+    @cached_property
     def signs(self) -> Signs:
         """Sign of each row."""
         return signs(self.kinds)

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import Self
+from typing import Final, Self
 
 import pyarrow as pa
 
@@ -31,6 +31,10 @@ from upsert.store.filters import parse_where
 from upsert.store.snapshot import Snapshot
 from upsert.store.table import Table
 from upsert.store.version import Version
+
+_MAX_JOINS: Final = 16
+_JOINS: Final[dict[tuple[object, ...], Join]] = {}
+"""Joins that this process has planned: a worker reads a shard of many micro-batches."""
 
 
 @dataclass(frozen=True)
@@ -189,8 +193,23 @@ class JoinedTables:
         Raises:
             SchemaError: a path needs a lookup that no index serves.
         """
-        schemas = [self.images(table) for table in range(len(self.tables))]
-        return Join.of(self.spec, schemas, self.split, _Facts(self))
+        known = self._known_by()
+        if (join := _JOINS.get(known)) is None:
+            schemas = [self.images(table) for table in range(len(self.tables))]
+            join = Join.of(self.spec, schemas, self.split, _Facts(self))
+            if len(_JOINS) == _MAX_JOINS:
+                _JOINS.clear()
+            _JOINS[known] = join
+        return join
+
+    def _known_by(self) -> tuple[object, ...]:
+        """What a join follows from: the spec, the tables' definitions, and about how many rows they have.
+
+        The order of lookups is chosen anew when a table has doubled; estimates cost as much as a lookup.
+        """
+        rows = (table.published.latest().rows for table in self.tables)
+        definitions = ((table.uuid, table.definition.version) for table in self.tables)
+        return self.spec.to_json(), *definitions, *(count.bit_length() for count in rows)
 
     def evaluate(
         self, changes: Sequence[Changes], old: Versions, new: Versions, *, shard: int = 0, shards: int = 1

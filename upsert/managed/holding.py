@@ -6,15 +6,15 @@ that place needs nothing, as before a first load, the end of the batch that is u
 reads it.
 
 Nobody tells a source which checkpoint it belongs to, so a reader has a random id as a consumer, which travels
-in the offsets that Spark logs: a restart finds it there. A hold is written when the place changes, and again
-when half of the lease is over.
+in the offsets that Spark logs: a restart finds it there. A hold is written when the place changes, once a
+second at most, for an earlier place holds all that follows; and again when half of the lease is over.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from upsert.errors import ConfigurationError, SnapshotExpiredError
@@ -24,6 +24,9 @@ from upsert.store.version import Version
 
 CONSUMER: Final = "consumer"
 """Name in an offset of the consumer's id; it is missing where the option ``consumer-id`` says it."""
+
+PACE_S: Final = 1.0
+"""A hold waits for the disk, twice a table, and a micro-batch waits for it."""
 
 
 class Holding:
@@ -35,7 +38,7 @@ class Holding:
         self._lease_s = lease_ms / 1000
         self._now = now
         self._told: tuple[Version, ...] | None = None
-        self._written: dict[str, tuple[str, Version, float]] = {}
+        self._written: dict[str, _Hold] = {}
 
     @property
     def is_on(self) -> bool:
@@ -94,8 +97,8 @@ class Holding:
 
     def _hold(self, consumer: str, table: Table, version: Version) -> None:
         now = self._now()
-        owner, held, renew_at = self._written.get(table.path, ("", Version.EMPTY, 0.0))
-        if (owner, held) == (consumer, version) and now < renew_at:
+        before = self._written.get(table.path)
+        if before is not None and before.serves(consumer, version, now, self._lease_s):
             return
         try:
             table.hold(consumer, version, self._lease_s)
@@ -112,4 +115,19 @@ class Holding:
                 f"reads again, got {cause}; let it, or set the option 'consumer.lease' = '0 s' to hold "
                 "nothing"
             ) from cause
-        self._written[table.path] = consumer, version, now + self._lease_s / 2
+        self._written[table.path] = _Hold(consumer, version, now)
+
+
+class _Hold(NamedTuple):
+    """What was written last of a table, and when."""
+
+    consumer: str
+    version: Version
+    written: float
+
+    def serves(self, consumer: str, version: Version, now: float, lease_s: float) -> bool:
+        """Whether what a reader at this version needs is held, and needs no other word yet."""
+        if self.consumer != consumer or now >= self.written + lease_s / 2:
+            return False
+        holds_all_of_it = needed(self.version)[0] <= needed(version)[0]
+        return self.version == version or (holds_all_of_it and now < self.written + PACE_S)

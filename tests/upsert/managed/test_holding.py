@@ -29,6 +29,12 @@ def write(table: Table, *ids: int, value: int = 0) -> int:
     return table.write(pa.table({"id": ids, "value": [value] * len(ids)})).id
 
 
+@pytest.fixture(autouse=True)
+def no_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Holds follow at once."""
+    monkeypatch.setattr(holding, "PACE_S", 0.0)
+
+
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
     """Three states."""
@@ -215,6 +221,20 @@ def test_a_hold_is_written_when_the_place_changes_or_half_of_the_lease_is_over(
     own.tell("reader", [table], [Version.complete(3)])
     own.keep("reader", [table], [Version.complete(3)])
     assert len(written) == 3
+
+
+def test_an_earlier_place_is_held_for_a_second_in_place_of_a_later_one_but_never_the_reverse(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holding, "PACE_S", 1.0)
+    clock = [0.0]
+    own = holding.Holding("reader", int(DAY_S * 1000), now=lambda: clock[0])
+    for now, told, found in ((0.0, 2, 2), (0.5, 3, 2), (0.9, 1, 1), (1.8, 3, 1), (2.0, 3, 3)):
+        clock[0] = now
+        own.tell("reader", [table], [Version.complete(told)])
+        assert held(table) == [Version.complete(found)]
+    own.tell("other", [table], [Version.complete(3)])
+    assert len(held(table)) == 2, "another consumer waits for nothing"
 
 
 def test_a_table_that_is_read_twice_is_held_from_the_earlier_place_on(table: Table) -> None:
