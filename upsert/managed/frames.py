@@ -1,7 +1,8 @@
 """Managed tables as DataFrames: what ``Catalog`` gives its users.
 
-``write_changes`` does what a Python sink cannot ask Spark for: it brings all rows of a key to one task,
-the task that writes their bucket.
+Where a table has many buckets, ``write_changes`` does what a Python sink cannot ask Spark for: it brings all
+rows of a key to one task, the task that writes their bucket. For a few buckets the shuffle would take longer
+than the commit takes to fold what the tasks have kept bucket by bucket.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ _KEYWORDS: Final = {
     for name in (option.key, *option.aliases)
     if name != "path"
 }
+
+_FOLDED_BUCKETS: Final = 4
+"""Buckets that a stream's commit folds itself: 0.3 µs a row, where a shuffle is a stage and 0.15 s more."""
 
 
 def read_changes(spark: SparkSession, path: str, **options: object) -> DataFrame:
@@ -128,6 +132,8 @@ def write_changes(df: DataFrame, path: str) -> DataStreamWriter:
             _check_replaces(table)
             began = table.definition.version
             return write_in_update_mode(df, WriteBatch(table.path, table.options.bucket, expression, began))
+    if table.options.bucket <= _FOLDED_BUCKETS:
+        expression = None
     grouped = by_bucket(df, table.options.bucket, expression)
     writer = grouped.writeStream.format(FORMAT).option("path", table.path)
     writer = writer.option("definition", str(table.definition.version))
