@@ -121,7 +121,7 @@ def place_in_log(log_offsets: Mapping[str, Any], partitions: int) -> dict[int, i
         log_offsets: as the snapshot has them.
         partitions: how many there are.
 
-    >>> place_in_log({"through": 3, "0": 7, "1": 9}, 2), place_in_log({}, 2)
+    >>> place_in_log({"0": 7, "1": 9}, 2), place_in_log({}, 2)
     ({0: 7, 1: 9}, {0: 0, 1: 0})
     """
     return {number: _whole(log_offsets.get(str(number), 0)) for number in range(partitions)}

@@ -11,7 +11,9 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from tests.upsert.log import log_content
 from tests.upsert.log.followed import Followed, content
+from tests.upsert.log.log_content import KEYED, MULTISET, rows
 from tests.upsert.store import disk
 from upsert.errors import ConfigurationError, RecordsExpiredError, SnapshotExpiredError, UntrackedChangesError
 from upsert.kafka.testing import LocalKafka
@@ -23,10 +25,7 @@ from upsert.store.table import Table
 
 pytestmark = pytest.mark.kafka
 
-COLUMNS = {"id": pa.int64(), "v": pa.string()}
-KEYED = TableSchema.of(COLUMNS, primary_key=["id"])
-MULTISET = TableSchema.of(COLUMNS)
-PARTITIONED = TableSchema.of(COLUMNS, ["id", "v"], partitioned_by=["v"])
+PARTITIONED = TableSchema.of({"id": pa.int64(), "v": pa.string()}, ["id", "v"], partitioned_by=["v"])
 
 NewTable = Callable[..., Table]
 
@@ -36,15 +35,11 @@ def new_table(kafka: LocalKafka, tmp_path: Path) -> NewTable:
     """Makes a table with a log: `new_table(KEYED, **{"bucket": "2"})`."""
 
     def make(schema: TableSchema = KEYED, **options: str) -> Table:
-        servers = {"log.system": "kafka", "log.kafka.bootstrap.servers": kafka.bootstrap_servers}
-        return Table.create(tmp_path / uuid.uuid4().hex[:8], schema, {"bucket": "2", **servers, **options})
+        return log_content.new_table(
+            tmp_path / uuid.uuid4().hex[:8], kafka.bootstrap_servers, schema, **options
+        )
 
     return make
-
-
-def rows(*changes: tuple[str, int, str]) -> pa.Table:
-    kinds, ids, values = zip(*changes, strict=True)
-    return pa.table({"id": pa.array(ids, pa.int64()), "v": pa.array(values, pa.string()), "_row_kind": kinds})
 
 
 def random_commit(rng: random.Random, table: Table) -> None:
