@@ -13,55 +13,12 @@ from typing import Any, Self
 import pyarrow as pa
 
 from upsert import types
+from upsert.columns import Column, Index
 from upsert.computed import ComputedColumn, Watermark
 from upsert.errors import CorruptTableError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 
-
-@dataclass(frozen=True)
-class Column:
-    """One column: its name, its Arrow type, whether it may hold NULL, and a comment.
-
-    Attributes:
-        metadata: the metadata key that the column holds (FLIP-107), None for a physical column.
-        virtual: whether a metadata column is only read, never written.
-        id: tells the column from all others that its table had or will have, whatever their names; 0 until
-            it is in a ``TableSchema``. Not compared.
-    """
-
-    name: str
-    type: pa.DataType
-    nullable: bool = True
-    comment: str | None = None
-    metadata: str | None = None
-    virtual: bool = False
-    id: int = field(default=0, compare=False)
-
-
-@dataclass(frozen=True)
-class Index:
-    """A secondary index: a promise that rows can be looked up by these columns (FLIP-486).
-
-    Where it is ``unique``, no two rows of the table are equal in these columns, unless one of them is NULL; a
-    write that breaks this is refused.
-    """
-
-    name: str
-    columns: tuple[str, ...]
-    unique: bool = False
-
-    @classmethod
-    def over(cls, columns: Iterable[str], *, unique: bool = False) -> Self:
-        """The index of these columns, named ``INDEX_col1_col2`` as FLIP-486 does.
-
-        >>> str(Index.over(["email"], unique=True))
-        'UNIQUE INDEX INDEX_email (email)'
-        """
-        names = tuple(columns)
-        return cls("_".join(("INDEX", *names)), names, unique)
-
-    def __str__(self) -> str:
-        return f"{'UNIQUE ' if self.unique else ''}INDEX {self.name} ({', '.join(self.columns)})"
+__all__ = ["Column", "Index", "TableSchema"]
 
 
 @dataclass(frozen=True)
@@ -229,9 +186,9 @@ class TableSchema:
     def to_json(self) -> dict[str, Any]:
         """This schema as JSON values, for the table's own files."""
         value = {
-            "columns": [_column_to_json(c) for c in self.columns],
+            "columns": [column.to_json() for column in self.columns],
             "primary_key": list(self.primary_key),
-            "indexes": [_index_to_json(index) for index in self.indexes],
+            "indexes": [index.to_json() for index in self.indexes],
             "partitioned_by": list(self.partitioned_by),
             "comment": self.comment,
         }
@@ -249,70 +206,14 @@ class TableSchema:
             CorruptTableError: the value is no schema.
         """
         try:
-            columns = tuple(
-                Column(
-                    c["name"],
-                    types.from_json(c["type"]),
-                    c["nullable"],
-                    c["comment"],
-                    c.get("metadata"),
-                    c.get("virtual", False),
-                    c.get("id", 0),
-                )
-                for c in map(_checked_column, value["columns"])
-            )
-            indexes = tuple(_index_from_json(index) for index in value["indexes"])
+            columns = tuple(map(Column.from_json, value["columns"]))
+            indexes = tuple(map(Index.from_json, value["indexes"]))
             key, partitions = tuple(value["primary_key"]), tuple(value["partitioned_by"])
             computed = tuple(map(ComputedColumn.from_json, value.get("computed", ())))
             watermark = Watermark.from_json(value["watermark"]) if "watermark" in value else None
             return cls(columns, key, indexes, partitions, value["comment"], computed, watermark)
         except (KeyError, TypeError, SchemaError) as cause:
             raise CorruptTableError(f"the schema of the table cannot be read: {cause!r}") from cause
-
-
-def _column_to_json(column: Column) -> dict[str, Any]:
-    value = {
-        "name": column.name,
-        "type": types.to_json(column.type),
-        "nullable": column.nullable,
-        "comment": column.comment,
-        "id": column.id,
-    }
-    if column.metadata is not None:
-        value |= {"metadata": column.metadata, "virtual": column.virtual}
-    return value
-
-
-def _index_to_json(index: Index) -> dict[str, Any]:
-    value = {"name": index.name, "columns": list(index.columns)}
-    return value | {"unique": True} if index.unique else value
-
-
-def _index_from_json(value: Mapping[str, Any]) -> Index:
-    """The index of its JSON form.
-
-    Raises:
-        TypeError: a value is not of the type that it should have.
-    """
-    unique = value.get("unique", False)
-    if not isinstance(value["name"], str) or not isinstance(unique, bool):
-        raise TypeError(f"an index is {value!r}")
-    return Index(value["name"], tuple(value["columns"]), unique)
-
-
-def _checked_column(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The JSON form of a column, whose values are of the types that it should have.
-
-    Raises:
-        TypeError: one is not.
-    """
-    expected = {"name": str, "nullable": bool, "comment": str | None, "metadata": str | None, "virtual": bool}
-    for key, type_ in expected.items():
-        if key in value and not isinstance(value[key], type_):
-            raise TypeError(f"{key} of a column is {value[key]!r}")
-    if "id" in value and (type(value["id"]) is not int or value["id"] < 0):
-        raise TypeError(f"id of a column is {value['id']!r}")
-    return value
 
 
 def _repeated(names: Iterable[str]) -> str | None:
