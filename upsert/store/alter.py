@@ -15,17 +15,19 @@ from upsert.errors import SchemaError, UnknownOutcomeError
 from upsert.store import append
 from upsert.store.alterations import Alteration, altered, needs_empty_table
 from upsert.store.commit import Change, Committer
-from upsert.store.data_file import DataFile
 from upsert.store.definition import Definition, has_same_values
 from upsert.store.failpoints import reach
 from upsert.store.file_entry import FileEntry
+from upsert.store.file_range import rows_of_file
 from upsert.store.file_set import Run
 from upsert.store.fold import fold
 from upsert.store.history import History
+from upsert.store.key_ranges import key_ranges
 from upsert.store.layout import COUNT_COLUMN, ROW_HASH_COLUMN, Layout
 from upsert.store.merge import SortedRows, merge_runs, present
 from upsert.store.placement import split
 from upsert.store.projection import Projection, with_ids
+from upsert.store.raw_changes import PIECE_BYTES, Place
 from upsert.store.row_hash import row_hashes
 from upsert.store.run_files import write_run
 from upsert.store.snapshot_info import SnapshotInfo
@@ -89,10 +91,7 @@ class _Attempt:
         found = self._rows
         if found is None or (found.version, found.target) != (head.data_version, new.version):
             live = self._history.files(head)
-            root, added = self._history.root, list[FileEntry]()
-            for runs in live.groups.values():
-                added += _rewrite(root, old, new, runs, head.id)
-            self.written += added
+            added = _rewrite(self._history.root, old, new, live.groups.values(), head.id, self.written)
             found = self._rows = _Rewritten(head.data_version, new.version, tuple(added), live.entries)
         return found
 
@@ -107,32 +106,56 @@ class _Rewritten:
     removed: tuple[FileEntry, ...]
 
 
-def _rewrite(root: str, old: Layout, new: Layout, runs: Sequence[Run], base: int) -> list[FileEntry]:
-    """The rows of one bucket of a table without primary key, with the columns and the identity of ``new``."""
-    merged = merge_runs(old, [SortedRows(_run(root, old, run), None) for run in reversed(runs)])
-    rows = present(old, merged)
-    if not rows.num_rows:
-        return []
+def _rewrite(
+    root: str, old: Layout, new: Layout, buckets: Iterable[Sequence[Run]], base: int, written: list[FileEntry]
+) -> list[FileEntry]:
+    """All rows of a table without primary key, with the columns and the identity of ``new``.
+
+    Rows that were apart may be equal now, and lie in another bucket, whose files must not overlap: each range
+    of an old bucket becomes sorted files, and those of a new bucket are merged. Neither takes the memory of a
+    bucket. ``written`` is told of every file, for those that only served the merging are not in the result.
+    """
+    sorted_files: dict[Place, list[FileEntry]] = {}
+    for runs in buckets:
+        inputs = [rows_of_file(root, old, entry) for run in reversed(runs) for entry in run]
+        for within in key_ranges(old, inputs, PIECE_BYTES):
+            rows = present(old, merge_runs(old, within))
+            for portion in split(new, _converted(root, old, new, rows), None) if rows.num_rows else ():
+                place = portion.partition, portion.bucket
+                run = _folded(new, portion.rows)
+                sorted_files.setdefault(place, []).extend(_written(root, new, [run], place, base, written))
+    added: list[FileEntry] = []
+    for place, files in sorted_files.items():
+        if len(files) == 1:
+            added += files
+            continue
+        parts = [rows_of_file(root, new, entry) for entry in files]
+        merged = (merge_runs(new, within) for within in key_ranges(new, parts, PIECE_BYTES))
+        added += _written(root, new, merged, place, base, written)
+    return added
+
+
+def _converted(root: str, old: Layout, new: Layout, rows: pa.Table) -> pa.Table:
     named = pa.Table.from_arrays(rows.columns, schema=with_ids(old)).combine_chunks().to_batches()[0]
-    names = new.schema.names
-    columns = Projection.of(named.schema, new, f"table {root!r}").apply(named, names).columns
+    columns = Projection.of(named.schema, new, f"table {root!r}").apply(named, new.schema.names).columns
     hashes = row_hashes(columns, named.num_rows)
-    counted = pa.table([*columns, hashes, named.column(COUNT_COLUMN)], schema=new.stored)
-    written: list[FileEntry] = []
-    for portion in split(new, counted, None):
-        weights = portion.rows.column(COUNT_COLUMN).to_numpy()
-        run = fold(new, portion.rows.select([*names, ROW_HASH_COLUMN]), weights, "rows")
-        written += write_run(
-            root,
-            new,
-            [run],
-            partition=portion.partition,
-            bucket=portion.bucket,
-            level=0,
-            base=base,
-        )
-    return written
+    return pa.table([*columns, hashes, named.column(COUNT_COLUMN)], schema=new.stored)
 
 
-def _run(root: str, layout: Layout, run: Run) -> pa.Table:
-    return pa.concat_tables([DataFile.open(root, layout, entry).table for entry in run])
+def _folded(new: Layout, rows: pa.Table) -> SortedRows:
+    weights = rows.column(COUNT_COLUMN).to_numpy()
+    return fold(new, rows.select([*new.schema.names, ROW_HASH_COLUMN]), weights, "rows")
+
+
+def _written(
+    root: str,
+    layout: Layout,
+    run: Iterable[SortedRows],
+    place: Place,
+    base: int,
+    written: list[FileEntry],
+) -> list[FileEntry]:
+    partition, bucket = place
+    files = write_run(root, layout, run, partition=partition, bucket=bucket, level=0, base=base)
+    written += files
+    return files

@@ -16,10 +16,9 @@ from upsert.schema import TableSchema
 from upsert.store import append
 from upsert.store.commit import Change, Committer
 from upsert.store.compaction_policy import Chosen, Policy, Universal
-from upsert.store.data_file import DataFile
 from upsert.store.failpoints import reach
 from upsert.store.file_entry import FileEntry
-from upsert.store.file_range import FileRange
+from upsert.store.file_range import rows_of_file
 from upsert.store.file_set import FileSet, Run
 from upsert.store.key_ranges import key_ranges
 from upsert.store.layout import Layout
@@ -245,17 +244,12 @@ def write(root: str, layout: Layout, base: int, merge: Merge, group: Group) -> l
 
 
 def _merged(root: str, layout: Layout, group: Group, max_bytes: int) -> Iterator[SortedRows]:
-    inputs = [_opened(root, layout, entry) for entry in reversed(group.files)]
+    inputs = [rows_of_file(root, layout, entry) for entry in reversed(group.files)]
     for within in key_ranges(layout, inputs, max_bytes):
         merged = merge_runs(layout, within)
         # where no older run is left there is none that a deletion could hide, but rows may come late
         is_whole = group.is_oldest and not layout.merge.keeps_deletions
         yield SortedRows(present(layout, merged), None) if is_whole else merged
-
-
-def _opened(root: str, layout: Layout, entry: FileEntry) -> SortedRows | FileRange:
-    file = DataFile.open(root, layout, entry)
-    return SortedRows(file.table, file.kinds) if file.is_mapped else FileRange(file, layout)
 
 
 def of_places(files: FileSet, places: Collection[Place]) -> FileSet:

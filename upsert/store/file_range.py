@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 
 from upsert.store.data_file import DataFile
+from upsert.store.file_entry import FileEntry
 from upsert.store.layout import Layout
 from upsert.store.merge import SortedRows
 from upsert.store.row_keys import key_bytes
@@ -42,3 +45,13 @@ class FileRange:
         rows = pa.Table.from_batches([self._file.slice(self._file.names, self._start, self._length)])
         kinds = self._file.kinds
         return SortedRows(rows, None if kinds is None else kinds[self._start : self._start + self._length])
+
+
+def rows_of_file(root: str | Path, layout: Layout, entry: FileEntry) -> SortedRows | FileRange:
+    """The rows of a data file, to be merged range by range: views of it, or decoded when they are needed.
+
+    Raises:
+        CorruptTableError: the file is missing or damaged.
+    """
+    file = DataFile.open(root, layout, entry)
+    return SortedRows(file.table, file.kinds) if file.is_mapped else FileRange(file, layout)
