@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from upsert.catalog import namespace_statements as n
 from upsert.catalog import statements as s
 from upsert.catalog.carry_out import definitions, deletes, inserts, queries, shows
 from upsert.catalog.carry_out.spark_sessions import active
@@ -62,15 +63,15 @@ _CARRIED_OUT_BY: Final[Mapping[type, Callable[[Any, Any, Any], Result]]] = {
     s.TrackPartitions: definitions.track_partition,
     s.DropPartition: deletes.drop_partition,
     s.CompactTable: definitions.compact_table,
-    s.CreateCatalog: definitions.create_catalog,
-    s.DropCatalog: definitions.drop_catalog,
-    s.UseCatalog: definitions.use_catalog,
-    s.ShowCatalogs: shows.show_catalogs,
-    s.CreateDatabase: definitions.create_database,
-    s.DropDatabase: definitions.drop_database,
-    s.UseDatabase: definitions.use_database,
-    s.ShowDatabases: shows.show_databases,
-    s.ShowTables: shows.show_tables,
+    n.CreateCatalog: definitions.create_catalog,
+    n.DropCatalog: definitions.drop_catalog,
+    n.UseCatalog: definitions.use_catalog,
+    n.ShowCatalogs: shows.show_catalogs,
+    n.CreateDatabase: definitions.create_database,
+    n.DropDatabase: definitions.drop_database,
+    n.UseDatabase: definitions.use_database,
+    n.ShowDatabases: shows.show_databases,
+    n.ShowTables: shows.show_tables,
     s.ShowCreateTable: shows.show_create_table,
     s.ShowPartitions: shows.show_partitions,
     s.DescribeTable: shows.describe_table,

@@ -13,7 +13,7 @@ Every function reads what follows the words of its statement.
 
 from __future__ import annotations
 
-from upsert.catalog.statements import (
+from upsert.catalog.namespace_statements import (
     CreateCatalog,
     CreateDatabase,
     DropCatalog,

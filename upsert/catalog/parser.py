@@ -15,6 +15,7 @@ from upsert.catalog import alter, namespaces, row_changes
 from upsert.catalog.ddl import create_table, query_at, table_name
 from upsert.catalog.elements import names
 from upsert.catalog.literals import partition
+from upsert.catalog.namespace_statements import ShowCatalogs, ShowDatabases
 from upsert.catalog.statements import (
     DescribeTable,
     DropTable,
@@ -22,9 +23,7 @@ from upsert.catalog.statements import (
     ResetOption,
     Select,
     SetOption,
-    ShowCatalogs,
     ShowCreateTable,
-    ShowDatabases,
     ShowOptions,
     ShowPartitions,
     Statement,

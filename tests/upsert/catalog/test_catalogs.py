@@ -8,9 +8,15 @@ import pytest
 
 from upsert.catalog.carry_out.streams import Job
 from upsert.catalog.catalog import Catalog
+from upsert.catalog.namespace_statements import (
+    CreateCatalog,
+    ShowDatabases,
+    ShowTables,
+    UseCatalog,
+    UseDatabase,
+)
 from upsert.catalog.parser import parse
 from upsert.catalog.results import Rows
-from upsert.catalog.statements import CreateCatalog, ShowDatabases, ShowTables, UseCatalog, UseDatabase
 from upsert.errors import ConfigurationError, SchemaError, TableNotFoundError
 
 TABLE = "(id BIGINT, PRIMARY KEY (id) NOT ENFORCED)"

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.upsert.catalog.test_ddl import statements
 from upsert.catalog.catalog import Catalog
+from upsert.catalog.namespace_statements import ShowTables
 from upsert.catalog.parser import parse
 from upsert.catalog.results import Result, Rows, as_text
 from upsert.catalog.script import split_statements
@@ -26,7 +27,6 @@ from upsert.catalog.statements import (
     ResetOption,
     SetOption,
     ShowOptions,
-    ShowTables,
     Statement,
     TrackPartitions,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from upsert.catalog import namespace_statements as n
 from upsert.catalog import persistence
 from upsert.catalog import statements as s
 from upsert.catalog.connectors import connect
@@ -156,21 +157,21 @@ def managed(catalog: Catalog, name: str, what: str) -> Table:
     return catalog.table(name)
 
 
-def create_database(catalog: Catalog, statement: s.CreateDatabase, _: SparkSession | None) -> Result:
+def create_database(catalog: Catalog, statement: n.CreateDatabase, _: SparkSession | None) -> Result:
     """``CREATE DATABASE``."""
     databases, name = catalog.catalogs.database(statement.name)
     databases.create(name, if_not_exists=statement.if_not_exists)
     return Done(f"CREATE DATABASE {statement.name}", "created")
 
 
-def drop_database(catalog: Catalog, statement: s.DropDatabase, _: SparkSession | None) -> Result:
+def drop_database(catalog: Catalog, statement: n.DropDatabase, _: SparkSession | None) -> Result:
     """``DROP DATABASE``."""
     databases, name = catalog.catalogs.database(statement.name)
     databases.drop(name, if_exists=statement.if_exists, cascade=statement.cascade)
     return Done(f"DROP DATABASE {statement.name}", "dropped")
 
 
-def use_database(catalog: Catalog, statement: s.UseDatabase, _: SparkSession | None) -> Result:
+def use_database(catalog: Catalog, statement: n.UseDatabase, _: SparkSession | None) -> Result:
     """``USE``."""
     databases, name = catalog.catalogs.database(statement.name)
     databases.use(name)
@@ -178,19 +179,19 @@ def use_database(catalog: Catalog, statement: s.UseDatabase, _: SparkSession | N
     return Done(f"USE {statement.name}", "in use")
 
 
-def create_catalog(catalog: Catalog, statement: s.CreateCatalog, _: SparkSession | None) -> Result:
+def create_catalog(catalog: Catalog, statement: n.CreateCatalog, _: SparkSession | None) -> Result:
     """``CREATE CATALOG``: another warehouse gets a name in this session."""
     catalog.catalogs.create(statement.name, statement.options, if_not_exists=statement.if_not_exists)
     return Done(f"CREATE CATALOG {statement.name}", "created")
 
 
-def drop_catalog(catalog: Catalog, statement: s.DropCatalog, _: SparkSession | None) -> Result:
+def drop_catalog(catalog: Catalog, statement: n.DropCatalog, _: SparkSession | None) -> Result:
     """``DROP CATALOG``: the name goes, the tables stay."""
     catalog.catalogs.drop(statement.name, if_exists=statement.if_exists)
     return Done(f"DROP CATALOG {statement.name}", "dropped")
 
 
-def use_catalog(catalog: Catalog, statement: s.UseCatalog, _: SparkSession | None) -> Result:
+def use_catalog(catalog: Catalog, statement: n.UseCatalog, _: SparkSession | None) -> Result:
     """``USE CATALOG``."""
     catalog.catalogs.use(statement.name)
     return Done(f"USE CATALOG {statement.name}", "in use")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from upsert import types
+from upsert.catalog import namespace_statements as n
 from upsert.catalog import statements as s
 from upsert.catalog.carry_out.definitions import given_options, managed
 from upsert.catalog.declared_columns import declared_names
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from upsert.catalog.catalog import Catalog
 
 
-def show_databases(catalog: Catalog, statement: s.ShowDatabases, _: SparkSession | None) -> Result:
+def show_databases(catalog: Catalog, statement: n.ShowDatabases, _: SparkSession | None) -> Result:
     """``SHOW DATABASES``: one column, ``database``."""
     databases = catalog.databases
     if statement.catalog is not None:
@@ -35,13 +36,13 @@ def show_databases(catalog: Catalog, statement: s.ShowDatabases, _: SparkSession
     return Rows("SHOW DATABASES", pa.table({"database": pa.array(names, pa.string())}))
 
 
-def show_catalogs(catalog: Catalog, statement: s.ShowCatalogs, _: SparkSession | None) -> Result:
+def show_catalogs(catalog: Catalog, statement: n.ShowCatalogs, _: SparkSession | None) -> Result:
     """``SHOW CATALOGS``: one column, ``catalog``."""
     names = [catalog.databases.catalog] if statement.only_current else list(catalog.catalogs.names())
     return Rows("SHOW CATALOGS", pa.table({"catalog": pa.array(names, pa.string())}))
 
 
-def show_tables(catalog: Catalog, statement: s.ShowTables, _: SparkSession | None) -> Result:
+def show_tables(catalog: Catalog, statement: n.ShowTables, _: SparkSession | None) -> Result:
     """``SHOW TABLES``: one column, ``table``."""
     names = catalog.tables(statement.database)
     if statement.like is not None:
