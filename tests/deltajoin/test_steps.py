@@ -121,7 +121,7 @@ def random_run(random: Random, folder: str) -> None:
     assert all(model.is_right() for model in models)
 
 
-@settings(max_examples=EXAMPLES // 2)
+@settings(max_examples=EXAMPLES // 4)
 @given(seed=st.integers(0, 2**32))
 def test_every_step_is_exact_net_and_repeatable(seed: int) -> None:
     """After each step, also inside a commit that the limit cuts, the sum of all output is the join."""
