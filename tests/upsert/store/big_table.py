@@ -60,12 +60,12 @@ def batches(rows: int, step: int, seed: int) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch(columns, schema=pa.schema(COLUMNS))
 
 
-def main(path: str, rows: int, key: str, mb: int) -> dict[str, Any]:
+def main(path: str, rows: int, key: str, mb: int, format: str) -> dict[str, Any]:
     """Write half as many rows again, and fold some more, then compact; ``mb`` is what is worked on at a time.
 
     0 leaves that as it is.
     """
-    options = {"write-only": "true"}
+    options = {"write-only": "true", "file.format": format}
     if mb:
         raw_changes.PIECE_BYTES = mb << 20
         options["target-file-size"] = f"{mb} mb"
@@ -94,4 +94,4 @@ def main(path: str, rows: int, key: str, mb: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4]))))
+    print(json.dumps(main(sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), sys.argv[5])))
