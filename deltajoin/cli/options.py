@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,17 +9,17 @@ import typer
 from upsert import Catalog, Table
 
 Warehouse = Annotated[
-    Path,
+    str,
     typer.Option(
         "--warehouse",
         "-w",
         envvar="DELTAJOIN_WAREHOUSE",
-        help="Folder of the catalog's tables.",
+        help="Folder of the catalog's tables, or s3://bucket/folder.",
         show_default=True,
     ),
 ]
 """``-w``; ``$DELTAJOIN_WAREHOUSE`` where it is not given."""
-HERE = Path("warehouse")
+HERE = "warehouse"
 
 Name = Annotated[str, typer.Argument(metavar="TABLE", help="Name of a table.", show_default=False)]
 
@@ -31,7 +30,7 @@ SnapshotId = Annotated[
 ]
 
 
-def table_of(warehouse: Path, name: str) -> Table:
+def table_of(warehouse: str, name: str) -> Table:
     """The managed table, or the mirror, of a name in a warehouse.
 
     Raises:

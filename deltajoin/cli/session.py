@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
@@ -40,7 +39,7 @@ class Session:
         ConfigurationError: a setting is none.
     """
 
-    def __init__(self, warehouse: Path, conf: Sequence[str] = (), master: str | None = None) -> None:
+    def __init__(self, warehouse: str, conf: Sequence[str] = (), master: str | None = None) -> None:
         self._conf = dict(map(_setting, conf))
         self._master = master
         self._warehouse = warehouse

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from deltajoin.cli.app import app
+from tests.object_store import ObjectStore
 from upsert import Catalog, Table
 
 Run = Callable[..., Result]
@@ -53,6 +54,13 @@ def test_tables_are_listed(run: Run, fruit: Table) -> None:
 def test_a_warehouse_without_tables_says_so(run: Run) -> None:
     assert "no tables in" in run("tables").output
     assert lines(run("tables", "--json")) == []
+
+
+def test_a_warehouse_may_lie_in_a_bucket(s3: ObjectStore) -> None:
+    warehouse = s3.warehouse
+    Catalog(warehouse).sql("CREATE TABLE fruit (id BIGINT, PRIMARY KEY (id) NOT ENFORCED)")
+    found = CliRunner().invoke(app, ["tables", "--json", "-w", warehouse])
+    assert lines(found) == [{"table": "fruit"}]
 
 
 def test_head_shows_rows_as_they_are_and_as_they_were(run: Run, fruit: Table) -> None:

@@ -92,9 +92,12 @@ class LocalCache:
         return os.path.join(self.folder, "files", sha256(name.encode()).hexdigest())
 
     def _publish(self, temporary: str, path: str) -> None:
-        self._unseen += os.stat(temporary).st_size
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())  # or a power failure may leave the name without the rows
+            size = os.fstat(file.fileno()).st_size
+        self._unseen += size
         if self._unseen >= self.max_bytes // 64:
-            self._make_room(os.stat(temporary).st_size)
+            self._make_room(size)
             self._unseen = 0
         os.replace(temporary, path)
 
