@@ -106,7 +106,10 @@ def truth(spec: DeltaJoinSpec) -> Rows:
     return joined_by(spec, left, right)
 
 
-@pytest.mark.parametrize(("form", "other"), [("fused", "shuffled"), ("shuffled", "fused")])
+@pytest.mark.parametrize(
+    ("form", "other"),
+    [("fused", "shuffled"), pytest.param("shuffled", "fused", marks=pytest.mark.long)],
+)
 def test_restarted_and_replayed_stream_is_the_join(run: Run, tmp_path: Path, form: str, other: str) -> None:
     """The form changes at each restart; once the crash came before Spark had logged the batch as done."""
     orders, products, spec = make_tables(tmp_path)
@@ -180,7 +183,9 @@ def test_unknown_forms_are_refused(spark: SparkSession, tmp_path: Path) -> None:
         read_join(spark, spec, first_load="never")
 
 
-@pytest.mark.parametrize("name", ["equal_keys_without_primary_key", "delete_on_both_sides"])
+@pytest.mark.parametrize(
+    "name", ["delete_on_both_sides", pytest.param("equal_keys_without_primary_key", marks=pytest.mark.long)]
+)
 def test_cases_run_as_streams(name: str, run: Run, tmp_path: Path) -> None:
     case = load(name, tmp_path)
     sink = Collected()
