@@ -33,7 +33,7 @@ _KEYWORDS: Final = {
 }
 
 _FOLDED_BUCKETS: Final = 4
-"""Buckets that a stream's commit folds itself: 0.3 µs a row, where a shuffle is a stage and 0.15 s more."""
+"""Up to so many a stream's commit folds itself, which a shuffle would take longer for: docs/decisions/0023."""
 
 
 def read_changes(spark: SparkSession, path: str, **options: object) -> DataFrame:
