@@ -174,3 +174,16 @@ def test_index_that_was_added_serves_lookups(catalog: Catalog) -> None:
     catalog.sql("ALTER TABLE source ADD INDEX by_id (id)")
     found = catalog.table("source").snapshot().lookup(["id"], pa.table({"id": [2]}))
     assert found["day"].to_pylist() == ["y"]
+
+
+def test_options_of_files_and_logs_of_the_session_go_to_new_tables_and_are_described(
+    catalog: Catalog,
+) -> None:
+    catalog.sql("SET table-storage.file.format = parquet")
+    catalog.sql("SET 'table-storage.log.retention' = '1 d'")
+    catalog.sql("CREATE TABLE made (id INT)")
+    assert dict(catalog.table("made").definition.given) == {"file.format": "parquet", "log.retention": "1 d"}
+    described = catalog.sql("DESCRIBE TABLE EXTENDED made")
+    assert isinstance(described, Rows)
+    row = described.rows.to_pylist()[0]
+    assert (row["file.format"], row["log.system"], row["log.kafka.topic"]) == ("parquet", "none", None)
