@@ -33,7 +33,7 @@ _KEYWORDS: Final = {
 }
 
 _FOLDED_BUCKETS: Final = 4
-"""Up to so many a stream's commit folds itself, which a shuffle would take longer for: docs/decisions/0023."""
+"""Up to so many a stream's commit folds itself; a shuffle would take longer: docs/decisions/0023."""
 
 
 def read_changes(spark: SparkSession, path: str, **options: object) -> DataFrame:
