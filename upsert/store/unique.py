@@ -38,8 +38,8 @@ class _NewKeys(NamedTuple):
 class UniqueCheck:
     """Whether some new files fit the unique indexes; asked again for each snapshot they build on.
 
-    It holds the new rows' columns of the index and of the primary key: a commit to a table with a unique index
-    is not bounded in memory, as others are, but takes some hundred bytes for each row that it writes.
+    It holds the new rows' columns of the index and of the primary key: unlike others, a commit to a table
+    with a unique index is not bounded in memory, but takes some hundred bytes for each row that it writes.
     """
 
     def __init__(self, history: History, files: Iterable[FileEntry]) -> None:

@@ -13,6 +13,7 @@ import pytest
 from tests.upsert.store.samples import KEY_VALUES, table_of
 from upsert.errors import CorruptTableError
 from upsert.schema import TableSchema
+from upsert.store import data_file
 from upsert.store.data_file import DataFile, forget_open_files, write_data_file
 from upsert.store.file_entry import FileEntry
 from upsert.store.fold import fold
@@ -20,6 +21,7 @@ from upsert.store.layout import Layout
 from upsert.store.paths import index_file
 from upsert.store.rows import conform
 from upsert.store.run_files import write_run
+from upsert.store.storage.local import LocalStorage
 
 LAYOUT = Layout.of(TableSchema.of({"a": pa.int64(), "b": pa.string()}, primary_key=["a"]).index("b"))
 ROWS = pa.table({"a": [1, 2, 3], "b": ["x", None, "y"]})
@@ -155,3 +157,26 @@ def test_files_are_never_overwritten(tmp_path):
     names = {write(tmp_path).file for _ in range(3)}
     assert len(names) == 3
     assert len(list(tmp_path.rglob("*.arrow"))) == 6
+
+
+class Downloaded(LocalStorage):
+    """A local disk that is taken for a place from which files are downloaded."""
+
+    is_local = False
+
+
+@pytest.mark.parametrize("victim", [str, index_file])
+def test_file_that_was_downloaded_must_have_its_checksum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victim: Callable[[str], str]
+) -> None:
+    """Of a local one nobody asks when it is opened: that would read all of what the map does not."""
+    entry = write(tmp_path)
+    damaged = replace(entry, checksum=1) if victim is str else replace(entry, index_checksum=1)
+    DataFile.open(tmp_path, LAYOUT, damaged)
+    monkeypatch.setattr(data_file, "storage_of", lambda _: Downloaded())
+    forget_open_files()
+    DataFile.open(tmp_path, LAYOUT, entry)
+    forget_open_files()
+    with pytest.raises(CorruptTableError, match="must have checksum 1, got") as caught:
+        DataFile.open(tmp_path, LAYOUT, damaged)
+    assert victim(entry.file) in str(caught.value)
