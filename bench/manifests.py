@@ -16,7 +16,6 @@ from upsert.schema import TableSchema
 from upsert.store import paths
 from upsert.store.commit import Change, Committer
 from upsert.store.filters import parse_where
-from upsert.store.history import History
 from upsert.store.snapshot import Snapshot
 from upsert.store.table import Table
 

@@ -68,7 +68,7 @@ class CommitConflictError(UpsertError):
 
 
 class UnknownOutcomeError(UpsertError):
-    """The store of a table's files did not say whether a commit has happened, or may yet; nothing was deleted."""
+    """An object store did not say whether a commit has happened, or may yet; no file was deleted."""
 
 
 class StaleWriterError(UpsertError):

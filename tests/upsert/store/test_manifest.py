@@ -14,7 +14,6 @@ from upsert.schema import TableSchema
 from upsert.store import Table, manifest
 from upsert.store.file_entry import FileEntry
 from upsert.store.file_set import FileSet
-from upsert.store.history import History
 from upsert.store.layout import Layout
 from upsert.store.manifest import Manifest, apply, combine, folded_count, read_manifest, write_manifest
 from upsert.store.snapshot_info import ManifestRef

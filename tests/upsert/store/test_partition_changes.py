@@ -21,7 +21,6 @@ from upsert.store import Table
 from upsert.store.alterations import SetOptions, TrackPartition
 from upsert.store.commit import Change, Committer, Surroundings
 from upsert.store.data_file import forget_open_files
-from upsert.store.history import History
 from upsert.store.publication import put_if_absent
 from upsert.store.raw_changes import Place
 from upsert.store.snapshot import Snapshot

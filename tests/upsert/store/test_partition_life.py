@@ -18,7 +18,6 @@ from upsert.schema import TableSchema
 from upsert.store import Table
 from upsert.store.failpoints import POINTS
 from upsert.store.filters import parse_where
-from upsert.store.history import History
 from upsert.store.partitions import Overwrite, specified
 from upsert.store.version import Version
 

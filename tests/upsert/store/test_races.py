@@ -12,7 +12,6 @@ from upsert.errors import CommitConflictError, ConfigurationError, SnapshotExpir
 from upsert.schema import TableSchema
 from upsert.store import Table, commit
 from upsert.store.commit import Change, Committer, Surroundings
-from upsert.store.history import History
 from upsert.store.publication import put_if_absent
 from upsert.store.snapshot_info import SnapshotInfo
 

@@ -21,7 +21,6 @@ from upsert.errors import (
 )
 from upsert.schema import TableSchema
 from upsert.store import Table
-from upsert.store.history import History
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "name": pa.string()}, primary_key=["id"])
 

@@ -17,7 +17,6 @@ from upsert.schema import TableSchema
 from upsert.store import Table
 from upsert.store.alterations import SetOptions
 from upsert.store.failpoints import POINTS
-from upsert.store.history import History
 
 KEYS = st.integers(0, 9)
 VALUES = st.sampled_from(["a", "b", None])
