@@ -12,6 +12,9 @@ PYTEST_ARGS ?=
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PY)
 
+# Spark starts several Python processes for each query: without compiled files each would compile the project anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Prefix of every command that starts Spark: finds or installs Java 17+, or stops and says how to get it.
 WITH_JAVA = JAVA_HOME="$$(sh scripts/java.sh)" && export JAVA_HOME &&
 

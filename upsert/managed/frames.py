@@ -34,6 +34,8 @@ _KEYWORDS: Final = {
 
 _FOLDED_BUCKETS: Final = 4
 """Up to so many a stream's commit folds itself; a shuffle would take longer: docs/decisions/0023."""
+_FOLDED_TASKS: Final = 8
+"""An aggregate or a join with state has as many tasks as a shuffle: each would start to write in Python."""
 
 
 def read_changes(spark: SparkSession, path: str, **options: object) -> DataFrame:
@@ -132,12 +134,16 @@ def write_changes(df: DataFrame, path: str) -> DataStreamWriter:
             _check_replaces(table)
             began = table.definition.version
             return write_in_update_mode(df, WriteBatch(table.path, table.options.bucket, expression, began))
-    if table.options.bucket <= _FOLDED_BUCKETS:
+    if table.options.bucket <= _FOLDED_BUCKETS and _tasks_after_a_shuffle(df) <= _FOLDED_TASKS:
         expression = None
     grouped = by_bucket(df, table.options.bucket, expression)
     writer = grouped.writeStream.format(FORMAT).option("path", table.path)
     writer = writer.option("definition", str(table.definition.version))
     return writer if expression is None else writer.option("bucketed", "true")
+
+
+def _tasks_after_a_shuffle(df: DataFrame) -> int:
+    return int(str(df.sparkSession.conf.get("spark.sql.shuffle.partitions")))
 
 
 def _check_replaces(table: Table) -> None:

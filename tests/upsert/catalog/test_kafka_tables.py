@@ -41,6 +41,7 @@ def users(*rows: tuple[int, str | None, datetime | None, str]) -> pa.Table:
     return pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
 
 
+@pytest.mark.long
 def test_managed_table_flows_through_a_topic_into_another_one(
     spark: SparkSession, catalog: Catalog, kafka: LocalKafka, tmp_path: Path
 ) -> None:

@@ -235,6 +235,7 @@ def test_an_empty_range_asks_nobody() -> None:
     assert list(read_range(nobody, TopicPartition("t", 0), 5, 5)) == []
 
 
+@pytest.mark.long
 def test_a_read_outlives_a_broker_that_is_killed_and_comes_back() -> None:
     with LocalKafka(own=True) as broker:
         small = {"max.partition.fetch.bytes": "1000"}

@@ -144,6 +144,7 @@ def test_without_a_guarantee_nobody_waits(connection: Connection, new_topic: New
     assert produce(connection, topic, [records(5)], "none") == 5
 
 
+@pytest.mark.long
 def test_a_write_outlives_a_broker_that_is_killed_and_comes_back() -> None:
     with LocalKafka(own=True) as broker:
         connection = Connection({"bootstrap.servers": broker.bootstrap_servers})

@@ -270,6 +270,7 @@ def test_a_process_killed_around_its_commit_is_replayed_right(
     assert visible(connection, topic) == expected(0)
 
 
+@pytest.mark.long
 def test_a_broker_that_dies_within_a_transaction_does_no_harm() -> None:
     with LocalKafka(own=True) as broker:
         connection = Connection({"bootstrap.servers": broker.bootstrap_servers}, patience_s=10)

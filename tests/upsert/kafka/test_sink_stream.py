@@ -157,6 +157,7 @@ def test_aggregate_in_update_mode_goes_on_after_a_restart(
     assert values_by_key(found, "word", "count") == {"a": [2, 3], "b": [1], "c": [1]}
 
 
+@pytest.mark.long
 def test_aggregate_at_least_once_converges(
     connection: Connection, clicks: Clicks, to: Options, tmp_path: Path
 ) -> None:

@@ -79,9 +79,9 @@ def test_state_lies_in_the_folder_of_the_driver_wherever_tasks_run(
     table = upserts(**{"state.path": "state"})
     reader = pickle.dumps(StreamReader(table, struct_of(table)))
     assert str(tmp_path / "state").encode() in reader
-    remote = upserts(**{"state.path": "s3://bucket/state"})
-    with pytest.raises(ConfigurationError, match="must be a local folder"):
-        StreamReader(remote, struct_of(remote))
+    elsewhere = upserts(**{"state.path": "hdfs://host/state"})
+    with pytest.raises(ConfigurationError, match="must be a local folder, a file: URI or s3"):
+        StreamReader(elsewhere, struct_of(elsewhere))
 
 
 def offset(*at: int) -> dict[str, object]:

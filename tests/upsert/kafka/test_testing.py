@@ -49,6 +49,7 @@ def test_a_broker_that_was_not_started_has_no_address() -> None:
         _ = LocalKafka().bootstrap_servers
 
 
+@pytest.mark.long
 def test_a_killed_broker_comes_back_at_the_same_address() -> None:
     with LocalKafka(own=True) as broker:
         address = broker.bootstrap_servers

@@ -18,7 +18,7 @@ from tests.upsert.store import disk
 from upsert.errors import ConfigurationError, RecordsExpiredError, SnapshotExpiredError, UntrackedChangesError
 from upsert.kafka.testing import LocalKafka
 from upsert.log import log_planning
-from upsert.managed import log_reader
+from upsert.managed import holding, log_reader
 from upsert.schema import Column, TableSchema
 from upsert.store.alterations import AddColumn, RenameColumn
 from upsert.store.table import Table
@@ -206,6 +206,7 @@ def test_hold_on_the_files_goes_on_with_the_reader(
 ) -> None:
     """Snapshots are needed to tell what a change replaces, and no longer than that."""
     monkeypatch.setattr(log_planning, "MOVE_EVERY_S", 0.0)
+    monkeypatch.setattr(holding, "PACE_S", 0.0)
     table = new_table()
     all_kinds = Followed(table, **{"consumer-id": "k"})
     upserts = Followed(table, changelog="upsert", **{"consumer-id": "u"})

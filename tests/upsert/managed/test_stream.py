@@ -121,7 +121,14 @@ def test_replayed_micro_batch_is_committed_once(
     assert content(sink) == before == Counter({(1, "c"): 1, (2, "b"): 1})
 
 
-@pytest.mark.parametrize("mode", ["latest", "from-snapshot", "from-timestamp"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "from-snapshot",
+        pytest.param("latest", marks=pytest.mark.long),
+        pytest.param("from-timestamp", marks=pytest.mark.long),
+    ],
+)
 def test_stream_from_a_later_state(
     spark: SparkSession, source: Table, tmp_path: Path, started: Started, mode: str
 ) -> None:
