@@ -1,6 +1,8 @@
 """What lies in a table's log, for readers of committed records, and whether it is what the table says."""
 
+import time
 from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,7 +49,7 @@ def log_of(table: Table) -> list[tuple[list[Message], list[Mark]]]:
     log = table.options.log
     connection = Connection(log.properties, patience_s=60)
     places = [TopicPartition(str(log.topic), bucket) for bucket in range(table.options.bucket)]
-    ends = admin.latest_offsets(connection, places)
+    ends = settled_ends(connection, places)
     decoder = LogDecoder(table.schema, log, table.uuid)
     found = []
     for place in places:
@@ -66,6 +68,20 @@ def log_of(table: Table) -> list[tuple[list[Message], list[Mark]]]:
             marks += decoded.marks
         found.append((messages, marks))
     return found
+
+
+def settled_ends(connection: Connection, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    """Ends of what is committed, when no transaction is open or after some seconds.
+
+    The broker ends a transaction in its partitions after it has told the producer that it is committed.
+    """
+    everything = Connection({**connection.properties, "isolation.level": "read_uncommitted"}, patience_s=60)
+    deadline = time.monotonic() + 10
+    while True:
+        ends = admin.latest_offsets(connection, places)
+        if ends == admin.latest_offsets(everything, places) or time.monotonic() > deadline:
+            return ends
+        time.sleep(0.02)
 
 
 def assert_log_is_the_table(table: Table) -> None:
