@@ -62,6 +62,7 @@ def measure(folder: Path, seconds: int) -> None:
     """Joins while the tables change; prints the latencies as one line of JSON."""
     write_tables(folder, *step_rows(0, FIRST_ROWS))
     spark = session(SYSTEMS["fused"])
+    spark.conf.set("spark.sql.streaming.minBatchesToRetain", "100000")  # all offsets are read in the end
     joined = read_join(spark, spec_of(folder))
     columns = {field.name: field.type for field in pairs_schema(folder)}
     pairs = TableSchema.of(columns, primary_key=["t0_order_id", "t1_event_id"])

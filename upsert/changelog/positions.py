@@ -70,11 +70,8 @@ class Positions:
         if start != reached < end:
             raise self._diverged(start, end, reached)
         staged = [self.table.stage(images, order="rows")]
-        try:
+        with self.table.discarded_if_failed(staged):
             done = self.table.commit(staged, writer_id=self.log, transaction=end)
-        except Exception:
-            self.table.discard(staged)  # keeps what was published although an error was reported
-            raise
         is_own = self._is_commit_of(done, staged, start)
         if not is_own:
             self.table.discard(staged)

@@ -90,9 +90,9 @@ class Offset:
         try:
             places = {
                 TopicPartition(name, int(number)): Place(
-                    _whole(entry["begin"][number]),
-                    _whole(at),
-                    _whole(entry["until"][number]) if number in entry["until"] else None,
+                    whole(entry["begin"][number]),
+                    whole(at),
+                    whole(entry["until"][number]) if number in entry["until"] else None,
                 )
                 for name, entry in value["topics"].items()
                 for number, at in entry["partitions"].items()
@@ -123,8 +123,13 @@ class Offset:
         )
 
 
-def _whole(value: object) -> int:
-    if not isinstance(value, int) or value < 0:
+def whole(value: object) -> int:
+    """An offset in JSON.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if type(value) is not int or value < 0:
         raise ValueError(value)
     return value
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from upsert.errors import ConfigurationError
+from upsert.kafka.offsets import whole
 from upsert.store.version import Version
 
 LOG: Final = "log"
@@ -57,7 +58,7 @@ class LogOffset:
         """
         try:
             place = value[LOG]
-            at = {int(partition): _whole(offset) for partition, offset in place["at"].items()}
+            at = {int(partition): whole(offset) for partition, offset in place["at"].items()}
             stream, is_whole = place["stream"], place["whole"]
             if not isinstance(is_whole, bool) or not isinstance(stream, str | None):
                 raise ValueError(place)
@@ -67,12 +68,6 @@ class LogOffset:
             raise ConfigurationError(
                 f"{of}: the checkpoint must hold offsets of the table's log, got {value!r}; choose another"
             ) from None
-
-
-def _whole(value: object) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(value)
-    return value
 
 
 @dataclass(frozen=True)
@@ -124,4 +119,4 @@ def place_in_log(log_offsets: Mapping[str, Any], partitions: int) -> dict[int, i
     >>> place_in_log({"0": 7, "1": 9}, 2), place_in_log({}, 2)
     ({0: 7, 1: 9}, {0: 0, 1: 0})
     """
-    return {number: _whole(log_offsets.get(str(number), 0)) for number in range(partitions)}
+    return {number: whole(log_offsets.get(str(number), 0)) for number in range(partitions)}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from upsert.errors import ConfigurationError, StaleWriterError, UnknownOutcomeError
@@ -99,18 +100,13 @@ def commit_staged(
             last[0] = Change(kind, files, removed, transaction, tracked)
         return last[0]
 
-    try:
+    with discarded_if_failed(committer, lambda: [StagedFiles(uuid, rows.written)], uuid):
         if conflicts is not None:
             conflicts.check(head)
         if announce is not None:
             announce(rows.at(head, history.files(head)))
             reach("commit.after-announcement")
         info = committer.commit(propose)
-    except UnknownOutcomeError:
-        raise  # the files may be needed yet
-    except Exception:
-        discard(committer, [StagedFiles(uuid, rows.written)], uuid)  # but what was published after all
-        raise
     # raw changes are in the folded files now, or were committed by another attempt: nobody needs them
     staging.remove(history.root, StagedFiles(uuid, raw=given.raw))
     added = last[0].added if last[0] else ()
@@ -181,6 +177,23 @@ def _check_raw_is_fresh(committer: Committer, staged: StagedFiles, head: Snapsho
         )
     for version in sorted({raw.definition for raw in staged.raw} - {head.definition}):
         committer.check_definition(version, head.definition)
+
+
+@contextmanager
+def discarded_if_failed(
+    committer: Committer, staged: Callable[[], Iterable[StagedFiles]], uuid: str
+) -> Iterator[None]:
+    """Delete what was staged for a commit when the block fails, as ``discard`` does.
+
+    Where nobody knows whether the commit has happened the files stay: they may be needed yet.
+    """
+    try:
+        yield
+    except UnknownOutcomeError:
+        raise
+    except Exception:
+        discard(committer, staged(), uuid)
+        raise
 
 
 def discard(committer: Committer, staged: Iterable[StagedFiles], uuid: str) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from upsert.errors import CommitConflictError, SchemaError, UnknownOutcomeError
+from upsert.errors import CommitConflictError, SchemaError
 from upsert.schema import TableSchema
 from upsert.store import append, staging
 from upsert.store.append import Committed
@@ -64,13 +64,8 @@ def delete(
         last[0] = Change("delete", added, removed, tracked=tracked) if added or removed else None
         return last[0]
 
-    try:
+    with append.discarded_if_failed(committer, lambda: [StagedFiles(uuid, deletion.files)], uuid):
         info = committer.commit(propose)
-    except UnknownOutcomeError:
-        raise  # the files may be needed yet
-    except Exception:
-        append.discard(committer, [StagedFiles(uuid, deletion.files)], uuid)
-        raise
     return Committed(info, last[0].added if last[0] else ())
 
 

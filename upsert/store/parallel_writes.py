@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 import pyarrow as pa
 
-from upsert.store.data_file import Kinds, write_data_file
+from upsert.store.data_file import Kinds
 from upsert.store.file_entry import FileEntry
-from upsert.store.layout import Layout
-from upsert.store.paths import Partition
+from upsert.store.run_files import WriteFile
 
 _AT_ONCE: Final = 8
 _ONE_BY_ONE: Final = 4
@@ -45,35 +43,20 @@ class ParallelWrites:
             self._pool.shutdown(cancel_futures=type_ is not None)
 
     def write(
-        self,
-        root: str | Path,
-        layout: Layout,
-        rows_sorted: pa.Table,
-        kinds: Kinds | None,
-        *,
-        partition: Partition,
-        bucket: int,
-        level: int,
-        base: int,
+        self, write_file: WriteFile[FileEntry], rows_sorted: pa.Table, kinds: Kinds | None
     ) -> Future[FileEntry]:
-        """As ``write_data_file``, but for when; its errors come with the result."""
-
-        def one() -> FileEntry:
-            return write_data_file(
-                root, layout, rows_sorted, kinds, partition=partition, bucket=bucket, level=level, base=base
-            )
-
+        """What ``write_file`` gives, some time; its errors come with the result."""
         self._count += 1
         if self._count <= _ONE_BY_ONE:
             done: Future[FileEntry] = Future()
-            done.set_result(one())
+            done.set_result(write_file(rows_sorted, kinds))
             return done
         if self._pool is None:
             self._pool = ThreadPoolExecutor(_AT_ONCE, "data-files")
         size = rows_sorted.nbytes
         while self._running and self._waiting() + size > _MAX_BYTES:
             self._running.popleft()[1].result()
-        future = self._pool.submit(one)
+        future = self._pool.submit(write_file, rows_sorted, kinds)
         self._running.append((size, future))
         return future
 

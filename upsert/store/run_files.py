@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,26 +18,9 @@ from upsert.store.merge import SortedRows
 from upsert.store.paths import Partition
 from upsert.store.table_options import TARGET_BYTES
 
-Written = TypeVar("Written", covariant=True)
-
-
-class WriteFile(Protocol[Written]):
-    """``write_data_file``, or what does the same at another time."""
-
-    def __call__(
-        self,
-        root: str | Path,
-        layout: Layout,
-        rows_sorted: pa.Table,
-        kinds: Kinds | None,
-        *,
-        partition: Partition,
-        bucket: int,
-        level: int,
-        base: int,
-    ) -> Written:
-        """Write one data file."""
-        ...
+Written = TypeVar("Written")
+WriteFile = Callable[[pa.Table, Kinds | None], Written]
+"""``write_data_file`` of sorted rows and their kinds at some place, or what does the same at another time."""
 
 
 def write_run(
@@ -55,32 +39,14 @@ def write_run(
     A piece is asked for when the ones before it are written, or held back for their common file. Of a run
     below the target there is one file; nothing is written for no rows. Otherwise as ``write_data_file``.
     """
-    return list(
-        written_files(
-            write_data_file,
-            root,
-            layout,
-            pieces,
-            partition=partition,
-            bucket=bucket,
-            level=level,
-            base=base,
-            target_bytes=target_bytes,
-        )
+    write_file = partial(
+        write_data_file, root, layout, partition=partition, bucket=bucket, level=level, base=base
     )
+    return list(written_files(write_file, pieces, target_bytes))
 
 
 def written_files(
-    write_file: WriteFile[Written],
-    root: str | Path,
-    layout: Layout,
-    pieces: Iterable[SortedRows],
-    *,
-    partition: Partition,
-    bucket: int,
-    level: int,
-    base: int,
-    target_bytes: int = TARGET_BYTES,
+    write_file: WriteFile[Written], pieces: Iterable[SortedRows], target_bytes: int
 ) -> Iterator[Written]:
     """What ``write_file`` gives for each file of a run, see ``write_run``."""
     held: list[SortedRows] = []
@@ -88,9 +54,7 @@ def written_files(
     def write() -> Written:
         rows, kinds = _joined(held)
         held.clear()
-        return write_file(
-            root, layout, rows, kinds, partition=partition, bucket=bucket, level=level, base=base
-        )
+        return write_file(rows, kinds)
 
     for piece in pieces:
         for part in halves(piece, target_bytes):

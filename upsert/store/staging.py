@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 
 import pyarrow.compute as pc
 
 from upsert.errors import ConfigurationError
 from upsert.store import paths, raw_changes
-from upsert.store.data_file import DataFile
+from upsert.store.data_file import DataFile, write_data_file
 from upsert.store.failpoints import reach
 from upsert.store.file_entry import FileEntry
 from upsert.store.fold import Order, fold
@@ -125,17 +126,10 @@ def _write_all(
     with ParallelWrites() as writes:
         for (partition, bucket), run in runs:
             partitions.add(partition)
-            written += written_files(
-                writes.write,
-                root,
-                layout,
-                run,
-                partition=partition,
-                bucket=bucket,
-                level=0,
-                base=base,
-                target_bytes=2 * raw_changes.PIECE_BYTES,
+            write_file = partial(
+                write_data_file, root, layout, partition=partition, bucket=bucket, level=0, base=base
             )
+            written += written_files(partial(writes.write, write_file), run, 2 * raw_changes.PIECE_BYTES)
     files = tuple(one.result() for one in written)
     retracting: set[str] = set()
     if layout.is_counted:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 
-from upsert.errors import UnknownOutcomeError
 from upsert.store import (
     append,
     deletion,
@@ -101,15 +101,10 @@ class TableWriting(Handle):
         tracked: bool | None,
     ) -> Snapshot:
         staged = [self.stage(rows, order="rows")]
-        try:
+        with self.discarded_if_failed(staged):
             return self.commit(
                 staged, writer_id=writer_id, transaction=transaction, overwrite=overwrite, tracked=tracked
             )
-        except UnknownOutcomeError:
-            raise  # the files may be needed yet
-        except Exception:
-            self.discard(staged)  # keeps what was published although an error was reported
-            raise
 
     def delete(self, where: Where, *, tracked: bool | None = None) -> Snapshot:
         """Delete the rows of which a condition is true when this is published.
@@ -255,3 +250,10 @@ class TableWriting(Handle):
     def discard(self, staged: Iterable[StagedFiles]) -> None:
         """Delete the files of an attempt that will not be committed; what was published after all stays."""
         append.discard(self._committer, staged, self.uuid)
+
+    def discarded_if_failed(self, staged: Iterable[StagedFiles]) -> AbstractContextManager[None]:
+        """A block that commits staged files: when it fails they are deleted, as by ``discard``.
+
+        They stay where nobody knows whether the commit has happened (``UnknownOutcomeError``).
+        """
+        return append.discarded_if_failed(self._committer, lambda: staged, self.uuid)

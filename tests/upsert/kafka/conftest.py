@@ -21,7 +21,8 @@ def new_topic(connection: Connection) -> Callable[..., str]:
 
     def make(partitions: int = 1, **config: str) -> str:
         name = f"test-{uuid.uuid4().hex[:12]}"
-        create_topic(connection, name, partitions, config)
+        kept = {"retention.ms": "-1"}  # or records of 1970 would be deleted at once
+        create_topic(connection, name, partitions, kept | config)
         return name
 
     return make

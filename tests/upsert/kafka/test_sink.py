@@ -122,7 +122,7 @@ def test_changes_of_a_debezium_topic_become_upserts(connection: Connection, new_
 
 def test_metadata_is_written(connection: Connection, new_topic: NewTopic) -> None:
     """MD01: timestamp and headers; the VIRTUAL columns are no part of the query."""
-    topic = new_topic(1, **{"retention.ms": "-1"})  # its records are old enough to be deleted at once
+    topic = new_topic()
     columns = (
         Column("physical_1", pa.string()),
         Column("physical_2", pa.int32()),

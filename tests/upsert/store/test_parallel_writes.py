@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from upsert.schema import TableSchema
-from upsert.store import Table, parallel_writes
+from upsert.store import Table, parallel_writes, staging
 from upsert.store.data_file import write_data_file
 
 SCHEMA = TableSchema.of(
@@ -26,7 +26,7 @@ def test_files_of_many_partitions_are_written_by_threads_and_are_those_of_one(
         threads.add(threading.current_thread())
         return write_data_file(*args, **where)
 
-    monkeypatch.setattr(parallel_writes, "write_data_file", watched)
+    monkeypatch.setattr(staging, "write_data_file", watched)
     monkeypatch.setattr(parallel_writes, "_MAX_BYTES", 200)
     table = Table.create(tmp_path / "t", SCHEMA, {"write-only": "true"})
     snapshot = table.write(ROWS)
@@ -47,7 +47,7 @@ def test_error_of_one_file_is_that_of_the_commit(
         return write_data_file(*args, **where)
 
     table = Table.create(tmp_path / "t", SCHEMA, {"write-only": "true"})
-    monkeypatch.setattr(parallel_writes, "write_data_file", full)
+    monkeypatch.setattr(staging, "write_data_file", full)
     with pytest.raises(OSError, match="no space left"):
         table.write(ROWS)
     assert table.snapshot().scan().num_rows == 0

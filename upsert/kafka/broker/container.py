@@ -21,6 +21,7 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
     "log.cleaner.backoff.ms": "200",
+    "log.retention.ms": "-1",
 }
 
 

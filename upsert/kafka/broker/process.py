@@ -56,6 +56,8 @@ _SETTINGS: Final[Mapping[str, str]] = {
     # A compacted topic is cleaned soon after its segment is closed, so that tests can wait for it.
     "log.cleaner.backoff.ms": "200",
     "log.retention.check.interval.ms": "1000",
+    # Kept whatever the times of its records say: those of tests are often years old.
+    "log.retention.ms": "-1",
     "log.segment.delete.delay.ms": "1000",
     # The preallocated buffer of the cleaner is 128 MB by default, of a heap of 384.
     "log.cleaner.dedupe.buffer.size": "16777216",
