@@ -6,6 +6,8 @@ from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
+from tests.upsert.log.log_content import settled_ends
+from upsert.kafka.client.connection import Connection
 from upsert.managed.log_reader import stream_reader
 from upsert.managed.options import ReadOptions
 from upsert.managed.spark_schema import spark_schema
@@ -29,6 +31,7 @@ class Followed:
     """
 
     def __init__(self, table: Table, *, columns: list[str] | None = None, **options: str) -> None:
+        self._table = table
         self._options = {"path": table.path, **options}
         self._gives_upserts = options.get("changelog") == "upsert"
         asked = spark_schema(table.schema, row_kind=True)
@@ -64,6 +67,8 @@ class Followed:
 
     def drain(self, max_rows: int | None = None) -> int:
         """Read all that is there; how many micro-batches that took."""
+        if (log := self._table.options.log).topic is not None:
+            settled_ends(Connection(log.properties, patience_s=60), self._table)
         steps = 0
         while self.step(max_rows):
             steps += 1

@@ -2,7 +2,6 @@
 
 import time
 from collections import Counter
-from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,11 +47,10 @@ def log_of(table: Table) -> list[tuple[list[Message], list[Mark]]]:
     """The changes and marks of each partition."""
     log = table.options.log
     connection = Connection(log.properties, patience_s=60)
-    places = [TopicPartition(str(log.topic), bucket) for bucket in range(table.options.bucket)]
-    ends = settled_ends(connection, places)
+    ends = settled_ends(connection, table)
     decoder = LogDecoder(table.schema, log, table.uuid)
     found = []
-    for place in places:
+    for place in ends:
         messages, marks = list[Message](), list[Mark]()
         for records in read_range(connection, place, 0, ends[place], {"headers"}):
             decoded = decoder.decode(records)
@@ -70,11 +68,12 @@ def log_of(table: Table) -> list[tuple[list[Message], list[Mark]]]:
     return found
 
 
-def settled_ends(connection: Connection, places: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-    """Ends of what is committed, when no transaction is open or after some seconds.
+def settled_ends(connection: Connection, table: Table) -> dict[TopicPartition, int]:
+    """Ends of what is committed to a table's log, when no transaction is open or after some seconds.
 
     The broker ends a transaction in its partitions after it has told the producer that it is committed.
     """
+    places = [TopicPartition(str(table.options.log.topic), bucket) for bucket in range(table.options.bucket)]
     everything = Connection({**connection.properties, "isolation.level": "read_uncommitted"}, patience_s=60)
     deadline = time.monotonic() + 10
     while True:

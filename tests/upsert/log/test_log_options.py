@@ -12,7 +12,8 @@ from upsert.errors import ConfigurationError
 from upsert.log.log_options import LogOptions
 from upsert.schema import TableSchema
 from upsert.store import table_file
-from upsert.store.alterations import ResetOptions, SetOptions, altered
+from upsert.store.alteration_rules import altered
+from upsert.store.alterations import ResetOptions, SetOptions
 from upsert.store.definition import Definition
 from upsert.store.table_options import TableOptions
 
