@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from upsert.schema import TableSchema
 from upsert.store import paths
-from upsert.store.commit import Change, Committer
+from upsert.store.commit import Committer
 from upsert.store.filters import parse_where
+from upsert.store.proposal import Change
 from upsert.store.snapshot import Snapshot
 from upsert.store.table import Table
 
