@@ -1,12 +1,8 @@
 """Many JSON messages to columns in one go, where that gives what reading them one by one gives (pure).
 
-``pyarrow.json`` reads 2 million messages a second, and is another reader than the reference: it takes a
-message with two values for two rows, an unclosed one together with the next, NaN for a number; a
-top-level ``null`` and some decimals make it crash. So
+``pyarrow.json`` reads 2 million messages a second, and is another reader than the reference. So
 
-* a regular expression lets only messages pass that begin with ``{``, end with ``}`` and have nothing but
-  ``,``, ``}`` and ``]`` after any other ``}``. A line break is no part of a string for this reader, hence
-  between two messages it stands outside of all values, and each message is exactly one row;
+* only messages that ``json_candidates`` lets pass come to it: each of them is one row for it;
 * only numbers in columns of numbers are read by it; all texts become values through ``text_values``;
 * a value that it cannot read fails the whole call. Then pieces of it are tried, and the messages of the
   pieces that fail again are left to the reference.
@@ -14,7 +10,6 @@ top-level ``null`` and some decimals make it crash. So
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from typing import Any, Final
@@ -25,21 +20,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from upsert.formats.json_candidates import Places, candidates
 from upsert.formats.json_dialect import JsonDialect
-from upsert.formats.json_values import MAX_DEPTH, Number, parse
+from upsert.formats.json_values import Number, parse
 from upsert.formats.text_values import BadValueError, read_column
 
-Places = npt.NDArray[np.int64]
 Path = tuple[str, ...]
 
 _PIECE: Final = 512
 _WIDE_DIGITS: Final = 76
 _SAMPLE: Final = 16
-_SPACE: Final = r"[ \t\r\n]"
-_NOT_AN_OBJECT: Final = rf"^{_SPACE}*(?:[^{{ \t\r\n]|$)|[^}} \t\r\n]{_SPACE}*$"
-_MORE_AFTER_A_BRACE: Final = rf"\}}{_SPACE}*[^,\]}} \t\r\n]"
-_NO_JSON: Final = (b"\x00", b"NaN", b"Inf")
-_ODD_DECIMAL: Final = rf'[:,\["]{_SPACE}*[-+]?[0-9]*\.?[0-9]*[eE][-+]?[0-9]{{3}}'
 
 
 class BulkReader:
@@ -62,7 +52,7 @@ class BulkReader:
         """
         if not self._is_able:
             return
-        places = self._candidates(messages)
+        places = candidates(messages, has_decimal=self._has_decimal)
         if not len(places):
             return
         columns = self._columns(_taken(messages, places))
@@ -76,24 +66,6 @@ class BulkReader:
             columns = self._columns(_taken(messages, piece)) if len(piece) < len(places) else None
             if columns is not None:
                 yield _good(piece, *columns)
-
-    def _candidates(self, messages: pa.Array) -> Places:
-        """The messages whose rows this reader surely finds, if it can read them at all."""
-        is_candidate = _is_text(messages) & _is_object(messages)
-        if self._has_decimal:
-            is_candidate &= ~_matches(messages, _ODD_DECIMAL)
-        is_candidate &= ~_matches(messages, _MORE_AFTER_A_BRACE)
-        text = _data(messages)
-        for word in _NO_JSON:
-            if word in text:
-                is_candidate &= ~_matches(messages, re.escape(word.decode()))
-        # Each level takes a bracket that opens and one that closes.
-        long = np.flatnonzero(_mask(pc.greater(pc.binary_length(messages), 2 * MAX_DEPTH)))
-        if len(long):
-            texts = messages.take(pa.array(long))
-            opened = pc.add(pc.count_substring(texts, "{"), pc.count_substring(texts, "["))
-            is_candidate[long] &= _mask(pc.less_equal(opened, MAX_DEPTH))
-        return np.flatnonzero(is_candidate)
 
     def _columns(self, messages: pa.Array) -> tuple[list[pa.Array], npt.NDArray[np.bool_]] | None:
         """The columns of these messages, and which rows are not to be trusted."""
@@ -197,46 +169,6 @@ def _taken(messages: pa.Array, places: Places) -> pa.Array:
     if len(places) == len(messages):
         return messages
     return messages.take(pa.array(places))
-
-
-def _is_text(messages: pa.Array) -> npt.NDArray[np.bool_]:
-    try:
-        messages.cast(pa.string())
-    except pa.ArrowInvalid:
-        return np.array([_is_utf8(message) for message in messages.to_pylist()], dtype=np.bool_)
-    is_valid: npt.NDArray[np.bool_] = messages.is_valid().to_numpy(zero_copy_only=False)
-    return is_valid
-
-
-def _is_object(messages: pa.Array) -> npt.NDArray[np.bool_]:
-    found = _mask(pc.and_(pc.starts_with(messages, "{"), pc.ends_with(messages, "}")))
-    others = np.flatnonzero(~found)
-    found[others] = ~_matches(messages.take(pa.array(others)), _NOT_AN_OBJECT)
-    return found
-
-
-def _matches(messages: pa.Array, pattern: str) -> npt.NDArray[np.bool_]:
-    return _mask(pc.match_substring_regex(messages, pattern=pattern))
-
-
-def _mask(found: pa.Array) -> npt.NDArray[np.bool_]:
-    mask: npt.NDArray[np.bool_] = found.fill_null(False).to_numpy(zero_copy_only=False).copy()
-    return mask
-
-
-def _data(messages: pa.Array) -> Any:
-    """The bytes of all messages, one after the other."""
-    ends = np.frombuffer(messages.buffers()[1], dtype=np.int32)[messages.offset :]
-    first, last = int(ends[0]), int(ends[len(messages)])
-    buffer = messages.buffers()[2]
-    return b"" if buffer is None else buffer.slice(first, last - first).to_pybytes()
-
-
-def _is_utf8(message: bytes | None) -> bool:
-    try:
-        return message is not None and message.decode() is not None
-    except UnicodeDecodeError:
-        return False
 
 
 def _mark(doubtful: npt.NDArray[np.bool_], mask: npt.NDArray[np.bool_], rows: Places | None) -> None:

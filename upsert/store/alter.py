@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from upsert.errors import SchemaError, UnknownOutcomeError
 from upsert.store import append
-from upsert.store.alterations import Alteration, altered, needs_empty_table
-from upsert.store.commit import Change, Committer
+from upsert.store.alteration_rules import altered, needs_empty_table
+from upsert.store.alterations import Alteration
+from upsert.store.commit import Committer
 from upsert.store.definition import Definition, has_same_values
 from upsert.store.failpoints import reach
 from upsert.store.file_entry import FileEntry
@@ -27,6 +28,7 @@ from upsert.store.layout import COUNT_COLUMN, ROW_HASH_COLUMN, Layout
 from upsert.store.merge import SortedRows, merge_runs, present
 from upsert.store.placement import split
 from upsert.store.projection import Projection, with_ids
+from upsert.store.proposal import Change
 from upsert.store.raw_changes import PIECE_BYTES, Place
 from upsert.store.row_hash import row_hashes
 from upsert.store.run_files import write_run

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from upsert.errors import ConfigurationError, StaleWriterError, UnknownOutcomeError
 from upsert.store import paths, staging
-from upsert.store.commit import Change, Committer
+from upsert.store.commit import Committer
 from upsert.store.counts import CountCheck
 from upsert.store.failpoints import reach
 from upsert.store.file_entry import FileEntry
@@ -17,6 +17,7 @@ from upsert.store.key_conflicts import KeyConflicts
 from upsert.store.log_system import Announce
 from upsert.store.partitions import Overwrite, check_within
 from upsert.store.paths import Partition
+from upsert.store.proposal import Change
 from upsert.store.resolution import Resolution
 from upsert.store.snapshot_info import Kind, SnapshotInfo
 from upsert.store.staging import StagedFiles
@@ -176,7 +177,7 @@ def _check_raw_is_fresh(committer: Committer, staged: StagedFiles, head: Snapsho
             "rows again"
         )
     for version in sorted({raw.definition for raw in staged.raw} - {head.definition}):
-        committer.check_definition(version, head.definition)
+        committer.rules.check_definition(version, head.definition)
 
 
 @contextmanager

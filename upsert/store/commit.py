@@ -14,23 +14,23 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 from uuid import uuid4
 
 from upsert.errors import CommitConflictError, SnapshotExpiredError, StaleWriterError, UnknownOutcomeError
-from upsert.store import invariants, paths
-from upsert.store.definition import why_unreadable
+from upsert.store import paths
+from upsert.store.commit_rules import CommitRules
 from upsert.store.failpoints import reach
-from upsert.store.file_entry import FileEntry
 from upsert.store.history import History
 from upsert.store.layout import Layout
 from upsert.store.log_system import offsets_for
 from upsert.store.manifest import fold, write_manifest
+from upsert.store.proposal import Change, Propose
 from upsert.store.publication import put_if_absent
-from upsert.store.snapshot_info import Kind, ManifestRef, SnapshotInfo
+from upsert.store.snapshot_info import ManifestRef, SnapshotInfo
 from upsert.store.storage import storage_of
 from upsert.store.tracking import Shown, shown
 
@@ -41,35 +41,12 @@ _LONGEST_PAUSE_S: Final = 2.0
 
 
 @dataclass(frozen=True)
-class Change:
-    """What a commit does to the snapshot that it builds on."""
-
-    kind: Kind
-    added: tuple[FileEntry, ...] = ()
-    removed: tuple[FileEntry, ...] = ()
-    transaction: tuple[str, int] | None = None
-    tracked: bool | None = None
-    oldest: int | None = None
-    fence: int | None = None
-    definition: int | None = None
-
-    @property
-    def changes_rows(self) -> bool:
-        """Whether the table holds other rows afterwards."""
-        return self.kind in ("append", "overwrite", "delete") and bool(self.added or self.removed)
-
-
-@dataclass(frozen=True)
 class _Delta:
     """A manifest that an attempt has written, and the snapshot that was the latest then."""
 
     change: Change
     base: int
     ref: ManifestRef
-
-
-Propose = Callable[[SnapshotInfo], Change | None]
-"""From the latest snapshot to the change to publish on it, or None if there is nothing to do."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +71,7 @@ class Committer:
     ) -> None:
         self.history = history
         self.root = history.root
+        self.rules = CommitRules(history)
         self._storage = storage_of(history.root)
         self.around = around
         self.give_up_after_s = give_up_after_s
@@ -122,7 +100,7 @@ class Committer:
                 change = propose(head)
                 if change is None:
                     return head
-                self._check(change, head)
+                self.rules.check(change, head)
                 delta = self._delta(change, head, delta)
                 info = self._successor(head, change, delta.ref)
             except (SnapshotExpiredError, FileNotFoundError):
@@ -190,97 +168,6 @@ class Committer:
             return Shown(True, ())
         touched = {entry.partition for entry in (*change.added, *change.removed)}
         return shown(self.history.definition_at(head.definition), touched, change.tracked)
-
-    def _check(self, change: Change, head: SnapshotInfo) -> None:
-        """Every rule of the store, on the files that are live in ``head``."""
-        added, removed = change.added, change.removed
-        if stale := invariants.file_below_fence(head.fence, added):
-            raise StaleWriterError(
-                f"table {self.root!r}: a writer must commit before a clean-up that may remove its files; it "
-                f"began at snapshot {stale.base}, files begun before snapshot {head.fence} were cleaned; "
-                "write the rows again"
-            )
-        if lost := invariants.added_file_of_unknown_bucket(self.layout.buckets, added):
-            raise CommitConflictError(
-                f"table {self.root!r}: a bucket must be below {self.layout.buckets}, got {lost.bucket}; open "
-                "the table again and write the rows again"
-            )
-        if not added and not removed:
-            return
-        self._check_definitions(added, head.definition if change.definition is None else change.definition)
-        live = self.history.live(head)
-        if gone := invariants.removed_file_that_is_not_live(live, removed):
-            raise self._conflict(change, head, gone, "has already removed")
-        if there := invariants.added_file_that_is_live(live, added, removed):
-            raise self._conflict(change, head, there, "has already added")
-        if change.kind == "compact":
-            self._check_compaction(change, head, live)
-        else:
-            self._check_first_publication(change, head)
-
-    def _check_first_publication(self, change: Change, head: SnapshotInfo) -> None:
-        """Files of a commit that seemed to have failed may have been published, and be gone since then."""
-        base = min((entry.base for entry in change.added), default=head.id)
-        for id in range(max(base + 1, head.oldest), head.id + 1):
-            removed = {entry.file for entry in self.history.delta(self.history.info(id, head)).removed}
-            if gone := invariants.added_file_that_was_removed(removed, change.added):
-                raise self._conflict(change, head, gone, "has already removed")
-        if base + 1 < head.oldest:  # who removed them has expired
-            missing = (f for f in change.added if not self._exists(f))
-            if gone := next(missing, None):
-                raise self._conflict(change, head, gone, "removed")
-
-    def _exists(self, entry: FileEntry) -> bool:
-        return self._storage.exists(paths.resolve(self.root, entry.file))
-
-    def _check_definitions(self, added: Iterable[FileEntry], present: int) -> None:
-        """Refuse files that were written under a definition whose rows the present one cannot hold."""
-        for version in sorted({entry.definition for entry in added} - {present}):
-            self.check_definition(version, present)
-
-    def check_definition(self, version: int, present: int) -> None:
-        """Refuse rows that were written under a definition where another one holds that cannot have them.
-
-        Raises:
-            CommitConflictError: theirs was never published.
-            StaleWriterError: the present one cannot have them.
-        """
-        if version > present:
-            raise CommitConflictError(
-                f"table {self.root!r}: files must be of a definition up to version {present}, got version "
-                f"{version}, which was not published; write the rows again"
-            )
-        old, new = self.history.definition_at(version), self.history.definition_at(present)
-        if reason := why_unreadable(old, new):
-            raise StaleWriterError(
-                f"table {self.root!r}: rows staged under version {version} of its definition must fit "
-                f"version {present}, but {reason}; write the rows again"
-            )
-
-    def _check_compaction(self, change: Change, head: SnapshotInfo, live: Mapping[str, FileEntry]) -> None:
-        clash = invariants.second_run_of_level(live, change.added, change.removed)
-        clash = clash or invariants.run_between_inputs(live, change.added, change.removed)
-        if clash:
-            raise self._conflict(change, head, clash, "put a run in the way:")
-
-    def _conflict(
-        self, change: Change, head: SnapshotInfo, entry: FileEntry, what: str
-    ) -> CommitConflictError:
-        other = self._commit_that_touched(entry, head)
-        by = f"snapshot {other.id} ({other.kind})" if other else "a commit before the earliest retained one"
-        bases = {file.base for file in change.added}
-        own = f"this {change.kind}" + (f", begun at snapshot {min(bases)}," if bases else "")
-        return CommitConflictError(
-            f"table {self.root!r}: {own} cannot be committed on snapshot {head.id}: {by} {what} "
-            f"{entry.file!r}; run the command again"
-        )
-
-    def _commit_that_touched(self, entry: FileEntry, head: SnapshotInfo) -> SnapshotInfo | None:
-        for info in reversed(self.history.retained(head)):
-            delta = self.history.delta(info)
-            if any(entry.file == file.file for file in (*delta.added, *delta.removed)):
-                return info
-        return None
 
     def _publish(self, info: SnapshotInfo, transaction: tuple[str, int] | None) -> bool:
         """Whether ``info`` is now part of the history; False if another snapshot has its id."""

@@ -14,7 +14,7 @@ from typing import Final
 from upsert.errors import CommitConflictError, StaleWriterError, UnknownOutcomeError
 from upsert.schema import TableSchema
 from upsert.store import append
-from upsert.store.commit import Change, Committer
+from upsert.store.commit import Committer
 from upsert.store.compaction_policy import Chosen, Policy, Universal
 from upsert.store.failpoints import reach
 from upsert.store.file_entry import FileEntry
@@ -25,6 +25,7 @@ from upsert.store.layout import Layout
 from upsert.store.leveled_policy import Leveled
 from upsert.store.merge import SortedRows, merge_runs, present
 from upsert.store.partitions import is_within, specified
+from upsert.store.proposal import Change
 from upsert.store.raw_changes import Place
 from upsert.store.run_files import write_run
 from upsert.store.sections import overlapping, sections

@@ -18,7 +18,7 @@ from upsert.errors import CommitConflictError, SchemaError
 from upsert.schema import TableSchema
 from upsert.store import append, staging
 from upsert.store.append import Committed
-from upsert.store.commit import Change, Committer
+from upsert.store.commit import Committer
 from upsert.store.data_file import DataFile
 from upsert.store.failpoints import reach
 from upsert.store.file_entry import FileEntry
@@ -29,6 +29,7 @@ from upsert.store.manifest import Manifest
 from upsert.store.merge import SortedRows, merge_runs
 from upsert.store.partitions import EVERY_ROW, is_within, specified
 from upsert.store.paths import Partition
+from upsert.store.proposal import Change
 from upsert.store.raw_changes import Place
 from upsert.store.run_files import write_run
 from upsert.store.snapshot import Snapshot

@@ -18,11 +18,12 @@ from typing import overload
 
 from upsert.errors import ConfigurationError
 from upsert.store import consumers, expiry_policy, paths, tag_file
-from upsert.store.commit import Change, Committer
+from upsert.store.commit import Committer
 from upsert.store.expiry_policy import Retention
 from upsert.store.failpoints import reach
 from upsert.store.history import History
 from upsert.store.lifetime_lock import Lock, lifetime_lock, lifetime_lock_if_free
+from upsert.store.proposal import Change
 from upsert.store.snapshot_info import SnapshotInfo, refs_of
 from upsert.store.staging import remove_data_file
 from upsert.store.storage import storage_of

@@ -22,8 +22,9 @@ from typing import Final
 
 from upsert.errors import CommitConflictError, TableNotFoundError
 from upsert.store import paths
-from upsert.store.commit import Change, Committer
+from upsert.store.commit import Committer
 from upsert.store.history import History
+from upsert.store.proposal import Change
 from upsert.store.snapshot_info import SnapshotInfo
 from upsert.store.storage import storage_of
 from upsert.store.storage.lease import Lease

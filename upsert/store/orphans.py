@@ -16,9 +16,10 @@ from typing import Final
 
 from upsert.errors import ConfigurationError, SnapshotExpiredError
 from upsert.store import paths, tag_file
-from upsert.store.commit import Change, Committer
+from upsert.store.commit import Committer
 from upsert.store.failpoints import reach
 from upsert.store.history import History
+from upsert.store.proposal import Change
 from upsert.store.snapshot_info import SnapshotInfo, refs_of
 from upsert.store.storage import FileStat, Found, storage_of
 from upsert.store.storage.local import TEMPORARY_SUFFIX

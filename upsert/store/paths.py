@@ -11,8 +11,10 @@
     [col=value/…]bucket-<n>/<same stem>.index.arrow        … and its lookup indexes
     tag/tag-<name>                                         a snapshot that stays readable under a name
     consumer/consumer-<name>                               a reader that goes on later, and from where
+    log/log-<32 hex digits>                                a log that began or ended by ALTER TABLE
     compaction.lock, compaction-error.txt                  one compactor at a time; what its last failure said
     lifetime.lock                                          one at a time decides how long snapshots live
+    log.lock                                               one at a time begins or ends a log
 
 ``base`` is the latest snapshot that the writer saw. It lets a clean-up fence off stalled writers:
 see docs/decisions/0003.
@@ -37,7 +39,9 @@ MANIFEST_FOLDER: Final = "manifest"
 STAGING_FOLDER: Final = "staging"
 TAG_FOLDER: Final = "tag"
 CONSUMER_FOLDER: Final = "consumer"
+LOG_FOLDER: Final = "log"
 LIFETIME_LOCK: Final = "lifetime.lock"
+LOG_LOCK: Final = "log.lock"
 COMPACTION_LOCK: Final = "compaction.lock"
 COMPACTION_ERROR: Final = "compaction-error.txt"
 NULL_PARTITION: Final = "__DEFAULT_PARTITION__"
@@ -150,6 +154,11 @@ def tag_file(name: str) -> str:
 def consumer_file(name: str) -> str:
     """Name of the file of a consumer."""
     return f"{CONSUMER_FOLDER}/consumer-{name}"
+
+
+def log_file(topic: str) -> str:
+    """Name of the file about a log, whose topic's name may be as long as that of a file."""
+    return f"{LOG_FOLDER}/log-{sha256(topic.encode()).hexdigest()[:32]}"
 
 
 def named_files(root: str, folder: str, prefix: str) -> list[str]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from upsert.errors import SchemaError
 from upsert.store import statistics
+from upsert.store.bucket_scan import BucketScan
 from upsert.store.data_file import DataFile
 from upsert.store.file_entry import FileEntry
 from upsert.store.file_set import FileSet, Run
@@ -25,7 +26,7 @@ from upsert.store.lookup import (
     search_order,
     signed_matches,
 )
-from upsert.store.merge import SortedRows, check_counts, merge_runs, present
+from upsert.store.merge import check_counts
 from upsert.store.partitions import remaining
 from upsert.store.probe import Positions, Probe, prepare
 from upsert.store.raw_changes import Place
@@ -114,8 +115,7 @@ class Snapshot:
         """
         counts = [COUNT_COLUMN] if self.layout.is_counted else []
         names = list(dict.fromkeys([*columns, *counts]))
-        for run in self._merged(self.files.groups[place], names, where):
-            yield self._current(run, where).select(names)
+        return BucketScan(self.layout, self.open).rows(self.files.groups[place], names, where)
 
     def lookup(
         self, columns: Sequence[str], keys: pa.Table, *, select: Sequence[str] | None = None
@@ -203,46 +203,6 @@ class Snapshot:
                 self.layout.schema.type_of(name, "select")
         return tuple(columns)
 
-    def _merged(self, runs: Sequence[Run], selected: Sequence[str], wanted: Filter) -> Iterable[SortedRows]:
-        """The bucket's rows in pieces that need no merging with each other."""
-        is_counted = self.layout.is_counted
-        key_columns = self.layout.schema.names if is_counted else self.layout.key
-        kept = self._pruned(runs, wanted, key_columns)
-        if len(kept) == 1:
-            # nothing newer can hide a row, so bounds of all columns may skip files
-            kept = self._pruned(kept, wanted, self.layout.schema.names)
-        needed = self._needed((*selected, *wanted.columns), keys=len(kept) > 1)
-        if len(kept) == 1:
-            for entry in kept[0]:
-                yield self._sorted_rows([entry], needed)
-        elif kept:
-            yield merge_runs(self.layout, [self._sorted_rows(r, needed) for r in reversed(kept)])
-
-    def _current(self, run: SortedRows, wanted: Filter) -> pa.Table:
-        if not self.layout.is_counted:
-            return wanted.apply(present(self.layout, run))
-        # counts of rows that are not wanted may be incomplete, for a file that has only such rows was skipped
-        return present(self.layout, SortedRows(wanted.apply(run.rows), None))
-
-    def _pruned(self, runs: Sequence[Run], wanted: Filter, columns: Collection[str]) -> list[Run]:
-        entries = [entry for run in runs for entry in run]
-        kept = iter(wanted.keep(entries, columns, self.layout.schema).tolist())
-        pruned = [tuple(entry for entry in run if next(kept)) for run in runs]
-        return [run for run in pruned if run]
-
-    def _sorted_rows(self, entries: Sequence[FileEntry], needed: Sequence[str]) -> SortedRows:
-        files = [self.open(entry) for entry in entries]
-        rows = pa.Table.from_batches([file.select(needed) for file in files])
-        if all(file.kinds is None for file in files):
-            return SortedRows(rows, None)
-        kinds = [np.zeros(f.rows, np.int8) if f.kinds is None else f.kinds for f in files]
-        return SortedRows(rows, np.concatenate(kinds))
-
-    def _needed(self, columns: Iterable[str], keys: bool) -> list[str]:
-        extra = self.layout.key if keys else ()
-        counts = (COUNT_COLUMN,) if self.layout.is_counted else ()
-        return list(dict.fromkeys((*columns, *extra, *counts)))
-
     def _repeated(self, rows: pa.Table) -> pa.Table:
         """Each row as many times as its count says, where rows have one."""
         if not self.layout.is_counted:
@@ -265,7 +225,8 @@ class Snapshot:
     ) -> tuple[npt.NDArray[np.int64], pa.Table]:
         if len(probe):
             probe = probe.take(search_order(self.layout, index, probe))
-        needed = self._needed((*selected, *wanted.columns), keys=self.layout.is_counted)
+        own = (*self.layout.key, COUNT_COLUMN) if self.layout.is_counted else ()
+        needed = list(dict.fromkeys((*selected, *wanted.columns, *own)))
         files = self.files
         if wanted.alternatives:
             files = files.only({partition for partition, _ in self.places(wanted)}.__contains__)

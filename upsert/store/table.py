@@ -9,7 +9,8 @@ from typing import Self
 from upsert.errors import TableExistsError
 from upsert.schema import TableSchema
 from upsert.store import alter, log_system, logged_tables, paths, table_file
-from upsert.store.alterations import Alteration, altered
+from upsert.store.alteration_rules import altered
+from upsert.store.alterations import Alteration
 from upsert.store.row_metadata import with_metadata_aside
 from upsert.store.staging import StagedFiles
 from upsert.store.table_reading import TableReading

@@ -9,7 +9,8 @@ from upsert.computed import ComputedColumn, Watermark
 from upsert.errors import SchemaError
 from upsert.schema import Column, Index, TableSchema
 from upsert.store import Table
-from upsert.store.alterations import Alteration, DropColumn, RenameColumn, altered
+from upsert.store.alteration_rules import altered
+from upsert.store.alterations import Alteration, DropColumn, RenameColumn
 from upsert.store.data_file import forget_open_files
 from upsert.store.declarations import (
     AddComputed,

@@ -19,8 +19,9 @@ from upsert.errors import (
 from upsert.schema import TableSchema
 from upsert.store import Table
 from upsert.store.alterations import SetOptions, TrackPartition
-from upsert.store.commit import Change, Committer, Surroundings
+from upsert.store.commit import Committer, Surroundings
 from upsert.store.data_file import forget_open_files
+from upsert.store.proposal import Change
 from upsert.store.publication import put_if_absent
 from upsert.store.raw_changes import Place
 from upsert.store.snapshot import Snapshot

@@ -11,7 +11,8 @@ from tests.upsert.store.disk import KILLED, assert_nothing_is_left_over, finish,
 from upsert.errors import CommitConflictError, ConfigurationError, SnapshotExpiredError, StaleWriterError
 from upsert.schema import TableSchema
 from upsert.store import Table, commit
-from upsert.store.commit import Change, Committer, Surroundings
+from upsert.store.commit import Committer, Surroundings
+from upsert.store.proposal import Change
 from upsert.store.publication import put_if_absent
 from upsert.store.snapshot_info import SnapshotInfo
 
