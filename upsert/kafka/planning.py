@@ -11,7 +11,7 @@ from typing import Final
 
 from upsert.errors import ConfigurationError, RecordsExpiredError, TableNotFoundError
 from upsert.kafka.cleanup import cleanup_warning
-from upsert.kafka.client import admin
+from upsert.kafka.client import admin, offsets
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.offsets import Offset, Place, share
 from upsert.kafka.positions import Positions
@@ -71,7 +71,7 @@ class Planner:
         ahead = {p: end for p, end in ends.items() if end > known.places[p].at}
         if not ahead:
             return known
-        earliest = admin.earliest_offsets(self._connection, list(ahead))
+        earliest = offsets.earliest_offsets(self._connection, list(ahead))
         self._check_not_expired(known, earliest)
         available = {p: (min(end, max(known.places[p].at, earliest[p])), end) for p, end in ahead.items()}
         return known.moved(share(available, max_rows))
@@ -83,7 +83,7 @@ class Planner:
     def ends(self) -> dict[TopicPartition, int]:
         """The ends of all partitions that there are now."""
         partitions = [p for info in self._topics().values() for p in _partitions(info)]
-        return admin.latest_offsets(self._connection, partitions) if partitions else {}
+        return offsets.latest_offsets(self._connection, partitions) if partitions else {}
 
     def _end(self, place: Place, latest: int) -> int:
         """How far a partition may be read now; a filter bounds the step alone: the query may drop it."""
@@ -119,7 +119,7 @@ class Planner:
         """The ends of all partitions of which more may be read; None where a topic is no longer there."""
         unfinished = [partition for partition, place in known.places.items() if not place.is_at_end]
         try:
-            return admin.latest_offsets(self._connection, unfinished) if unfinished else {}
+            return offsets.latest_offsets(self._connection, unfinished) if unfinished else {}
         except TableNotFoundError:
             return None
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from upsert.errors import ConfigurationError, RecordsExpiredError
-from upsert.kafka.client import admin
+from upsert.kafka.client import offsets
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.offsets import Place
 from upsert.kafka.records import TopicPartition
@@ -50,7 +50,7 @@ class Positions:
     def of_discovered(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Place]:
         """The places of partitions that appeared while the query ran: all of their records."""
         read = self._chosen(partitions)
-        return self._narrowed(admin.earliest_offsets(self._connection, read), {}) if read else {}
+        return self._narrowed(offsets.earliest_offsets(self._connection, read), {}) if read else {}
 
     def _chosen(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
         chosen = self._option("scan.filter.partitions")
@@ -59,7 +59,7 @@ class Positions:
     def _narrowed(self, begins: _Offsets, ends: _Offsets) -> dict[TopicPartition, Place]:
         first = self._option("scan.filter.offset-from")
         time_ms = self._option("scan.filter.timestamp-from")
-        since = {} if time_ms is None else admin.offsets_for_time(self._connection, list(begins), time_ms)
+        since = {} if time_ms is None else offsets.offsets_for_time(self._connection, list(begins), time_ms)
         places = {}
         for partition, offset in begins.items():
             begin = max(offset, first or 0, since.get(partition, 0))
@@ -68,13 +68,13 @@ class Positions:
         return places
 
     def _begins(self, partitions: list[TopicPartition]) -> _Offsets:
-        earliest = admin.earliest_offsets(self._connection, partitions)
+        earliest = offsets.earliest_offsets(self._connection, partitions)
         match self._option("scan.startup.mode"):
             case "latest-offset":
-                return admin.latest_offsets(self._connection, partitions)
+                return offsets.latest_offsets(self._connection, partitions)
             case "timestamp":
                 time_ms = self._option("scan.startup.timestamp-millis")
-                return admin.offsets_for_time(self._connection, partitions, time_ms)
+                return offsets.offsets_for_time(self._connection, partitions, time_ms)
             case "specific-offsets":
                 listed = self._option("scan.startup.specific-offsets")
                 given = {p: listed[p.partition] for p in partitions if p.partition in listed}
@@ -90,10 +90,10 @@ class Positions:
         values = self._table.values
         match values["scan.bounded.mode"]:
             case "latest-offset":
-                return admin.latest_offsets(self._connection, partitions)
+                return offsets.latest_offsets(self._connection, partitions)
             case "timestamp":
                 time_ms = values["scan.bounded.timestamp-millis"]
-                return admin.offsets_for_time(self._connection, partitions, time_ms)
+                return offsets.offsets_for_time(self._connection, partitions, time_ms)
             case "specific-offsets":
                 return {p: values["scan.bounded.specific-offsets"][p.partition] for p in partitions}
             case "group-offsets":
@@ -103,13 +103,13 @@ class Positions:
     def _committed(self, partitions: list[TopicPartition], earliest: _Offsets | None) -> _Offsets:
         """The committed offsets of the group; for a start without one ``auto.offset.reset`` counts."""
         group = self._table.properties["group.id"]
-        found = admin.group_offsets(self._connection, group, partitions)
+        found = offsets.group_offsets(self._connection, group, partitions)
         missing = [partition for partition in partitions if partition not in found]
         reset = self._table.properties.get("auto.offset.reset", "none") if earliest is not None else "none"
         if missing and reset == "earliest" and earliest is not None:
             return found | {partition: earliest[partition] for partition in missing}
         if missing and reset == "latest":
-            return found | admin.latest_offsets(self._connection, missing)
+            return found | offsets.latest_offsets(self._connection, missing)
         if missing:
             raise ConfigurationError(
                 f"{self._table.name}: group {group!r} must have committed an offset of topic "
@@ -120,7 +120,7 @@ class Positions:
 
     def _check_within(self, given: _Offsets, earliest: _Offsets, what: str) -> None:
         """Refuse starts that a partition no longer has, or not yet; clamp them where loss is accepted."""
-        latest = admin.latest_offsets(self._connection, list(given)) if given else {}
+        latest = offsets.latest_offsets(self._connection, list(given)) if given else {}
         for partition, offset in given.items():
             if earliest[partition] <= offset <= latest[partition]:
                 continue

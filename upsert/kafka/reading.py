@@ -21,7 +21,7 @@ from upsert.changelog.image_log import ImageLog
 from upsert.changelog.normalizer import Expiry, fold
 from upsert.errors import ConfigurationError, RecordsExpiredError
 from upsert.kafka.bad_records import LOG, BadRecords
-from upsert.kafka.client import admin
+from upsert.kafka.client import offsets
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.consumer import read_range
 from upsert.kafka.decode import RecordDecoder
@@ -131,7 +131,7 @@ def _records(
         except RecordsExpiredError:
             if table.values["fail-on-data-loss"]:
                 raise
-        earliest = admin.earliest_offsets(connection, [part.partition])[part.partition]
+        earliest = offsets.earliest_offsets(connection, [part.partition])[part.partition]
         if earliest <= start:
             return  # the log ends before the range does: it was shortened, and nothing more will come
         LOG.warning(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from upsert.kafka.client import admin
+from upsert.kafka.client import offsets
 from upsert.kafka.offsets import share
 from upsert.kafka.records import TopicPartition
 from upsert.log.log_changes import expired
@@ -65,8 +65,8 @@ class LogPlanner:
             RecordsExpiredError: no record of that time or before is left either.
         """
         connection, partitions = self.topic.connection, self.topic.partitions
-        earliest = admin.earliest_offsets(connection, partitions)
-        found = admin.offsets_for_time(connection, partitions, timestamp_ms + 1)
+        earliest = offsets.earliest_offsets(connection, partitions)
+        found = offsets.offsets_for_time(connection, partitions, timestamp_ms + 1)
         if any(0 < earliest[place] == offset for place, offset in found.items()):
             raise expired(table.name, f"all changes after {timestamp_ms} ms")
         return {place.partition: offset for place, offset in found.items()}
@@ -111,7 +111,7 @@ class LogPlanner:
                     table.name, f"offsets below {offset} of partition {number}, which ends at {ends[number]},"
                 )
         if not self._has_looked:  # once in the life of a process; later the clients of tasks notice
-            earliest = admin.earliest_offsets(self.topic.connection, self.topic.partitions)
+            earliest = offsets.earliest_offsets(self.topic.connection, self.topic.partitions)
             for place, first in earliest.items():
                 if start.at[place.partition] < first:
                     raise expired(

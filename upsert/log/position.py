@@ -11,18 +11,16 @@ from __future__ import annotations
 from typing import Final
 
 from upsert.errors import ConfigurationError
-from upsert.kafka.client.admin import earliest_offsets
 from upsert.kafka.client.consumer import read_range
+from upsert.kafka.client.offsets import earliest_offsets
 from upsert.kafka.client.transactions import read_marker
 from upsert.log.messages import LogDecoder
 from upsert.log.topics import LogTopic
 from upsert.store import consumers
 from upsert.store.history import History
-from upsert.store.log_system import CONSUMER, LoggedTable
+from upsert.store.log_beginning import beginning_of
+from upsert.store.log_system import CONSUMER, LEASE_S, LoggedTable
 from upsert.store.version import Version
-
-LEASE_S: Final = 30 * 86_400.0
-"""So long a log may be out of reach before changes expire that it lacks."""
 
 _FIRST_LOOK: Final = 100
 """Offsets at the end of a partition in which the newest mark is looked for first."""
@@ -42,7 +40,8 @@ def last_published(table: LoggedTable, topic: LogTopic) -> int:
     """
     marker = read_marker(topic.connection, topic.name, transactional_id(table.uuid))
     if marker is None:
-        return max(_newest_mark(table, topic), _held(table))
+        begun = beginning_of(table.published.root, topic.name).data_version
+        return max(_newest_mark(table, topic), _held(table), begun)
     _check_lineage(table, topic, marker.batch, marker.fingerprint)
     return marker.batch
 

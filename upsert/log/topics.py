@@ -13,7 +13,7 @@ from typing import Final
 from uuid import uuid4
 
 from upsert.errors import ConfigurationError, TableExistsError, TableNotFoundError
-from upsert.kafka.client import admin
+from upsert.kafka.client import admin, offsets
 from upsert.kafka.client.connection import PATIENCE_SECONDS, Connection
 from upsert.kafka.client.topic_settings import change_settings
 from upsert.kafka.records import TopicPartition
@@ -46,8 +46,8 @@ class LogTopic:
         """
         if not log.is_kafka or log.topic is None:
             raise ConfigurationError(
-                f"{owner}: a table with a log is needed, got 'log.system' = {log.system!r}; create one with "
-                "'log.system' = 'kafka'"
+                f"{owner}: a table with a log is needed, got 'log.system' = {log.system!r}; ALTER TABLE … SET "
+                "('log.system' = 'kafka') gives it one"
             )
         return cls(Connection(log.properties, patience_s), log.topic, buckets)
 
@@ -63,7 +63,7 @@ class LogTopic:
             TableNotFoundError: the topic is gone.
             KafkaUnavailableError: the brokers did not answer.
         """
-        found = admin.latest_offsets(self.connection, self.partitions)
+        found = offsets.latest_offsets(self.connection, self.partitions)
         return {place.partition: offset for place, offset in found.items()}
 
 
@@ -83,8 +83,14 @@ def with_topic(given: Mapping[str, str], table: str) -> dict[str, str]:
     return dict(given) if named else {**given, TOPIC: new_name(table)}
 
 
-def create(topic: LogTopic, retention_ms: int | None, owner: str) -> None:
+def create(topic: LogTopic, retention_ms: int | None, owner: str, *, may_be_there: bool = False) -> None:
     """Create the topic. A crash leaves it or not; nothing else knows of it yet.
+
+    Args:
+        topic: what to create.
+        retention_ms: how long it keeps records; None: as the brokers are set up.
+        owner: the table, for messages.
+        may_be_there: whether one without records is the table's own, of an attempt that died.
 
     Raises:
         ConfigurationError: there is a topic of this name: it may be another table's.
@@ -94,10 +100,37 @@ def create(topic: LogTopic, retention_ms: int | None, owner: str) -> None:
     try:
         admin.create_topic(topic.connection, topic.name, topic.buckets, {"cleanup.policy": "delete", **kept})
     except TableExistsError as cause:
-        raise ConfigurationError(
-            f"{owner}: its log needs a topic of its own, {topic.name!r} is there already; delete it, or "
-            f"leave {TOPIC!r} out, which gives a new name"
-        ) from cause
+        if not may_be_there or not is_empty(topic):
+            raise _taken(topic, owner) from cause
+        change_retention(topic, retention_ms)
+
+
+def check_is_free(topic: LogTopic, owner: str) -> None:
+    """Make sure that there is no such topic.
+
+    Raises:
+        ConfigurationError: there is.
+        KafkaUnavailableError: the brokers did not answer.
+    """
+    if admin.topics(topic.connection, [topic.name]):
+        raise _taken(topic, owner)
+
+
+def is_empty(topic: LogTopic) -> bool:
+    """Whether there is a topic of this form in which nothing has been written that can be read.
+
+    Raises:
+        KafkaUnavailableError: the brokers did not answer.
+    """
+    found = admin.topics(topic.connection, [topic.name]).get(topic.name)
+    return found is not None and found.partitions == topic.buckets and not any(topic.ends().values())
+
+
+def _taken(topic: LogTopic, owner: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{owner}: its log needs a topic of its own, {topic.name!r} is there already; delete it, or "
+        f"leave {TOPIC!r} out, which gives a new name"
+    )
 
 
 def change_retention(topic: LogTopic, retention_ms: int | None) -> None:

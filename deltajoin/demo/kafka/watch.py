@@ -11,8 +11,9 @@ from deltajoin.demo.kafka.queries import QUERIES, Query
 from deltajoin.demo.kafka.tables import BOARD, FLIGHTS_LOG, WEATHER_LOG, Topics
 from deltajoin.offset import JoinOffset
 from upsert import Catalog, Version
-from upsert.kafka.client.admin import latest_offsets, topics
+from upsert.kafka.client.admin import topics
 from upsert.kafka.client.connection import Connection
+from upsert.kafka.client.offsets import latest_offsets
 from upsert.kafka.offsets import Offset
 from upsert.kafka.records import TopicPartition
 

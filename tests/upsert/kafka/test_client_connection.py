@@ -8,9 +8,10 @@ import sys
 import pytest
 
 from upsert.errors import ConfigurationError, KafkaUnavailableError
-from upsert.kafka.client.admin import latest_offsets, topics
+from upsert.kafka.client.admin import topics
 from upsert.kafka.client.client_cache import ClientCache
 from upsert.kafka.client.connection import Connection, is_secret
+from upsert.kafka.client.offsets import latest_offsets
 from upsert.kafka.records import TopicPartition
 
 SECURE = Connection(
@@ -103,7 +104,8 @@ def test_the_package_works_without_the_client_library_until_it_is_used() -> None
         import sys
         sys.modules["confluent_kafka"] = None
         import upsert, upsert.kafka.client.consumer, upsert.kafka.client.producer
-        from upsert.kafka.client.admin import Connection, topics
+        from upsert.kafka.client.admin import topics
+        from upsert.kafka.client.connection import Connection
         topics(Connection({"bootstrap.servers": "b:1"}), ["t"])
     """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -16,9 +16,10 @@ import pytest
 from tests.helpers import REPOSITORY
 from upsert.errors import ConfigurationError, DeliveryError, FencedError, KafkaUnavailableError, UpsertError
 from upsert.kafka.client import producer
-from upsert.kafka.client.admin import create_topic, latest_offsets
+from upsert.kafka.client.admin import create_topic
 from upsert.kafka.client.connection import Connection, library
 from upsert.kafka.client.consumer import read_range
+from upsert.kafka.client.offsets import latest_offsets
 from upsert.kafka.client.producer import Outcome, produce_once
 from upsert.kafka.client.transactions import TransactionalWriter, read_marker
 from upsert.kafka.records import TopicPartition

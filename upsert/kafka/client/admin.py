@@ -1,4 +1,4 @@
-"""Topics and offsets: what a cluster has, and creating and deleting topics.
+"""Topics: which a cluster has, and creating and deleting them.
 
 Every function answers from the cluster at the time of the call, and tries again while the cluster is away,
 for as long as the connection has patience.
@@ -8,23 +8,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from upsert.errors import TableNotFoundError
-from upsert.kafka.client.client_cache import ClientCache
-from upsert.kafka.client.connection import LOGGER, Connection, admin_library, client_properties, library
-from upsert.kafka.client.failures import codes, made, retried, unavailable
-from upsert.kafka.client.groups import group_markers
-from upsert.kafka.records import TopicPartition
-
-T = TypeVar("T")
-
-REQUEST_SECONDS: Final = 10.0
-"""How long one request may take before it is made again."""
-
-_admins: ClientCache[Any] = ClientCache(4, close=lambda _: None)
+from upsert.kafka.client.connection import Connection, admin_library, library
+from upsert.kafka.client.failures import unavailable
+from upsert.kafka.client.requests import answers, request_seconds, with_admin
 
 
 @dataclass(frozen=True)
@@ -73,94 +64,13 @@ def topics(
 
 def _listed(connection: Connection, pattern: re.Pattern[str]) -> list[str]:
     subject = f"listing topics that match {pattern.pattern!r}"
-    with_admin = lambda admin: admin.list_topics(timeout=request_seconds(connection)).topics  # noqa: E731
-    found = _with_admin(connection, subject, with_admin)
+    listing = lambda admin: admin.list_topics(timeout=request_seconds(connection)).topics  # noqa: E731
+    found = with_admin(connection, subject, listing)
     return [name for name in found if pattern.fullmatch(name) and not name.startswith("__")]
 
 
 def _id(uuid: Any) -> str | None:
     return None if uuid is None else str(uuid)
-
-
-def earliest_offsets(
-    connection: Connection, partitions: Iterable[TopicPartition]
-) -> dict[TopicPartition, int]:
-    """The first offset of each partition that Kafka still has.
-
-    Raises:
-        TableNotFoundError: a topic or partition does not exist.
-    """
-    return _offsets(connection, partitions, lambda spec: spec.earliest())
-
-
-def latest_offsets(connection: Connection, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """The offset after the last record of each partition that a reader of this connection can see.
-
-    With ``read_committed``, the default, that is the start of the oldest transaction still open.
-
-    Raises:
-        TableNotFoundError: a topic or partition does not exist.
-    """
-    return _offsets(connection, partitions, lambda spec: spec.latest())
-
-
-def offsets_for_time(
-    connection: Connection, partitions: Iterable[TopicPartition], timestamp_ms: int
-) -> dict[TopicPartition, int]:
-    """The first offset of each partition whose record is not older; the latest one where all are older.
-
-    Raises:
-        TableNotFoundError: a topic or partition does not exist.
-    """
-    asked = list(partitions)
-    found = _offsets(connection, asked, lambda spec: spec.for_timestamp(timestamp_ms))
-    if older := [partition for partition in asked if found[partition] < 0]:
-        found.update(latest_offsets(connection, older))
-    return found
-
-
-def _offsets(
-    connection: Connection, partitions: Iterable[TopicPartition], spec: Callable[[Any], Any]
-) -> dict[TopicPartition, int]:
-    specs = admin_library().OffsetSpec
-    asked = {library().TopicPartition(*partition): spec(specs) for partition in partitions}
-    if not asked:
-        return {}
-    isolation = getattr(library().IsolationLevel, connection.isolation_level.upper())
-    places = [TopicPartition(key.topic, key.partition) for key in asked]
-
-    def ask(admin: Any) -> Mapping[Any, Any]:
-        try:
-            futures: Mapping[Any, Any] = admin.list_offsets(
-                asked, isolation_level=isolation, request_timeout=request_seconds(connection)
-            )
-            for future in futures.values():
-                future.result()
-        except library().KafkaException as failure:
-            if failure.args[0].code() in codes("_NOENT"):  # no leader, either for now or for ever
-                _check_existence(connection, places)
-            raise
-        return futures
-
-    found = answers(connection, f"offsets of {_named(places)}", ask)
-    return {TopicPartition(key.topic, key.partition): result.offset for key, result in found.items()}
-
-
-def _check_existence(connection: Connection, partitions: Iterable[TopicPartition]) -> None:
-    for place in partitions:
-        count = existing_topic(connection, place.topic).partitions
-        if place.partition >= count:
-            raise TableNotFoundError(
-                f"partition {place} should exist at {connection.bootstrap_servers!r}, and {place.topic!r} "
-                f"has only {count}; correct the partition"
-            )
-
-
-def group_offsets(
-    connection: Connection, group: str, partitions: Iterable[TopicPartition]
-) -> dict[TopicPartition, int]:
-    """The offsets that a consumer group has committed; partitions without one are left out."""
-    return {place: offset for place, (offset, _) in group_markers(connection, group, partitions).items()}
 
 
 def cleanup_policies(connection: Connection, names: Collection[str]) -> dict[str, frozenset[str]]:
@@ -239,59 +149,6 @@ def _wait(connection: Connection, subject: str, is_done: Callable[[], bool]) -> 
         if time.monotonic() > deadline:
             raise unavailable(connection, subject, None)
         time.sleep(0.02)
-
-
-def request_seconds(connection: Connection) -> float:
-    """How long one request may take."""
-    return min(REQUEST_SECONDS, connection.patience_s)
-
-
-_FAIL: Final = object()
-
-
-def answers(
-    connection: Connection, subject: str, ask: Callable[[Any], Mapping[Any, Any]], missing: object = _FAIL
-) -> dict[Any, Any]:
-    """The results of a request's futures; topics that are not there give ``missing``, if that is given."""
-    gone = codes("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC") if missing is not _FAIL else frozenset()
-
-    def read(admin: Any) -> dict[Any, Any]:
-        results = {}
-        for key, future in ask(admin).items():
-            try:
-                results[key] = future.result()
-            except library().KafkaException as failure:
-                if failure.args[0].code() not in gone:
-                    raise
-                results[key] = missing
-        return results
-
-    return _with_admin(connection, subject, read)
-
-
-def _with_admin(connection: Connection, subject: str, call: Callable[[Any], T]) -> T:
-    """The result of a call with the process's client for this cluster.
-
-    Another try is made with a new client: after a change of leaders an old one goes on asking with what it
-    knew of them.
-    """
-
-    def attempt() -> T:
-        admin = _admins.take(connection)
-        if admin is None:
-            properties = client_properties(connection)
-            admin = made(connection, subject, lambda: admin_library().AdminClient(properties, logger=LOGGER))
-        admin.poll(0)  # hands the library's log on
-        result = call(admin)
-        _admins.give_back(connection, admin)
-        return result
-
-    return retried(connection, subject, attempt)
-
-
-def _named(partitions: Iterable[TopicPartition]) -> str:
-    names = sorted(map(str, partitions))
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def existing_topic(connection: Connection, name: str) -> TopicInfo:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from upsert.kafka.client.admin import answers, existing_topic, request_seconds
+from upsert.kafka.client.admin import existing_topic
 from upsert.kafka.client.connection import Connection, admin_library
+from upsert.kafka.client.requests import answers, request_seconds
 
 
 def change_settings(connection: Connection, name: str, changed: Mapping[str, str | None]) -> None:
