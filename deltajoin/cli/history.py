@@ -15,14 +15,14 @@ app = typer.Typer()
 
 @app.command()
 def snapshots(name: Name, warehouse: Warehouse = HERE, as_json: Json = False) -> None:
-    """List the states of a table that can be read, oldest first."""
+    """List the states of a table that can be read, oldest first; records include deletions."""
     with told_errors(as_json=as_json):
         found = [
             {
                 "snapshot": info.id,
                 "kind": info.kind,
                 "committed": datetime.fromtimestamp(info.time_ms / 1000, UTC),
-                "rows": info.rows,
+                "records": info.rows,
                 "added": info.delta_rows,
                 "files": info.files,
                 "tracked": info.tracked,

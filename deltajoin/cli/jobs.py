@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.live import Live
-from rich.table import Table as Grid
 
-from deltajoin.cli.output import Output, grid
+from deltajoin.cli.grids import RowGrid
+from deltajoin.cli.output import Output
 from upsert.errors import UpsertError
 
 if TYPE_CHECKING:
@@ -59,10 +59,10 @@ def _active(queries: Sequence[StreamingQuery]) -> bool:
     return any(query.isActive for query in queries) and all(query.exception() is None for query in queries)
 
 
-def picture(queries: Sequence[StreamingQuery]) -> Grid:
+def picture(queries: Sequence[StreamingQuery]) -> RowGrid:
     """The queries and what each has done last."""
     names = ["query", "state", "micro-batch", "rows", "rows/s", "seconds"]
-    return grid(names, [list(_line(query).values()) for query in queries])
+    return RowGrid(names, [list(_line(query).values()) for query in queries])
 
 
 def _line(query: StreamingQuery) -> dict[str, Any]:

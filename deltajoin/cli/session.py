@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
@@ -25,6 +26,7 @@ _SETTINGS: Final = {
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
 }
 """Where neither the user nor Spark's own configuration says otherwise; 200 partitions suit a cluster only."""
+_QUIET: Final = Path(__file__).with_name("log4j2.properties")
 
 
 class Session:
@@ -60,6 +62,9 @@ class Session:
         # it prints a page of the JVM's stack for each error, which the command tells in one line
         PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # its workers run this, not sys.executable
+        if not _has_log_of_its_own(self._conf):
+            options = os.environ.get("SPARK_SUBMIT_OPTS", "")
+            os.environ["SPARK_SUBMIT_OPTS"] = f"{options} -Dlog4j2.configurationFile={_QUIET.as_uri()}"
         builder = SparkSession.builder.appName("deltajoin").master(self._master or "local[*]")
         for key, value in (_SETTINGS | self._conf).items():
             builder = builder.config(key, value)
@@ -88,6 +93,11 @@ class Session:
             for query in self.spark.streams.active:
                 query.stop()
             self.spark.stop()
+
+
+def _has_log_of_its_own(conf: Mapping[str, str]) -> bool:
+    """Whether the user, or the Spark that is installed, says what is logged."""
+    return "spark.log.level" in conf or "SPARK_CONF_DIR" in os.environ or "SPARK_HOME" in os.environ
 
 
 def _setting(text: str) -> tuple[str, str]:

@@ -11,7 +11,8 @@ from rich.console import Group
 from rich.live import Live as LiveView
 from rich.text import Text
 
-from deltajoin.cli.output import Output, grid
+from deltajoin.cli.grids import RowGrid
+from deltajoin.cli.output import Output
 from deltajoin.cli.session import Session
 from upsert.catalog.results import Done, Frame, Live, Result, Rows, Running
 from upsert.catalog.script import split_statements
@@ -123,7 +124,7 @@ def picture(rows: pa.Table) -> Group:
     """The rows of a result as they are now, in a fixed order."""
     found: list[dict[str, Any]] = sorted(rows.to_pylist(), key=lambda row: repr(list(row.values())))
     return Group(
-        grid(rows.column_names, (list(row.values()) for row in found)),
+        RowGrid(rows.column_names, (list(row.values()) for row in found)),
         Text(f"{rows.num_rows} rows; Ctrl-C ends", style="dim"),
     )
 
