@@ -1,0 +1,281 @@
+"""The only file that knows how HDFS is reached: WebHDFS, the REST interface of its name and data nodes.
+
+A process has its own connections, made after the fork. A request is sent once; whoever sends it again must
+know what that does. Of several name nodes, the one that answered last is asked first.
+"""
+
+from __future__ import annotations
+
+import errno
+import getpass
+import json
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from email.utils import parsedate_to_datetime
+from typing import IO, Any, Final, NamedTuple
+from urllib.parse import quote, urlencode, urlsplit
+
+from upsert.errors import ConfigurationError
+from upsert.store.storage.base import FileStat
+from upsert.store.storage.hdfs_location import HdfsLocation
+
+ENDPOINT_VARIABLE: Final = "UPSERT_WEBHDFS_ENDPOINT"
+"""HTTP addresses of the name nodes, for ``hdfs:`` paths that name none."""
+USER_VARIABLE: Final = "HADOOP_USER_NAME"
+CONNECT_S: Final = 10.0
+READ_S: Final = 60.0
+_CONNECTIONS: Final = 16
+_CHUNK: Final = 1 << 20
+_LONGEST_MESSAGE: Final = 300
+_BYTES: Final = {"Content-Type": "application/octet-stream"}
+_NOT_DONE: Final = ("StandbyException", "RetriableException", "SafeModeException")
+_NOT_ALLOWED: Final = ("AccessControlException", "AuthorizationException", "SecurityException")
+_ERRNO: Final = {
+    "FileNotFoundException": errno.ENOENT,
+    "FileAlreadyExistsException": errno.EEXIST,
+    "ParentNotDirectoryException": errno.ENOTDIR,
+    "NSQuotaExceededException": errno.EDQUOT,
+    "DSQuotaExceededException": errno.EDQUOT,
+    "IllegalArgumentException": errno.EINVAL,
+    "InvalidPathException": errno.EINVAL,
+}
+
+_active: dict[HdfsLocation, int] = {}
+_pools: list[Any] = []
+_lock = threading.Lock()
+
+
+class UnansweredError(OSError):
+    """HDFS did not answer, or said that it has failed; the request may have been carried out."""
+
+
+class NotDoneError(UnansweredError):
+    """The request has not been carried out: no name node was reached, or it is none to ask now."""
+
+
+class Reply(NamedTuple):
+    """An answer that is no error."""
+
+    status: int
+    headers: Any
+    body: bytes
+
+
+class Entry(NamedTuple):
+    """A file or a folder.
+
+    Attributes:
+        name: in the folder that was listed; empty if the file itself was asked for.
+        is_file: whether it is no folder.
+        stat: what else is known of it.
+    """
+
+    name: str
+    is_file: bool
+    stat: FileStat
+
+
+def ask(location: HdfsLocation, method: str, path: str, operation: str, **parameters: str) -> Reply:
+    """What the active name node answers.
+
+    Args:
+        location: the cluster.
+        method: of HTTP.
+        path: within the cluster, from ``/`` on.
+        operation: of WebHDFS.
+        parameters: of that operation.
+
+    Raises:
+        OSError: HDFS says that it cannot be done; ``FileNotFoundError``: there is no such file or folder.
+        NotDoneError: no name node can be asked now.
+        UnansweredError: nobody knows whether it was carried out.
+        ConfigurationError: urllib3 is not installed, an address is wrong, or the user may not do that.
+    """
+    query = urlencode({"op": operation, "user.name": _user(), **parameters})
+    addresses = location.addresses(os.environ.get(ENDPOINT_VARIABLE))
+    first = _active.get(location, 0)
+    failure = None
+    for number in range(first, first + len(addresses)):
+        address = addresses[number % len(addresses)]
+        _active[location] = number % len(addresses)
+        try:
+            response = _send(method, f"{address}/webhdfs/v1{quote(path)}?{query}", path)
+            return Reply(response.status, response.headers, response.data)
+        except NotDoneError as cause:
+            failure = cause
+        except UnansweredError:
+            _active[location] = (number + 1) % len(addresses)  # this one may hang
+            raise
+    _active[location] = first
+    assert failure is not None
+    raise failure
+
+
+def create(location: HdfsLocation, path: str, body: bytes | IO[bytes], size: int, mode: int | None) -> None:
+    """Write a new file of ``size`` bytes, on the disks of its data nodes, with its folders; see ``ask``."""
+    parameters = {"overwrite": "false", "createflag": "CREATE,SYNC_BLOCK"}
+    if mode is not None:
+        parameters["permission"] = f"{mode:o}"
+    reply = ask(location, "PUT", path, "CREATE", **parameters)
+    _send("PUT", _data_node(reply, path), path, body, {**_BYTES, "Content-Length": str(size)})
+
+
+def read(location: HdfsLocation, path: str) -> bytes:
+    """The content of a file; see ``ask``."""
+    return b"".join(chunks(location, path))
+
+
+def chunks(location: HdfsLocation, path: str) -> Iterator[bytes]:
+    """The content of a file in pieces; see ``ask``."""
+    where = _data_node(ask(location, "GET", path, "OPEN"), path)
+    response = _send("GET", where, path, is_streamed=True)
+    import urllib3
+
+    try:
+        yield from response.stream(_CHUNK)
+    except urllib3.exceptions.HTTPError as cause:
+        raise UnansweredError(
+            errno.EIO, f"HDFS stopped in an answer, {type(cause).__name__}", path
+        ) from cause
+    finally:
+        response.close()  # a connection with the rest of an answer serves nobody
+
+
+def value(reply: Reply, path: str, *names: str) -> Any:
+    """What is below these names in the JSON of an answer.
+
+    Raises:
+        UnansweredError: there is no such thing.
+    """
+    try:
+        found = json.loads(reply.body)
+        for name in names:
+            found = found[name]
+    except (ValueError, KeyError, TypeError, RecursionError) as cause:
+        raise UnansweredError(errno.EPROTO, f"HDFS must answer {'.'.join(names)!r}, did not", path) from cause
+    return found
+
+
+def entry(status: Any, path: str) -> Entry:
+    """What a file status of WebHDFS says.
+
+    Raises:
+        UnansweredError: it is none.
+    """
+    try:
+        modified_ms = int(status["modificationTime"])
+        known = FileStat(int(status["length"]), modified_ms * 1_000_000, (status.get("fileId"), modified_ms))
+        return Entry(str(status["pathSuffix"]), status["type"] == "FILE", known)
+    except (ValueError, KeyError, TypeError, AttributeError) as cause:
+        raise UnansweredError(errno.EPROTO, "HDFS must answer a file's status, did not", path) from cause
+
+
+def clock(reply: Reply, path: str) -> float:
+    """When a name node answered, in whole seconds since 1970 by its clock.
+
+    Raises:
+        UnansweredError: it does not say so.
+    """
+    try:
+        return parsedate_to_datetime(reply.headers.getlist("Date")[0]).timestamp()  # it may be there twice
+    except (ValueError, IndexError) as cause:
+        raise UnansweredError(errno.EPROTO, "HDFS must date its answers, did not", path) from cause
+
+
+def _user() -> str:
+    return os.environ.get(USER_VARIABLE) or getpass.getuser()
+
+
+def _data_node(reply: Reply, path: str) -> str:
+    """Where a name node says that the bytes go or come from."""
+    where = str(reply.headers.get("Location", ""))
+    parts = urlsplit(where)
+    if reply.status != 307 or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UnansweredError(errno.EPROTO, f"HDFS must name a data node, answered {reply.status}", path)
+    return where
+
+
+def _send(
+    method: str,
+    url: str,
+    path: str,
+    body: bytes | IO[bytes] | None = None,
+    headers: Mapping[str, str] | None = None,
+    *,
+    is_streamed: bool = False,
+) -> Any:
+    """The answer to one request; if it is streamed, its body is not yet read."""
+    pool = _pool()
+    import urllib3
+    from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
+
+    try:
+        response = pool.request(
+            method, url, body=body, headers=headers, redirect=False, preload_content=not is_streamed
+        )
+        if response.status >= 400:
+            raise _error(response.status, response.data, url, path)
+    except (NewConnectionError, ConnectTimeoutError) as cause:
+        raise NotDoneError(errno.EIO, f"HDFS was not reached, {type(cause).__name__}", path) from cause
+    except urllib3.exceptions.HTTPError as cause:
+        raise UnansweredError(errno.EIO, f"HDFS did not answer, {type(cause).__name__}", path) from cause
+    return response
+
+
+def _error(status: int, body: bytes, url: str, path: str) -> Exception:
+    address = "{0.scheme}://{0.netloc}".format(urlsplit(url))
+    if status == 401:
+        return ConfigurationError(
+            f"{path!r}: HDFS must take a user's name for what it is, got 401 from {address!r}, as from a "
+            "cluster with Kerberos, which is not supported; copy the table, or use another store"
+        )
+    name, message = _remote_exception(body)
+    if name in _ERRNO:
+        return OSError(_ERRNO[name], f"HDFS answered {message!r}", path)
+    if name in _NOT_DONE:
+        return NotDoneError(errno.EAGAIN, f"HDFS answered {name} {message!r}", path)
+    if name in _NOT_ALLOWED:
+        return ConfigurationError(
+            f"{path!r}: HDFS must allow user {_user()!r} what is asked, got {message!r}; correct "
+            f"{USER_VARIABLE}, or the rights"
+        )
+    if not name and status < 500:
+        return ConfigurationError(
+            f"{address!r} must be the HTTP address of a name node, usually with port 9870, got {status} "
+            f"without an answer of WebHDFS; correct the endpoint in the path or {ENDPOINT_VARIABLE}"
+        )
+    return UnansweredError(errno.EIO, f"HDFS answered {status} {name} {message!r}", path)
+
+
+def _remote_exception(body: bytes) -> tuple[str, str]:
+    """Name and message of the exception in an answer; empty if there is none."""
+    try:
+        found = json.loads(body)["RemoteException"]
+        name, message = str(found["exception"]), str(found["message"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return "", ""
+    return name, message.partition("\n")[0][:_LONGEST_MESSAGE]
+
+
+def _pool() -> Any:
+    try:
+        import urllib3
+    except ImportError as cause:
+        raise ConfigurationError(
+            "table in HDFS: its client needs urllib3, which is not installed; pip install 'deltajoin[hdfs]'"
+        ) from cause
+    with _lock:
+        if not _pools:
+            timeout = urllib3.Timeout(connect=CONNECT_S, read=READ_S)
+            _pools.append(urllib3.PoolManager(timeout=timeout, retries=False, maxsize=_CONNECTIONS))
+        return _pools[0]
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+    _pools.clear()  # connections that the parent goes on using
+
+
+os.register_at_fork(after_in_child=_after_fork)
