@@ -68,7 +68,7 @@ class CommitConflictError(UpsertError):
 
 
 class UnknownOutcomeError(UpsertError):
-    """An object store did not say whether a commit has happened, or may yet; no file was deleted."""
+    """Nobody could say whether a commit has happened, or may yet; no file was deleted."""
 
 
 class StaleWriterError(UpsertError):

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from upsert.errors import ConfigurationError, StaleWriterError, UnknownOutcomeError
+from upsert.errors import (
+    ConfigurationError,
+    LogNotPublishedError,
+    StaleWriterError,
+    UnknownOutcomeError,
+)
 from upsert.store import paths, staging
 from upsert.store.commit import Committer
 from upsert.store.counts import CountCheck
@@ -22,6 +28,11 @@ from upsert.store.resolution import Resolution
 from upsert.store.snapshot_info import Kind, SnapshotInfo
 from upsert.store.staging import StagedFiles
 from upsert.store.unique import UniqueCheck
+
+
+class LeftoverWarning(UserWarning):
+    """Files that nobody needs could not be deleted. The table is right and complete."""
+
 
 Transaction = tuple[str, int]
 """A writer's id and the number of its transaction."""
@@ -79,7 +90,7 @@ def commit_staged(
     given = staging.join(uuid, staged)
     head = history.latest()
     if is_recorded(head, transaction):
-        staging.remove(history.root, StagedFiles(uuid, raw=given.raw))
+        _remove_left(history.root, StagedFiles(uuid, raw=given.raw))
         return Committed(head)
     _check_raw_is_fresh(committer, given, head)
     if overwrite is not None:
@@ -108,14 +119,25 @@ def commit_staged(
             announce(rows.at(head, history.files(head)))
             reach("commit.after-announcement")
         info = committer.commit(propose)
-    # raw changes are in the folded files now, or were committed by another attempt: nobody needs them
-    staging.remove(history.root, StagedFiles(uuid, raw=given.raw))
     added = last[0].added if last[0] else ()
     published = {entry.file for entry in added}
-    staging.remove(
-        history.root, StagedFiles(uuid, tuple(entry for entry in rows.written if entry.file not in published))
-    )
+    # raw changes are in the folded files now, or were committed by another attempt: nobody needs them
+    left = tuple(entry for entry in rows.written if entry.file not in published)
+    _remove_left(history.root, StagedFiles(uuid, left, given.raw))
     return Committed(info, added)
+
+
+def _remove_left(root: str, left: StagedFiles) -> None:
+    """Delete what a commit has left over; it is published, which nothing that happens here may deny."""
+    try:
+        staging.remove(root, left)
+    except OSError as failure:
+        warnings.warn(
+            f"table {root!r}: files that nobody needs could not be deleted after a commit — {failure!r}; "
+            "clean() deletes them",
+            LeftoverWarning,
+            stacklevel=4,
+        )
 
 
 class _Rows:
@@ -186,11 +208,11 @@ def discarded_if_failed(
 ) -> Iterator[None]:
     """Delete what was staged for a commit when the block fails, as ``discard`` does.
 
-    Where nobody knows whether the commit has happened the files stay: they may be needed yet.
+    Where nobody knows whether the commit has happened, or it has, the files stay: they may be needed.
     """
     try:
         yield
-    except UnknownOutcomeError:
+    except (UnknownOutcomeError, LogNotPublishedError):
         raise
     except Exception:
         discard(committer, staged(), uuid)

@@ -85,7 +85,8 @@ class Committer:
         """Publish what ``propose`` says; the snapshot that holds it, or the latest if it says None.
 
         Raises:
-            UnknownOutcomeError: an object store has not said whether it was published; it may be yet.
+            UnknownOutcomeError: an object store has not said whether it was published, and it may be yet; or
+                it was, and what became of it cannot be read.
             StaleWriterError: the files were begun before a clean-up, or the writer stalled past an expiry.
             CommitConflictError: the change does not fit what others committed; or every attempt for
                 ``give_up_after_s`` seconds lost the race. Nothing was published.
@@ -186,7 +187,13 @@ class Committer:
             self._storage.settle(os.path.dirname(path))
             won = True
         if won:
-            self._check_lineage(info, path, transaction)
+            try:
+                self._check_lineage(info, path, transaction)
+            except OSError as cause:
+                raise UnknownOutcomeError(
+                    f"table {self.root!r}: snapshot {info.id} was published, and must be seen to be part of "
+                    f"the history, got {cause}; look at the table's history before you write the rows again"
+                ) from cause
         return won
 
     def _check_lineage(self, info: SnapshotInfo, path: str, transaction: tuple[str, int] | None) -> None:

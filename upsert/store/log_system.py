@@ -177,7 +177,7 @@ def after_commit(table: LoggedTable, head: SnapshotInfo) -> LogNotPublishedError
         return None
     try:
         system.publish(table, accept_gap=False)
-    except UpsertError as cause:
+    except Exception as cause:  # the commit is published: nothing that happens here may deny it
         failure = LogNotPublishedError(
             f"{table.owner}: committed as snapshot {head.id}; its log messages were not published: {cause}; "
             "the next commit or publish_log() publishes them"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 
+from upsert.errors import UnknownOutcomeError
 from upsert.store import (
     append,
     deletion,
@@ -245,7 +246,13 @@ class TableWriting(Handle):
         maintenance.after_commit(self._committer, self.uuid, self.options, done)
         if failure is not None:
             raise failure
-        return self._snapshot_of(done.info)
+        try:
+            return self._snapshot_of(done.info)
+        except OSError as cause:
+            raise UnknownOutcomeError(
+                f"table {self.name!r}: committed as snapshot {done.info.id}, which must be read to be "
+                f"returned, got {cause}; do not write the rows again"
+            ) from cause
 
     def discard(self, staged: Iterable[StagedFiles]) -> None:
         """Delete the files of an attempt that will not be committed; what was published after all stays."""

@@ -1,0 +1,88 @@
+"""What fails after a commit does not deny it: whoever believed that would write the rows twice."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from upsert.errors import LogNotPublishedError, UnknownOutcomeError
+from upsert.schema import TableSchema
+from upsert.store import Table, append, log_system, staging
+from upsert.store.history import History
+from upsert.store.snapshot_info import SnapshotInfo
+from upsert.store.table_writing import TableWriting
+
+ROWS = pa.table({"id": [1, 2]})
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """Rows without a key: two writes are twice the rows."""
+    return Table.create(tmp_path / "rows", TableSchema.of({"id": pa.int64()}), {"write-only": "true"})
+
+
+def ids_of(table: Table) -> list[int]:
+    return sorted(table.snapshot().scan()["id"].to_pylist())
+
+
+def no_answer(*_: object, **__: object) -> None:
+    raise OSError("the object store did not answer")
+
+
+class _NoLog:
+    ends = publish = no_answer
+
+
+def test_a_log_that_fails_in_whatever_way_says_that_the_rows_are_there(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Publishing reads the files, and the disk or the object store may fail at that."""
+    with monkeypatch.context() as patched:
+        patched.setattr(log_system, "before_commit", lambda _: None)
+        patched.setattr(log_system, "announcer", lambda *_: None)
+        patched.setattr(log_system, "log_system", lambda _: _NoLog)
+        with pytest.raises(LogNotPublishedError, match=r"committed as snapshot 1; .* did not answer"):
+            table.write(ROWS)
+    assert ids_of(table) == [1, 2]
+
+
+def test_files_that_cannot_be_deleted_are_left_to_the_clean_up(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged = table.stage_raw(ROWS)
+    with monkeypatch.context() as patched:
+        patched.setattr(staging, "remove", no_answer)
+        with pytest.warns(append.LeftoverWarning, match="deletes them"):
+            table.commit([staged])
+    assert ids_of(table) == [1, 2]
+    assert table.clean(older_than_s=0) == 1
+
+
+def test_a_snapshot_that_cannot_be_read_back_is_not_called_a_failure(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(TableWriting, "_snapshot_of", no_answer)
+        with pytest.raises(
+            UnknownOutcomeError, match=r"committed as snapshot 1, .* do not write the rows again"
+        ):
+            table.write(ROWS)
+    assert ids_of(table) == [1, 2]
+
+
+def test_a_snapshot_of_which_nobody_can_see_what_became_keeps_its_files(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    latest = History.latest
+
+    def fails_when_published(self: History) -> SnapshotInfo:
+        found = latest(self)
+        return found if found.id == 0 else no_answer()  # type: ignore[return-value,func-returns-value]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(History, "latest", fails_when_published)
+        with pytest.raises(
+            UnknownOutcomeError, match=r"snapshot 1 was published, .* look at the table's history"
+        ):
+            table.write(ROWS)
+    assert ids_of(table) == [1, 2]
