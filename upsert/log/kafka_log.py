@@ -25,18 +25,25 @@ class KafkaLog:
         """The options of a new table, with the name of its topic."""
         return topics.with_topic(given, table)
 
-    def create(self, log: LogOptions, buckets: int, owner: str) -> None:
+    def create(self, log: LogOptions, buckets: int, owner: str, *, may_be_there: bool = False) -> None:
         """Create the topic."""
-        topics.create(LogTopic.of(log, buckets, owner), log.retention_ms, owner)
+        topic = LogTopic.of(log, buckets, owner)
+        topics.create(topic, log.retention_ms, owner, may_be_there=may_be_there)
+
+    def check_is_free(self, log: LogOptions, buckets: int, owner: str) -> None:
+        """Make sure that there is no such topic."""
+        topics.check_is_free(LogTopic.of(log, buckets, owner), owner)
 
     def change(self, old: LogOptions, new: LogOptions, buckets: int, owner: str) -> None:
         """Give the topic another retention."""
         if old.retention_ms != new.retention_ms:
             topics.change_retention(LogTopic.of(new, buckets, owner), new.retention_ms)
 
-    def drop(self, log: LogOptions, buckets: int, owner: str) -> None:
+    def drop(self, log: LogOptions, buckets: int, owner: str, *, only_empty: bool = False) -> None:
         """Delete the topic."""
-        topics.drop(LogTopic.of(log, buckets, owner, DROP_PATIENCE_S))
+        topic = LogTopic.of(log, buckets, owner, DROP_PATIENCE_S)
+        if not only_empty or topics.is_empty(topic):
+            topics.drop(topic)
 
     def publish(self, table: LoggedTable, *, accept_gap: bool) -> int:
         """Send the changes of snapshots that the log lacks."""

@@ -139,6 +139,15 @@ def expired(name: str, what: str) -> RecordsExpiredError:
     )
 
 
+def log_ended(name: str, topic: str) -> RecordsExpiredError:
+    """The error of a reader whose log the table does not have any more."""
+    return RecordsExpiredError(
+        f"table {name!r}: a stream that reads a log can go on while the table has it, the log {topic!r} was "
+        "turned off; begin with a new checkpoint, which reads a snapshot first, and then the files, or the "
+        "table's next log"
+    )
+
+
 def _by_definition(records: pa.Table, present: int) -> Iterator[tuple[int, pa.Table]]:
     """Neighbours whose columns are named as one version of the table's definition says."""
     texts = Headers(one_array(records.column("headers"))).values(DEFINITION_HEADER)

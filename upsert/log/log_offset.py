@@ -23,12 +23,13 @@ class LogOffset:
         version: a snapshot whose changes, and all before it, lie below ``at``, or were read from the files:
             messages of it and of earlier ones are passed over.
         at: of each partition, by number, the next offset to read.
+        topic: the log; a table has one after the other, and offsets are of one of them.
         is_whole: whether each partition was read to its end, hence to that of a transaction.
         stream: tells two reads of one table in one query apart, where a read remembers rows.
 
-    >>> offset = LogOffset("u1", Version.complete(4), {0: 12, 1: 7})
+    >>> offset = LogOffset("u1", Version.complete(4), {0: 12, 1: 7}, "t-log")
     >>> offset.to_json()["log"]
-    {'at': {'0': 12, '1': 7}, 'stream': None, 'whole': False}
+    {'at': {'0': 12, '1': 7}, 'stream': None, 'topic': 't-log', 'whole': False}
     >>> LogOffset.from_json(offset.to_json(), "t") == offset
     True
     """
@@ -36,13 +37,14 @@ class LogOffset:
     table: str
     version: Version
     at: Mapping[int, int]
+    topic: str
     is_whole: bool = False
     stream: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The form that Spark keeps; equal offsets give equal text."""
         at = {str(partition): self.at[partition] for partition in sorted(self.at)}
-        place = {"at": at, "stream": self.stream, "whole": self.is_whole}
+        place = {"at": at, "stream": self.stream, "topic": self.topic, "whole": self.is_whole}
         return {"table": self.table, "version": self.version.to_json(), LOG: place}
 
     @classmethod
@@ -59,11 +61,11 @@ class LogOffset:
         try:
             place = value[LOG]
             at = {int(partition): whole(offset) for partition, offset in place["at"].items()}
-            stream, is_whole = place["stream"], place["whole"]
-            if not isinstance(is_whole, bool) or not isinstance(stream, str | None):
+            topic, stream, is_whole = place["topic"], place["stream"], place["whole"]
+            if not isinstance(is_whole, bool) or not isinstance(stream, str | None) or type(topic) is not str:
                 raise ValueError(place)
             version = Version.from_json(value["version"])
-            return cls(str(value["table"]), version, at, is_whole, stream)
+            return cls(str(value["table"]), version, at, topic, is_whole, stream)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise ConfigurationError(
                 f"{of}: the checkpoint must hold offsets of the table's log, got {value!r}; choose another"

@@ -101,7 +101,7 @@ FIXED: Final[Mapping[str, str]] = {
     "log.key.format": "key_format",
     "log.format": "format",
 }
-"""Options that cannot change in a table's life, for what lies in the topic was written by them, and the
+"""Options that cannot change in the life of a log, for what lies in the topic was written by them, and the
 attributes of ``LogOptions`` that hold them."""
 
 

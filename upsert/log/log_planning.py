@@ -14,6 +14,7 @@ from upsert.log.log_changes import expired
 from upsert.log.log_offset import LogOffset, place_in_log
 from upsert.log.position import last_published
 from upsert.log.topics import LogTopic
+from upsert.store.log_beginning import beginning_of
 from upsert.store.table import Table
 from upsert.store.version import Version
 
@@ -62,8 +63,10 @@ class LogPlanner:
         """The first records after a time from which no snapshot is left.
 
         Raises:
-            RecordsExpiredError: no record of that time or before is left either.
+            RecordsExpiredError: no record of that time or before is left either, or the log began later.
         """
+        if timestamp_ms < beginning_of(table.root, self.topic.name).time_ms:
+            raise expired(table.name, f"all changes after {timestamp_ms} ms")
         connection, partitions = self.topic.connection, self.topic.partitions
         earliest = offsets.earliest_offsets(connection, partitions)
         found = offsets.offsets_for_time(connection, partitions, timestamp_ms + 1)

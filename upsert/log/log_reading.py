@@ -18,7 +18,7 @@ from upsert.changelog.image_log import ImageLog
 from upsert.changelog.normalizer import fold, split_kinds, with_kinds
 from upsert.errors import ConfigurationError
 from upsert.log.before_images import with_images_before
-from upsert.log.log_changes import CHUNK_ROWS, ChangesOfRange
+from upsert.log.log_changes import CHUNK_ROWS, ChangesOfRange, log_ended
 from upsert.log.log_offset import LogRange
 from upsert.log.log_options import ALL, LogOptions
 from upsert.rowkind import ROW_KIND_COLUMN
@@ -82,6 +82,7 @@ class LogRead:
         columns: the columns that it gives.
         where: which rows; None for all.
         output: what it gives of them.
+        topic: the log.
         skips_untracked: whether commits that are not tracked are passed over.
         state_path: where rows are remembered.
     """
@@ -90,6 +91,7 @@ class LogRead:
     columns: PinnedColumns
     where: Where | None
     output: Output
+    topic: str
     skips_untracked: bool = False
     state_path: str | None = None
 
@@ -97,12 +99,14 @@ class LogRead:
         """The rows of a range: the read's columns and ``_row_kind``.
 
         Raises:
-            RecordsExpiredError: Kafka has deleted some of them.
+            RecordsExpiredError: Kafka has deleted some of them, or the table has no such log any more.
             UntrackedChangesError: a commit in the range was written with ``change-tracking = false``.
             SnapshotExpiredError: what a change replaces can no longer be looked up.
             MissingStateError: what the query remembers is gone.
         """
         table = Table.open(self.path)
+        if table.options.log.topic != self.topic:
+            raise log_ended(table.name, self.topic)
         where = parse_where(self.where, table.schema)
         source = ChangesOfRange(table, table.options.log, Scope(where, self.skips_untracked))
         for rows in self._output(source, part, where, query_id):

@@ -108,7 +108,8 @@ def _publish(table: LoggedTable, topic: LogTopic, accept_gap: bool) -> int:
     if sent:
         hold(table.published, position)
         reach("log.after-hold")
-        note_ends(table.uuid, {str(partition): offset for partition, offset in topic.ends().items()})
+        ends = {str(partition): offset for partition, offset in topic.ends().items()}
+        note_ends(table.uuid, topic.name, ends)
     return sent
 
 

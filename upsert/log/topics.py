@@ -46,8 +46,8 @@ class LogTopic:
         """
         if not log.is_kafka or log.topic is None:
             raise ConfigurationError(
-                f"{owner}: a table with a log is needed, got 'log.system' = {log.system!r}; ALTER TABLE … SET "
-                "('log.system' = 'kafka') gives it one"
+                f"{owner}: a table with a log is needed, got 'log.system' = {log.system!r}; "
+                "ALTER TABLE … SET ('log.system' = 'kafka') gives it one"
             )
         return cls(Connection(log.properties, patience_s), log.topic, buckets)
 

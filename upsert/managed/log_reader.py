@@ -13,18 +13,22 @@ from typing import Any, Final
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from upsert.errors import ConfigurationError, SnapshotExpiredError
+from upsert.log.log_changes import log_ended
 from upsert.log.log_offset import LOG, LogOffset, LogRange, ranges
 from upsert.log.log_planning import LogPlanner
 from upsert.log.log_reading import LogRead, Output, output_of
 from upsert.log.topics import LogTopic
 from upsert.managed.options import FORMAT, ReadOptions
 from upsert.managed.reader import ChangesPartition, ChangesReader, Offset, batches, version_of
+from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.store.log_beginning import beginning_of
 from upsert.store.table import Table
 from upsert.store.version import Version
 from upsert.streaming_query import QUERY_ID
@@ -60,7 +64,7 @@ def stream_reader(options: ReadOptions, asked: StructType) -> DataSourceStreamRe
     if (option := options.of_log) is not None:
         raise ConfigurationError(
             f"{FORMAT}: option {option!r} needs a stream that reads a table's log, got one of the files of "
-            f"table {table.name!r}; leave it out, or create the table with 'log.system' = 'kafka'"
+            f"table {table.name!r}; leave it out, or ALTER TABLE … SET ('log.system' = 'kafka')"
         )
     return ChangesReader(options, asked)
 
@@ -78,15 +82,17 @@ class LogReader(ChangesReader):
         super().__init__(options, asked)
         table = Table.open(options.path)
         log = table.options.log
+        self._topic = LogTopic.of(log, table.options.bucket, f"table {table.name!r}")
+        self._begun = beginning_of(table.root, self._topic.name).data_version
         self._read = LogRead(
             options.path,
             self._columns,
             self._where,
             output_of(table.name, log, options.changelog, options.state_path),
+            self._topic.name,
             options.skips_untracked,
             options.state_path,
         )
-        self._topic = LogTopic.of(log, table.options.bucket, f"table {table.name!r}")
         self._is_eventual = log.is_eventual
         self._planner: LogPlanner | None = None
         self._latest: LogOffset | None = None
@@ -117,10 +123,12 @@ class LogReader(ChangesReader):
 
         Raises:
             ConfigurationError: ``start`` belongs to another table.
-            RecordsExpiredError: Kafka no longer has what follows ``start``.
+            RecordsExpiredError: Kafka no longer has what follows ``start``, or the log has been turned off.
             SnapshotExpiredError: the changes after ``start`` are gone.
         """
         table = Table.open(self._options.path)
+        if table.options.log.topic != self._topic.name:
+            raise log_ended(table.name, self._topic.name)
         if LOG not in start:
             return self._before_log(table, start, limit)
         begun = self._place(start, table)
@@ -131,23 +139,29 @@ class LogReader(ChangesReader):
         return start if end is begun else self._offset(start, end)
 
     def _before_log(self, table: Table, start: Offset, limit: ReadLimit) -> Offset:
-        """The next step through the snapshot; the last one leads into the log."""
+        """The next step through the snapshot, or to where the log begins; the last one leads into the log."""
         version = version_of(start, table)
         end = start
-        if version is None or not version.is_complete or version == Version.EMPTY:
+        if version is None or version == Version.EMPTY or not self._is_in_log(version):
             try:
                 end = super().latestOffset(start, limit)
             except SnapshotExpiredError:
                 if version is not None or (at_ms := self._time_in_log) is None:
                     raise
-                place = LogOffset(table.uuid, Version.EMPTY, self._planning.place_at(table, at_ms))
+                place = LogOffset(
+                    table.uuid, Version.EMPTY, self._planning.place_at(table, at_ms), self._topic.name
+                )
                 return self._offset(start, place)
         there = version_of(end, table)
-        if there is None or not there.is_complete:
+        if there is None or not self._is_in_log(there):
             return end
         stream = uuid4().hex if self._read.output is Output.REMEMBERED else None
         at = self._planning.place_of(table, there.base)
-        return self._offset(end, LogOffset(table.uuid, there, at, stream=stream))
+        return self._offset(end, LogOffset(table.uuid, there, at, self._topic.name, stream=stream))
+
+    def _is_in_log(self, version: Version) -> bool:
+        """Whether the log has all that follows a version."""
+        return version.is_complete and version.base >= self._begun
 
     @property
     def _time_in_log(self) -> int | None:
@@ -204,7 +218,8 @@ class LogReader(ChangesReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a bucket: of the snapshot, or of a range of the log."""
         if isinstance(partition, ChangesPartition):
-            yield from super().read(partition)
+            for batch in super().read(partition):
+                yield batch if self._read.output is not Output.NEWEST else _upserts(batch)
             return
         if isinstance(partition, RememberedPartition):
             self._read.settle(partition.part, partition.snapshot, id_of_query())
@@ -217,15 +232,23 @@ class LogReader(ChangesReader):
 
         Raises:
             ConfigurationError: the offset is no offset of this format, or one of another table.
+            RecordsExpiredError: it is one of a log that the table had before.
         """
         version_of({name: offset.get(name) for name in _OF_FILES}, table)
         found = LogOffset.from_json(offset, f"table {table.name!r}")
+        if found.topic != self._topic.name:
+            raise log_ended(table.name, found.topic)
         if found.at.keys() != set(range(self._topic.buckets)):
             raise ConfigurationError(
                 f"table {table.name!r}: the checkpoint must have a place in each of {self._topic.buckets} "
                 f"partitions, got {sorted(found.at)}; choose another one"
             )
         return found
+
+
+def _upserts(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Changes without ``-U``."""
+    return batch.filter(pc.not_equal(batch.column(ROW_KIND_COLUMN), RowKind.UPDATE_BEFORE.value))
 
 
 def id_of_query() -> str | None:

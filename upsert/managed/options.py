@@ -182,7 +182,7 @@ class ReadOptions:
         if not has_log:
             raise ConfigurationError(
                 f"{FORMAT}: option 'scan.source' = 'log' needs a table with a log, got {table.name!r}; "
-                "create it with 'log.system' = 'kafka', or leave the option out"
+                "ALTER TABLE … SET ('log.system' = 'kafka') gives it one; or leave the option out"
             )
         if self.metadata:
             raise ConfigurationError(

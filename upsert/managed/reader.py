@@ -276,9 +276,10 @@ def version_of(offset: Mapping[str, Any], table: Table) -> Version | None:
             f"{FORMAT}: the checkpoint must hold offsets of this format, got {offset!r}; choose another one"
         )
     if LOG in offset:
+        way = "leave out 'scan.source' = 'files', or " if table.options.log.is_kafka else "the log is off: "
         raise ConfigurationError(
             f"{FORMAT}: the checkpoint belongs to a stream that reads the log of table {table.name!r}, this "
-            "one reads its files; leave out 'scan.source' = 'files', or choose another checkpoint"
+            f"one reads its files; {way}choose another checkpoint, which reads a snapshot first"
         )
     if offset["table"] != table.uuid:
         raise ConfigurationError(

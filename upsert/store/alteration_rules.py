@@ -217,12 +217,19 @@ def _use_of(definition: Definition, name: str) -> str | None:
 def _check_fixed(old: Definition, new: Definition) -> None:
     """Refuse another value of an option that places or combines rows; renamed columns are the same ones."""
     before, after = _fixed(old), _fixed(new)
+    begins_or_ends = old.options.log.system != new.options.log.system
     for key in before:  # in this order: the first that differs is what was asked for
-        if key in after and before[key] != after[key]:
-            what = "the table's log is made" if key in log_options.FIXED else "present rows are stored"
+        if key not in after or before[key] == after[key]:
+            continue
+        if key not in log_options.FIXED:
             raise ConfigurationError(
-                f"{old.owner}: ALTER TABLE: option {key!r} cannot change, for {what} by it; "
+                f"{old.owner}: ALTER TABLE: option {key!r} cannot change, for present rows are stored by it; "
                 "create another table and copy the rows"
+            )
+        if not begins_or_ends:
+            raise ConfigurationError(
+                f"{old.owner}: ALTER TABLE: option {key!r} cannot change, for the table's log is made by it; "
+                "set 'log.system' = 'none', and then another log"
             )
 
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
 from upsert.errors import CommitConflictError, SnapshotExpiredError, StaleWriterError, UnknownOutcomeError
@@ -151,7 +151,7 @@ class Committer:
             untracked=visible.hidden,
             writers=_with_transaction(head.writers, change.transaction),
             watermark=head.watermark,
-            log_offsets=offsets_for(self.history.uuid, head.log_offsets),
+            log_offsets=self._log_offsets(head, change),
             manifests=manifests,
             delta=own[0] if own else None,
             oldest=max(head.oldest, change.oldest or 0),
@@ -163,6 +163,11 @@ class Committer:
             last_untracked=head.last_untracked if visible.is_whole else own_id,
             definition=head.definition if change.definition is None else change.definition,
         )
+
+    def _log_offsets(self, head: SnapshotInfo, change: Change) -> Mapping[str, Any]:
+        old = self.history.definition_at(head.definition)
+        new = old if change.definition is None else self.history.definition_at(change.definition)
+        return offsets_for(self.history.uuid, old, new, head.log_offsets)
 
     def _shown(self, change: Change, head: SnapshotInfo) -> Shown:
         if not change.changes_rows:

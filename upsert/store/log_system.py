@@ -25,6 +25,8 @@ from upsert.store.tracking import shown
 
 CONSUMER: Final = "table-log"
 """Name of the consumer that holds the snapshot up to which a log is complete."""
+LEASE_S: Final = 30 * 86_400.0
+"""So long a log may be out of reach before changes expire that it lacks."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,21 @@ class LogSystem(Protocol):
     def named(self, given: Mapping[str, str], table: str) -> dict[str, str]:
         """The options of a new table, in which its log has a name."""
 
-    def create(self, log: LogOptions, buckets: int, owner: str) -> None:
-        """Make the log of a table that is not there yet.
+    def create(self, log: LogOptions, buckets: int, owner: str, *, may_be_there: bool = False) -> None:
+        """Make the log of a table.
+
+        Args:
+            log: what it is like.
+            buckets: of the table.
+            owner: the table, for messages.
+            may_be_there: whether an earlier attempt of the table's own may have made it; then it is empty.
+
+        Raises:
+            ConfigurationError: there is something in the way.
+        """
+
+    def check_is_free(self, log: LogOptions, buckets: int, owner: str) -> None:
+        """Make sure that nothing is where a log is to be made.
 
         Raises:
             ConfigurationError: there is something in the way.
@@ -73,8 +88,8 @@ class LogSystem(Protocol):
     def change(self, old: LogOptions, new: LogOptions, buckets: int, owner: str) -> None:
         """Make what the log has outside fit other options."""
 
-    def drop(self, log: LogOptions, buckets: int, owner: str) -> None:
-        """Take the log away; nothing if it is not there."""
+    def drop(self, log: LogOptions, buckets: int, owner: str, *, only_empty: bool = False) -> None:
+        """Take the log away; nothing if it is not there, or must be empty to go, and is not."""
 
     def publish(self, table: LoggedTable, *, accept_gap: bool) -> int:
         """Send what is committed and not in the log; how many snapshots that were.
@@ -117,13 +132,14 @@ def change(old: Definition, new: Definition) -> None:
 def before_commit(table: LoggedTable) -> None:
     """Ask where the log ends before the first commit of a process, so that it names a place that is near."""
     system = log_system(table.log)
-    if system is None or _offsets.known(table.uuid):
+    key = table.uuid, table.log.topic
+    if system is None or _offsets.known(key):
         return
     try:
-        _offsets.note(table.uuid, system.ends(table))
+        _offsets.note(key, system.ends(table))
     except UpsertError:
         # what earlier snapshots name holds for this one too, and publishing will say what is wrong
-        _offsets.note(table.uuid, {})
+        _offsets.note(key, {})
 
 
 Announce = Callable[[Sequence[FileEntry]], None]
@@ -160,7 +176,7 @@ def publish(table: LoggedTable, *, accept_gap: bool) -> int:
     if system is None:
         raise ConfigurationError(
             f"{table.owner}: publish_log needs a table with a log, got 'log.system' = {table.log.system!r}; "
-            "create one with 'log.system' = 'kafka'"
+            "ALTER TABLE … SET ('log.system' = 'kafka') gives it one"
         )
     return system.publish(table, accept_gap=accept_gap)
 
@@ -178,6 +194,9 @@ def after_commit(table: LoggedTable, head: SnapshotInfo) -> LogNotPublishedError
     try:
         system.publish(table, accept_gap=False)
     except Exception as cause:  # the commit is published: nothing that happens here may deny it
+        table.published.latest()
+        if table.published.definition.options.log.topic != table.log.topic:
+            return None  # it was turned off meanwhile, and nobody waits for the changes
         failure = LogNotPublishedError(
             f"{table.owner}: committed as snapshot {head.id}; its log messages were not published: {cause}; "
             "the next commit or publish_log() publishes them"
@@ -187,22 +206,26 @@ def after_commit(table: LoggedTable, head: SnapshotInfo) -> LogNotPublishedError
     return None
 
 
+_Key = tuple[str, str | None]
+"""A table, by its uuid, and its topic: offsets of one log say nothing of the next one."""
+
+
 class _Offsets:
     """Where the logs of tables ended when this process last looked."""
 
     def __init__(self) -> None:
-        self._ends: dict[str, Mapping[str, int]] = {}
+        self._ends: dict[_Key, Mapping[str, int]] = {}
         self._lock = threading.Lock()
 
-    def known(self, uuid: str) -> bool:
-        return uuid in self._ends
+    def known(self, key: _Key) -> bool:
+        return key in self._ends
 
-    def note(self, uuid: str, ends: Mapping[str, int]) -> None:
+    def note(self, key: _Key, ends: Mapping[str, int]) -> None:
         with self._lock:
-            self._ends[uuid] = later(self._ends.get(uuid, {}), ends)
+            self._ends[key] = later(self._ends.get(key, {}), ends)
 
-    def of(self, uuid: str) -> Mapping[str, int]:
-        return self._ends.get(uuid, {})
+    def of(self, key: _Key) -> Mapping[str, int]:
+        return self._ends.get(key, {})
 
 
 def later(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
@@ -217,17 +240,21 @@ def later(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
 _offsets = _Offsets()
 
 
-def note_ends(uuid: str, ends: Mapping[str, int]) -> None:
+def note_ends(uuid: str, topic: str, ends: Mapping[str, int]) -> None:
     """Remember where a table's log ended, now that all snapshots up to the latest are in it or before it."""
-    _offsets.note(uuid, ends)
+    _offsets.note((uuid, topic), ends)
 
 
-def offsets_for(uuid: str, before: Mapping[str, Any]) -> Mapping[str, Any]:
+def offsets_for(uuid: str, old: Definition, new: Definition, before: Mapping[str, Any]) -> Mapping[str, Any]:
     """The offsets that the next snapshot of a table names: below them lie changes of earlier ones only.
 
     Args:
         uuid: of the table.
+        old: its definition as of the snapshot before.
+        new: as of the next one.
         before: what the snapshot before names.
     """
-    known = _offsets.of(uuid)
-    return MappingProxyType(later(before, known)) if known else before
+    topic = new.options.log.topic
+    named = before if topic == old.options.log.topic else MappingProxyType({})
+    known = _offsets.of((uuid, topic))
+    return MappingProxyType(later(named, known)) if known else named

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 
 from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError, TableNotFoundError
 from upsert.schema import TableSchema
-from upsert.store import paths, table_file
+from upsert.store import log_beginning, paths, table_file
 from upsert.store.definition import Definition
 from upsert.store.failpoints import reach
 from upsert.store.history import History
+from upsert.store.log_beginning import GONE, MADE, LogBeginning
 from upsert.store.log_system import log_system
 from upsert.store.storage import storage_of
 from upsert.store.table_file import TableFile
@@ -75,6 +76,22 @@ def drop_log(folder: str) -> None:
         return  # another process has deleted its files, after the log
     except CorruptTableError:
         pass  # as above: where the log is cannot have been read from there
-    options = history.definition.options
-    if (system := log_system(options.log)) is not None:
-        system.drop(options.log, options.bucket, history.definition.owner)
+    definition = history.definition
+    log = definition.options.log
+    if (system := log_system(log)) is not None:
+        system.drop(log, definition.options.bucket, definition.owner)
+    for begun in log_beginning.read_all(history.root):
+        if begun.topic != log.topic:
+            drop_topic(begun, definition)
+
+
+def drop_topic(begun: LogBeginning, definition: Definition) -> None:
+    """Delete the topic of a log that a table does not have, or has no more; nothing if that was done.
+
+    Raises:
+        KafkaUnavailableError: the brokers did not answer.
+    """
+    system = log_system(begun.log)
+    if system is not None and begun.state != GONE:
+        # what was never the table's log has no records; if it has, somebody else has made it meanwhile
+        system.drop(begun.log, definition.options.bucket, definition.owner, only_empty=begun.state == MADE)

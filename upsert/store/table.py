@@ -8,8 +8,7 @@ from typing import Self
 
 from upsert.errors import TableExistsError
 from upsert.schema import TableSchema
-from upsert.store import alter, log_system, logged_tables, paths, table_file
-from upsert.store.alteration_rules import altered
+from upsert.store import log_switch, log_system, logged_tables, paths, table_file
 from upsert.store.alterations import Alteration
 from upsert.store.row_metadata import with_metadata_aside
 from upsert.store.staging import StagedFiles
@@ -101,7 +100,11 @@ class Table(TableReading, TableWriting, TableUpkeep):
             SchemaError: a column is unknown or there already, or may not change like this.
             ConfigurationError: an option is unknown, wrong or fixed, or no partition is given.
             CommitConflictError: every attempt of minutes lost the race. Nothing was changed.
+            KafkaUnavailableError: the table's log could not be made or changed, and nothing was; or it is
+                the table's no more, and the same call tries again to delete its topic.
+            LogNotPublishedError: the table has got a log, which lacks what was committed meanwhile.
         """
-        self.published.latest()
-        log_system.change(self.definition, altered(self.definition, changes))
-        alter.alter(self._committer, self.uuid, changes)
+        if log_switch.alter_table(self._committer, self.uuid, changes):
+            failure = log_system.after_commit(self.as_logged(), self.published.latest())
+            if failure is not None:
+                raise failure

@@ -226,6 +226,7 @@ class TableWriting(Handle):
                 attempt of minutes lost the race.
             LogNotPublishedError: the files are committed, and the table's log did not take their rows.
         """
+        self.published.latest()  # files may have been staged under a definition that is new to this process
         logged = self.as_logged()
         log_system.before_commit(logged)
         done = append.commit_staged(

@@ -9,7 +9,7 @@ from upsert.errors import ConfigurationError
 from upsert.log.log_offset import LogOffset, LogRange, place_in_log, ranges
 from upsert.store.version import Version
 
-PLACE = LogOffset("u", Version.complete(3), {0: 5, 1: 9, 10: 0}, stream="s")
+PLACE = LogOffset("u", Version.complete(3), {0: 5, 1: 9, 10: 0}, "t-log", stream="s")
 
 
 def test_partitions_are_in_the_order_of_their_numbers_whoever_planned() -> None:
@@ -32,12 +32,13 @@ def test_place_of_a_snapshot_that_knew_nothing_is_the_beginning() -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        {"log": {"at": {"0": -1}, "stream": None, "whole": True}},
-        {"log": {"at": {"x": 1}, "stream": None, "whole": True}},
-        {"log": {"at": {"0": True}, "stream": None, "whole": True}},
-        {"log": {"at": {"0": 1}, "stream": 5, "whole": True}},
-        {"log": {"at": {"0": 1}, "stream": None, "whole": "yes"}},
-        {"log": {"at": [], "stream": None, "whole": True}},
+        {"log": {"at": {"0": -1}, "stream": None, "topic": "t-log", "whole": True}},
+        {"log": {"at": {"x": 1}, "stream": None, "topic": "t-log", "whole": True}},
+        {"log": {"at": {"0": True}, "stream": None, "topic": "t-log", "whole": True}},
+        {"log": {"at": {"0": 1}, "stream": 5, "topic": "t-log", "whole": True}},
+        {"log": {"at": {"0": 1}, "stream": None, "topic": "t-log", "whole": "yes"}},
+        {"log": {"at": {"0": 1}, "stream": None, "topic": 5, "whole": True}},
+        {"log": {"at": [], "stream": None, "topic": "t-log", "whole": True}},
         {"log": 5},
         {"version": 3},
     ],

@@ -5,6 +5,7 @@ A process of its own, not a fork of the tests': that has clients of Kafka, whose
     python write_script.py write PATH WRITER FIRST LAST
     python write_script.py elsewhere PATH WRITER FIRST LAST
     python write_script.py create PATH BROKERS TOPIC
+    python write_script.py switch PATH {on|off} BROKERS
 """
 
 import os
@@ -15,6 +16,7 @@ from contextlib import nullcontext
 from tests.upsert.log.log_content import new_table, rows
 from upsert.log import publisher
 from upsert.store import failpoints
+from upsert.store.alterations import SetOptions
 from upsert.store.table import Table
 
 
@@ -36,6 +38,12 @@ def create(path: str, servers: str, topic: str) -> None:
     new_table(path, servers, **{"log.kafka.topic": topic})
 
 
+def switch(path: str, to: str, servers: str) -> None:
+    """Give a table a log, or take it away."""
+    options = {"log.system": "kafka", "log.kafka.bootstrap.servers": servers}
+    Table.open(path).alter(SetOptions(options if to == "on" else {"log.system": "none"}))
+
+
 def started(*arguments: object, failpoint: str | None = None) -> subprocess.Popen[bytes]:
     """This file as a process, which dies at ``failpoint``."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -45,4 +53,5 @@ def started(*arguments: object, failpoint: str | None = None) -> subprocess.Pope
 
 
 if __name__ == "__main__":
-    {"write": write, "elsewhere": elsewhere, "create": create}[sys.argv[1]](*sys.argv[2:])
+    scripts = {"write": write, "elsewhere": elsewhere, "create": create, "switch": switch}
+    scripts[sys.argv[1]](*sys.argv[2:])

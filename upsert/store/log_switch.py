@@ -1,0 +1,208 @@
+"""A log that a table gets, or gives up, by ALTER TABLE.
+
+The definition is the commit point in both directions: a snapshot names it, so that the log begins or ends
+between two commits. A topic is made before that and deleted after it. What the process wants is written down
+first (``log_beginning``), so a statement that died is repeated, and DROP TABLE finds every topic of a table.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final
+
+from upsert.errors import ConfigurationError, SnapshotExpiredError, UnknownOutcomeError, UpsertError
+from upsert.log.log_options import TOPIC, LogOptions
+from upsert.store import alter, consumers, log_beginning, log_system, paths
+from upsert.store.alteration_rules import altered
+from upsert.store.alterations import Alteration, ResetOptions, SetOptions
+from upsert.store.commit import Committer
+from upsert.store.definition import Definition
+from upsert.store.failpoints import reach
+from upsert.store.history import History
+from upsert.store.log_beginning import GONE, MADE, OVER, LogBeginning
+from upsert.store.log_system import CONSUMER, LEASE_S, LogSystem
+from upsert.store.logged_tables import drop_topic
+from upsert.store.storage import storage_of
+from upsert.store.version import Version
+
+POINTS: Final = (
+    "switch.after-claim",
+    "switch.after-topic",
+    "switch.after-hold",
+    "switch.after-on",
+    "switch.after-end",
+    "switch.after-off",
+    "switch.after-release",
+    "switch.after-drop",
+)
+"""Points of ``upsert.store.failpoints``: of a log that begins, then of one that ends."""
+
+
+def alter_table(committer: Committer, uuid: str, changes: Iterable[Alteration]) -> bool:
+    """Publish another definition, and make or delete a log as it says; whether the table has got one.
+
+    A table that has got a log must publish what others have committed meanwhile.
+
+    Raises:
+        SchemaError, ConfigurationError, CommitConflictError: as for ``alter.alter``. Nothing was changed.
+        KafkaUnavailableError: a log that is to be could not be made, and nothing was changed; or the table
+            has no log any more, and its topic could not be deleted, which the same statement tries again.
+    """
+    changes, history = tuple(changes), committer.history
+    history.latest()
+    old = history.definition
+    new = altered(old, changes)
+    if old.options.log.is_kafka == new.options.log.is_kafka and not _wants_none(changes, new):
+        log_system.change(old, new)
+        alter.alter(committer, uuid, changes)
+        return False
+    with _log_lock(history.root):
+        history.latest()
+        old = history.definition
+        new = altered(old, changes)
+        if new.options.log.is_kafka and not old.options.log.is_kafka:
+            _begin(committer, uuid, changes, old, new)
+            return True
+        if not new.options.log.is_kafka:
+            _end(committer, uuid, changes, old)
+            return False
+        log_system.change(old, new)
+        alter.alter(committer, uuid, changes)
+        return False
+
+
+def _wants_none(changes: tuple[Alteration, ...], new: Definition) -> bool:
+    """Whether the log is to go, also if only an earlier attempt has left something of it."""
+    keys: list[str] = []
+    for change in changes:
+        if isinstance(change, SetOptions):
+            keys += change.options
+        elif isinstance(change, ResetOptions):
+            keys += change.keys
+    return not new.options.log.is_kafka and "log.system" in map(str.lower, keys)
+
+
+@contextmanager
+def _log_lock(root: str) -> Iterator[None]:
+    """One process of a machine at a time makes or deletes logs of a table; who dies lets go of it.
+
+    On other machines the same may happen: what they make is the same topic, and one of them publishes it.
+    """
+    with open(storage_of(root).lock_file(root, paths.LOG_LOCK), "ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _begin(
+    committer: Committer, uuid: str, changes: tuple[Alteration, ...], old: Definition, new: Definition
+) -> None:
+    history = committer.history
+    changes = (*changes, SetOptions({TOPIC: _topic(history, new)}))
+    new = altered(old, changes)
+    log = new.options.log
+    begun = _claimed(history, new)
+    reach("switch.after-claim")
+    try:
+        _system(log).create(log, new.options.bucket, new.owner, may_be_there=True)
+    except ConfigurationError:
+        begun.forget(history.root)  # it is somebody else's, and must not go with this table
+        raise
+    reach("switch.after-topic")
+    try:
+        _hold(history, begun)
+        reach("switch.after-hold")
+        alter.alter(committer, uuid, changes)
+    except UnknownOutcomeError:
+        raise  # the log may be the table's; if it is not, the statement finds it when it is repeated
+    except BaseException:
+        history.latest()
+        if history.definition.options.log.topic != log.topic:
+            _finish(history, only=log.topic)
+        raise
+    reach("switch.after-on")
+
+
+def _system(log: LogOptions) -> LogSystem:
+    found = log_system.log_system(log)
+    assert found is not None, "the definition says that there is a log"
+    return found
+
+
+def _topic(history: History, new: Definition) -> str:
+    """The topic of a new log: as it is given; that of an attempt that died; or a new one."""
+    if new.options.log.topic is not None:
+        return new.options.log.topic
+    left = [each.topic for each in log_beginning.read_all(history.root) if each.state == MADE]
+    if left:
+        return left[0]
+    return _system(new.options.log).named(new.given, paths.name_of(history.root))[TOPIC]
+
+
+def _claimed(history: History, new: Definition) -> LogBeginning:
+    """Write down that the topic is the table's own, and from where on it has all changes."""
+    log = new.options.log
+    assert log.topic is not None, "it has been given a name"
+    known = log_beginning.read(history.root, log.topic)
+    if known is not None and known.state != MADE:
+        raise ConfigurationError(
+            f"{new.owner}: a new log needs a topic of another name than the logs that the table had, got "
+            f"{log.topic!r}; leave {TOPIC!r} out, which gives a new name"
+        )
+    if known is None:
+        _system(log).check_is_free(log, new.options.bucket, new.owner)
+        known = LogBeginning.at(log.topic, history.latest(), log.properties)
+        known.write(history.root)
+    return known
+
+
+def _hold(history: History, begun: LogBeginning) -> None:
+    """Keep what the log does not have yet; it begins later if that has expired since an attempt that died."""
+    try:
+        consumers.hold(history, CONSUMER, Version.complete(begun.data_version), LEASE_S)
+    except SnapshotExpiredError:
+        later = LogBeginning.at(begun.topic, history.latest(), begun.properties)
+        later.write(history.root)
+        _hold(history, later)
+
+
+def _end(committer: Committer, uuid: str, changes: tuple[Alteration, ...], old: Definition) -> None:
+    history, topic = committer.history, old.options.log.topic
+    if topic is not None:
+        begun = log_beginning.beginning_of(history.root, topic)
+        replace(begun, state=OVER, properties=old.options.log.properties).write(history.root)
+        reach("switch.after-end")
+    alter.alter(committer, uuid, (*changes, ResetOptions((TOPIC,))))
+    reach("switch.after-off")
+    _finish(history)
+
+
+def _finish(history: History, only: str | None = None) -> None:
+    """Delete the topics of logs that the table does not have; all of them, or one.
+
+    Raises:
+        KafkaUnavailableError: one could not be deleted.
+    """
+    history.latest()
+    definition = history.definition
+    present = definition.options.log.topic
+    if present is None:
+        consumers.release(history, CONSUMER)
+        reach("switch.after-release")
+    for begun in log_beginning.read_all(history.root):
+        if begun.topic == present or begun.state == GONE or only not in (None, begun.topic):
+            continue
+        try:
+            drop_topic(begun, definition)
+        except UpsertError as failure:
+            raise type(failure)(
+                f"{definition.owner}: it has no log {begun.topic!r}, whose topic could not be deleted: "
+                f"{failure}; repeat ALTER TABLE … SET ('log.system' = 'none'), or DROP TABLE"
+            ) from failure
+        reach("switch.after-drop")
+        if begun.state == OVER:
+            replace(begun, state=GONE).write(history.root)
+        else:
+            begun.forget(history.root)
