@@ -75,16 +75,20 @@ def spark_script(
     )
 
 
-def run_spark_script(
-    script: Path, *arguments: object, master: str = "local[2]", timeout_s: float = 180.0
-) -> str:
+def run_spark_script(script: Path, *arguments: object, master: str = "local[2]") -> str:
     """The output of a Python file that was run to its end as `spark_script` does; it must succeed."""
     process = spark_script(script, *arguments, master=master)
+    output = output_of(process)
+    assert process.returncode == 0, output
+    return output
+
+
+def output_of(process: subprocess.Popen[str]) -> str:
+    """What a process says until it ends; one that has not ended in ten minutes hangs, on any machine."""
     try:
-        output, _ = process.communicate(timeout=timeout_s)
+        output, _ = process.communicate(timeout=600)
     finally:
         process.kill()
-    assert process.returncode == 0, output
     return output
 
 

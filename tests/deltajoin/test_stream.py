@@ -335,6 +335,6 @@ def test_sink_equals_the_join_although_the_driver_was_killed_and_went_on_with_se
         if line.startswith("finished 1"):
             break
     kill_with_children(process)
-    run_spark_script(SCRIPT, *arguments, form, master=LOCAL_CLUSTER, timeout_s=600)
+    run_spark_script(SCRIPT, *arguments, form, master=LOCAL_CLUSTER)
     assert rows_in(arguments[1], spec) == truth(spec)
     assert truth(spec).total() > 50

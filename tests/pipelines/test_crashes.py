@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 import upsert
-from tests.helpers import spark_script
+from tests.helpers import output_of, spark_script
 from tests.pipelines.crash_model import Record, Row, debezium_changes, expected_records, final_table, key_of
 from tests.pipelines.topics import create_topic, produce_json, records_of
 from upsert.kafka.testing import LocalKafka
@@ -47,7 +47,7 @@ class Pipeline:
 
     def await_batches(self, count: int) -> None:
         """Return after the driver has finished so many more micro-batches; a failed driver is replaced."""
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 600
         while count:
             assert time.monotonic() < deadline, "the pipeline does not move"
             process = self._process or self.start()
@@ -80,7 +80,7 @@ class Pipeline:
     def finish(self) -> None:
         self.kill()
         process = spark_script(SCRIPT, *self._arguments, "finish", master=MASTER)
-        output, _ = process.communicate(timeout=180)
+        output = output_of(process)
         assert process.returncode == 0, output[-5000:]
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 import upsert
-from tests.helpers import multiset, run_spark_script, spark_script
+from tests.helpers import multiset, output_of, run_spark_script, spark_script
 
 pytestmark = pytest.mark.spark
 
@@ -46,7 +46,7 @@ def joined(catalog: upsert.Catalog) -> pa.Table:
 
 def killed_run(warehouse: Path, checkpoint: Path, point: str, batch: int, *state_path: Path) -> None:
     process = spark_script(SCRIPT, warehouse, checkpoint, point, batch, *state_path)
-    output, _ = process.communicate(timeout=600)
+    output = output_of(process)
     assert process.returncode == -9, output
     assert not (checkpoint / "commits" / str(batch)).exists()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.helpers import run_spark_script, spark_script
+from tests.helpers import output_of, run_spark_script, spark_script
 from tests.upsert.kafka.written import records_in, values_by_key
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.producer import produce
@@ -36,7 +36,7 @@ def topics(connection: Connection, new_topic: Callable[..., str]) -> tuple[str, 
 
 def killed_run(arguments: tuple[object, ...], point: str, batch: int) -> None:
     process = spark_script(SCRIPT, *arguments, point, batch)
-    output, _ = process.communicate(timeout=180)
+    output = output_of(process)
     assert process.returncode == -9, output
     checkpoint = Path(str(arguments[-1])) / "checkpoint"
     assert (checkpoint / "offsets" / str(batch)).exists()

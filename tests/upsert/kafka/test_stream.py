@@ -275,7 +275,7 @@ def test_several_executors_share_a_topic(connection: Connection, topic: str, tmp
     script = Path(__file__).with_name("changelog_script.py")
     put(connection, topic, [("a", 1), ("b", 1), ("a", 2), ("c", 1), ("b", None), ("a", 3), ("c", 1)])
     arguments = (connection.bootstrap_servers, topic, tmp_path)
-    output = run_spark_script(script, *arguments, master=LOCAL_CLUSTER, timeout_s=400)
+    output = run_spark_script(script, *arguments, master=LOCAL_CLUSTER)
     (line,) = [line for line in output.splitlines() if line.startswith("rows: ")]
     rows = json.loads(line.removeprefix("rows: "))
     by_key = {word: [(kind, n) for w, n, kind in rows if w == word] for word in "abc"}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.helpers import LOCAL_CLUSTER, multiset, run_spark_script, spark_script
+from tests.helpers import LOCAL_CLUSTER, multiset, output_of, run_spark_script, spark_script
 from upsert.schema import TableSchema
 from upsert.store.table import Table
 
@@ -49,7 +49,7 @@ def test_killed_between_any_two_steps_of_a_micro_batch(source: Table, sink: Tabl
     # only the worker dies, with the snapshot's name in place: Spark aborts the batch and fails the query
     environment = {"UPSERT_STORE_FAILPOINT": "publish.after-link"}
     process = spark_script(SCRIPT, source.path, sink.path, checkpoint, environment=environment)
-    output, _ = process.communicate(timeout=180)
+    output = output_of(process)
     assert process.returncode == 1, output
     assert "is aborting" in output
     run_spark_script(SCRIPT, source.path, sink.path, checkpoint)
@@ -60,7 +60,7 @@ def test_killed_between_any_two_steps_of_a_micro_batch(source: Table, sink: Tabl
 
 def killed_run(source: Table, sink: Table, checkpoint: Path, point: str, batch: int) -> None:
     process = spark_script(SCRIPT, source.path, sink.path, checkpoint, point, batch)
-    output, _ = process.communicate(timeout=180)
+    output = output_of(process)
     assert process.returncode == -9, output
     assert (checkpoint / "offsets" / str(batch)).exists()
     assert not (checkpoint / "commits" / str(batch)).exists()
