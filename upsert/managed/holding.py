@@ -3,7 +3,7 @@
 Spark tells a source that a micro-batch is done when it has planned the next one, and never of the last. So a
 restart reads from the last *told* place on, or from where the query began, and that is what is held. Where
 that place needs nothing, as before a first load, the end of the batch that is under way is held: a replay
-reads it.
+reads it. Both are held where a tag keeps the place, which keeps nothing that follows.
 
 Nobody tells a source which checkpoint it belongs to, so a reader has a random id as a consumer, which travels
 in the offsets that Spark logs: a restart finds it there. A hold is written when the place changes, once a
@@ -38,6 +38,7 @@ class Holding:
         self._lease_s = lease_ms / 1000
         self._now = now
         self._told: tuple[Version, ...] | None = None
+        self._ahead: tuple[Version, ...] | None = None
         self._written: dict[str, _Hold] = {}
 
     @property
@@ -67,7 +68,7 @@ class Holding:
     def tell(self, consumer: str | None, tables: Sequence[Table], versions: Sequence[Version]) -> None:
         """A micro-batch that ends at these versions is done, so nothing before them is read again."""
         self._told = tuple(versions)
-        self.keep(consumer, tables, versions)
+        self.keep(consumer, tables, versions, self._ahead)
 
     def keep(
         self,
@@ -85,9 +86,12 @@ class Holding:
         if consumer is None:
             return
         self._told = self._told or tuple(start)
+        self._ahead = self._ahead if end is None else tuple(end)
         wanted: dict[str, tuple[Table, Version]] = {}
-        for table, told, ahead in zip(tables, self._told, end or start, strict=True):
-            version = told if needed(told) else ahead
+        for table, told, begun, ahead in zip(tables, self._told, start, end or start, strict=True):
+            version = told if needed(told) else begun
+            if not self._is_fence(consumer, table, version):
+                version = _with_target(version, ahead)
             if needed(version):
                 _, other = wanted.get(table.path, (table, version))
                 # a table that is read twice is held from the earlier of the two places on
@@ -115,19 +119,52 @@ class Holding:
                 f"reads again, got {cause}; let it, or set the option 'consumer.lease' = '0 s' to hold "
                 "nothing"
             ) from cause
-        self._written[table.path] = _Hold(consumer, version, now)
+        is_fence = table.published.latest().oldest <= needed(version)[0]
+        self._written[table.path] = _Hold(consumer, version, now, is_fence)
+
+    def _is_fence(self, consumer: str, table: Table, version: Version) -> bool:
+        """Whether to hold a version keeps all that follows; not so if only a tag has kept it."""
+        if not needed(version):
+            return False
+        before = self._written.get(table.path)
+        if before is not None and before.fences(consumer, version, self._now(), self._lease_s):
+            return True
+        return table.published.latest().oldest <= needed(version)[0]
+
+
+def _with_target(version: Version, ahead: Version) -> Version:
+    """What a restart at a version reads again, and where the micro-batch under way ends."""
+    if not needed(version):
+        return ahead
+    if version.is_complete and ahead.target > version.target:
+        return Version(version.base, ahead.target, (0, 0))
+    return version
 
 
 class _Hold(NamedTuple):
-    """What was written last of a table, and when."""
+    """What was written last of a table, and when.
+
+    Attributes:
+        consumer: the reader's id.
+        version: what is held.
+        written: when that was said.
+        is_fence: whether nothing that follows can expire either.
+    """
 
     consumer: str
     version: Version
     written: float
+    is_fence: bool
+
+    def fences(self, consumer: str, version: Version, now: float, lease_s: float) -> bool:
+        """Whether it keeps what a reader at this version needs, and all that follows."""
+        is_held = self.consumer == consumer and now < self.written + lease_s / 2
+        return is_held and self.is_fence and needed(self.version)[0] <= needed(version)[0]
 
     def serves(self, consumer: str, version: Version, now: float, lease_s: float) -> bool:
         """Whether what a reader at this version needs is held, and needs no other word yet."""
         if self.consumer != consumer or now >= self.written + lease_s / 2:
             return False
-        holds_all_of_it = needed(self.version)[0] <= needed(version)[0]
-        return self.version == version or (holds_all_of_it and now < self.written + PACE_S)
+        if self.version == version:
+            return True
+        return now < self.written + PACE_S and self.fences(consumer, version, now, lease_s)

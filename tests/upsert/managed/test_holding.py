@@ -174,6 +174,34 @@ def test_a_stream_begins_at_a_tag_whose_neighbours_have_expired(table: Table) ->
         table.delete_tag("monday")
 
 
+def test_what_a_step_from_a_tag_leads_to_is_held_while_it_is_under_way(table: Table) -> None:
+    """The tag keeps the beginning, and holds nothing that follows."""
+    table.tag("monday", 2)
+    write(table, 9)
+    table.expire(keep=1)
+    query = Query(reader_of(table, **{"scan.mode": "from-snapshot", "scan.tag-name": "monday"}))
+    query.plan()
+    query.plan()
+    for value in range(10, 13):
+        write(table, 1, value=value)
+        table.expire(keep=1)
+    assert query.replay(reader_of(table)).num_rows == 9
+    assert query.plan()
+
+
+def test_a_query_that_dies_before_its_second_step_is_logged_finds_where_the_first_one_ended(
+    table: Table,
+) -> None:
+    query = Query(reader_of(table))
+    query.plan()
+    write(table, 9)
+    query.reader.latestOffset(query.logged[-1], ALL)
+    table.expire(keep=1)
+    again = Query(reader_of(table), query.logged)
+    assert again.plan()
+    assert again.replay(reader_of(table))["id"].to_pylist() == [9]
+
+
 def test_a_batch_reads_a_tag(table: Table) -> None:
     table.tag("monday", 2)
     table.expire(keep=1)
