@@ -1,4 +1,4 @@
-"""Looking after a table: `compact`, `expire`, `clean` and `check`."""
+"""Looking after a table: `compact`, `publish-log`, `expire`, `clean` and `check`."""
 
 from __future__ import annotations
 
@@ -31,6 +31,24 @@ def compact(name: Name, warehouse: Warehouse = HERE, as_json: Json = False) -> N
             ],
             title="nothing to merge" if done is None else f"snapshot {after.id}",
         )
+
+
+@app.command()
+def publish_log(
+    name: Name,
+    warehouse: Warehouse = HERE,
+    accept_gap: Annotated[
+        bool,
+        typer.Option(
+            "--accept-gap", help="Go on behind commits that expired unsent; readers of the log stop there."
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Send the commits that a table's log in Kafka lacks, after one that could not be sent."""
+    with told_errors(as_json=as_json):
+        sent = table_of(warehouse, name).publish_log(accept_gap=accept_gap)
+        Output(as_json=as_json).rows([{"commits published": sent}])
 
 
 @app.command()

@@ -12,6 +12,7 @@ Follows FLIP-188, and for columns the spelling of Spark and Flink. After ``ALTER
     MODIFY WATERMARK FOR … | DROP WATERMARK | DROP INDEX name
     DROP [IF EXISTS] PARTITION (column = value, …)
     COMPACT [PARTITION (column = value, …)]
+    PUBLISH LOG [ACCEPT GAP]
     PARTITION (column = value, …) { SET ('change-tracking' = 'true' | 'false') | COMPACT }
 """
 
@@ -28,6 +29,7 @@ from upsert.catalog.statements import (
     AlterTable,
     CompactTable,
     DropPartition,
+    PublishLog,
     RenameTable,
     Statement,
     TrackPartitions,
@@ -59,7 +61,7 @@ T = TypeVar("T")
 _TRACKING: Final = "change-tracking"
 _FORMS: Final = (
     "ADD, DROP COLUMN, DROP INDEX, DROP WATERMARK, RENAME COLUMN, RENAME TO, ALTER COLUMN, MODIFY, SET (…), "
-    "RESET (…), COMMENT, DROP PARTITION, COMPACT or PARTITION (…)"
+    "RESET (…), COMMENT, DROP PARTITION, COMPACT, PUBLISH LOG or PARTITION (…)"
 )
 _REFUSALS: Final = {
     ("ADD", "PARTITION"): "partitions need not be added; writing a row makes its partition",
@@ -86,6 +88,8 @@ def alter_table(cursor: Cursor) -> Statement:
         return RenameTable(name, table_name(cursor))
     if cursor.skip("COMPACT"):
         return CompactTable(name, partition(cursor) if cursor.skip("PARTITION") else None)
+    if cursor.skip("PUBLISH", "LOG"):
+        return PublishLog(name, accept_gap=cursor.skip("ACCEPT", "GAP"))
     if cursor.skip("PARTITION"):
         return _of_partition(cursor, name)
     if cursor.ahead("DROP", "PARTITION") or cursor.ahead("DROP", "IF", "EXISTS", "PARTITION"):

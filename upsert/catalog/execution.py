@@ -63,6 +63,7 @@ _CARRIED_OUT_BY: Final[Mapping[type, Callable[[Any, Any, Any], Result]]] = {
     s.TrackPartitions: definitions.track_partition,
     s.DropPartition: deletes.drop_partition,
     s.CompactTable: definitions.compact_table,
+    s.PublishLog: definitions.publish_log,
     n.CreateCatalog: definitions.create_catalog,
     n.DropCatalog: definitions.drop_catalog,
     n.UseCatalog: definitions.use_catalog,

@@ -128,6 +128,14 @@ class CompactTable:
 
 
 @dataclass(frozen=True)
+class PublishLog:
+    """``ALTER TABLE t PUBLISH LOG [ACCEPT GAP]``: synchronous."""
+
+    name: str
+    accept_gap: bool = False
+
+
+@dataclass(frozen=True)
 class ShowCreateTable:
     """``SHOW CREATE TABLE``."""
 
@@ -249,6 +257,7 @@ Statement = (
     | TrackPartitions
     | DropPartition
     | CompactTable
+    | PublishLog
     | CreateCatalog
     | DropCatalog
     | UseCatalog

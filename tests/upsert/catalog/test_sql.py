@@ -24,6 +24,7 @@ from upsert.catalog.statements import (
     DescribeTable,
     DropPartition,
     Insert,
+    PublishLog,
     ResetOption,
     SetOption,
     ShowOptions,
@@ -75,6 +76,8 @@ class TestParser:
             ("RESET 'a'", ResetOption("a")),
             ("SHOW TABLES FROM shop LIKE 'a%'", ShowTables("shop", "a%")),
             ("ALTER TABLE t COMPACT", CompactTable("t")),
+            ("ALTER TABLE t PUBLISH LOG", PublishLog("t")),
+            ("alter table a.t publish log accept gap", PublishLog("a.t", accept_gap=True)),
             ("alter table a.t partition (d = 'x') compact", CompactTable("a.t", {"d": "x"})),
             ("ALTER TABLE t COMPACT PARTITION (d = 'x')", CompactTable("t", {"d": "x"})),
             (

@@ -1,16 +1,20 @@
 """A log that a table gets and gives up by ALTER TABLE: readers, writers, and kill -9 at each step."""
 
+import json
 import random
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from deltajoin.cli.app import app
 from tests.upsert.log import log_content
 from tests.upsert.log.followed import Followed, content
 from tests.upsert.log.log_content import KEYED, MULTISET, log_of, rows
 from tests.upsert.log.write_script import started
 from tests.upsert.store.disk import KILLED
+from upsert.catalog.catalog import Catalog
 from upsert.errors import (
     ConfigurationError,
     KafkaUnavailableError,
@@ -22,7 +26,7 @@ from upsert.kafka.client.connection import Connection
 from upsert.kafka.testing import LocalKafka
 from upsert.log import kafka_log
 from upsert.schema import TableSchema
-from upsert.store import log_beginning, logged_tables
+from upsert.store import log_beginning, log_system, logged_tables
 from upsert.store.alterations import ResetOptions, SetOptions
 from upsert.store.log_switch import POINTS
 from upsert.store.log_system import CONSUMER
@@ -180,6 +184,32 @@ def test_topic_that_could_not_be_deleted_is_deleted_by_the_same_statement(
     assert topics_like(servers, table) == set()
 
 
+def test_statements_turn_it_on_publish_what_it_lacks_and_turn_it_off(
+    servers: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a process does that dies after its commit, none of the statements' is published by itself."""
+    catalog = Catalog(tmp_path / "warehouse")
+    catalog.sql("CREATE TABLE parcels (id BIGINT, v STRING, PRIMARY KEY (id) NOT ENFORCED)")
+    table = catalog.table("parcels")
+    table.write(rows(("+I", 1, "a")))
+    with pytest.raises(ConfigurationError, match=r"needs 'log\.kafka\.bootstrap\.servers', got none"):
+        catalog.sql("ALTER TABLE parcels SET ('log.system' = 'kafka')")
+    catalog.sql(
+        f"ALTER TABLE parcels SET ('log.system' = 'kafka', 'log.kafka.bootstrap.servers' = '{servers}')"
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(log_system, "after_commit", lambda *_: None)
+        catalog.sql("DELETE FROM parcels WHERE id = 1")
+    result = CliRunner().invoke(app, ["publish-log", "parcels", "--json", "-w", str(catalog.warehouse)])
+    assert (result.exit_code, json.loads(result.stdout)) == (0, {"commits published": 1})
+    assert "the log lacked nothing" in str(catalog.sql("ALTER TABLE parcels PUBLISH LOG"))
+    assert marks_of(table) == [(1, 3)]
+    catalog.sql("ALTER TABLE parcels RESET ('log.system')")
+    result = CliRunner().invoke(app, ["publish-log", "parcels", "-w", str(catalog.warehouse)])
+    assert result.exit_code == 1
+    assert "gives it one" in result.stderr.replace("\n", " ")
+
+
 @pytest.mark.parametrize(
     "point",
     [
@@ -214,7 +244,7 @@ def test_killed_at(point: str, servers: str, tmp_path: Path) -> None:
         assert reader.rows == content(table)
         table.alter(OFF)
     assert topics_like(servers, table) == set()
-    assert table.check() == ()
+    assert all(found.is_information for found in table.check())
 
 
 @pytest.mark.long

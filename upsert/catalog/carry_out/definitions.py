@@ -142,6 +142,14 @@ def compact_table(catalog: Catalog, statement: s.CompactTable, _: SparkSession |
     return Done(f"ALTER TABLE {statement.name} COMPACT", note)
 
 
+def publish_log(catalog: Catalog, statement: s.PublishLog, _: SparkSession | None) -> Result:
+    """``ALTER TABLE t PUBLISH LOG [ACCEPT GAP]``, which ends when the log has every commit."""
+    table = managed(catalog, statement.name, "ALTER TABLE … PUBLISH LOG")
+    sent = table.publish_log(accept_gap=statement.accept_gap)
+    note = "the log lacked nothing" if sent == 0 else f"published {sent} commit{'s' * (sent > 1)}"
+    return Done(f"ALTER TABLE {statement.name} PUBLISH LOG", note)
+
+
 def managed(catalog: Catalog, name: str, what: str) -> Table:
     """The managed table of a statement that needs one.
 
