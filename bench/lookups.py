@@ -1,9 +1,10 @@
 """Lookups over HTTP, one after the other in theory and together in fact: `python -m bench.lookups`.
 
-An aiohttp server of its own process takes 5 ms for each request. Ten thousand keys are looked up, with one
-key in a request and with a hundred, at several concurrencies, then once more through the cache that the first
-round filled. The least that is possible is requests × 5 ms ÷ concurrency. Medians of three are printed and
-kept in `bench/results/lookups.json`.
+A server of its own process takes 5 ms for each request. Ten thousand keys are looked up, with one key in a
+request and with a hundred, at several concurrencies, then once more through the cache that the first round
+filled. In turn with it a bare loop of aiohttp asks and parses the same. The least that is possible is
+requests × the time that the server really took ÷ concurrency. Medians of three are printed and kept in
+`bench/results/lookups.json`.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ import statistics
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any, Final
 
+import aiohttp
 import numpy as np
 import pyarrow as pa
-import typer
-from aiohttp import web
 from rich.console import Console
 from rich.table import Table as Grid
 
@@ -30,57 +31,112 @@ from deltajoin.lookup.cache import RowCache
 
 RESULTS: Final = Path(__file__).parent / "results" / "lookups.json"
 SCHEMA: Final = pa.schema({"id": pa.int64(), "name": pa.string(), "price": pa.float64()})
-LATENCY_S: Final = 0.005
 KEYS: Final = 10_000
 CASES: Final = ((1, 8), (1, 16), (1, 32), (100, 4), (100, 16))
 """Keys in a request, requests at a time."""
+COLUMNS: Final = {
+    "keys_per_request": ("keys a request", 0),
+    "concurrency": ("concurrency", 0),
+    "server_ms": ("the server took ms", 2),
+    "least_s": ("least possible s", 3),
+    "cold_s": ("s", 3),
+    "warm_s": ("s again, from the cache", 3),
+    "client_cpu_ms": ("client's CPU ms a request", 3),
+    "bare_s": ("bare aiohttp s", 3),
+    "bare_cpu_ms": ("its CPU ms", 3),
+    "ours_to_bare": ("s ÷ bare", 2),
+}
 
 
-async def answer(request: web.Request) -> web.Response:
-    """A row for each key, after 5 ms."""
-    keys = [key["id"] for key in (await request.json())["keys"]]
-    await asyncio.sleep(LATENCY_S)
-    return web.json_response({"results": [[{"id": n, "name": f"item {n}", "price": n / 4}] for n in keys]})
+class Timer:
+    """Seconds and processor seconds of this process in a block."""
 
+    def __enter__(self) -> Timer:
+        self._began = time.perf_counter(), time.process_time()
+        return self
 
-async def serve() -> None:
-    """Listen on a free port, which is printed, until standard input ends."""
-    application = web.Application()
-    application.router.add_post("/", answer)
-    runner = web.AppRunner(application, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    print(runner.addresses[0][1], flush=True)
-    await asyncio.to_thread(sys.stdin.read)
-    await runner.cleanup()
+    def __exit__(self, *_: object) -> None:
+        self.seconds = time.perf_counter() - self._began[0]
+        self.cpu_s = time.process_time() - self._began[1]
 
 
 def measure(url: str, keys_per_request: int, requests: int) -> dict[str, float]:
-    """Seconds of the first round and of the one through the cache."""
+    """One round of each: ours, ours through the cache, bare."""
+    keys = pa.table({"id": np.random.default_rng(7).permutation(KEYS)})
+    per_request = 1e3 * keys_per_request / KEYS
+    server_took(url)
+    cold, warm = ours(url, keys, keys_per_request, requests)
+    server_ms = server_took(url)
+    with Timer() as bare:
+        rows = asyncio.run(ask_bare(url, keys["id"].to_pylist(), keys_per_request, requests))
+    assert rows.num_rows == KEYS
+    return {
+        "server_ms": server_ms,
+        "least_s": KEYS / keys_per_request * server_ms / 1e3 / requests,
+        "cold_s": cold.seconds,
+        "warm_s": warm.seconds,
+        "client_cpu_ms": cold.cpu_s * per_request,
+        "bare_s": bare.seconds,
+        "bare_cpu_ms": bare.cpu_s * per_request,
+    }
+
+
+def ours(url: str, keys: pa.Table, keys_per_request: int, requests: int) -> tuple[Timer, Timer]:
+    """The first round, and the one through the cache."""
     limits = RequestLimits(keys_per_request=keys_per_request, requests=requests)
     lookups = Lookups(HttpLookup(url, SCHEMA, ["id"], limits=limits), capacity=KEYS)
     cache = RowCache(SCHEMA, ["id"], ["id"], max_keys=KEYS)
-    keys = pa.table({"id": np.random.default_rng(7).permutation(KEYS)})
     try:
-        began = time.perf_counter()
-        found, _ = lookups.answer(keys)
-        cold = time.perf_counter() - began
+        with Timer() as cold:
+            found, _ = lookups.answer(keys)
         assert found.rows.num_rows == KEYS
         cache.put(keys, found)
-        began = time.perf_counter()
-        cached = cache.get(keys)
-        warm = time.perf_counter() - began
+        with Timer() as warm:
+            cached = cache.get(keys)
         assert len(cached.missing) == 0
     finally:
         lookups.close()
-    return {"cold_s": cold, "warm_s": warm}
+    return cold, warm
+
+
+async def ask_bare(url: str, ids: list[int], keys_per_request: int, requests: int) -> pa.Table:
+    """The same questions and answers, with no retry, no time limit, no check of what comes."""
+    rows: list[dict[str, Any]] = []
+    starts = iter(range(0, len(ids), keys_per_request))
+
+    async def ask_in_turn() -> None:
+        for start in starts:
+            asked = [{"id": id_} for id_ in ids[start : start + keys_per_request]]
+            body = json.dumps({"columns": SCHEMA.names, "keys": asked})
+            async with session.post(url, data=body, headers={"Content-Type": "application/json"}) as reply:
+                for found in json.loads(await reply.read())["results"]:
+                    rows.extend(found)
+
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=requests)) as session:
+        await asyncio.gather(*(ask_in_turn() for _ in range(requests)))
+    return pa.Table.from_pylist(rows, SCHEMA)
+
+
+def server_took(url: str) -> float:
+    """Milliseconds that the server took for a request since this was asked last."""
+    with urllib.request.urlopen(url, timeout=30) as reply:
+        found: dict[str, float] = json.load(reply)
+    return found["latency_ms"]
+
+
+def case(url: str, keys_per_request: int, requests: int) -> dict[str, Any]:
+    """The medians of one case."""
+    rounds = [measure(url, keys_per_request, requests) for _ in range(3)]
+    medians = {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
+    ratio = statistics.median(each["cold_s"] / each["bare_s"] for each in rounds)
+    return {"keys_per_request": keys_per_request, "concurrency": requests, **medians, "ours_to_bare": ratio}
 
 
 def run() -> list[dict[str, Any]]:
     """All cases against one server."""
     server = subprocess.Popen(
-        [sys.executable, "-m", "bench.lookups", "--serve"],
-        stdin=subprocess.PIPE,
+        [sys.executable, "-m", "bench.lookup_server"],
+        stdin=subprocess.PIPE,  # its end is the end of the server
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -92,37 +148,17 @@ def run() -> list[dict[str, Any]]:
         server.communicate()
 
 
-def case(url: str, keys_per_request: int, requests: int) -> dict[str, Any]:
-    """The medians of one case, beside the least time that is possible."""
-    rounds = [measure(url, keys_per_request, requests) for _ in range(3)]
-    return {
-        "keys_per_request": keys_per_request,
-        "concurrency": requests,
-        "ideal_s": KEYS / keys_per_request * LATENCY_S / requests,
-        **{name: statistics.median(each[name] for each in rounds) for name in rounds[0]},
-    }
-
-
-def main(serve_only: bool = typer.Option(False, "--serve", hidden=True)) -> None:
+def main() -> None:
     """Measure, print and keep."""
-    if serve_only:
-        asyncio.run(serve())
-        return
     results = run()
     grid = Grid(title=f"{KEYS:,} lookups by HTTP, 5 ms a request")
-    for name in ("keys a request", "concurrency", "least possible s", "s", "s again, from the cache"):
-        grid.add_column(name, justify="right")
+    for title, _ in COLUMNS.values():
+        grid.add_column(title, justify="right")
     for each in results:
-        grid.add_row(
-            f"{each['keys_per_request']}",
-            f"{each['concurrency']}",
-            f"{each['ideal_s']:.3f}",
-            f"{each['cold_s']:.3f}",
-            f"{each['warm_s']:.3f}",
-        )
+        grid.add_row(*(f"{each[name]:.{digits}f}" for name, (_, digits) in COLUMNS.items()))
     Console().print(grid)
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    main()

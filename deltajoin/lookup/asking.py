@@ -7,7 +7,6 @@ of its error, whether asking again could help. While a request waits for its nex
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -55,17 +54,34 @@ class Tally:
 
 
 @dataclass
-class _Request:
-    """Keys that are asked for together, and what is known about them so far."""
+class Request:
+    """Keys of a batch that are asked for together, and what is known about them so far.
+
+    Attributes:
+        keys: what is asked for.
+        start: position of the first key in the batch; positions below are those of the batch.
+        parts: pieces of the answer.
+        failures: why keys could not be looked up, by position; lookups that fail are no exceptions.
+        attempts: how often it was made.
+        begun: when its first attempt began, in the time of the event loop.
+    """
 
     keys: pa.Table
-    left: Positions
+    start: int
     parts: list[Part] = field(default_factory=list)
     failures: dict[int, LookupFailedError] = field(default_factory=dict)
     attempts: int = 0
+    begun: float = 0.0
+    _left: Positions | None = None  # all, as long as no attempt has answered some
 
-    def keys_left(self) -> pa.Table:
-        return self.keys if len(self.left) == self.keys.num_rows else self.keys.take(pa.array(self.left))
+    def begin(self) -> pa.Table:
+        """Another attempt: the keys that are left; what the last one said about them counts no more."""
+        self.attempts += 1
+        if self._left is None:
+            return self.keys
+        for at in self._left.tolist():
+            self.failures.pop(at, None)
+        return self.keys.take(pa.array(self._left - self.start))
 
     def add(self, answer: Answer) -> None:
         """Take in what an attempt brought, and keep the keys that are worth another one.
@@ -74,26 +90,25 @@ class _Request:
             LookupUnavailableError: there are some.
         """
         if len(answer.positions):
-            self.parts.append((self.left[answer.positions], answer.rows))
+            self.parts.append((self._in_batch(answer.positions), answer.rows))
+        if not answer.failures:
+            return
         again = []
         for at, failure in answer.failures.items():
-            self.failures[int(self.left[at])] = failure
+            self.failures[int(self._in_batch(np.array([at]))[0])] = failure
             if isinstance(failure, LookupUnavailableError):
                 again.append(at)
-        self.left = self.left[np.array(again, dtype=np.int64)]
         if again:
+            self._left = self._in_batch(np.array(again, dtype=np.int64))
             raise answer.failures[again[0]]
+
+    def _in_batch(self, positions: Positions) -> Positions:
+        return positions + self.start if self._left is None else self._left[positions]
 
     def fail(self, failure: LookupFailedError) -> None:
         """Give the keys up that are still left, each with the reason it has or with this one."""
-        for at in self.left.tolist():
-            self.failures.setdefault(at, failure)
-
-    def begin(self) -> None:
-        """Another attempt: what the last one said about the keys that are left counts no more."""
-        self.attempts += 1
-        for at in self.left.tolist():
-            self.failures.pop(at, None)
+        for at in self._in_batch(np.arange(self.keys.num_rows if self._left is None else len(self._left))):
+            self.failures.setdefault(int(at), failure)
 
 
 class _Backoff(wait_base):
@@ -111,6 +126,8 @@ class _Backoff(wait_base):
 class Asker:
     """Asks one client on behalf of all batches of a process; lives on the event loop.
 
+    A request costs one turn and one timer; what a request that fails needs besides is paid by that one.
+
     Args:
         source: what the client was opened from.
         client: the client.
@@ -121,25 +138,53 @@ class Asker:
         self._source = source
         self._client = client
         self._timeout_s = timeout_s
+        self._attempt_s = min(source.limits.timeout_s, timeout_s)
         self._turns = asyncio.Semaphore(source.limits.requests)
         self._in_flight = 0
         self._backoff = _Backoff(source.limits)
+        self._time = asyncio.get_running_loop().time
 
-    async def ask(self, keys: pa.Table, tally: Tally) -> tuple[list[Part], dict[int, LookupFailedError]]:
-        """Everything that is known about some keys in the end; lookups that fail are no exceptions.
+    async def ask(self, request: Request, tally: Tally) -> LookupUnavailableError | None:
+        """Make the first attempt at a request.
 
         Returns:
-            Pieces of the answer, and why keys could not be looked up, by position.
+            Why `ask_again` has to go on with it; None: all that can be known about its keys is known.
         """
-        request = _Request(keys, np.arange(keys.num_rows))
+        async with self._turns:
+            request.begun = self._time()
+            try:
+                await self._attempt(request, tally)
+            except LookupUnavailableError as failure:
+                return failure
+            except LookupFailedError as failure:
+                request.fail(failure)
+        return None
+
+    async def ask_again(self, request: Request, tally: Tally, failure: LookupUnavailableError) -> None:
+        """Wait and make further attempts, until all that can be known about the keys is known.
+
+        The first attempt is made without tenacity, whose start costs as much as a request.
+        """
+        outcomes: list[LookupUnavailableError] = [failure]
+
+        async def attempt() -> None:
+            if outcomes:
+                raise outcomes.pop()
+            async with self._turns:
+                tally.retries += 1
+                await self._attempt(request, tally)
+
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(LookupUnavailableError),
+            stop=stop_after_attempt(self._source.limits.attempts),
+            wait=self._backoff,
+            reraise=True,
+        )
         try:
-            async with asyncio.timeout(self._timeout_s):
-                try:
-                    await self._attempt(request, tally)
-                except LookupUnavailableError as failure:
-                    await self._ask_again(request, tally, failure)
-        except LookupFailedError as failure:
-            request.fail(failure)
+            async with asyncio.timeout_at(request.begun + self._timeout_s):
+                await retrying(attempt)
+        except LookupFailedError as last:
+            request.fail(last)
         except TimeoutError:
             request.fail(
                 LookupUnavailableError(
@@ -147,52 +192,26 @@ class Asker:
                     f"(async.timeout), {request.attempts} attempts did not; see whether the source is up"
                 )
             )
-        return request.parts, request.failures
 
-    async def _ask_again(self, request: _Request, tally: Tally, failure: LookupUnavailableError) -> None:
-        """Go on after the first attempt, made without tenacity, whose start costs as much as a request."""
-        outcomes: list[LookupUnavailableError] = [failure]
-
-        async def attempt() -> None:
-            if outcomes:
-                raise outcomes.pop()
-            await self._attempt(request, tally)
-
-        await AsyncRetrying(
-            retry=retry_if_exception_type(LookupUnavailableError),
-            stop=stop_after_attempt(self._source.limits.attempts),
-            wait=self._backoff,
-            reraise=True,
-        )(attempt)
-
-    async def _attempt(self, request: _Request, tally: Tally) -> None:
-        async with self._turns:
-            request.begin()
-            tally.retries += request.attempts > 1
-            answer = await self._counted(request.keys_left(), tally)
-        check_answer(answer, self._source, len(request.left))
-        request.add(answer)
-
-    async def _counted(self, keys: pa.Table, tally: Tally) -> Answer:
+    async def _attempt(self, request: Request, tally: Tally) -> None:
+        keys = request.begin()
         self._in_flight += 1
         tally.requests += 1
         tally.most_in_flight = max(tally.most_in_flight, self._in_flight)
-        start = time.perf_counter()
+        start = self._time()
         try:
-            return await self._in_time(keys)
-        finally:
-            self._in_flight -= 1
-            seconds = time.perf_counter() - start
-            tally.seconds += seconds
-            tally.slowest_s = max(tally.slowest_s, seconds)
-
-    async def _in_time(self, keys: pa.Table) -> Answer:
-        try:
-            async with asyncio.timeout(self._source.limits.timeout_s):
-                return await self._client.lookup(keys)
+            async with asyncio.timeout(self._attempt_s):
+                answer = await self._client.lookup(keys)
         except TimeoutError as cause:
             raise LookupUnavailableError(
                 f"{name_of(self._source)}: a request of {keys.num_rows} keys must be answered within "
-                f"{self._source.limits.timeout_s} s (timeout_s), it was not; "
+                f"{self._attempt_s} s (timeout_s), it was not; "
                 "ask for fewer keys at a time, or allow more time"
             ) from cause
+        finally:
+            self._in_flight -= 1
+            seconds = self._time() - start
+            tally.seconds += seconds
+            tally.slowest_s = max(tally.slowest_s, seconds)
+        check_answer(answer, self._source, keys.num_rows)
+        request.add(answer)

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from deltajoin.errors import LookupFailedError
-from deltajoin.lookup.asking import Asker, Part, Tally
+from deltajoin.lookup.asking import Asker, Request, Tally
 from deltajoin.lookup.checks import check_source, key_fields, name_of, strangers
 from deltajoin.lookup.counts import LookupCounts
 from deltajoin.lookup.distinct import DistinctKeys, distinct_keys
@@ -87,6 +87,7 @@ class Lookups:
         self._fields = key_fields(source)
         self._keys_per_request = min(source.limits.keys_per_request, capacity)
         self._requests_at_once = capacity // self._keys_per_request
+        self._askers = min(source.limits.requests, self._requests_at_once)
         self._timeout_s = timeout_s
         self._loop = shared_loop()
         self._client, self._asker, self._places = self._loop.submit(self._open()).result()
@@ -114,29 +115,40 @@ class Lookups:
 
     async def _ask_all(self, keys: pa.Table) -> tuple[Answer, LookupCounts]:
         tally = Tally()
-        parts: list[Part] = []
-        failures: dict[int, LookupFailedError] = {}
+        requests: list[Request] = []
+        all_starts = range(0, keys.num_rows, self._keys_per_request)
+        starts = iter(all_starts)
 
-        async def ask(start: int) -> None:
-            try:
-                found, failed = await self._asker.ask(keys.slice(start, self._keys_per_request), tally)
-            finally:
-                self._places.release()
-            parts.extend((positions + start, rows) for positions, rows in found)
-            failures.update((at + start, failure) for at, failure in failed.items())
+        async def ask_in_turn(tasks: asyncio.TaskGroup) -> None:
+            """One request after the other; one that waits for its next try goes on by itself."""
+            for start in starts:
+                await self._places.acquire()
+                request = Request(keys.slice(start, self._keys_per_request), start)
+                requests.append(request)
+                failure = None
+                try:
+                    failure = await self._asker.ask(request, tally)
+                finally:
+                    if failure is None:
+                        self._places.release()
+                if failure is not None:
+                    again = tasks.create_task(self._asker.ask_again(request, tally, failure))
+                    # not in the task: one that is cancelled before it starts would keep its place
+                    again.add_done_callback(lambda _: self._places.release())
 
         try:
-            async with asyncio.TaskGroup() as requests:
-                for start in range(0, keys.num_rows, self._keys_per_request):
-                    await self._places.acquire()
-                    requests.create_task(ask(start))
+            async with asyncio.TaskGroup() as tasks:
+                for _ in all_starts[: self._askers]:
+                    tasks.create_task(ask_in_turn(tasks))
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
-        answer = self._joined(keys, parts, failures)
+        answer = self._joined(keys, requests)
         return answer, tally.counts(keys.num_rows, answer)
 
-    def _joined(self, keys: pa.Table, parts: list[Part], failures: dict[int, LookupFailedError]) -> Answer:
-        """The pieces as one answer, without the rows of keys that have failed."""
+    def _joined(self, keys: pa.Table, requests: list[Request]) -> Answer:
+        """What the requests brought as one answer, without the rows of keys that have failed."""
+        parts = [part for request in requests for part in request.parts]
+        failures = {at: failure for request in requests for at, failure in request.failures.items()}
         positions = np.concatenate([np.empty(0, np.int64), *(positions for positions, _ in parts)])
         rows = pa.concat_tables([self.source.schema.empty_table(), *(rows for _, rows in parts)])
         for at in strangers(keys, positions, rows).tolist():

@@ -92,7 +92,7 @@ def check_answer(answer: Answer, source: LookupSource, keys: int) -> None:
             f"{of}: an answer must have one int64 position for each of its {rows.num_rows} rows, "
             f"got {len(positions)} of {positions.dtype}"
         )
-    if len(positions) and (positions.min() < 0 or positions.max() >= keys):
+    if len(positions) and positions.view(np.uint64).max() >= keys:  # as such a negative one is large too
         raise LookupFailedError(
             f"{of}: positions must lie between 0 and {keys - 1}, "
             f"got {int(positions.min())} to {int(positions.max())}"
@@ -100,6 +100,10 @@ def check_answer(answer: Answer, source: LookupSource, keys: int) -> None:
     if answer.failures and not all(0 <= at < keys for at in answer.failures):
         raise LookupFailedError(
             f"{of}: failures must be about positions below {keys}, got {[*answer.failures]}"
+        )
+    if answer.failures and (both := sorted({*positions.tolist()} & {*answer.failures})):
+        raise LookupFailedError(
+            f"{of}: a key must have rows or have failed, the one at position {both[0]} did both"
         )
 
 

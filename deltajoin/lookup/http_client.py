@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import aiohttp
 import pyarrow as pa
+from yarl import URL
 
 from deltajoin.errors import LookupFailedError, LookupUnavailableError
 from deltajoin.lookup.http_json import JsonExchange
@@ -28,6 +29,7 @@ class HttpClient:
 
     def __init__(self, source: HttpLookup) -> None:
         self._source = source
+        self._url = URL(source.url)
         self._exchange = JsonExchange(source.schema, missing_is_null=source.missing_is_null)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
@@ -35,7 +37,7 @@ class HttpClient:
             ),
             headers={"Content-Type": "application/json", "Accept": "application/json", **source.headers},
             cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=source.limits.timeout_s),
+            timeout=aiohttp.ClientTimeout(total=None),  # the engine's own counts; a second one costs time
         )
 
     async def lookup(self, keys: pa.Table) -> Answer:
@@ -53,7 +55,7 @@ class HttpClient:
 
     async def _reply(self, body: bytes) -> bytes:
         try:
-            async with self._session.post(self._source.url, data=body, allow_redirects=False) as response:
+            async with self._session.post(self._url, data=body, allow_redirects=False) as response:
                 reply = await self._read(response)
                 if response.status != 200:
                     self._refuse(response, reply)
@@ -72,7 +74,8 @@ class HttpClient:
         """The body, unpacked, in pieces: a reply that is too large is not read to its end."""
         pieces: list[bytes] = []
         size = 0
-        while piece := await response.content.readany():
+        while not response.content.at_eof():
+            piece = await response.content.readany()
             size += len(piece)
             if size > self._source.max_reply_bytes:
                 raise LookupFailedError(
