@@ -54,7 +54,7 @@ class ParallelWrites:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(_AT_ONCE, "data-files")
         size = rows_sorted.nbytes
-        while self._running and self._waiting() + size > _MAX_BYTES:
+        while self._waiting() + size > _MAX_BYTES and self._running:
             self._running.popleft()[1].result()
         future = self._pool.submit(write_file, rows_sorted, kinds)
         self._running.append((size, future))

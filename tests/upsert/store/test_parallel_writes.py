@@ -37,6 +37,22 @@ def test_files_of_many_partitions_are_written_by_threads_and_are_those_of_one(
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("data-files")]
 
 
+def test_rows_of_more_than_may_wait_are_written_after_all_others_have_been(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A commit of 20 million rows failed where the last file was durable just as the next one came."""
+    monkeypatch.setattr(parallel_writes, "_MAX_BYTES", 1)
+    written: list[int] = []
+
+    def write_file(rows_sorted: pa.Table, kinds: Any) -> Any:
+        written.append(rows_sorted.num_rows)
+
+    with parallel_writes.ParallelWrites() as writes:
+        for _ in range(8):
+            writes.write(write_file, ROWS, None).result()
+    assert written == [ROWS.num_rows] * 8
+
+
 @pytest.mark.parametrize("failing", [2, 20])
 def test_error_of_one_file_is_that_of_the_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
