@@ -135,8 +135,14 @@ def _temporary_files(root: str, limit: float) -> Iterator[str]:
 
 
 def temporary_files(root: str) -> Iterator[str]:
-    """Files under the temporary names that they have before they are published; a file system has some."""
-    if not storage_of(root).is_local:
+    """Files under the temporary names that they have before they are published; file systems have some."""
+    storage = storage_of(root)
+    if storage.has_temporary_names:
+        for found in storage.walk(root):
+            name = found.name.rpartition("/")[2]
+            if name.startswith(".") and name.endswith(TEMPORARY_SUFFIX):
+                yield found.name
+    if not storage.is_local:
         return
     for folder in _PUT_INTO:
         for name in paths.named_files(root, folder, ""):

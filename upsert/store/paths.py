@@ -73,7 +73,7 @@ def partition_from_json(pairs: Any) -> Partition:
 
 
 def table_folder(path: str | os.PathLike[str]) -> str:
-    """The absolute local folder, or the prefix of an object store, that a table path names.
+    """The absolute local folder, or the folder in an object store or HDFS, that a table path names.
 
     Raises:
         ConfigurationError: the path is empty, or a URI of a kind that cannot publish.
@@ -90,8 +90,9 @@ def table_folder(path: str | os.PathLike[str]) -> str:
         if (folder := remote_folder(kind, text)) is not None:
             return folder
         raise ConfigurationError(
-            f"table path must be a local folder, a file: URI or s3://bucket/folder, got a {kind}: URI; "
-            "commits need hard links or conditional puts, which are known of these only"
+            "table path must be a local folder, a file: URI, s3://bucket/folder or hdfs://namenode/folder, "
+            f"got a {kind}: URI; commits need hard links, conditional puts or renames that fail where a name is "
+            "taken, which are known of these only"
         )
     parts = urlsplit(text)
     if parts.netloc not in ("", "localhost"):

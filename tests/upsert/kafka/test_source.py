@@ -79,8 +79,8 @@ def test_state_lies_in_the_folder_of_the_driver_wherever_tasks_run(
     table = upserts(**{"state.path": "state"})
     reader = pickle.dumps(StreamReader(table, struct_of(table)))
     assert str(tmp_path / "state").encode() in reader
-    elsewhere = upserts(**{"state.path": "hdfs://host/state"})
-    with pytest.raises(ConfigurationError, match="must be a local folder, a file: URI or s3"):
+    elsewhere = upserts(**{"state.path": "viewfs://host/state"})
+    with pytest.raises(ConfigurationError, match="must be a local folder, a file: URI, s3"):
         StreamReader(elsewhere, struct_of(elsewhere))
 
 

@@ -1,7 +1,7 @@
 """What the store asks of the place where its files lie (pure).
 
-Paths are whole: an absolute local path, or ``s3://bucket/prefix/name``. A name that others watch appears by
-``put_if_absent`` alone; all other files have names that nobody uses twice.
+Paths are whole: an absolute local path, ``s3://bucket/prefix/name`` or ``hdfs://host/folder/name``. A
+name that others watch appears by ``put_if_absent`` alone; all other files have names that nobody uses twice.
 """
 
 from __future__ import annotations
@@ -47,9 +47,12 @@ class Storage(Protocol):
 
     Attributes:
         is_local: whether it is a file system of this machine, with folders and locks of its own.
+        has_temporary_names: whether every file is written as ``.<name>-<uuid>.tmp`` in its folder, which
+            a crash may leave there. On a local file system only what ``put_if_absent`` publishes is.
     """
 
     is_local: bool
+    has_temporary_names: bool
 
     def put_if_absent(self, path: str, content: bytes, mode: int = 0o666) -> bool:
         """Publish content under a name; False if the name is taken, then nothing has changed.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from upsert.store.storage import hdfs_location
 from upsert.store.storage.base import Storage
 from upsert.store.storage.local import LOCAL
 from upsert.store.storage.location import SCHEMES, folder_uri, split
@@ -27,10 +28,15 @@ def storage_of(path: str) -> Storage:
 
 
 def _storage(head: str, path: str) -> Storage:
-    if head.partition("://")[0] in SCHEMES:
+    scheme = head.partition("://")[0]
+    if scheme in SCHEMES:
         from upsert.store.storage.s3 import S3Storage
 
         return S3Storage(split(path)[0])
+    if scheme in hdfs_location.SCHEMES:
+        from upsert.store.storage.hdfs import HdfsStorage
+
+        return HdfsStorage(hdfs_location.split(path)[0])
     from upsert.store.storage.locked import LockedStorage
 
     return LockedStorage(head)
@@ -44,6 +50,8 @@ def remote_folder(scheme: str, text: str) -> str | None:
     """
     if scheme in SCHEMES:
         return folder_uri(text)
+    if scheme in hdfs_location.SCHEMES:
+        return hdfs_location.folder_uri(text)
     from upsert.store.storage import locked
 
     return locked.folder_uri(text) if scheme in locked.SCHEMES else None

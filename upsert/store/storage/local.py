@@ -30,6 +30,7 @@ class LocalStorage:
     """The file systems of this machine that have hard links."""
 
     is_local = True
+    has_temporary_names = False
 
     def put_if_absent(self, path: str, content: bytes, mode: int = 0o666) -> bool:
         """Publish content under a name; False if the name is taken, then nothing has changed.

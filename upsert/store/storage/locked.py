@@ -71,6 +71,7 @@ class LockedStorage:
     """The files of one bucket."""
 
     is_local = False
+    has_temporary_names = False
 
     def __init__(self, head: str) -> None:
         self._head = head

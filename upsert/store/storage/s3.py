@@ -44,6 +44,7 @@ class S3Storage:
     """The objects of one bucket, as one location reaches it."""
 
     is_local = False
+    has_temporary_names = False
 
     def __init__(self, location: Location, sleep: Callable[[float], None] = time.sleep) -> None:
         self.location = location

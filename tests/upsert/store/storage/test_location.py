@@ -50,7 +50,7 @@ def test_a_name_is_joined_to_a_path_as_to_a_folder() -> None:
         "s3://bucket/t?region=a%20b",
         "s3://bucket/t?secret_access_key=hunter2",
         "gs://bucket/t",
-        "hdfs://host/t",
+        "viewfs://host/t",
         "memory:t",
     ],
 )
