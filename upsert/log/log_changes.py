@@ -14,8 +14,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from upsert.errors import RecordsExpiredError
+from upsert.errors import CorruptTableError, RecordsExpiredError
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.consumer import read_range
 from upsert.kafka.records import TopicPartition
@@ -84,7 +85,7 @@ class ChangesOfRange:
         """
         through = 0
         for records in self._records(part):
-            for definition, run in _by_definition(records, self.definition.version):
+            for definition, run in _by_definition(records, self.definition.version, self.pinned.name):
                 found = self._decoder(definition).decode(run)
                 for mark in found.marks:
                     if mark.snapshot > part.skip:
@@ -148,10 +149,21 @@ def log_ended(name: str, topic: str) -> RecordsExpiredError:
     )
 
 
-def _by_definition(records: pa.Table, present: int) -> Iterator[tuple[int, pa.Table]]:
-    """Neighbours whose columns are named as one version of the table's definition says."""
+def _by_definition(records: pa.Table, present: int, name: str) -> Iterator[tuple[int, pa.Table]]:
+    """Neighbours whose columns are named as one version of the table's definition says.
+
+    A mark names none, and stays with the changes before it.
+    """
     texts = Headers(one_array(records.column("headers"))).values(DEFINITION_HEADER)
-    versions = texts.cast(pa.string()).cast(pa.int64()).fill_null(present).to_numpy()
+    is_number = pc.match_substring_regex(texts, "^[0-9]{1,18}$").fill_null(True)
+    if not pc.all(is_number).as_py():
+        other = texts.filter(pc.invert(is_number))[0].as_py()
+        raise CorruptTableError(
+            f"table {name!r}: every record of its log must name a version of the table's definition, got "
+            f"{other[:60]!r}; let nothing else write to the topic of a table"
+        )
+    known = pc.fill_null_forward(texts.cast(pa.string()).cast(pa.int64()))
+    versions = known.fill_null(present).to_numpy()
     edges = [0, *(np.flatnonzero(np.diff(versions)) + 1).tolist(), len(versions)]
     for low, high in pairwise(edges):
         yield int(versions[low]), records.slice(low, high - low)
@@ -159,7 +171,7 @@ def _by_definition(records: pa.Table, present: int) -> Iterator[tuple[int, pa.Ta
 
 def _in_form_of(rows: pa.Table, old: TableSchema, new: TableSchema) -> pa.Table:
     """Rows of one definition in the columns of another, by field ids: NULL where a column was not there."""
-    if old.physical == new.physical:
+    if [(c.id, c.name, c.type) for c in old.physical] == [(c.id, c.name, c.type) for c in new.physical]:
         return rows
     names = {column.id: column.name for column in old.physical}
     columns = [

@@ -165,6 +165,10 @@ class Committer:
         )
 
     def _log_offsets(self, head: SnapshotInfo, change: Change) -> Mapping[str, Any]:
+        if not change.changes_rows and change.definition is None:
+            # its rows are those of the snapshot before, behind which a log may have changes that are not
+            # committed yet, and come after them
+            return head.log_offsets
         old = self.history.definition_at(head.definition)
         new = old if change.definition is None else self.history.definition_at(change.definition)
         return offsets_for(self.history.uuid, old, new, head.log_offsets)

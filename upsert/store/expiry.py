@@ -23,6 +23,7 @@ from upsert.store.expiry_policy import Retention
 from upsert.store.failpoints import reach
 from upsert.store.history import History
 from upsert.store.lifetime_lock import Lock, lifetime_lock, lifetime_lock_if_free
+from upsert.store.log_system import CONSUMER
 from upsert.store.proposal import Change
 from upsert.store.snapshot_info import SnapshotInfo, refs_of
 from upsert.store.staging import remove_data_file
@@ -106,7 +107,9 @@ def _expire(committer: Committer, rule: Retention, lock: Lock) -> int:
     reach("expire.after-publish")
     _delete_expired(history, head)
     if lock.is_held:
-        consumers.remove_lapsed(history.root, consumers.read_all(history.root), now_ms)
+        # how far a log has come is known by this alone when Kafka has forgotten it
+        others = (each for each in consumers.read_all(history.root) if each.name != CONSUMER)
+        consumers.remove_lapsed(history.root, others, now_ms)
     return max(head.oldest, 1) - max(before.oldest, 1)
 
 

@@ -184,6 +184,13 @@ def _writers(value: Any) -> Mapping[str, int]:
     return MappingProxyType({writer: _integer(last) for writer, last in _mapping(value).items()})
 
 
+def _offsets(value: Any) -> Mapping[str, int]:
+    for partition in _mapping(value):
+        if not partition.isdecimal():
+            raise ValueError(f"{partition!r} is no partition of a log")
+    return _writers(value)
+
+
 def _ref(value: Any) -> ManifestRef:
     fields = _mapping(value)
     return ManifestRef(_text(fields["name"]), _integer(fields["entries"]), _integer(fields["sequence"]))
@@ -199,7 +206,7 @@ _FIELDS: Final[dict[str, Any]] = {
     "tracked": _flag,
     "writers": _writers,
     "watermark": lambda value: None if value is None else _integer(value),
-    "log_offsets": _mapping,
+    "log_offsets": _offsets,
     "manifests": lambda value: tuple(_ref(item) for item in value),
     "delta": lambda value: None if value is None else _ref(value),
     "oldest": _integer,

@@ -7,7 +7,7 @@ import pytest
 
 from upsert.errors import LogNotPublishedError, UnknownOutcomeError
 from upsert.schema import TableSchema
-from upsert.store import Table, append, log_system, staging
+from upsert.store import Table, Version, append, consumers, log_system, staging
 from upsert.store.history import History
 from upsert.store.snapshot_info import SnapshotInfo
 from upsert.store.table_writing import TableWriting
@@ -86,3 +86,24 @@ def test_a_snapshot_of_which_nobody_can_see_what_became_keeps_its_files(
         ):
             table.write(ROWS)
     assert ids_of(table) == [1, 2]
+
+
+def test_a_snapshot_without_changes_names_no_later_place_in_the_log(table: Table) -> None:
+    """With ``log.consistency = eventual`` changes may lie there that follow in the next commit."""
+    for _ in range(2):
+        table.write(ROWS)
+    log_system.note_ends(table.uuid, None, {"0": 7})
+    table.compact()
+    table.expire(keep=1)
+    assert table.snapshot().info.log_offsets == {}
+    table.write(ROWS)
+    assert table.snapshot().info.log_offsets == {"0": 7}
+
+
+def test_how_far_a_log_has_come_is_known_also_when_nothing_is_held_for_it_any_more(table: Table) -> None:
+    for _ in range(2):
+        table.write(ROWS)
+    for name in (log_system.CONSUMER, "reader"):
+        consumers.hold(table.published, name, Version.complete(1), 1, now_s=1.0)
+    assert table.expire(keep=1) == 1
+    assert [(found.name, found.version.base) for found in table.consumers()] == [(log_system.CONSUMER, 1)]

@@ -371,6 +371,8 @@ def test_names_in_files_do_not_lead_out_of_the_folder(table: Table, name: str) -
         ("oldest", -1),
         ("tracked", 1),
         ("writers", {"w": "1"}),
+        ("log_offsets", {"0": -1}),
+        ("log_offsets", {"x": 1}),
         ("id", 2),
         ("manifests", [{}]),
     ],
