@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from deltajoin.errors import LookupFailedError, LookupUnavailableError
+from deltajoin.lookup.plain_json import PlainReplies
 from deltajoin.lookup.protocol import Answer
 from upsert.formats.json_dialect import JsonDialect
 from upsert.formats.json_text import row_texts
@@ -65,12 +66,13 @@ class JsonExchange:
         self._dialect = dialect
         self._convert = struct_converter(list(schema), dialect)
         self._struct = pa.struct(list(schema))
-        self._plain = {f.name for f in schema if f.type == pa.string() or pa.types.is_integer(f.type)}
+        self._plain_replies = PlainReplies(schema)
+        self._plain_keys = {f.name for f in schema if f.type == pa.string() or pa.types.is_integer(f.type)}
         self._head = f'{{"columns":{to_text(schema.names)},"keys":['.encode()
 
     def request(self, keys: pa.Table) -> bytes:
         """The body that asks for some keys."""
-        if keys.num_rows <= _FEW and self._plain.issuperset(keys.column_names):
+        if keys.num_rows <= _FEW and self._plain_keys.issuperset(keys.column_names):
             (batch,) = keys.combine_chunks().to_batches()
             return b"%b%b}" % (self._head, _PLAIN.encode(batch.to_pylist())[1:].encode())
         columns = [one_array(column) for column in keys.columns]
@@ -84,6 +86,10 @@ class JsonExchange:
             LookupFailedError: it is no reply of this form. What is wrong with the result of a single key only
                 is a failure of that key.
         """
+        return self._plain_replies.answer(reply, keys) or self._answer(reply, keys)
+
+    def _answer(self, reply: bytes, keys: int) -> Answer:
+        """The same, value by value."""
         try:
             value = parse(reply)
         except BadValueError as cause:

@@ -1,11 +1,15 @@
-"""What is asked in JSON is the same text whichever way it is written."""
+"""Requests and replies in JSON: the quick ways of writing and reading give what the thorough ones give."""
+
+import json
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from deltajoin.lookup import http_json
 from deltajoin.lookup.http_json import JsonExchange
+from deltajoin.lookup.plain_json import PlainReplies
 
 KEYS = pa.schema({'say "id"': pa.int64(), "name": pa.string()})
 
@@ -18,3 +22,71 @@ def test_a_few_keys_are_written_as_many_are(keys: list[tuple[int, str]]) -> None
     body = exchange.request(few)
     one_by_one = body[body.index(b"[{") + 1 : -2]
     assert exchange.request(many) == body.replace(one_by_one, b",".join([one_by_one] * http_json._FEW))
+
+
+ROWS = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("small", pa.int8()),
+        pa.field("name", pa.string()),
+        pa.field("price", pa.float64()),
+        pa.field("is_new", pa.bool_()),
+    ]
+)
+ODD = (
+    "null",
+    "true",
+    "-0",
+    "-0.0",
+    "1.0",
+    "1e999",
+    "-1e999",
+    "1e2",
+    "9" * 30,
+    "128",
+    "NaN",
+    "9007199254740993",
+)
+ODD_TEXTS = (r'"\ud800"', '""', '"7"', '"NaN"', "[]", "{}", '"\x01"', r'"\u00e9"')
+
+values = (
+    st.integers(-200, 200).map(str)
+    | st.floats(allow_nan=False, allow_infinity=False).map(repr)
+    | st.sampled_from(ODD + ODD_TEXTS)
+)
+good = {
+    "id": st.integers(-(2**63), 2**63 - 1).map(str),
+    "small": st.integers(-128, 127).map(str) | st.just("null"),
+    "name": st.text().map(json.dumps),
+    "price": st.floats(allow_nan=False, allow_infinity=False).map(repr) | st.integers(-9, 9).map(str),
+    "is_new": st.sampled_from(["true", "false", "null"]),
+}
+rows = st.fixed_dictionaries(good).map(dict) | st.dictionaries(
+    st.sampled_from(ROWS.names), values, max_size=5
+)
+as_text = rows.map(lambda row: "{" + ",".join(f'"{name}": {value}' for name, value in row.items()) + "}")
+
+
+@given(st.lists(st.lists(as_text, max_size=3).map(lambda texts: f"[{','.join(texts)}]") | values, max_size=3))
+def test_a_reply_that_is_read_quickly_says_what_it_says_to_the_thorough_reader(results: list[str]) -> None:
+    reply = f'{{"results": [{",".join(results)}]}}'.encode()
+    quick = PlainReplies(ROWS).answer(reply, len(results))
+    if quick is not None:
+        thorough = JsonExchange(ROWS)._answer(reply, len(results))
+        assert not thorough.failures
+        assert quick.positions.tolist() == thorough.positions.tolist()
+        assert quick.rows.equals(thorough.rows)
+        assert quick.rows.schema.equals(ROWS)
+
+
+@pytest.mark.parametrize("text", ["3", "3.5", "-2.5e-7", "null"])
+def test_plain_replies_are_read_quickly(text: str) -> None:
+    row = f'{{"id": 1, "small": -1, "name": "a\\u00e9", "price": {text}, "is_new": true, "more": []}}'
+    assert PlainReplies(ROWS).answer(f'{{"results": [[{row}], []]}}'.encode(), 2) is not None
+
+
+@pytest.mark.parametrize(
+    "reply", [b"", b"\xff", b"[]", b"7", b'{"results": 7}', b"[" * 100_000, b'{"results": [7]}']
+)
+def test_what_is_no_reply_is_left_to_the_thorough_reader(reply: bytes) -> None:
+    assert PlainReplies(ROWS).answer(reply, 1) is None
