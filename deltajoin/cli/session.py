@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -26,7 +27,8 @@ _SETTINGS: Final = {
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
 }
 """Where neither the user nor Spark's own configuration says otherwise; 200 partitions suit a cluster only."""
-_QUIET: Final = Path(__file__).with_name("log4j2.properties")
+_QUIET_LOG: Final = Path(__file__).with_name("log4j2.properties")
+_JVM_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
 
 
 class Session:
@@ -62,13 +64,10 @@ class Session:
         # it prints a page of the JVM's stack for each error, which the command tells in one line
         PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # its workers run this, not sys.executable
-        if not _has_log_of_its_own(self._conf):
-            options = os.environ.get("SPARK_SUBMIT_OPTS", "")
-            os.environ["SPARK_SUBMIT_OPTS"] = f"{options} -Dlog4j2.configurationFile={_QUIET.as_uri()}"
         builder = SparkSession.builder.appName("deltajoin").master(self._master or "local[*]")
         for key, value in (_SETTINGS | self._conf).items():
             builder = builder.config(key, value)
-        with Console(stderr=True).status("starting Spark …"):
+        with Console(stderr=True).status("starting Spark …"), _quiet_start(self._conf):
             session = builder.getOrCreate()
         session.sparkContext.setLogLevel("OFF" if "spark.log.level" not in self._conf else "WARN")
         return session
@@ -95,9 +94,18 @@ class Session:
             self.spark.stop()
 
 
-def _has_log_of_its_own(conf: Mapping[str, str]) -> bool:
-    """Whether the user, or the Spark that is installed, says what is logged."""
-    return "spark.log.level" in conf or "SPARK_CONF_DIR" in os.environ or "SPARK_HOME" in os.environ
+@contextmanager
+def _quiet_start(conf: Mapping[str, str]) -> Iterator[None]:
+    """Without the log of a JVM that starts, unless the user or an installed Spark says what is logged."""
+    given = os.environ.get(_JVM_OPTIONS)
+    if "spark.log.level" not in conf and not {"SPARK_CONF_DIR", "SPARK_HOME"} & os.environ.keys():
+        os.environ[_JVM_OPTIONS] = f"{given or ''} -Dlog4j2.configurationFile={_QUIET_LOG.as_uri()}"
+    try:
+        yield
+    finally:
+        os.environ.pop(_JVM_OPTIONS, None)
+        if given is not None:
+            os.environ[_JVM_OPTIONS] = given
 
 
 def _setting(text: str) -> tuple[str, str]:
