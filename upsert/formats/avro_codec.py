@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from upsert.errors import ConfigurationError, SchemaError
+from upsert import avro_types
+from upsert.errors import SchemaError
 from upsert.formats.avro_fit import mismatch, record_mismatch
 from upsert.formats.avro_schema import codec_schema, parse
 from upsert.formats.avro_values import UnfitError, fields_to_arrow, from_arrow, records_from_arrow, to_arrow
@@ -30,13 +31,7 @@ def fastavro() -> Any:
     Raises:
         ConfigurationError: it is not installed.
     """
-    try:
-        import fastavro as package
-    except ImportError as cause:
-        raise ConfigurationError(
-            "the avro formats need the package fastavro, which is missing; pip install 'deltajoin[kafka]'"
-        ) from cause
-    return package
+    return avro_types.fastavro("an avro format", "kafka")
 
 
 class AvroCodec:

@@ -8,19 +8,17 @@ one type and null. What is left needs no more memory than its messages, times a 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
 
-from upsert import types
+from upsert import avro_types, types
 from upsert.errors import SchemaError
 
 _PRIMITIVES: Final = ("boolean", "int", "long", "float", "double", "bytes", "string")
 _MAX_DEPTH: Final = 64
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RECORD: Final = "record"
 _NAMESPACE: Final = "org.apache.flink.avro.generated"
 """Name and namespace that Flink gives the record of a table; a registry compares them."""
@@ -236,7 +234,7 @@ def derived(fields: pa.Schema, *, legacy_times: bool = False) -> str:
 
 
 def _field(field: pa.Field, parent: str, legacy_times: bool) -> dict[str, Any]:
-    if not _NAME.fullmatch(field.name):
+    if not avro_types.NAME.fullmatch(field.name):
         raise SchemaError(
             f"avro: the name of a column must be letters, digits and _, the first no digit, got "
             f"{field.name!r}; rename the column"
@@ -250,20 +248,6 @@ def _type(field: pa.Field, name: str, legacy_times: bool) -> Any:
     return ["null", plain] if field.nullable else plain
 
 
-_OF_ARROW: Final[Mapping[pa.DataType, Any]] = {
-    pa.bool_(): "boolean",
-    pa.int8(): "int",
-    pa.int16(): "int",
-    pa.int32(): "int",
-    pa.int64(): "long",
-    pa.float32(): "float",
-    pa.float64(): "double",
-    pa.string(): "string",
-    pa.binary(): "bytes",
-    pa.date32(): {"type": "int", "logicalType": "date"},
-    types.TIMESTAMP: {"type": "long", "logicalType": "timestamp-micros"},
-    types.TIMESTAMP_NTZ: {"type": "long", "logicalType": "local-timestamp-micros"},
-}
 _LEGACY_TIME: Final = {"type": "long", "logicalType": "timestamp-millis"}
 
 
@@ -271,10 +255,8 @@ def _plain_type(field: pa.Field, name: str, legacy_times: bool) -> Any:
     type_ = field.type
     if legacy_times and type_ in (types.TIMESTAMP, types.TIMESTAMP_NTZ):
         return _LEGACY_TIME
-    if type_ in _OF_ARROW:
-        return _OF_ARROW[type_]
-    if pa.types.is_decimal128(type_):
-        return {"type": "bytes", "logicalType": "decimal", "precision": type_.precision, "scale": type_.scale}
+    if (scalar := avro_types.scalar(type_)) is not None:
+        return scalar
     if pa.types.is_list(type_):
         return {"type": "array", "items": _type(type_.value_field, name, legacy_times)}
     if pa.types.is_struct(type_):

@@ -1,5 +1,6 @@
 """File formats: whatever is written comes back exactly, under the types and ids that it had."""
 
+import contextlib
 import datetime as dt
 import io
 import math
@@ -108,3 +109,13 @@ def test_structs_are_null_where_they_were_in_parts_of_many_rows(format_: FileFor
     stored = format_.open(written(format_, pa.record_batch({"s": array})))
     found = pa.concat_batches([stored.read(part, ["s"]) for part in range(len(stored.starts) - 1)])
     assert found.column(0).to_pylist() == values
+
+
+@pytest.mark.parametrize("codec", format_called("avro").codecs)
+def test_bytes_of_avro_that_changed_are_refused_by_no_other_error_than_of_damage(codec: str) -> None:
+    format_ = format_called("avro")
+    whole = written(format_, pa.record_batch({"n": range(50), "s": ["ab"] * 50}), codec).to_pybytes()
+    for at in range(len(whole)):
+        with contextlib.suppress(OSError, ValueError):
+            stored = format_.open(pa.py_buffer(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :]))
+            stored.read(0, stored.schema.names)
