@@ -21,6 +21,10 @@ from upsert.store.version import Version
 MOVE_EVERY_S: Final = 10.0
 """How often a reader asks which snapshot it has reached; that only says what need not be kept for it."""
 
+SETTLE_S: Final = 1.0
+"""How long the end of the transactions that are open is waited for where it matters."""
+_PAUSE_S: Final = 0.02
+
 
 class LogPlanner:
     """Plans the steps of one reader; lives in one process, and keeps nothing that matters.
@@ -42,8 +46,8 @@ class LogPlanner:
         self._asked_s: float | None = None
 
     def stop_here(self) -> None:
-        """Read no further than what is there now."""
-        self._until = self.topic.ends()
+        """Read no further than what is there now, which a commit is that has just been published."""
+        self._until, _ = self._settled_ends()
 
     def place_of(self, table: Table, snapshot: int) -> dict[int, int]:
         """Where the log goes on for who has read a snapshot: no change of a later one lies below.
@@ -90,8 +94,12 @@ class LogPlanner:
         self._check_is_there(table, start, ends)
         reached = start.version
         if moves and ends != start.at and self._is_due():
-            reached = Version.complete(max(reached.base, last_published(table.as_logged(), self.topic)))
-            ends = self.topic.ends()  # behind all changes of that snapshot
+            published = last_published(table.as_logged(), self.topic)
+            # brokers end a transaction in one partition after the other: its marker may be seen before its
+            # records are, and who has the snapshot passes over them
+            ends, has_all = self._settled_ends()
+            if has_all:
+                reached = Version.complete(max(reached.base, published))
         wanted = ends if self._until is None else {n: min(end, self._until[n]) for n, end in ends.items()}
         ahead = {TopicPartition(self.topic.name, n): (at, max(at, wanted[n])) for n, at in start.at.items()}
         at = {place.partition: offset for place, offset in share(ahead, max_rows).items()}
@@ -99,6 +107,16 @@ class LogPlanner:
             return start
         is_whole = at == ends and not self._is_eventual
         return replace(start, at=at, version=reached if is_whole else start.version, is_whole=is_whole)
+
+    def _settled_ends(self) -> tuple[dict[int, int], bool]:
+        """The ends, and whether all that has been written lies below, which is waited for a moment."""
+        written, deadline = self.topic.ends_of_all(), self._now() + SETTLE_S
+        while True:
+            ends = self.topic.ends()
+            has_all = all(ends[partition] >= offset for partition, offset in written.items())
+            if has_all or self._now() >= deadline:
+                return ends, has_all
+            time.sleep(_PAUSE_S)
 
     def _is_due(self) -> bool:
         now = self._now()

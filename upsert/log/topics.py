@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from uuid import uuid4
 
@@ -65,6 +65,11 @@ class LogTopic:
         """
         found = offsets.latest_offsets(self.connection, self.partitions)
         return {place.partition: offset for place, offset in found.items()}
+
+    def ends_of_all(self) -> dict[int, int]:
+        """The same of all records, also those of transactions that are open; errors as for ``ends``."""
+        properties = {**self.connection.properties, "isolation.level": "read_uncommitted"}
+        return replace(self, connection=replace(self.connection, properties=properties)).ends()
 
 
 def new_name(table: str) -> str:
