@@ -75,9 +75,10 @@ def main(warehouse: str, checkpoint: str, point: str = "", batch: str = "-1", st
     spark = SparkSession.builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     catalog = upsert.Catalog(warehouse)
+    rows = 40 if point else 400  # a run to the end has few micro-batches of many rows
     sides = []
     for name, key, kinds in (("orders", "id", None), ("users", "user", ["+I", "+U"])):
-        changes = catalog.read_changes(spark, name, max_rows_per_trigger=40).where("_row_kind <> '-U'")
+        changes = catalog.read_changes(spark, name, max_rows_per_trigger=rows).where("_row_kind <> '-U'")
         table = TableLookup.of(catalog.table(name).path, ["user"])
         source = KilledLookup(table) if point else table
         sides.append(
