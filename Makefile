@@ -18,6 +18,9 @@ unexport PYTHONDONTWRITEBYTECODE
 # Prefix of every command that starts Spark: finds or installs Java 17+, or stops and says how to get it.
 WITH_JAVA = JAVA_HOME="$$(sh scripts/java.sh)" && export JAVA_HOME &&
 
+# Options of pytest: the tests of a file stay together, files are begun in their order.
+IN_PARALLEL = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 .PHONY: help install demo demo-kafka test test-long bench bench-store bench-kafka lint clean
 
 help:  ## list the targets
@@ -37,10 +40,10 @@ demo-kafka: $(STAMP)  ## carry them through Kafka: Debezium records to upsert to
 	@$(WITH_JAVA) $(PY) -m deltajoin.demo.kafka $(if $(ROWS),--rows $(ROWS))
 
 test: $(STAMP)  ## all tests that a change must pass (PYTEST_ARGS=… is passed on, WORKERS=0: one after the other)
-	@$(WITH_JAVA) $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	@$(WITH_JAVA) $(PY) -m pytest $(IN_PARALLEL) $(PYTEST_ARGS)
 
 test-long: $(STAMP)  ## random, crash and race tests with large counts
-	@$(WITH_JAVA) $(PY) -m pytest -m "long or hypothesis" --hypothesis-profile=long $(PYTEST_ARGS)
+	@$(WITH_JAVA) $(PY) -m pytest $(IN_PARALLEL) -m "long or hypothesis" --hypothesis-profile=long $(PYTEST_ARGS)
 
 bench: $(STAMP)  ## measure the store, the sink, the join and lookups; tables, JSON and plots
 	@$(WITH_JAVA) $(PY) -m bench.store
