@@ -13,7 +13,9 @@ from upsert.store.version import Version
 
 @dataclass(frozen=True)
 class JoinStep:
-    """Both vectors of versions: where every table was, and where it is then.
+    """Both vectors of versions: where every table was, and where it is then; and the tables' uuids.
+
+    A task opens the tables by their paths, where others may lie by then.
 
     >>> step = JoinStep((Version.complete(3), Version.EMPTY), (Version.complete(3), Version.complete(1)))
     >>> step.moved, JoinStep.from_json(step.to_json()) == step
@@ -22,6 +24,7 @@ class JoinStep:
 
     old: Versions
     new: Versions
+    tables: tuple[str, ...] = ()
 
     @property
     def moved(self) -> tuple[int, ...]:
@@ -38,6 +41,7 @@ class JoinStep:
         return {
             "old": [version.to_json() for version in self.old],
             "new": [version.to_json() for version in self.new],
+            "tables": list(self.tables),
         }
 
     @classmethod
@@ -48,8 +52,13 @@ class JoinStep:
             ConfigurationError: the value is no step.
         """
         match value:
-            case {"old": [dict(), *_] as old, "new": [dict(), *_] as new} if len(old) == len(new):
-                return cls(tuple(map(Version.from_json, old)), tuple(map(Version.from_json, new)))
+            case {
+                "old": [dict(), *_] as old,
+                "new": [dict(), *_] as new,
+                "tables": [*tables],
+            } if len(old) == len(new):
+                before, after = (tuple(map(Version.from_json, each)) for each in (old, new))
+                return cls(before, after, tuple(map(str, tables)))
         raise ConfigurationError(
             f"a step of a delta join must have as many old as new versions, got {value!r}"
         )

@@ -118,7 +118,7 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         old, new = (JoinOffset.of(offset, tables.identity).versions for offset in (start, end))
         self._holding.keep(self._holding.consumer_of(end), tables.tables, old, new)
-        return JoinStep(old, new)
+        return JoinStep(old, new, tables.identity.tables)
 
 
 def _data_versions(tables: JoinedTables) -> tuple[int, ...]:

@@ -45,15 +45,21 @@ class JoinedTables:
     tables: tuple[Table, ...]
 
     @classmethod
-    def open(cls, spec: DeltaJoinSpec) -> Self:
+    def open(cls, spec: DeltaJoinSpec, uuids: Sequence[str] = ()) -> Self:
         """The tables of a spec.
 
+        Args:
+            spec: the join.
+            uuids: those of the tables, for who goes on with something; () for any.
+
         Raises:
-            TableNotFoundError: there is no table at a path.
+            TableNotFoundError: there is no table at a path, or another one.
             SchemaError: a column is unknown, a filter does not fit it, or keys cannot be compared.
             ConfigurationError: a condition could mean something else than in Spark.
         """
-        joined = cls(spec, tuple(Table.open(table.path) for table in spec.tables))
+        known = uuids or (None,) * len(spec.tables)
+        parts = zip(spec.tables, known, strict=True)
+        joined = cls(spec, tuple(Table.open(part.path, uuid) for part, uuid in parts))
         for number, (table, part) in enumerate(zip(joined.tables, spec.tables, strict=True)):
             for column in part.columns:
                 table.schema.type_of(column, f"table t{number} of the join, {table.name!r}")

@@ -91,6 +91,7 @@ class DeltaAggregateSource(DataSource):
 class ShareOfGroups(InputPartition):
     """What one task computes: one of so many shares of the groups that a step touches."""
 
+    table: str
     start: Version
     end: Version
     share: int
@@ -142,12 +143,12 @@ class AggregateReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if first is None or last is None or first == last:
             return []
         shares = max(1, min(self._spec.shards, -(-touched_rows(table, first, last) // TASK_ROWS)))
-        return [ShareOfGroups(first, last, share, shares) for share in range(shares)]
+        return [ShareOfGroups(table.uuid, first, last, share, shares) for share in range(shares)]
 
     def read(self, partition: ShareOfGroups) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The net changes of a share of the groups."""
         schema = arrow_schema(self._asked)
-        for batch in changes_of(Table.open(self._spec.path), self._spec, partition):
+        for batch in changes_of(Table.open(self._spec.path, partition.table), self._spec, partition):
             yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
     def _own(self, inner: Offset) -> Offset:

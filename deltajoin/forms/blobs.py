@@ -52,7 +52,7 @@ class ChangesReader(SteppingReader):
 
     def read(self, partition: BucketChanges) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The bucket's changes as blobs, one row each: ones of several megabytes are enough for a batch."""
-        tables = JoinedTables.open(self._spec)
+        tables = JoinedTables.open(self._spec, partition.step.tables)
         rows = bucket_changes(tables, partition.step, partition.table, [partition.bucket])
         changes = net_changes(tables, partition.table, [rows])
         label = Label(self._spec.fingerprint, partition.step, partition.table)
@@ -75,7 +75,7 @@ def join_blobs(
     if not payloads:
         return
     step = _one_step(payloads, spec)
-    tables = JoinedTables.open(spec)
+    tables = JoinedTables.open(spec, step.tables)
     changes = [_changes(payloads, tables, table) for table in range(len(spec.tables))]
     yield from joined_rows(tables, step, changes, shard, spec.shards)
 

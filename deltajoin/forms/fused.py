@@ -13,7 +13,7 @@ and looks the others up where they are at the end of the step.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
@@ -85,7 +85,7 @@ class JoiningReader(SteppingReader):
 
     def read(self, partition: ShardOfStep) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The net rows of a shard."""
-        tables, step = JoinedTables.open(self._spec), partition.step
+        tables, step = JoinedTables.open(self._spec, partition.step.tables), partition.step
         changes = [
             shard_changes(tables, step, table, partition.shard, partition.shards)
             for table in range(len(tables.tables))
@@ -111,7 +111,7 @@ def slices(
         return []
     bounds = [*_cuts(tables, end, root, slice_rows), end]
     return [
-        ShardOfStep(JoinStep(_with(step.new, root, low), _with(step.new, root, high)))
+        ShardOfStep(replace(step, old=_with(step.new, root, low), new=_with(step.new, root, high)))
         for low, high in zip([Version.EMPTY, *bounds[:-1]], bounds, strict=True)
     ]
 

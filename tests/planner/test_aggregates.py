@@ -180,7 +180,7 @@ def test_a_micro_batch_that_comes_again_is_committed_once(
     sink_for(catalog, "having", df)
     apply(catalog, {1: {"g": "a", "h": 3}, 2: {"g": "b", "h": 5}})
     sink = catalog.table("having")
-    write = WriteBatch(sink.path, sink.options.bucket, bucket_expression(sink))
+    write = WriteBatch(sink.path, sink.uuid, sink.options.bucket, bucket_expression(sink))
     commits = []
 
     def twice(rows: DataFrame, batch: int) -> None:

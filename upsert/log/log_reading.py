@@ -79,6 +79,7 @@ class LogRead:
 
     Attributes:
         path: folder of the table.
+        uuid: the table.
         columns: the columns that it gives.
         where: which rows; None for all.
         output: what it gives of them.
@@ -88,6 +89,7 @@ class LogRead:
     """
 
     path: str
+    uuid: str
     columns: PinnedColumns
     where: Where | None
     output: Output
@@ -104,7 +106,7 @@ class LogRead:
             SnapshotExpiredError: what a change replaces can no longer be looked up.
             MissingStateError: what the query remembers is gone.
         """
-        table = Table.open(self.path)
+        table = Table.open(self.path, self.uuid)
         if table.options.log.topic != self.topic:
             raise log_ended(table.name, self.topic)
         where = parse_where(self.where, table.schema)
@@ -141,7 +143,7 @@ class LogRead:
         Raises:
             SnapshotExpiredError: the snapshot has expired.
         """
-        table = Table.open(self.path)
+        table = Table.open(self.path, self.uuid)
         pinned = ChangesOfRange(table, table.options.log, Scope()).pinned
         found = pinned.snapshot(snapshot)
         places = [place for place in found.files.groups if place[1] == part.partition]

@@ -133,7 +133,9 @@ def write_changes(df: DataFrame, path: str) -> DataStreamWriter:
         if not key.is_append:
             _check_replaces(table)
             began = table.definition.version
-            return write_in_update_mode(df, WriteBatch(table.path, table.options.bucket, expression, began))
+            return write_in_update_mode(
+                df, WriteBatch(table.path, table.uuid, table.options.bucket, expression, began)
+            )
     if table.options.bucket <= _FOLDED_BUCKETS and _tasks_after_a_shuffle(df) <= _FOLDED_TASKS:
         expression = None
     grouped = by_bucket(df, table.options.bucket, expression)

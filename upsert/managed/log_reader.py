@@ -86,6 +86,7 @@ class LogReader(ChangesReader):
         self._begun = beginning_of(table.root, self._topic.name).data_version
         self._read = LogRead(
             options.path,
+            table.uuid,
             self._columns,
             self._where,
             output_of(table.name, log, options.changelog, options.state_path),

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from upsert.managed.options import FORMAT
+from upsert.store.table import Table
 from upsert.streaming_query import query_of_micro_batch
 
 
@@ -21,12 +22,14 @@ class WriteBatch:
 
     Attributes:
         path: folder of the table.
+        uuid: the table.
         buckets: how many tasks write, each the rows of one bucket.
         bucket: Spark SQL for the bucket of a row; None where Spark cannot compute it.
         definition: version of the table's definition that the rows' columns are of; None for the present.
     """
 
     path: str
+    uuid: str
     buckets: int
     bucket: str | None
     definition: int | None = None
@@ -36,7 +39,9 @@ class WriteBatch:
 
         Raises:
             ConfigurationError: the call comes from no query, or its thread does not know which.
+            TableNotFoundError: another table lies there than when the query was started.
         """
+        Table.open(self.path, self.uuid)
         query = query_of_micro_batch(rows, f"{FORMAT}: micro-batches of write_changes")
         grouped = by_bucket(rows, self.buckets, self.bucket)
         writer = (

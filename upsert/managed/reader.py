@@ -45,6 +45,7 @@ Offset = dict[str, Any]
 class SnapshotPartition(InputPartition):
     """Some buckets of one snapshot: one of a large partition, all of some small ones."""
 
+    table: str
     snapshot_id: int
     places: tuple[Place, ...]
     commit: Commit
@@ -54,6 +55,7 @@ class SnapshotPartition(InputPartition):
 class ChangesPartition(InputPartition):
     """One bucket's changes between two versions."""
 
+    table: str
     start: Version
     end: Version
     bucket: int
@@ -100,11 +102,11 @@ class SnapshotReader(DataSourceReader):
         self._metadata.check_told(snapshot, sizes)
         commit = self._metadata.commit(table, chosen)
         # a source without partitions would be read by Spark as one of no name
-        return [SnapshotPartition(chosen, places, commit) for places in shared_out(sizes) or [()]]
+        return [SnapshotPartition(table.uuid, chosen, places, commit) for places in shared_out(sizes) or [()]]
 
     def read(self, partition: SnapshotPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The buckets' rows, every one of kind ``+I``."""
-        table = Table.open(self._options.path)
+        table = Table.open(self._options.path, partition.table)
 
         def scan(names: tuple[str, ...]) -> pa.Table:
             snapshot = table.snapshot(partition.snapshot_id)
@@ -245,11 +247,11 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         step = step_between(first, last)
         commit = self._metadata.commit(table, last.target)
         buckets = (b for b in range(table.options.bucket) if step.hashes_of(b) is not None)
-        return [ChangesPartition(first, last, bucket, commit) for bucket in buckets]
+        return [ChangesPartition(table.uuid, first, last, bucket, commit) for bucket in buckets]
 
     def read(self, partition: ChangesPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The bucket's net changes, one per key, ``-U`` just before ``+U``."""
-        table = Table.open(self._options.path)
+        table = Table.open(self._options.path, partition.table)
 
         def changes(names: tuple[str, ...]) -> pa.Table:
             rows = table.changes_between(

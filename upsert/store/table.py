@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Self
 
-from upsert.errors import TableExistsError
+from upsert.errors import TableExistsError, TableNotFoundError
 from upsert.schema import TableSchema
 from upsert.store import log_switch, log_system, logged_tables, paths, table_file
 from upsert.store.alterations import Alteration
@@ -74,15 +74,24 @@ class Table(TableReading, TableWriting, TableUpkeep):
             return cls.open(folder)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Self:
+    def open(cls, path: str | os.PathLike[str], uuid: str | None = None) -> Self:
         """The table in a folder.
 
+        Args:
+            path: as for ``create``.
+            uuid: the table that is meant, for who goes on with something; None for any.
+
         Raises:
-            TableNotFoundError: there is none.
+            TableNotFoundError: there is none, or another one than is meant.
             CorruptTableError: its file is damaged, or was written by another format version.
         """
         folder = paths.table_folder(path)
         table = cls(table_file.read(folder))
+        if uuid not in (None, table.uuid):
+            raise TableNotFoundError(
+                f"table {folder!r} was replaced by another one: its uuid must be {uuid!r}, got "
+                f"{table.uuid!r}; run the query again"
+            )
         table.published.latest()  # which says what the table's definition is by now
         return table
 

@@ -91,7 +91,7 @@ def test_changes_add_up_to_the_aggregate(
         commit(table, changes, has_key)
         while (end := table.advance(version, max_rows=max_rows)) != version:
             for share in range(shares):
-                part = ShareOfGroups(version, end, share, shares)
+                part = ShareOfGroups(table.uuid, version, end, share, shares)
                 batches = list(changes_of(table, spec, part))
                 assert [b.to_pydict() for b in batches] == [
                     b.to_pydict() for b in changes_of(table, spec, part)
