@@ -44,16 +44,22 @@ class BucketScan:
     def _merged(self, runs: Sequence[Run], names: Sequence[str], where: Filter) -> Iterator[SortedRows]:
         """The bucket's rows, and with them others of which the filter is not true."""
         every = self.layout.schema.names
-        kept = self._pruned(runs, where, every if self.layout.is_counted else self.layout.key)
+        judged = every if self.layout.is_counted else self.layout.key
+        kept = self._pruned(runs, where, judged)
         if len(kept) == 1:
             # nothing newer can hide a row, so bounds of all columns may skip files
-            kept = self._pruned(kept, where, every)
+            judged = every
+            kept = self._pruned(kept, where, judged)
         needed = self._needed((*names, *where.columns), keys=len(kept) > 1)
-        if len(kept) == 1:
-            for entry in kept[0]:
-                yield self._sorted_rows([entry], needed)
-        elif kept:
-            yield merge_runs(self.layout, [self._sorted_rows(r, needed) for r in reversed(kept)])
+        if len(kept) > 1:
+            found = (self._sorted_rows(run, needed, where, judged) for run in reversed(kept))
+            if pieces := [rows for rows in found if rows is not None]:
+                yield merge_runs(self.layout, pieces)
+            return
+        for run in kept:
+            for entry in run:
+                if (rows := self._sorted_rows([entry], needed, where, judged)) is not None:
+                    yield rows
 
     def _needed(self, columns: Sequence[str], *, keys: bool) -> list[str]:
         extra = self.layout.key if keys else ()
@@ -72,10 +78,19 @@ class BucketScan:
         pruned = [tuple(entry for entry in run if next(kept)) for run in runs]
         return [run for run in pruned if run]
 
-    def _sorted_rows(self, entries: Sequence[FileEntry], needed: Sequence[str]) -> SortedRows:
+    def _sorted_rows(
+        self, entries: Sequence[FileEntry], needed: Sequence[str], where: Filter, judged: Collection[str]
+    ) -> SortedRows | None:
+        """Rows of files of one run, without parts that cannot have wanted ones; None if nothing is left."""
         files = [self.open(entry) for entry in entries]
-        rows = pa.Table.from_batches([file.select(needed) for file in files])
+        stretches = [(f, start, stop) for f in files for start, stop in f.stretches(where, judged)]
+        if not stretches:
+            return None
+        rows = pa.Table.from_batches([f.slice(needed, start, stop - start) for f, start, stop in stretches])
         if all(file.kinds is None for file in files):
             return SortedRows(rows, None)
-        kinds = [np.zeros(f.rows, np.int8) if f.kinds is None else f.kinds for f in files]
+        kinds = [
+            np.zeros(stop - start, np.int8) if f.kinds is None else f.kinds[start:stop]
+            for f, start, stop in stretches
+        ]
         return SortedRows(rows, np.concatenate(kinds))

@@ -10,124 +10,31 @@ readable until the map is dropped (POSIX).
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
-from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from upsert.errors import ConfigurationError, CorruptTableError
-from upsert.store.bounds import bounds
-from upsert.store.checksum import ChecksummedFile, checksum_of
-from upsert.store.failpoints import reach
+from upsert.store.checksum import checksum_of
 from upsert.store.file_columns import FileColumns, forget_decoded
 from upsert.store.file_entry import FileEntry
-from upsert.store.file_formats import ARROW, Compression, FileFormat, format_called, format_of_file
+from upsert.store.file_formats import ARROW, Bounds, FileFormat, format_of_file
+from upsert.store.filters import Filter
 from upsert.store.layout import KIND_COLUMN, Layout
-from upsert.store.lookup_index import HashIndex, build_index, build_sidecar, read_indexes, sidecar_schema
+from upsert.store.lookup_index import HashIndex, build_index, read_indexes, sidecar_schema
 from upsert.store.open_files import OpenFiles
-from upsert.store.paths import Partition, data_file, index_file, resolve
-from upsert.store.projection import Projection, with_ids
-from upsert.store.row_keys import key_bytes
+from upsert.store.paths import index_file, resolve
+from upsert.store.projection import Projection
 from upsert.store.storage import storage_of
 
 Kinds = npt.NDArray[np.int8]
 
 MAX_OPEN_FILES: Final = 2048
 """Open maps kept by a process: each is two file mappings, far below the usual limit of 65 530."""
-
-
-def write_data_file(
-    root: str | Path,
-    layout: Layout,
-    rows_sorted: pa.Table,
-    kinds: Kinds | None,
-    *,
-    partition: Partition,
-    bucket: int,
-    level: int,
-    base: int,
-) -> FileEntry:
-    """Write one data file and its sidecar, durably, and say what is in it.
-
-    After a crash there may be a file that no manifest names; cleaning removes it. ``sequence`` of the
-    entry is 0: the committer sets it when it publishes the file.
-
-    Args:
-        root: the table's folder.
-        layout: the table's layout.
-        rows_sorted: the columns of ``layout.stored``, at least one row, ascending by key, each key once.
-        kinds: 0 (the row is there) or 1 (the key is deleted) for each row; None for no deletion.
-        partition: partition of all rows.
-        bucket: bucket of all rows.
-        level: level of the LSM that the file belongs to.
-        base: id of the snapshot that the writer began at.
-    """
-    batch = _one_batch(layout, rows_sorted, kinds)
-    form = layout.file_form
-    format_ = format_called(form.format)
-    name = data_file(partition, bucket, base, uuid4().hex + format_.suffix)
-    path = resolve(os.fspath(root), name)
-    reach("data.before-file")
-    checksum, written = _write_file(path, format_, batch, form.compression)
-    reach("data.after-file")
-    index_checksum, _ = _write_file(index_file(path), ARROW, build_sidecar(layout, batch), Compression())
-    storage_of(path).settle(os.path.dirname(path))
-    reach("data.after-sidecar")
-    low, high = bounds(layout, batch)
-    return FileEntry(
-        file=name,
-        partition=partition,
-        bucket=bucket,
-        level=level,
-        sequence=0,
-        rows=batch.num_rows,
-        deletes=int(np.count_nonzero(kinds)) if kinds is not None else 0,
-        bytes=written.st_size,
-        base=base,
-        min=low,
-        max=high,
-        first_key=_key_of_row(layout, batch, 0),
-        last_key=_key_of_row(layout, batch, batch.num_rows - 1),
-        definition=layout.version,
-        written_ms=written.st_mtime_ns // 1_000_000,
-        memory=batch.nbytes,
-        checksum=checksum,
-        index_checksum=index_checksum,
-    )
-
-
-def _key_of_row(layout: Layout, batch: pa.RecordBatch, row: int) -> bytes:
-    return key_bytes([batch.column(name).slice(row, 1) for name in layout.key])
-
-
-def _one_batch(layout: Layout, rows: pa.Table, kinds: Kinds | None) -> pa.RecordBatch:
-    columns = [rows.column(name) for name in layout.stored.names]
-    # no cast: Arrow refuses to cast a NULL struct with NOT NULL fields, even to its own type
-    stored = with_ids(layout)
-    batches = pa.Table.from_arrays(columns, schema=stored).combine_chunks().to_batches()
-    if len(batches) != 1:
-        raise ValueError(f"a data file must hold one batch of at least one row, got {len(batches)} batches")
-    batch: pa.RecordBatch = batches[0]
-    if kinds is None or not kinds.any():
-        return batch
-    arrays = [*batch.columns, pa.array(kinds, pa.int8())]
-    return pa.record_batch(arrays, schema=stored.append(pa.field(KIND_COLUMN, pa.int8())))
-
-
-def _write_file(
-    path: str, format_: FileFormat, rows: pa.RecordBatch, compression: Compression
-) -> tuple[int, os.stat_result]:
-    """Write a new file durably; the checksum of its bytes, and what its file system knows of it."""
-    with storage_of(path).new_file(path) as local, open(local, "xb") as out:
-        file = ChecksummedFile(out)
-        format_.write(file, rows, compression)
-        out.flush()
-        os.fsync(out.fileno())
-        return file.checksum, os.fstat(out.fileno())
 
 
 class DataFile:
@@ -212,6 +119,31 @@ class DataFile:
             return self.select([name]).column(0)
         stored = pa.record_batch([self._stored.column(source[0])], names=source)
         return self._columns.apply(stored, [name]).column(0)
+
+    def stretches(self, where: Filter, columns: Collection[str]) -> list[tuple[int, int]]:
+        """Which rows may be some of which a filter is true, by what the file says about some columns.
+
+        Each stretch is the number of its first row and of the one after its last; they ascend.
+        """
+        bounds = {
+            name: found
+            for name in where.columns
+            if name in columns and (found := self._bounds(name)) is not None
+        }
+        if not bounds:
+            return [(0, self.rows)]
+        starts = self._stored.starts
+        kept = np.flatnonzero(where.possible(bounds, len(starts) - 1))
+        neighbours = np.split(kept, np.flatnonzero(np.diff(kept) > 1) + 1) if len(kept) else []
+        return [(int(starts[part[0]]), int(starts[part[-1] + 1])) for part in neighbours]
+
+    def _bounds(self, name: str) -> Bounds | None:
+        source = self._columns.sources.get(name)
+        found = None if source is None else self._stored.bounds(source)
+        if found is None:
+            return None
+        low, high = (self._columns.apply(pa.record_batch([end], [source]), [name]) for end in found)
+        return low.column(0), high.column(0)
 
     @property
     def is_mapped(self) -> bool:

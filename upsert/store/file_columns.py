@@ -19,7 +19,7 @@ import pyarrow as pa
 from cachetools import LRUCache
 
 from upsert.errors import CorruptTableError
-from upsert.store.file_formats import StoredRows
+from upsert.store.file_formats import Bounds, StoredRows
 
 MAX_DECODED_BYTES: Final = 512 << 20
 """Decoded columns of compressed files that a process keeps."""
@@ -48,8 +48,20 @@ class FileColumns:
         self._stored = stored
 
     @cached_property
-    def _starts(self) -> npt.NDArray[np.int64]:
+    def starts(self) -> npt.NDArray[np.int64]:
+        """Number of the first row of each part, and after these the number of rows."""
         return np.array(self._stored.starts, np.int64)
+
+    def bounds(self, name: str) -> Bounds | None:
+        """What the file says about the values of a column in each of its parts; None if it says nothing.
+
+        Raises:
+            CorruptTableError: the file is damaged.
+        """
+        try:
+            return self._stored.bounds(name)
+        except (OSError, ValueError, OverflowError) as cause:
+            raise self._damaged(cause) from cause
 
     def select(self, names: Sequence[str]) -> pa.RecordBatch:
         """Some columns of all rows.
@@ -63,11 +75,11 @@ class FileColumns:
         """Some columns of the rows from ``start`` to before ``stop``; no other part is decoded."""
         if self.is_mapped:
             return self._stored.read(0, names).slice(start, stop - start)
-        first = int(np.searchsorted(self._starts, start, side="right")) - 1
-        last = int(np.searchsorted(self._starts, max(stop, start + 1)))
+        first = int(np.searchsorted(self.starts, start, side="right")) - 1
+        last = int(np.searchsorted(self.starts, max(stop, start + 1)))
         parts = [self._part(number, names, keep=False) for number in range(max(0, first), last)]
         joined = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
-        return joined.slice(start - int(self._starts[max(0, first)]), stop - start)
+        return joined.slice(start - int(self.starts[max(0, first)]), stop - start)
 
     def column(self, name: str) -> pa.Array:
         """One column of all rows, which is kept: something searches it again and again."""
@@ -82,13 +94,13 @@ class FileColumns:
         """Some columns of some rows, given by their numbers."""
         if self.is_mapped:
             return self._stored.read(0, names).take(pa.array(rows))
-        part_of = np.searchsorted(self._starts, rows, side="right") - 1
+        part_of = np.searchsorted(self.starts, rows, side="right") - 1
         touched = np.unique(part_of)
         taken, asked = [], []
         for number in touched.tolist():
             at = np.flatnonzero(part_of == number)
             part = self._part(number, names, keep=True)
-            taken.append(part.take(pa.array(rows[at] - self._starts[number])))
+            taken.append(part.take(pa.array(rows[at] - self.starts[number])))
             asked.append(at)
         if len(taken) == 1:
             return taken[0]
@@ -99,7 +111,7 @@ class FileColumns:
         return pa.concat_batches(taken).take(pa.array(order))
 
     def _part(self, number: int, names: Sequence[str], *, keep: bool) -> pa.RecordBatch:
-        start, stop = int(self._starts[number]), int(self._starts[number + 1])
+        start, stop = int(self.starts[number]), int(self.starts[number + 1])
         there: dict[str, pa.Array] = {}
         for name in names:
             if (whole := _DECODED.get((self.path, _WHOLE, name))) is not None:
@@ -121,15 +133,18 @@ class FileColumns:
         try:
             found = self._stored.read(number, names)
         except (OSError, ValueError) as cause:
-            raise CorruptTableError(
-                f"data file {self.path!r} must be whole, got {cause}; restore the file from a copy"
-            ) from cause
+            raise self._damaged(cause) from cause
         if found.num_rows != rows:
             raise CorruptTableError(
                 f"data file {self.path!r} must have {rows} rows in part {number}, got {found.num_rows}; "
                 "restore the file from a copy"
             )
         return found
+
+    def _damaged(self, cause: Exception) -> CorruptTableError:
+        return CorruptTableError(
+            f"data file {self.path!r} must be whole, got {cause}; restore the file from a copy"
+        )
 
 
 class _Decoded:

@@ -8,7 +8,7 @@ opposite. Floats compare as Arrow compares them: NaN is neither equal to, below 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Final
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from upsert import types
 from upsert.errors import SchemaError
-from upsert.schema import TableSchema
+from upsert.schema import Column, TableSchema
 from upsert.store.file_entry import FileEntry
 
 Where = Sequence[Any]
@@ -111,14 +111,23 @@ class Filter:
 
     def keep(self, entries: Sequence[FileEntry], columns: Collection[str], schema: TableSchema) -> Mask:
         """Which files may hold a row of which the filter is true, judged by the bounds of ``columns``."""
-        if not self.alternatives or not entries:
-            return np.ones(len(entries), dtype=np.bool_)
-        kept = np.zeros(len(entries), dtype=np.bool_)
+        bounds = {name: _bounds(entries, schema.column(name)) for name in self.columns if name in columns}
+        return self.possible(bounds, len(entries))
+
+    def possible(self, bounds: Mapping[str, tuple[pa.Array, pa.Array]], count: int) -> Mask:
+        """Which of ``count`` pieces may hold a row of which the filter is true.
+
+        ``bounds`` has, of some columns, a smallest and a largest value for each piece; NULL is not known.
+        """
+        if not self.alternatives:
+            return np.ones(count, dtype=np.bool_)
+        kept = np.zeros(count, dtype=np.bool_)
         for alternative in self.alternatives:
-            possible = np.ones(len(entries), dtype=np.bool_)
+            possible = np.ones(count, dtype=np.bool_)
             for predicate in alternative:
-                if predicate.column in columns:
-                    possible &= _may_hold(predicate, entries, schema)
+                if predicate.column in bounds:
+                    found = predicate.may_hold(*bounds[predicate.column])
+                    possible &= found.to_numpy(zero_copy_only=False)
             kept |= possible
         return kept
 
@@ -205,9 +214,6 @@ def _within(low: pa.Array, high: pa.Array, smallest: pa.Scalar, largest: pa.Scal
     return pc.and_kleene(pc.less_equal(low, largest), pc.greater_equal(high, smallest))
 
 
-def _may_hold(predicate: Predicate, entries: Sequence[FileEntry], schema: TableSchema) -> Mask:
-    column = schema.column(predicate.column)
+def _bounds(entries: Sequence[FileEntry], column: Column) -> tuple[pa.Array, pa.Array]:
     low = pa.array([entry.min.get(column.id) for entry in entries], column.type)
-    high = pa.array([entry.max.get(column.id) for entry in entries], column.type)
-    mask: Mask = predicate.may_hold(low, high).to_numpy(zero_copy_only=False)
-    return mask
+    return low, pa.array([entry.max.get(column.id) for entry in entries], column.type)

@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 
 from upsert.errors import ConfigurationError
 from upsert.store import paths, raw_changes
-from upsert.store.data_file import DataFile, write_data_file
+from upsert.store.data_file import DataFile
+from upsert.store.data_file_writing import write_data_file
 from upsert.store.failpoints import reach
 from upsert.store.file_entry import FileEntry
 from upsert.store.fold import Order, fold

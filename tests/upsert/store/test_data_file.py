@@ -14,7 +14,8 @@ from tests.upsert.store.samples import KEY_VALUES, table_of
 from upsert.errors import CorruptTableError
 from upsert.schema import TableSchema
 from upsert.store import data_file
-from upsert.store.data_file import DataFile, forget_open_files, write_data_file
+from upsert.store.data_file import DataFile, forget_open_files
+from upsert.store.data_file_writing import write_data_file
 from upsert.store.file_entry import FileEntry
 from upsert.store.fold import fold
 from upsert.store.layout import Layout

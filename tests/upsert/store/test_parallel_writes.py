@@ -9,7 +9,7 @@ import pytest
 
 from upsert.schema import TableSchema
 from upsert.store import Table, parallel_writes, staging
-from upsert.store.data_file import write_data_file
+from upsert.store.data_file_writing import write_data_file
 
 SCHEMA = TableSchema.of(
     {"day": pa.int64(), "id": pa.int64()}, primary_key=["day", "id"], partitioned_by=["day"]

@@ -10,7 +10,7 @@ from typing import Final
 
 from upsert.store.file_formats.arrow import ArrowFormat
 from upsert.store.file_formats.avro import AvroFormat
-from upsert.store.file_formats.base import Compression, FileForm, FileFormat, Output, StoredRows
+from upsert.store.file_formats.base import Bounds, Compression, FileForm, FileFormat, Output, StoredRows
 from upsert.store.file_formats.orc import OrcFormat
 from upsert.store.file_formats.parquet import ParquetFormat
 
@@ -43,6 +43,7 @@ __all__ = [
     "ARROW",
     "FORMATS",
     "SUFFIXES",
+    "Bounds",
     "Compression",
     "FileForm",
     "FileFormat",

@@ -65,6 +65,9 @@ class MappedRows:
         self.starts = (0, self.rows)
         self._batch = rows
 
+    def bounds(self, name: str) -> None:
+        """Nothing is known of the values in a part."""
+
     def read(self, part: int, names: Sequence[str]) -> pa.RecordBatch:  # noqa: ARG002 - there is one
         """Some columns; no copy."""
         return self._batch.select(names)
@@ -82,6 +85,9 @@ class CompressedBatches:
             raise ValueError(f"it has {reader.num_record_batches} record batches, not {len(self.starts) - 1}")
         self.rows = self.starts[-1]
         self._content = content
+
+    def bounds(self, name: str) -> None:
+        """Nothing is known of the values in a part."""
 
     def read(self, part: int, names: Sequence[str]) -> pa.RecordBatch:
         """Some columns of one batch."""

@@ -8,6 +8,12 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+Bounds = tuple[pa.Array, pa.Array]
+"""Of each part of a file, a value that is no larger than any of a column, and one that is no smaller.
+
+NULL where that is not known; NULL and NaN in the column do not count.
+"""
+
 
 @dataclass(frozen=True)
 class Compression:
@@ -53,6 +59,14 @@ class StoredRows(Protocol):
     @property
     def is_mapped(self) -> bool:
         """Whether reading gives views of the content: it costs nothing, however often it is done."""
+        ...
+
+    def bounds(self, name: str) -> Bounds | None:
+        """What the file says about the values of a column in each of its parts; None if it says nothing.
+
+        Raises:
+            ValueError: the content is damaged.
+        """
         ...
 
     def read(self, part: int, names: Sequence[str]) -> pa.RecordBatch:

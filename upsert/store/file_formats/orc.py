@@ -88,6 +88,9 @@ class OrcRows:
         lengths = (self.read(part, self.schema.names[:1]).num_rows for part in range(self._stripes))
         return tuple(accumulate(lengths, initial=0))
 
+    def bounds(self, name: str) -> None:
+        """Nothing: pyarrow does not read what ORC knows of a stripe."""
+
     def read(self, part: int, names: Sequence[str]) -> pa.RecordBatch:
         """Some columns of one stripe."""
         # to ORC ``a.b`` is the field of a struct, also where a column has this name

@@ -6,13 +6,15 @@ pyarrow keeps the Arrow schema in the file, so types and field ids come back as 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Final
 
 import pyarrow as pa
 from pyarrow import parquet
 
-from upsert.store.file_formats.base import Compression, Output
+from upsert.store.file_formats.base import Bounds, Compression, Output
+from upsert.store.file_formats.parquet_bounds import group_bounds, scalar_columns
 from upsert.store.file_formats.parts import batch_of, part_starts
 from upsert.store.file_formats.refusals import refuse_empty_struct, refuse_negative_scale
 from upsert.store.file_formats.schema_text import schema_of
@@ -59,6 +61,15 @@ class ParquetRows:
         self.schema: pa.Schema = schema_of((footer.metadata or {}).get(_SCHEMA), columns)
         self._content = content
         self._footer = footer
+
+    @cached_property
+    def _scalars(self) -> dict[str, int]:
+        return scalar_columns(self._footer, self.schema)
+
+    def bounds(self, name: str) -> Bounds | None:
+        """The statistics of the row groups; None for a column of arrays, maps or structs."""
+        column = self._scalars.get(name)
+        return None if column is None else group_bounds(self._footer, column, self.schema.field(name).type)
 
     def read(self, part: int, names: Sequence[str]) -> pa.RecordBatch:
         """Some columns of one row group."""
