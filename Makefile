@@ -28,9 +28,10 @@ help:  ## list the targets
 
 install: $(STAMP)  ## make .venv and install everything into it
 
-$(STAMP): pyproject.toml requirements.lock scripts/venv.sh
+$(STAMP): pyproject.toml requirements.lock scripts/venv.sh scripts/worker_path.py
 	@sh scripts/venv.sh $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev]'
+	@$(PY) scripts/worker_path.py
 	@touch $@
 
 demo: $(STAMP)  ## join the flights of 2013 with all else while it changes (ROWS=20000 for a short run)
