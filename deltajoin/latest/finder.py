@@ -97,6 +97,10 @@ class _SidePending:
         }
         return Found(pa.concat_tables([self._cached.rows, rows]), failures)
 
+    def cancel(self) -> None:
+        """End what is still under way."""
+        self._pending.cancel()
+
 
 def _positions(keys: pa.Table, of_rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """For the key of each row its position among the distinct keys, all of which are there."""

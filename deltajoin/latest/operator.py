@@ -7,6 +7,7 @@ a last step unpacks. What a micro-batch cost goes along as numbers, which ``obse
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any, Final
@@ -41,7 +42,7 @@ from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import TableSchema
 from upsert.store import paths
 from upsert.store.hashing import bucket_of, hash_columns, one_array
-from upsert.streaming_query import query_of_task, task_number
+from upsert.streaming_query import QUERY_ID, query_of_task, task_number
 from upsert.update_mode import UPSERTS_MARK, UpsertKey
 
 WHOLE_MARK: Final = "deltajoin.whole"
@@ -50,6 +51,7 @@ _BLOB: Final = "blob"
 _PACKED: Final = f"shard INT, {_BLOB} BINARY"
 _ROWS_PER_BATCH: Final = 100_000
 _RETRY_MS: Final = 10_000
+_JOB_GROUP: Final = "spark.jobGroup.id"
 
 
 def join_streams(left: DataFrame, right: DataFrame, join: LatestJoin, shards: int) -> DataFrame:
@@ -241,10 +243,14 @@ class JoinShard:
 
 
 def _run() -> str:
-    """What tells this run of this query from all others in the process: Spark's id of the run."""
+    """What tells this run of this query from all others in the process, fit for a file's name.
+
+    Spark's id of the run is the group of its jobs. A ``foreachBatch`` may set another group, and that of
+    another query too: so the query's own id is part of it.
+    """
     context = TaskContext.get()
-    run = None if context is None else context.getLocalProperty("spark.jobGroup.id")
-    return run or ""
+    ids = [] if context is None else [context.getLocalProperty(name) for name in (QUERY_ID, _JOB_GROUP)]
+    return hashlib.sha256(repr(ids).encode()).hexdigest()[:32]
 
 
 def _query() -> str:

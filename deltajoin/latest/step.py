@@ -47,6 +47,10 @@ class Pending(Protocol):
         """Wait for them."""
         ...
 
+    def cancel(self) -> None:
+        """End them; there will be no result."""
+        ...
+
 
 class Finder(Protocol):
     """Finds the newest rows of one side by join key; keys are those of `deltajoin.latest.keys`."""
@@ -95,11 +99,10 @@ def step(
     left, right = (fold(join.sides[n], SIDES[n], waiting[n], arrived[n]) for n in (0, 1))
     _check_deletes(join, 0, left)
     _check_deletes(join, 1, right)
-    # the changes of one side are looked up on the other one, both at the same time
+    # the changes of one side are looked up on the other one
     asked_right = each_once(join_keys(join, 0, left.rows))
     asked_left = each_once(join_keys(join, 1, right.rows))
-    pending_right, pending_left = finders[1].start(asked_right), finders[0].start(asked_left)
-    found_right, found_left = pending_right.result(), pending_left.result()
+    found_left, found_right = _look_up(finders, (asked_left, asked_right))
     failed = pa.concat_tables([_failed(asked_right, found_right), _failed(asked_left, found_left)])
     left, late_left = _split(join, 0, left, failed)
     right, late_right = _split(join, 1, right, failed)
@@ -110,6 +113,19 @@ def step(
         (late_left, late_right),
         (*found_left.failures.values(), *found_right.failures.values()),
     )
+
+
+def _look_up(finders: tuple[Finder, Finder], asked: tuple[pa.Table, pa.Table]) -> list[Found]:
+    """What is known of both sides, asked at the same time; when one fails, the other one is asked no more."""
+    started: list[Pending] = []
+    try:
+        for finder, keys in zip(finders, asked, strict=True):
+            started.append(finder.start(keys))
+        return [pending.result() for pending in started]
+    except BaseException:
+        for pending in started:
+            pending.cancel()
+        raise
 
 
 def all_wait(join: LatestJoin, waiting: Waiting, arrived: Changes) -> Waiting:

@@ -14,6 +14,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Hashable
 from concurrent.futures import Future
+from contextlib import ExitStack
 from typing import Final
 
 import numpy as np
@@ -55,9 +56,13 @@ class Pending:
         try:
             answer, counts = self._asked.result()
         except BaseException:
-            self._asked.cancel()
+            self.cancel()
             raise
         return self._batch.spread(answer), counts
+
+    def cancel(self) -> None:
+        """End the requests that are still under way; nobody waits for the result any more."""
+        self._asked.cancel()
 
 
 class Lookups:
@@ -205,9 +210,10 @@ def close_lookups() -> None:
     with _lock:
         still_open = list(_open.values())
         _open.clear()
-    for lookups in still_open:
-        lookups.close()
-    stop_shared_loop()
+    with ExitStack() as ends:  # one that cannot be closed keeps no other open
+        ends.callback(stop_shared_loop)
+        for lookups in still_open:
+            ends.callback(lookups.close)
 
 
 def _after_fork() -> None:

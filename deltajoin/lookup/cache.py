@@ -29,7 +29,7 @@ MAX_KEYS: Final = 10_000
 """Keys of one side's cache; FLIP-486's ``table.exec.delta-join.left-cache-size``."""
 MAX_BYTES: Final = 64 << 20
 
-_ENTRY_BYTES: Final = 400  # the key, the entry, its dictionary, their places in the LRU: measured
+_ENTRY_BYTES: Final = 460  # the key, the entry, its dictionary, their places in the LRU: measured
 _ROW_BYTES: Final = 150  # a number and an upsert key
 
 
@@ -41,8 +41,8 @@ class RowCache:
         keys: the columns that they are looked up by.
         upsert_key: the columns that tell the rows of one key apart, at least one.
         max_keys: entries at most.
-        max_bytes: memory at most; half of it is for rows in use, so that rows no longer used can be cleared
-            away seldom and all at once.
+        max_bytes: memory at most, but for the rows of the call that is under way; a third of it is for what
+            is in use, so that rows no longer used can be cleared away seldom and all at once.
         is_recorded: whether what is done to the cache is kept, for ``take_deeds``.
 
     Raises:
@@ -85,14 +85,14 @@ class RowCache:
         self._max_keys = max_keys
         self._max_bytes = max_bytes
         self._is_recorded = is_recorded
-        self._deeds: list[Deed] = []
         self._hits = self._misses = self._evictions = self._drops = 0
         self._clear()
 
     def _clear(self) -> None:
-        self._lru = Lru(self._max_bytes // 2)
+        self._lru = Lru(self._max_bytes // 3)
         self._store = RowStore(self._schema)
         self._key_store: RowStore | None = None
+        self._deeds: list[Deed] = []  # those of an attempt that did not count are nobody's
 
     def get(self, keys: pa.Table) -> Cached:
         """What is known about some keys, which become those used last.
@@ -267,10 +267,13 @@ class RowCache:
         return counts
 
     def _tidy(self) -> None:
-        """Clear rows away that no entry has, when there are too many of them."""
+        """Clear rows away that no entry has, when there are too many of them.
+
+        Entries take a third of the memory, so rows and keys, used or not, may take the two others.
+        """
         keys = self._key_store
-        is_full = keys is not None and keys.bytes > self._max_bytes
-        if self._store.bytes <= self._max_bytes and not is_full:
+        held = self._store.bytes + (0 if keys is None else keys.bytes)
+        if held <= self._max_bytes * 2 // 3:
             return
         entries = self._lru.entries()
         if keys is not None:

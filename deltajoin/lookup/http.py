@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 import pyarrow as pa
 
@@ -16,6 +18,12 @@ from upsert.errors import ConfigurationError
 from upsert.secret import Secret
 
 MAX_REPLY_BYTES: Final = 64 << 20
+
+_HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_NO_URL: Final = re.compile(r"[\x00-\x20\x7f]")
+_SHORTEST_SECRET: Final = 4
+"""A shorter one would be found in half of all messages."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -56,8 +64,7 @@ class HttpLookup:
 
     def __post_init__(self) -> None:
         check_columns(self.schema, self.keys, "HttpLookup")
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if not _is_url(self.url):
             raise ConfigurationError(
                 f"HttpLookup: url must be like 'https://host/path', got {self.shown_url!r}"
             )
@@ -68,15 +75,46 @@ class HttpLookup:
         JsonExchange(self.schema)
         object.__setattr__(self, "keys", tuple(self.keys))
         object.__setattr__(self, "headers", {name: Secret(text) for name, text in self.headers.items()})
+        self._check_headers()
 
     def __repr__(self) -> str:
         return f"HttpLookup({self.shown_url!r}, keys={self.keys!r})"
 
+    def _check_headers(self) -> None:
+        for name, text in self.headers.items():
+            if not _HEADER.fullmatch(name) or _CONTROL.search(text):
+                raise ConfigurationError(
+                    f"HttpLookup: headers must have names and values as in HTTP, without line ends, {name!r} "
+                    "has not"
+                )
+            if name.lower() in ("content-length", "transfer-encoding"):
+                raise ConfigurationError(
+                    f"HttpLookup: headers must leave {name!r} to the client, which knows what it sends"
+                )
+            if name.lower() == "authorization" and "@" in urlsplit(self.url).netloc:
+                raise ConfigurationError(
+                    "HttpLookup: credentials must be given once, got some in the url and some in headers; "
+                    f"leave one of them out of {self.shown_url!r}"
+                )
+
     @property
     def shown_url(self) -> str:
         """The URL without what may be secret: user, password, query."""
+        return shown_url(self.url)
+
+    def masked(self, text: str) -> str:
+        """A text that may quote what is secret here, such as an endpoint's complaint, with ``***`` for it."""
         parts = urlsplit(self.url)
-        return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+        user = parts.netloc.rpartition("@")[0]
+        secrets = {user, unquote(user), b64encode(unquote(user).encode()).decode(), parts.query}
+        secrets |= {parts.password or "", unquote(parts.password or "")}
+        secrets |= {value for _, value in parse_qsl(parts.query)}
+        for value in self.headers.values():
+            secrets |= {str(value), *value.split()}
+        for secret in sorted(secrets, key=len, reverse=True):
+            if len(secret) >= _SHORTEST_SECRET:
+                text = text.replace(secret, "***")
+        return text
 
     def open(self) -> LookupClient:
         """A client with a pool of connections, none of which is open yet.
@@ -92,3 +130,31 @@ class HttpLookup:
                 "pip install 'deltajoin[http]' on every worker"
             ) from cause
         return HttpClient(self)
+
+
+def shown_url(url: str) -> str:
+    """A URL without what may be secret: user, password, query.
+
+    >>> shown_url("https://user:secret@example.com/users?token=x"), shown_url("http://[oops")
+    ('https://example.com/users', '***')
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return "***"
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def _is_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        has_port = parts.port is None or parts.port > 0
+    except ValueError:
+        return False
+    labels = (parts.hostname or "").removesuffix(".").split(".")
+    return (
+        parts.scheme in ("http", "https")
+        and has_port
+        and all(0 < len(label) < 64 for label in labels)
+        and not _NO_URL.search(url)
+    )

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import aiohttp
 import pyarrow as pa
+from multidict import CIMultiDict
 from yarl import URL
 
 from deltajoin.errors import LookupFailedError, LookupUnavailableError
+from deltajoin.lookup.http import shown_url
 from deltajoin.lookup.http_json import JsonExchange
 from deltajoin.lookup.protocol import Answer
 from upsert.errors import ConfigurationError
@@ -22,6 +26,10 @@ if TYPE_CHECKING:
 _BUSY: Final = (408, 425, 429)
 _IDLE_S: Final = 60.0
 _EXCERPT: Final = 300
+_QUOTED: Final = 1 << 16
+"""Bytes of a reply in which secrets are looked for before an excerpt is taken."""
+_LARGE: Final = 1 << 20
+"""Bytes of a reply that takes too long to read on the event loop: about 10 ms."""
 
 
 class HttpClient:
@@ -30,12 +38,14 @@ class HttpClient:
     def __init__(self, source: HttpLookup) -> None:
         self._source = source
         self._url = URL(source.url)
-        self._exchange = JsonExchange(source.schema, missing_is_null=source.missing_is_null)
+        self._exchange = JsonExchange(
+            source.schema, missing_is_null=source.missing_is_null, masked=source.masked
+        )
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 limit=source.limits.requests, keepalive_timeout=_IDLE_S, ssl=_trusted(source.ca_file)
             ),
-            headers={"Content-Type": "application/json", "Accept": "application/json", **source.headers},
+            headers=_headers(source.headers),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None),  # the engine's own counts; a second one costs time
         )
@@ -49,6 +59,8 @@ class HttpClient:
         """
         reply = await self._reply(self._exchange.request(keys))
         try:
+            if len(reply) > _LARGE:  # other requests must not wait, nor run out of time, meanwhile
+                return await asyncio.to_thread(self._exchange.answer, reply, keys.num_rows)
             return self._exchange.answer(reply, keys.num_rows)
         except LookupFailedError as failure:
             raise LookupFailedError(f"{self._shown}: {failure}") from None
@@ -62,13 +74,15 @@ class HttpClient:
                 return reply
         except aiohttp.ClientSSLError as cause:
             raise LookupFailedError(
-                f"{self._shown}: the connection must be secure, it is not ({cause}); see 'ca_file'"
-            ) from cause
-        except (aiohttp.ClientError, OSError) as cause:  # also TimeoutError
+                f"{self._shown}: the connection must be secure, it is not ({self._quoted(str(cause))}); "
+                "see 'ca_file'"
+            ) from None
+        except (aiohttp.ClientError, OSError) as cause:  # also TimeoutError; may quote the whole url
             raise LookupUnavailableError(
                 f"{self._shown}: the endpoint must answer within {self._source.limits.timeout_s} s, it did "
-                f"not ({type(cause).__name__}: {cause}); check that it runs and can be reached from here"
-            ) from cause
+                f"not ({type(cause).__name__}: {self._quoted(str(cause))}); check that it runs and can be "
+                "reached from here"
+            ) from None
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
         """The body, unpacked, in pieces: a reply that is too large is not read to its end."""
@@ -87,14 +101,15 @@ class HttpClient:
 
     def _refuse(self, response: aiohttp.ClientResponse, reply: bytes) -> NoReturn:
         status = response.status
-        said = f"{status} {response.reason}: {reply[:_EXCERPT].decode(errors='replace')!r}"
+        reason = self._quoted(response.reason or "")
+        said = f"{status} {reason}: {self._quoted(reply[:_QUOTED].decode(errors='replace'))!r}"
         if status in _BUSY or status >= 500:
             raise LookupUnavailableError(
                 f"{self._shown}: the endpoint must answer with status 200, got {said}",
                 retry_after_s=retry_after_s(response.headers.get("Retry-After"), datetime.now(UTC)),
             )
         if 300 <= status < 400:
-            where = response.headers.get("Location")
+            where = self._quoted(shown_url(response.headers.get("Location", "")))
             raise LookupFailedError(
                 f"{self._shown}: the endpoint must answer itself, it redirects to {where!r}; correct the url"
             )
@@ -104,6 +119,10 @@ class HttpClient:
             )
         raise LookupFailedError(f"{self._shown}: the endpoint must answer with status 200, got {said}")
 
+    def _quoted(self, text: str) -> str:
+        """The beginning of what came from outside, without what is secret."""
+        return self._source.masked(text)[:_EXCERPT]
+
     @property
     def _shown(self) -> str:
         return f"HttpLookup {self._source.shown_url}"
@@ -111,6 +130,13 @@ class HttpClient:
     async def close(self) -> None:
         """Close all connections."""
         await self._session.close()
+
+
+def _headers(given: Mapping[str, str]) -> CIMultiDict[str]:
+    """What is sent with each request: given headers take the place of ours, however they are written."""
+    headers = CIMultiDict({"Content-Type": "application/json", "Accept": "application/json"})
+    headers.update(given)
+    return headers
 
 
 def _trusted(ca_file: str | None) -> ssl.SSLContext | bool:
@@ -138,7 +164,7 @@ def retry_after_s(header: str | None, now: datetime) -> float | None:
         return float(header)
     try:
         then = parsedate_to_datetime(header)
-    except ValueError:
+    except (ValueError, OverflowError):  # the latter for years of twenty digits
         return None
     if then.tzinfo is None:
         then = then.replace(tzinfo=UTC)

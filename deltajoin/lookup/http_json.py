@@ -16,6 +16,7 @@ without ``Z`` for TIMESTAMP_NTZ, ``"NaN"`` and ``"Infinity"`` for what JSON has 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -43,6 +44,7 @@ class JsonExchange:
     Args:
         schema: columns of the rows.
         missing_is_null: whether a row may leave a column out, which is NULL then; else that is an error.
+        masked: makes what a reply says fit for a message.
 
     Raises:
         SchemaError: JSON has no form for a column's type.
@@ -55,8 +57,11 @@ class JsonExchange:
     ([1], [{'id': 2, 'name': 'bob'}])
     """
 
-    def __init__(self, schema: pa.Schema, *, missing_is_null: bool = False) -> None:
+    def __init__(
+        self, schema: pa.Schema, *, missing_is_null: bool = False, masked: Callable[[str], str] = str
+    ) -> None:
         check_types(schema)
+        self._masked = masked
         self._schema = schema
         dialect = JsonDialect(
             timestamps=TimestampStandard.ISO,
@@ -96,7 +101,8 @@ class JsonExchange:
             raise LookupFailedError(f"the reply must be JSON, it is {cause.reason}") from None
         results = value.get("results") if isinstance(value, dict) else None
         if not isinstance(results, list) or len(results) != keys:
-            found = f"{len(results)} results" if isinstance(results, list) else shown(reply[:80])
+            reason = self._masked(shown(reply[:80]))
+            found = f"{len(results)} results" if isinstance(results, list) else reason
             raise LookupFailedError(
                 f"the reply must be an object whose 'results' are {keys}, one for each key, got {found}"
             )
@@ -120,13 +126,17 @@ class JsonExchange:
             except BadValueError as cause:
                 raise LookupFailedError(f"a row of the reply must fit the schema: {cause.reason}") from None
         if isinstance(result, dict) and "error" in result:
-            reason = f"the endpoint reports for the key: {to_text(result['error'])[:_MAX_REASON]}"
+            reason = f"the endpoint reports for the key: {self._quoted(result['error'])[:_MAX_REASON]}"
             if result.get("retry") is True:
                 raise LookupUnavailableError(reason)
             raise LookupFailedError(reason)
         raise LookupFailedError(
-            f"a result must be an array of rows, or an object with 'error', got {to_text(result)[:80]}"
+            f"a result must be an array of rows, or an object with 'error', got {self._quoted(result)[:80]}"
         )
+
+    def _quoted(self, value: Any) -> str:
+        """A value of a reply for a message; half a surrogate pair would keep it from being written."""
+        return self._masked(to_text(value).encode(errors="backslashreplace").decode())
 
     def _table(self, rows: list[tuple[Any, ...]]) -> pa.Table:
         # one array of structs: a column each would cost a small reply more than all the rest

@@ -14,6 +14,8 @@ from upsert.store.hashing import one_array
 Ints = npt.NDArray[np.int64]
 
 _MAX_PIECES = 64
+_SIZE_BYTES = 8
+"""What it takes to know a row's size."""
 
 
 class RowStore:
@@ -37,7 +39,7 @@ class RowStore:
     def add(self, rows: pa.Table) -> int:
         """Keep some rows; the number of the first one."""
         first = len(self._sizes)
-        sizes = bytes_of_rows(rows)
+        sizes = bytes_of_rows(rows) + _SIZE_BYTES
         self._sizes += sizes.tolist()
         self.bytes += int(sizes.sum())
         # A copy: the rows may be a few of a big reply, which would stay in memory as a whole.

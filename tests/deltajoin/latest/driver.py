@@ -76,6 +76,9 @@ class World:
         }
         return Found(table.filter(pa.array(met, pa.bool_())), failures)
 
+    def cancel(self) -> None:
+        """Nothing is under way."""
+
     def learn(self, keys: pa.Table, rows: pa.Table, changes: Drivers) -> None:
         """Remembers nothing."""
 

@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark import TaskContext
 
 from deltajoin.errors import CheckpointMismatchError, LookupFailedError
 from deltajoin.latest import operator
@@ -18,6 +20,8 @@ from deltajoin.settings import JoinSettings
 from tests.deltajoin.latest.driver import LEFT, ON, RIGHT, Row, as_rows, changes, rows, side
 from tests.deltajoin.latest.files import FileLookup
 from upsert.errors import BrokenPayloadError
+
+run_of_task = operator._run
 
 
 @pytest.fixture(autouse=True)
@@ -132,6 +136,21 @@ def test_a_failure_fails_the_batch_and_names_the_reason(tmp_path: Path) -> None:
     with pytest.raises(LookupFailedError, match=r"1 join key\(s\) could not be looked up; the first: .*off"):
         shard.call("+I 1 7 a")
     assert shard.state.value is None
+
+
+def test_queries_that_set_the_same_job_group_share_neither_clients_nor_caches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A foreachBatch may set it, and Spark's id of the run is gone then."""
+
+    def run_of(query: str, group: str) -> str:
+        properties = {"sql.streaming.queryId": query, "spark.jobGroup.id": group}
+        monkeypatch.setattr(TaskContext, "get", lambda: SimpleNamespace(getLocalProperty=properties.get))
+        return run_of_task()
+
+    runs = {run_of("q1", "nightly"), run_of("q2", "nightly"), run_of("q1", "../../etc")}
+    assert len(runs) == 3
+    assert all(run.isalnum() for run in runs)
 
 
 def test_a_blob_of_another_join_is_refused(tmp_path: Path) -> None:

@@ -37,6 +37,10 @@ class Cached:
         self.lookups += self.finder.lookup_counts.keys
         return found
 
+    def cancel(self) -> None:
+        self.pending.cancel()
+        self.opened.close()
+
     def learn(self, *given: Any) -> None:
         self.finder.learn(*given)
         counts = self.finder.take_cache_counts()

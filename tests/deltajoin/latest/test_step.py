@@ -12,6 +12,7 @@ from deltajoin.expressions import Call, Field, Ref
 from deltajoin.latest.conditions import faults_of
 from deltajoin.latest.drivers import Part, fold
 from deltajoin.latest.spec import KINDS, LatestJoin
+from deltajoin.latest.step import Found
 from tests.deltajoin.latest.driver import LEFT, ON, RIGHT, Driver, Row, World, changes, rows, side
 from upsert.errors import ChangelogError
 
@@ -221,3 +222,22 @@ def test_an_upsert_key_is_not_null() -> None:
     join = inner()
     with pytest.raises(ChangelogError, match="upsert_key column 'lid' of the left side must not be NULL"):
         Driver(join, (World(join, 0), World(join, 1))).step(rows(LEFT, "+I NULL 7 a"))
+
+
+def test_when_one_side_cannot_be_asked_the_other_one_is_asked_no_more() -> None:
+    """Else its requests would go on while the micro-batch is run again."""
+    join = LatestJoin(*SHAPES["one to one"], ON)
+    cancelled = []
+
+    class Told(World):
+        def result(self) -> Found:
+            if self.number == 0:
+                raise KeyError("a bug")
+            return super().result()
+
+        def cancel(self) -> None:
+            cancelled.append(self.number)
+
+    with pytest.raises(KeyError, match="a bug"):
+        Driver(join, [Told(join, 0), Told(join, 1)]).step(rows(LEFT, "+I 1 7 a"), rows(RIGHT, "+I 1 7 x"))
+    assert cancelled == [0, 1]

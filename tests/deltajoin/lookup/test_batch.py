@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from typing import Any
 
 import numpy as np
@@ -147,6 +148,11 @@ BAD_ANSWERS = {
     "failures must be about positions below 1, got [1]": Answer(
         np.array([], np.int64), SCHEMA.empty_table(), {1: LookupFailedError("x")}
     ),
+    "a key must have rows or have failed, the one at position 0 did both": Answer(
+        np.array([0]),
+        pa.table({"id": [1], "name": ["x"]}, schema=SCHEMA),
+        {0: LookupUnavailableError("again")},
+    ),
     "rows must equal the key that they answer, byte by byte; the key {'id': 1} was": Answer(
         np.array([0]), pa.table({"id": [None], "name": ["x"]}, schema=SCHEMA)
     ),
@@ -258,6 +264,57 @@ def test_a_bug_in_a_client_is_no_failure_of_a_lookup() -> None:
     with pytest.raises(KeyError, match="oops"):
         answer(source, ids(1))
     assert (len(source.asked), source.in_flight) == (1, 0)
+
+
+def test_a_batch_that_nobody_waits_for_ends_its_requests_and_gives_their_places_back() -> None:
+    """Also those that wait for another try: with room for two requests, two later ones find it free."""
+    reached = threading.Event()
+
+    async def hang_or_fail(keys: pa.Table) -> Answer:
+        key = keys["id"][0].as_py()
+        if key == 1:
+            raise LookupUnavailableError("away", retry_after_s=3600)
+        if key == 2:
+            reached.set()
+            await asyncio.Event().wait()
+        return echo(keys)
+
+    limits = RequestLimits(keys_per_request=1, requests=2, attempts=3)
+    lookups = Lookups(Recording(hang_or_fail, limits), capacity=2)
+    pending = lookups.start(ids(1, 2, 3))
+    assert reached.wait(120)
+    pending.cancel()
+    with pytest.raises(CancelledError):
+        pending.result()
+    assert lookups.answer(ids(8, 9))[0].rows["id"].to_pylist() == [8, 9]
+    lookups.close()
+
+
+def test_a_request_that_waits_for_its_next_try_keeps_its_place() -> None:
+    """With room for one request the second key waits for all tries of the first one."""
+
+    def fail(keys: pa.Table) -> Answer:
+        if keys["id"][0].as_py() == 1:
+            raise LookupUnavailableError("away")
+        return echo(keys)
+
+    limits = RequestLimits(keys_per_request=1, requests=5, attempts=3, first_wait_s=0.0, max_wait_s=0.0)
+    source = Recording(fail, limits)
+    found = answer(source, ids(1, 2, 3), capacity=1)
+    assert (source.asked, found.rows["id"].to_pylist()) == ([[1], [1], [1], [2], [3]], [2, 3])
+
+
+def test_one_client_that_cannot_be_closed_keeps_no_other_open() -> None:
+    class Stuck(Recording):
+        async def close(self) -> None:
+            raise RuntimeError("stuck")
+
+    source = Recording()
+    open_lookups(0, source)
+    open_lookups(1, Stuck())
+    with pytest.raises(RuntimeError, match="stuck"):
+        close_lookups()
+    assert source.closed == 1
 
 
 def test_a_source_must_fit_itself() -> None:

@@ -120,14 +120,33 @@ def test_keys_used_last_stay() -> None:
     assert kept.counts().evictions == 1
 
 
+def within(kept: RowCache, max_bytes: int) -> bool:
+    """Whether entries, rows and keys, those that nobody uses any more too, stay below a bound together."""
+    keys = 0 if kept._key_store is None else kept._key_store.bytes
+    return kept._lru.currsize + kept._store.bytes + keys <= max_bytes
+
+
+def test_bytes_are_bounded_also_by_keys_that_have_no_rows() -> None:
+    kept = cache(max_bytes=100_000)
+    for start in range(0, 20_000, 100):
+        put(kept, {f"a hub that nobody flies to, number {start + n}": [] for n in range(100)})
+        assert within(kept, 100_000)
+    assert kept.entries > 50
+
+
+def test_what_an_attempt_that_did_not_count_told_a_cache_is_not_told_on() -> None:
+    kept = RowCache(SCHEMA, ["hub"], ["id"], is_recorded=True)
+    put(kept, {"JFK": [ANN]})
+    EpochCaches(kept, cache()).begin(None)
+    assert kept.take_deeds() == []
+
+
 def test_bytes_are_bounded() -> None:
     kept = cache(max_bytes=100_000)
     for number in range(100):
         put(kept, {f"H{number}": [(f"H{number}", number, "x" * 2_000)]})
-        counts = kept.counts()
-        assert counts.bytes <= 50_000
-        assert kept._store.bytes <= 100_000
-    assert 10 < counts.keys < 25
+        assert within(kept, 100_000)
+    assert 10 < kept.entries < 25
     assert known(kept, "H99") == {0: [("H99", 99, "x" * 2_000)]}
 
 
@@ -188,8 +207,7 @@ def test_what_a_cache_knows_is_true(operations: list[Any], max_keys: int, max_by
                 kept.update(table(rows), [is_deleted for _, _, is_deleted in argument])
         counts = kept.counts()
         assert counts.keys <= max_keys
-        assert counts.bytes <= max_bytes // 2
-        assert kept._store.bytes <= max_bytes
+        assert within(kept, max_bytes)
 
 
 # epochs

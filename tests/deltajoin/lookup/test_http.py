@@ -1,19 +1,25 @@
 """Lookups over HTTP: the contract against a real server, and every way in which an endpoint can fail."""
 
+import gzip
 import socket
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from deltajoin.errors import LookupFailedError, LookupUnavailableError
-from deltajoin.lookup import HttpLookup, LookupSource, RequestLimits
+from deltajoin.lookup import HttpLookup, LookupSource, RequestLimits, http_client
 from deltajoin.lookup.batch import Lookups
 from deltajoin.lookup.cache import RowCache
 from deltajoin.lookup.contract import LookupContract, ask
+from deltajoin.lookup.http_client import retry_after_s
+from deltajoin.lookup.http_json import JsonExchange
 from tests.deltajoin.lookup.batch_endpoint import BatchEndpoint
 from upsert.errors import ConfigurationError, SchemaError
 
@@ -111,6 +117,37 @@ def test_headers_are_sent_and_not_shown(endpoint: BatchEndpoint) -> None:
     assert endpoint.seen()["headers"]["X-Team"] == "joins"
     assert "s3cr3t" not in repr(source)
     assert "s3cr3t" not in repr(source.headers)
+
+
+def test_what_is_secret_is_shown_in_no_message_whatever_the_endpoint_says(endpoint: BatchEndpoint) -> None:
+    complaint = "Bearer s3cr3t? token=t0k3n? dTpwYXNz? no"
+    results = '[{"error": "s3cr3t"}, "s3cr3t"]'
+    endpoint.behave(first=[(400, {}, complaint), (200, {}, f'{{"results": {results}}}')])
+    source = users(endpoint, headers={"X-Key": "Bearer s3cr3t"})
+    source = replace(source, url=source.url.replace("//", "//u:pass@") + "?token=t0k3n")
+    assert str(failure(source)).endswith("got 400 Bad Request: '***? ***? ***? no'")
+    for found in outcome(source):
+        assert '"***"' in str(found)
+
+
+def test_where_a_redirect_leads_is_shown_without_its_query(endpoint: BatchEndpoint) -> None:
+    endpoint.behave(first=[(302, {"Location": "https://u:p@other/x?token=t0k3n"}, "")])
+    assert "it redirects to 'https://other/x'; correct the url" in str(failure(users(endpoint)))
+
+
+def test_a_failure_of_the_client_does_not_quote_the_url(babbling_port: int) -> None:
+    source = HttpLookup(f"http://127.0.0.1:{babbling_port}/?token=t0k3n", USERS.schema, ["id"], limits=QUICK)
+    found = failure(source)
+    assert "t0k3n" not in str(found)
+    assert found.__cause__ is None
+
+
+def test_a_given_header_takes_the_place_of_ours(endpoint: BatchEndpoint) -> None:
+    outcome(users(endpoint, headers={"accept": "application/vnd.users+json"}))
+    headers = endpoint.seen()["headers"]
+    assert [value for name, value in headers.items() if name.lower() == "accept"] == [
+        "application/vnd.users+json"
+    ]
 
 
 # what is tried again
@@ -266,6 +303,39 @@ def test_a_column_may_be_missing_where_that_is_agreed(endpoint: BatchEndpoint) -
     assert outcome(users(endpoint, missing_is_null=True)) == [[None], []]
 
 
+def test_a_message_can_be_written_whatever_it_quotes(endpoint: BatchEndpoint) -> None:
+    """Half of a surrogate pair has no UTF-8, and Spark's worker writes its errors in that."""
+    endpoint.behave(first=[(200, {}, r'{"results": [{"error": "\ud800"}, "\ud800"]}')])
+    for found in outcome(users(endpoint)):
+        assert rb"\ud800" in str(found).encode()
+
+
+def test_a_reply_that_takes_long_to_read_is_read_beside_the_others(
+    endpoint: BatchEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+    answer = JsonExchange.answer
+
+    def told(*given: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return answer(*given)
+
+    monkeypatch.setattr(JsonExchange, "answer", told)
+    assert outcome(users(endpoint)) == [["ann"], ["bob"]]
+    monkeypatch.setattr(http_client, "_LARGE", 10)
+    assert outcome(users(endpoint)) == [["ann"], ["bob"]]
+    assert [name == "deltajoin-lookups" for name in threads] == [True, False]
+
+
+def test_a_packed_reply_is_not_unpacked_beyond_the_limit(endpoint: BatchEndpoint) -> None:
+    gigabyte = gzip.compress(b" " * (1 << 20)) * 1_000  # members one after the other
+    with listening(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n" + gigabyte) as port:
+        source = HttpLookup(
+            f"http://127.0.0.1:{port}/", USERS.schema, ["id"], limits=QUICK, max_reply_bytes=1 << 21
+        )
+        assert "a reply must have at most 2097152 bytes" in str(failure(source))
+
+
 def test_a_reply_that_is_too_large_is_not_read(endpoint: BatchEndpoint) -> None:
     endpoint.behave(first=[(200, {}, " " * 1_000_000)])
     found = failure(users(endpoint, max_reply_bytes=100_000))
@@ -273,9 +343,9 @@ def test_a_reply_that_is_too_large_is_not_read(endpoint: BatchEndpoint) -> None:
     assert "a reply must have at most 100000 bytes, it has more" in str(found)
 
 
-@pytest.fixture
-def babbling_port() -> Iterator[int]:
-    """The port of a server that answers everything with bytes that are no HTTP."""
+@contextmanager
+def listening(reply: bytes) -> Iterator[int]:
+    """The port of a server that answers everything with these bytes."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer() -> None:
@@ -284,15 +354,22 @@ def babbling_port() -> Iterator[int]:
                     connection, _ = server.accept()
                 except OSError:
                     return
-                with connection:
+                with connection, suppress(OSError):  # the client need not read it all
                     connection.recv(1 << 16)
-                    connection.sendall(b"\x00\xffSMTP ready\r\n\r\n")
+                    connection.sendall(reply)
 
         thread = threading.Thread(target=answer)
         thread.start()
         yield server.getsockname()[1]
         server.shutdown(socket.SHUT_RDWR)
     thread.join()
+
+
+@pytest.fixture
+def babbling_port() -> Iterator[int]:
+    """The port of a server whose bytes are no HTTP."""
+    with listening(b"\x00\xffSMTP ready\r\n\r\n") as port:
+        yield port
 
 
 def test_what_is_no_http_is_unavailable(babbling_port: int) -> None:
@@ -310,7 +387,42 @@ def test_a_connection_that_must_be_secure_and_is_not_fails(babbling_port: int) -
 # values
 
 
-@pytest.mark.parametrize("url", ["localhost:80/x", "ftp://host/x", "http:///x", ""])
+@pytest.mark.parametrize("header", ["Thu, 01 Jan 99999999999999999999 00:00:00 GMT", "soon", "-5", ""])
+def test_a_time_to_come_back_that_is_none_says_nothing(header: str) -> None:
+    assert retry_after_s(header, datetime.now(UTC)) is None
+
+
+@pytest.mark.parametrize(
+    ("headers", "message"),
+    [
+        ({"X": "a\nb: s3cr3t"}, "must have names and values as in HTTP, without line ends, 'X' has not"),
+        ({"X y": "s3cr3t"}, "must have names and values as in HTTP, without line ends, 'X y' has not"),
+        ({"content-length": "3"}, "must leave 'content-length' to the client"),
+        (
+            {"authorization": "s3cr3t"},
+            "credentials must be given once, .* leave one of them out of 'http://h/'",
+        ),
+    ],
+)
+def test_headers_must_be_such(headers: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as found:
+        HttpLookup("http://u:s3cr3t@h/", USERS.schema, ["id"], headers=headers)
+    assert "s3cr3t" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "localhost:80/x",
+        "ftp://host/x",
+        "http:///x",
+        "",
+        "http://h:99999/",
+        "http://[::1",
+        "http://h h/",
+        "http://../",
+    ],
+)
 def test_the_url_must_be_one(url: str) -> None:
     with pytest.raises(ConfigurationError, match="url must be like 'https://host/path'"):
         HttpLookup(url, USERS.schema, ["id"])
