@@ -67,6 +67,8 @@ def test_only_the_door_uses_kafka() -> None:
 def test_only_the_door_uses_object_stores() -> None:
     users = {source for source in SOURCES if imports_any(source, "botocore", "boto3")}
     assert users == {"upsert/store/storage/s3_client.py"}
+    users = {source for source in SOURCES if imports_any(source, "urllib3", "requests")}
+    assert users == {"upsert/store/storage/hdfs_client.py"}
 
 
 def test_clients_of_lookups_have_a_door_each() -> None:

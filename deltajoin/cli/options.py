@@ -14,7 +14,7 @@ Warehouse = Annotated[
         "--warehouse",
         "-w",
         envvar="DELTAJOIN_WAREHOUSE",
-        help="Folder of the catalog's tables, or s3://bucket/folder.",
+        help="Folder of the catalog's tables, s3://bucket/folder or hdfs://host/folder.",
         show_default=True,
     ),
 ]
