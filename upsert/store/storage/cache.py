@@ -41,13 +41,17 @@ class LocalCache:
         self.max_bytes = max_bytes
         self._unseen = max_bytes
         """Bytes added since this process last looked how much there is; it looks before it relies on that."""
+        self._make_folders()
+
+    def _make_folders(self) -> None:
         for name in ("files", "new", "locks"):
-            Path(folder, name).mkdir(parents=True, exist_ok=True)
+            Path(self.folder, name).mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def use(self, name: str, fetch: Callable[[str], None], use: Callable[[str], T]) -> T:
         """What ``use`` makes of the copy of an object, which ``fetch`` writes to a path if there is none."""
         path = self._path(name)
         for _ in range(_TRIES):
+            self._make_folders()
             self._have(path, fetch)
             try:
                 return use(path)
@@ -70,6 +74,7 @@ class LocalCache:
     @contextmanager
     def new_file(self) -> Iterator[str]:
         """A path for a file that is being written; what is there afterwards is deleted."""
+        self._make_folders()
         path = os.path.join(self.folder, "new", uuid4().hex)
         try:
             yield path
@@ -86,6 +91,7 @@ class LocalCache:
 
     def lock_file(self, name: str) -> str:
         """Path of a file that processes of this machine may lock in the name of something remote."""
+        self._make_folders()
         return os.path.join(self.folder, "locks", sha256(name.encode()).hexdigest())
 
     def _path(self, name: str) -> str:

@@ -13,19 +13,23 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.fs
 
-from upsert.errors import ConfigurationError
+from upsert.errors import ConfigurationError, UnknownOutcomeError
 from upsert.store.failpoints import reach
 from upsert.store.storage.base import FileStat, Found, T
 from upsert.store.storage.cache import local_cache
 from upsert.store.storage.catalog_lock import VARIABLE, catalog_lock, is_configured
+from upsert.store.storage.local import TEMPORARY_SUFFIX
 
 SCHEMES: Final = ("gs", "gcs", "abfs", "abfss")
 _CHUNK: Final = 1 << 20
 _TABLE: Final = "table.json"
+_WHOLE: Final = ("gs", "gcs")
+"""Stores in which a file is there when it has been written to its end."""
 
 _systems: dict[str, Any] = {}
 _lock = threading.Lock()
@@ -46,7 +50,16 @@ def folder_uri(text: str) -> str:
             "docs/object-stores.md"
         )
     if len(parts) < 2 or any(part in ("", ".", "..") for part in parts) or any(c in rest for c in "?#\0"):
-        raise ConfigurationError(f"table path must name a folder, {scheme}://bucket/folder, got {text!r}")
+        # it is not shown: somebody may have put a secret there
+        raise ConfigurationError(
+            f"table path must name a folder, {scheme}://bucket/folder, without '?' and '#', got another one; "
+            "credentials come from the environment"
+        )
+    if ":" in parts[0].rpartition("@")[0]:
+        raise ConfigurationError(
+            f"table path must name a folder and no password, {scheme}://container@account/folder, got one "
+            "with ':' before '@'; credentials come from the environment"
+        )
     return f"{scheme.lower()}://{'/'.join(parts)}"
 
 
@@ -71,22 +84,32 @@ class LockedStorage:
     """The files of one bucket."""
 
     is_local = False
-    has_temporary_names = False
 
     def __init__(self, head: str) -> None:
         self._head = head
+        # elsewhere a file can be seen while it is being written, and stays as it is if its writer dies
+        self.has_temporary_names = head.partition(":")[0] not in _WHOLE
 
     def put_if_absent(self, path: str, content: bytes, mode: int = 0o666) -> bool:  # noqa: ARG002
         """Look for a name and write it, under the lock of its table.
 
         Raises:
             ConfigurationError: no lock is configured.
+            UnknownOutcomeError: the store failed while it was written.
         """
 
         def put() -> bool:
             if self.exists(path):
                 return False
-            self.replace(path, content)
+            try:
+                self.replace(path, content)
+            except (FileNotFoundError, PermissionError):
+                raise
+            except OSError as cause:
+                raise UnknownOutcomeError(
+                    f"{path!r}: the store must say whether it has the file, got {cause}; look at the table's "
+                    "history before you write the rows again"
+                ) from cause
             return True
 
         reach("publish.before-link")
@@ -96,11 +119,26 @@ class LockedStorage:
         return won
 
     def replace(self, path: str, content: bytes) -> None:
-        """Write a file, whatever was there."""
+        """Write a file, whatever was there; readers see the old or the new.
+
+        Raises:
+            ConfigurationError: the store cannot rename files, so that they would be seen half.
+        """
         inside = self._inside(path)
-        self._system.create_dir(os.path.dirname(inside), recursive=True)
-        with self._system.open_output_stream(inside) as out:
+        folder, name = os.path.split(inside)
+        self._system.create_dir(folder, recursive=True)
+        first = f"{folder}/.{name}-{uuid4().hex}{TEMPORARY_SUFFIX}" if self.has_temporary_names else inside
+        with self._system.open_output_stream(first) as out:
             out.write(content)
+        if first == inside:
+            return
+        try:
+            self._system.move(first, inside)
+        except NotImplementedError as cause:
+            raise ConfigurationError(
+                f"{path!r}: the store must rename files, got {cause}; choose an account with a hierarchical "
+                "namespace"
+            ) from cause
 
     def write(self, path: str, content: bytes) -> None:
         """Write a new file."""

@@ -1,4 +1,5 @@
 import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -75,6 +76,20 @@ def test_a_copy_that_went_before_it_was_opened_is_downloaded_again(tmp_path: Pat
 
     assert copies.use("a", lambda path: void(Path(path).write_bytes(b"rows")), use) == b"rows"
     assert len(attempts) == 2
+
+
+def test_the_folder_may_be_deleted_at_any_time(tmp_path: Path) -> None:
+    copies, source = LocalCache(str(tmp_path / "cache"), 30), Source()
+    for _ in range(2):
+        shutil.rmtree(copies.folder)
+        assert source.read(copies, "a") == b"a"
+    shutil.rmtree(copies.folder)
+    Path(copies.lock_file("table/some.lock")).touch()
+    shutil.rmtree(copies.folder)
+    with copies.new_file() as temporary:
+        Path(temporary).write_bytes(b"rows")
+        copies.keep("b", temporary)
+    assert source.fetched == ["a", "a"]
 
 
 def void(_: object) -> None:
