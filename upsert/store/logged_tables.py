@@ -5,7 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError, TableNotFoundError
+from upsert.errors import (
+    ConfigurationError,
+    CorruptTableError,
+    TableExistsError,
+    TableNotFoundError,
+    UnknownOutcomeError,
+)
 from upsert.schema import TableSchema
 from upsert.store import log_beginning, paths, table_file
 from upsert.store.definition import Definition
@@ -21,7 +27,7 @@ def create(folder: str, schema: TableSchema, options: Mapping[str, str]) -> Tabl
     """Make a folder a table; its log, if it has one, is made before.
 
     After a crash there is a table with its log, or no table, and maybe a log without records that nobody
-    knows. When it raises, the log that this call has made is gone.
+    knows. When it raises, the log that this call has made is gone; it stays if the table may be there yet.
 
     Raises:
         ConfigurationError: an option is wrong, or something is in the way of the log.
@@ -45,6 +51,8 @@ def create(folder: str, schema: TableSchema, options: Mapping[str, str]) -> Tabl
     reach("create.after-log")
     try:
         return table_file.create(folder, schema, given)
+    except UnknownOutcomeError:
+        raise  # the table may be there yet, and needs its log
     except BaseException:
         if _topic_of(folder) != log.topic:  # else the table was published after all
             system.drop(log, first.options.bucket, owner)

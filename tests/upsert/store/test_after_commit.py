@@ -7,7 +7,7 @@ import pytest
 
 from upsert.errors import LogNotPublishedError, UnknownOutcomeError
 from upsert.schema import TableSchema
-from upsert.store import Table, Version, append, consumers, log_system, staging
+from upsert.store import Table, Version, append, consumers, log_system, logged_tables, staging, table_file
 from upsert.store.history import History
 from upsert.store.snapshot_info import SnapshotInfo
 from upsert.store.table_writing import TableWriting
@@ -107,3 +107,27 @@ def test_how_far_a_log_has_come_is_known_also_when_nothing_is_held_for_it_any_mo
         consumers.hold(table.published, name, Version.complete(1), 1, now_s=1.0)
     assert table.expire(keep=1) == 1
     assert [(found.name, found.version.base) for found in table.consumers()] == [(log_system.CONSUMER, 1)]
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_dropped"), [(UnknownOutcomeError("?"), False), (OSError("full"), True)]
+)
+def test_the_log_of_a_table_that_may_be_there_yet_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception, is_dropped: bool
+) -> None:
+    options = {"log.system": "kafka", "log.kafka.bootstrap.servers": "k:1", "log.kafka.topic": "t-log"}
+    calls = list[str]()
+
+    class Log:
+        named = staticmethod(lambda given, _: dict(given))
+        create = staticmethod(lambda *_: calls.append("created"))
+        drop = staticmethod(lambda *_: calls.append("dropped"))
+
+    def fails(*_: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(logged_tables, "log_system", lambda _: Log)
+    monkeypatch.setattr(table_file, "create", fails)
+    with pytest.raises(type(failure)):
+        Table.create(tmp_path / "t", TableSchema.of({"id": pa.int64()}), options)
+    assert calls == ["created", "dropped"][: 1 + is_dropped]
