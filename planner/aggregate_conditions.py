@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Final
 
 from planner.aggregate_nodes import Aggregate, WindowKind
@@ -12,7 +13,8 @@ from planner.conditions import Refused, sources
 from planner.expressions import Aggregation, walk_expression
 from planner.signed_sums import SIGNED, is_summable
 from planner.sources import KafkaTopic, ManagedTable, Mode
-from planner.trees import walk
+from planner.trees import expressions, walk
+from planner.unstable_columns import deciding, first_unstable, unstable_columns
 from planner.words import without_ids
 
 AggregateCondition = Callable[[Aggregate], Refused | None]
@@ -88,10 +90,25 @@ def functions_need_no_order(node: Aggregate) -> Refused | None:
     return None
 
 
+def groups_are_of_lasting_values(node: Aggregate) -> Refused | None:
+    """A row must leave the group that it came into, so nothing may go by metadata of the change."""
+    unstable = unstable_columns(node.child)
+    found = first_unstable(chain(expressions(node), deciding(node.child)), unstable)
+    if found is None:
+        return None
+    return Refused(
+        f"an aggregate over the changes of {sources(node)} goes by {found!r}, metadata of a change: the one "
+        "that takes a row away has another value",
+        "leave the column out of groups, functions and the conditions below, or write the changes into a "
+        "table with catalog.write_changes and group its rows",
+    )
+
+
 AGGREGATE_CONDITIONS: Final[tuple[AggregateCondition, ...]] = (
     changes_are_whole,
     changes_are_read_from_the_beginning,
     groups_are_no_sessions,
+    groups_are_of_lasting_values,
     functions_need_no_order,
 )
 """What every aggregate over changes must fulfil."""

@@ -23,6 +23,7 @@ from upsert.kafka.declaration import declared
 from upsert.kafka.options import UPSERT
 from upsert.kafka.table import SPARK_FORMATS, KafkaTable
 from upsert.managed.options import FORMAT, ReadOptions
+from upsert.store.row_metadata import is_of_commit
 from upsert.store.table import Table
 from upsert.update_mode import UpsertKey
 
@@ -112,6 +113,7 @@ class SourceReader:
             },
             consumer_id=options.consumer_id,
             lease_ms=options.lease_ms,
+            changing=frozenset(name for name, key in options.metadata.items() if is_of_commit(key)),
         )
 
 

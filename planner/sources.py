@@ -18,6 +18,7 @@ class ManagedTable:
 
     `changed_rows` is the size of the latest commit, unless a compaction came after it; `rows` is about how
     many rows there are, `rows_per_key` about how many of them one key finds, by the name of the index.
+    `changing` are the METADATA columns of the read that a change has from its own commit.
     """
 
     name: str
@@ -32,6 +33,7 @@ class ManagedTable:
     rows_per_key: Mapping[str, float] = field(default_factory=dict, compare=False, repr=False)
     consumer_id: str | None = field(default=None, compare=False)
     lease_ms: int = field(default=DEFAULT_LEASE_MS, compare=False)
+    changing: frozenset[str] = frozenset()
 
 
 def consumer_of(tables: Iterable[ManagedTable]) -> tuple[str | None, int]:

@@ -47,8 +47,13 @@ _SCHEMAS = {
     "events": TableSchema.of({"of": _LONG, "what": _TEXT}).index("of"),
     "stock": TableSchema.of({"item": _LONG, "shop": _LONG, "left": _LONG}, ["item"]),
     "members": TableSchema.of({"id": _LONG, "region": _TEXT}, ["id"]).index("region"),
+    "readings": TableSchema.of({"id": _LONG, "v": _LONG}, ["id"]),
 }
-TABLES = {name: ManagedTable(name, f"/warehouse/{name}", schema) for name, schema in _SCHEMAS.items()}
+_CHANGING = {"readings": frozenset({"version"})}
+TABLES = {
+    name: ManagedTable(name, f"/warehouse/{name}", schema, changing=_CHANGING.get(name, frozenset()))
+    for name, schema in _SCHEMAS.items()
+}
 """Tables that the plans of these tests may read; only `orders` has a secondary index."""
 
 _METADATA = {
@@ -102,6 +107,8 @@ LEAVES = {
     "<items with lookups>": "Changelog items with lookups by (id) [id#76: bigint, name#77: string, "
     "price#78: double, _row_kind#79: string]",
     "<events>": "Changelog events [of#61: bigint, what#62: string, _row_kind#63: string]",
+    "<readings>": "Changelog readings [id#81: bigint, v#82: bigint, version#83: bigint, bucket#84: int, "
+    "_row_kind#85: string]",
     "<stock>": "Changelog stock [item#31: bigint, shop#32: bigint, left#33: bigint, _row_kind#34: string]",
 }
 """Short names of the leaves that most plans have."""

@@ -14,7 +14,7 @@ from upsert.managed import frames
 from upsert.managed.options import METADATA_COLUMNS
 from upsert.schema import TableSchema
 from upsert.store import Table
-from upsert.store.row_metadata import BUCKET, metadata_option
+from upsert.store.row_metadata import is_of_commit, metadata_option
 from upsert.store.where_text import where_to_json
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def unstable_column(catalog: Catalog, query: QueryText) -> str | None:
             continue  # a table of Spark's; whether it is there is said where it is read
         for column in schema.computed:
             is_read = reference.columns is None or column.name.lower() in reference.columns
-            if is_read and column.metadata not in (None, BUCKET):
+            if is_read and column.metadata is not None and is_of_commit(column.metadata):
                 return column.name
     return None
 

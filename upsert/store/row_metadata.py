@@ -36,9 +36,20 @@ KEYS: Final = {
 }
 """Every key, with the type of its values."""
 
+_OF_ROW: Final = frozenset({BUCKET})
+
 ALIASES: Final = {key.replace("-", "_"): key for key in KEYS}
 """The keys as names of columns that need no quotes."""
 _EPOCH: Final = "TIMESTAMP_NTZ '1970-01-01 00:00:00'"
+
+
+def is_of_commit(key: str) -> bool:
+    """Whether a change has a key's value from its own commit, so that a ``-U`` or ``-D`` has another one.
+
+    >>> is_of_commit("snapshot-id"), is_of_commit("sequence_number"), is_of_commit("bucket")
+    (True, True, False)
+    """
+    return ALIASES.get(key, key) not in _OF_ROW
 
 
 def metadata_option(value: str) -> dict[str, str]:

@@ -1,0 +1,61 @@
+"""Columns of changes whose values are not those of the row: the change that takes it away has others (pure).
+
+A managed table gives each change the METADATA of its own commit. What passes rows on may carry such columns;
+what finds the rows of a group by them, or leaves rows out by them, would not take away what it has counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from planner.changelogs import Changelog
+from planner.expressions import Column, Expr, walk_expression
+from planner.plan import Filter, Generate, Join, Plan, Project, SlidingWindows, Union
+from planner.sources import ManagedTable
+from planner.trees import children, expressions, walk
+
+Unstable = Mapping[int, str]
+"""Ids of columns, and the METADATA column that each is made of."""
+
+
+def unstable_columns(plan: Plan) -> Unstable:
+    """The unstable ones among the columns of a plan and of all below it."""
+    found: dict[int, str] = {}
+    for child in children(plan):
+        found |= unstable_columns(child)
+    match plan:
+        case Changelog(origin=ManagedTable(changing=names)):
+            found |= {column.id: column.name for column in plan.columns if column.name in names}
+        case Project():
+            for output in plan.outputs:
+                if (name := _used(output.value, found)) is not None:
+                    found[output.column.id] = name
+        case Generate():
+            if (name := _used(plan.generator, found)) is not None:
+                found |= dict.fromkeys((column.id for column in plan.made), name)
+        case SlidingWindows():
+            used = (name for value in plan.values if (name := _used(value, found)) is not None)
+            if (name := next(used, None)) is not None:
+                found[plan.made.id] = name
+        case Union():
+            for part in plan.inputs:
+                pairs = zip(part.columns, plan.columns, strict=True)
+                found |= {first.id: found[own.id] for own, first in pairs if own.id in found}
+    return found
+
+
+def deciding(plan: Plan) -> Iterator[Expr]:
+    """The conditions below a node by which rows are left out."""
+    for node in walk(plan):
+        if isinstance(node, Filter | Join):
+            yield from expressions(node)
+
+
+def first_unstable(exprs: Iterator[Expr], unstable: Unstable) -> str | None:
+    """The METADATA column that one of some expressions is made of; None if there is none."""
+    return next((name for expr in exprs if (name := _used(expr, unstable)) is not None), None)
+
+
+def _used(expr: Expr, unstable: Unstable) -> str | None:
+    columns = (part for part in walk_expression(expr) if isinstance(part, Column))
+    return next((unstable[column.id] for column in columns if column.id in unstable), None)
