@@ -28,9 +28,13 @@ from upsert.store.failpoints import reach
 from upsert.store.log_system import LoggedTable, note_ends
 from upsert.store.partitions import partition_name
 from upsert.store.snapshot_info import SnapshotInfo
+from upsert.store.steps import cut
 from upsert.store.version import Version
 
 _LONGEST_PAUSE_S: Final = 1.0
+
+PIECE_ROWS: Final = 1_000_000
+"""About so many changed keys are in memory at once."""
 
 POINTS: Final = (
     "create.after-log",
@@ -132,14 +136,27 @@ def _records(table: LoggedTable, topic: LogTopic, step: Step) -> Iterator[pa.Tab
         definition = table.definition
         encoder = LogEncoder(definition.schema, table.log, table.uuid, definition.version)
         columns = [column.name for column in definition.schema.physical]
-        start, end = Version.complete(step.since), Version.complete(step.target)
         scope = Scope(skips_untracked=step.untracked is not None)
-        for bucket in range(topic.buckets):
+        for bucket, start, end in _pieces(table, topic, step, scope):
             changes = changes_between(table.rows, start, end, columns=columns, buckets=[bucket], scope=scope)
             yield from encoder.records(changes, bucket, step.target)
             reach("log.after-bucket")
     yield marks(table.uuid, topic.buckets, step.target, step.since, step.untracked)
     reach("log.after-marks")
+
+
+def _pieces(
+    table: LoggedTable, topic: LogTopic, step: Step, scope: Scope
+) -> Iterator[tuple[int, Version, Version]]:
+    """The buckets of a step, in order, and in large ones ranges of keys: memory is bounded."""
+    start, end = Version.complete(step.since), Version.complete(step.target)
+    while start != end:
+        low = start.cursor or (0, 0)
+        following = cut(table.rows, step.since, step.target, low, PIECE_ROWS, scope)
+        last = topic.buckets - 1 if following.cursor is None else following.cursor[0]
+        for bucket in range(low[0], last + 1):
+            yield bucket, start, following
+        start = following
 
 
 def next_step(table: LoggedTable, position: int, accept_gap: bool = False) -> Step | None:

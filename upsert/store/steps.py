@@ -49,14 +49,14 @@ def advance(
         UntrackedChangesError: the next commit was written with ``change-tracking = false``.
     """
     if version.cursor is not None:
-        return _cut(table, version.base, version.target, version.cursor, max_rows, scope)
+        return cut(table, version.base, version.target, version.cursor, max_rows, scope)
     latest = table.snapshot(until).info.data_version
     if latest <= version.base:
         return version
     target = latest
     if version.base:
         target = _last_commit_within(table, version.base, latest, max_rows, scope)
-    return _cut(table, version.base, target, (0, 0), max_rows, scope)
+    return cut(table, version.base, target, (0, 0), max_rows, scope)
 
 
 def touched_rows(table: VersionedTable, start: Version, end: Version) -> int:
@@ -102,10 +102,15 @@ def _oldest_state_after(table: VersionedTable, base: int, latest: int) -> int:
     return state
 
 
-def _cut(
+def cut(
     table: VersionedTable, base: int, target: int, low: Cursor, max_rows: int | None, scope: Scope
 ) -> Version:
-    """The version after at most ``max_rows`` rows from ``low`` on."""
+    """The version between a base and a target after at most ``max_rows`` rows from ``low`` on.
+
+    Raises:
+        SnapshotExpiredError: base or target has expired.
+        UntrackedChangesError: a commit in between was written with ``change-tracking = false``.
+    """
     if max_rows is None:
         return Version.complete(target)
     files = change_files(table, base, target, scope).all

@@ -4,6 +4,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -20,7 +21,7 @@ from tests.upsert.log.log_content import (
 )
 from upsert.errors import ConfigurationError, LogNotPublishedError, SnapshotExpiredError
 from upsert.kafka.testing import LocalKafka
-from upsert.log import kafka_log, position, topics
+from upsert.log import kafka_log, position, publisher, topics
 from upsert.schema import Column, TableSchema
 from upsert.store.alterations import AddColumn, SetOptions
 from upsert.store.log_system import CONSUMER
@@ -67,6 +68,27 @@ def test_every_way_of_writing_is_in_the_log_once(
     table.overwrite(rows())
     assert_log_is_the_table(table)
     assert table.publish_log() == 0
+
+
+@pytest.mark.parametrize(("schema", "options"), [(KEYED, ALL), (MULTISET, {})], ids=["all", "multiset"])
+def test_a_large_commit_is_read_some_keys_at_a_time(
+    make: NewTable, schema: TableSchema, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher, "PIECE_ROWS", 7)
+    read, sizes = publisher.changes_between, list[int]()
+
+    def counted(*args: Any, **kwargs: Any) -> pa.Table:
+        found = read(*args, **kwargs)
+        sizes.append(found.num_rows)
+        return found
+
+    monkeypatch.setattr(publisher, "changes_between", counted)
+    table = make(schema, **options)
+    for value in "ab":
+        table.overwrite(rows(*(("+I", id, value) for id in range(30))))
+    table.delete([("id", "<", 20)])
+    assert max(sizes) <= 2 * 7
+    assert_log_is_the_table(table)
 
 
 def test_keys_are_in_the_partition_of_their_bucket(make: NewTable) -> None:
