@@ -140,4 +140,4 @@ class JsonExchange:
 
     def _table(self, rows: list[tuple[Any, ...]]) -> pa.Table:
         # one array of structs: a column each would cost a small reply more than all the rest
-        return pa.Table.from_arrays(pa.array(rows, self._struct).flatten(), schema=self._schema)
+        return pa.Table.from_struct_array(pa.array(rows, self._struct))
