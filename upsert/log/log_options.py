@@ -27,6 +27,7 @@ ALL: Final = "all"
 
 TOPIC: Final = "log.kafka.topic"
 SERVERS: Final = "log.kafka.bootstrap.servers"
+_COMMITTED: Final = "read_committed"
 CLIENT_PREFIX: Final = "log.kafka."
 """Begins the options of Kafka's client library; see ``is_of_client``."""
 
@@ -211,6 +212,11 @@ def log_options(
         raise ConfigurationError(
             f"{owner}: option 'log.system' = 'kafka' needs {SERVERS!r}, got none; set it, or for all "
             f"tables of a session 'table-storage.{SERVERS}'"
+        )
+    if (level := client.get("isolation.level", _COMMITTED)) != _COMMITTED:
+        raise ConfigurationError(
+            f"{owner}: option '{CLIENT_PREFIX}isolation.level' must be {_COMMITTED!r}, got {level!r}, which "
+            "shows changes that a publisher has taken back and sent again; leave it out"
         )
     found = LogOptions(
         KAFKA,

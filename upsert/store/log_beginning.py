@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from upsert.errors import CorruptTableError
+from upsert.kafka.client.connection import is_secret
 from upsert.log.log_options import KAFKA, LogOptions
 from upsert.store import paths
 from upsert.store.snapshot_info import FORMAT_VERSION, SnapshotInfo, parse_versioned
@@ -68,7 +69,8 @@ class LogBeginning:
             "state": self.state,
             "properties": dict(self.properties) if self.state != GONE else {},
         }
-        storage_of(path).replace(path, json.dumps(value, indent=1).encode())
+        mode = 0o600 if any(map(is_secret, self.properties)) else 0o666  # passwords are their owner's alone
+        storage_of(path).replace(path, json.dumps(value, indent=1).encode(), mode)
 
     def forget(self, root: str) -> None:
         """Say nothing of the log any more: the topic turned out to be somebody else's."""

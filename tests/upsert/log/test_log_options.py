@@ -11,10 +11,11 @@ from upsert.catalog.show_create import create_text
 from upsert.errors import ConfigurationError
 from upsert.log.log_options import LogOptions
 from upsert.schema import TableSchema
-from upsert.store import table_file
+from upsert.store import paths, table_file
 from upsert.store.alteration_rules import altered
 from upsert.store.alterations import ResetOptions, SetOptions
 from upsert.store.definition import Definition
+from upsert.store.log_beginning import LogBeginning
 from upsert.store.table_options import TableOptions
 
 COLUMNS = {"id": pa.int64(), "v": pa.string()}
@@ -78,6 +79,11 @@ def test_properties_of_the_client_are_passed_on_and_not_shown() -> None:
         (KEYED, {"log.key.format": "debezium-json"}, "must be a format of rows"),
         (KEYED, {"log.scan": "from-timestamp"}, "needs 'log.scan.timestamp-mills'"),
         (KEYED, {"log.kafka.topic": "no/topic"}, "a topic's name"),
+        (
+            KEYED,
+            {"log.kafka.isolation.level": "read_uncommitted"},
+            "must be 'read_committed', got 'read_unco",
+        ),
         (KEYED, {"log.retention": "soon"}, "a duration"),
         (KEYED, {"log.system": "pulsar"}, "one of none, kafka"),
     ],
@@ -116,9 +122,16 @@ def test_a_password_of_the_client_is_its_owners_alone(tmp_path: Path) -> None:
 
 def test_what_has_written_the_log_cannot_change() -> None:
     old = Definition(0, KEYED, {**KAFKA, "log.kafka.topic": "t", "log.kafka.a.b": "1"})
-    for key, value in {"log.system": "none", "log.changelog-mode": "all", "log.kafka.topic": "u"}.items():
+    for key, value in {"log.changelog-mode": "all", "log.kafka.topic": "u"}.items():
         with pytest.raises(ConfigurationError, match=f"option '{key}' cannot change, for the table's log"):
             altered(old, [SetOptions({key: value})])
     changed = altered(old, [SetOptions({"log.retention": "1 d"}), ResetOptions(("log.kafka.a.b",))])
     assert changed.options.log.retention_ms == 86_400_000
     assert changed.options.log.properties == {"bootstrap.servers": "b:1"}
+
+
+def test_what_a_table_says_of_a_log_with_a_password_is_its_owners_alone(tmp_path: Path) -> None:
+    for properties, mode in (({"client.id": "x"}, 0o644), ({"sasl.password": "pa55"}, 0o600)):
+        LogBeginning("t", properties=properties).write(str(tmp_path))
+        path = tmp_path / paths.log_file("t")
+        assert path.stat().st_mode & 0o777 & ~0o022 == mode

@@ -64,8 +64,11 @@ class Storage(Protocol):
             UnknownOutcomeError: it may have been published, or may be soon: clean nothing up.
         """
 
-    def replace(self, path: str, content: bytes) -> None:
-        """Put other content under a name: readers see the old or the new, also after a crash."""
+    def replace(self, path: str, content: bytes, mode: int = 0o666) -> None:
+        """Put other content under a name: readers see the old or the new, also after a crash.
+
+        ``mode`` are a file's permissions where files have some, less the process's umask.
+        """
 
     def write(self, path: str, content: bytes) -> None:
         """Write a new file under a name that nobody else uses; it survives a power failure."""

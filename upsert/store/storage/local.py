@@ -58,13 +58,13 @@ class LocalStorage:
         reach("publish.after-sync")
         return True
 
-    def replace(self, path: str, content: bytes) -> None:
+    def replace(self, path: str, content: bytes, mode: int = 0o666) -> None:
         """Put other content under a name, whose folder is made if necessary."""
         make_parent(path)
         folder, name = os.path.split(path)
         temporary = _temporary(folder, name)
         try:
-            write_durably(temporary, content)
+            write_durably(temporary, content, mode)
             os.replace(temporary, path)
         finally:
             Path(temporary).unlink(missing_ok=True)

@@ -118,7 +118,7 @@ class LockedStorage:
         reach("publish.after-link")
         return won
 
-    def replace(self, path: str, content: bytes) -> None:
+    def replace(self, path: str, content: bytes, mode: int = 0o666) -> None:  # noqa: ARG002
         """Write a file, whatever was there; readers see the old or the new.
 
         Raises:

@@ -95,7 +95,7 @@ class S3Storage:
         except (FileNotFoundError, UnansweredError):
             return None
 
-    def replace(self, path: str, content: bytes) -> None:
+    def replace(self, path: str, content: bytes, mode: int = 0o666) -> None:  # noqa: ARG002
         """Put other content under a name."""
         self._call(path, "put_object", Body=content)
 
