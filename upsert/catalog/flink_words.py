@@ -19,6 +19,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from upsert.catalog.dialect import tokens_of
 from upsert.catalog.places import Edit, place
+from upsert.catalog.window_tables import SIZES, UNITS, Interval, WindowTable, spark_sizes
 from upsert.errors import SchemaError
 
 PROCESSING_TIME: Final = "current_timestamp()"
@@ -31,23 +32,21 @@ _PARTS: Final = {
     "_ROWTIME": ".end - INTERVAL '0.001' SECOND",
 }
 """What follows the name of a window -> what follows Spark's function instead."""
-_SIZES: Final = {"TUMBLE": ("size",), "HOP": ("slide", "size"), "SESSION": ("gap",)}
-"""The intervals of each window, in Flink's order."""
-_OF_WINDOW: Final = {f"{name}{part}": (name, suffix) for name in _SIZES for part, suffix in _PARTS.items()}
-_CUMULATE: Final = ("CUMULATE", *(f"CUMULATE{part}" for part in _PARTS if part))
-_PROCTIMES: Final = tuple(f"{name}_PROCTIME" for name in (*_SIZES, "CUMULATE"))
+_GROUPING: Final = ("TUMBLE", "HOP", "SESSION")
+"""Windows that stand in GROUP BY too."""
+_OF_WINDOW: Final = {f"{name}{part}": (name, suffix) for name in _GROUPING for part, suffix in _PARTS.items()}
+_CUMULATE: Final = tuple(f"CUMULATE{part}" for part in _PARTS)
+_PROCTIMES: Final = tuple(f"{name}_PROCTIME" for name in SIZES)
 _REFUSED: Final = {
     **dict.fromkeys(
         _CUMULATE,
-        "windows of one start and several ends are none that Spark has; group by TUMBLE of the step, and sum "
-        "these groups up",
+        "a row has several such windows, so they are a table; write FROM TABLE(CUMULATE(TABLE name, "
+        "DESCRIPTOR(column), INTERVAL of the step, INTERVAL of the size)) GROUP BY window_start, window_end",
     ),
     **dict.fromkeys(
         _PROCTIMES, "a window's processing time is no column of Spark; take _ROWTIME, or PROCTIME() itself"
     ),
 }
-_WINDOW: Final = "`_window`"
-_UNITS: Final = ("MILLISECOND", "SECOND", "MINUTE", "HOUR", "DAY", "WEEK")
 
 
 def spark_words(text: str, subject: str = "query") -> list[Edit]:
@@ -64,6 +63,15 @@ def spark_words(text: str, subject: str = "query") -> list[Edit]:
     return _Words(text, subject).edits()
 
 
+def check_no_sessions_of_a_table(text: str, subject: str = "query") -> None:
+    """Refuse ``SESSION(TABLE …`` in a stream: a row that comes or goes would move the sessions of others.
+
+    Raises:
+        SchemaError: the text has it.
+    """
+    _Words(text, subject).check_no_sessions()
+
+
 class _Words:
     def __init__(self, text: str, subject: str) -> None:
         self._text = text
@@ -74,7 +82,7 @@ class _Words:
         found: list[Edit] = []
         for number, token in enumerate(self._tokens):
             word = self._word(number)
-            if word in _REFUSED and self._is_call(number):
+            if word in _REFUSED and self._is_call(number) and not self._is_windowed(number):
                 raise self._refusal(number, f"{token.text} is not supported: {_REFUSED[word]}")
             if word == "TABLE" and self._word(number + 1) == "(" and self._is_windowed(number + 2):
                 found += self._windowed(number + 2, number, self._closing(number + 1))
@@ -89,65 +97,85 @@ class _Words:
                 found += self._group_function(number)
         return found
 
+    def check_no_sessions(self) -> None:
+        for number in range(len(self._tokens)):
+            if self._word(number) == "SESSION" and self._is_windowed(number):
+                raise self._refusal(
+                    number,
+                    "SESSION of a table needs 'execution.runtime-mode' = 'batch', for in a stream a row joins "
+                    "or splits sessions of rows that were given already; take TUMBLE, HOP or CUMULATE, or of "
+                    "rows that only come GROUP BY SESSION(column, INTERVAL 'number' unit)",
+                )
+
     def _is_windowed(self, number: int) -> bool:
         """``TUMBLE(TABLE …``: the function that gives a table."""
-        return self._word(number) in _SIZES and self._ahead(number + 1, "(", "TABLE")
+        return self._word(number) in SIZES and self._ahead(number + 1, "(", "TABLE")
 
     def _group_function(self, number: int) -> list[Edit]:
         token, closing = self._tokens[number], self._closing(number + 1)
         name, suffix = _OF_WINDOW[token.text.upper()]
         commas = self._commas(number + 1, closing)
-        if len(commas) != len(_SIZES[name]):
+        if len(commas) != len(SIZES[name]):
             raise self._refusal(
-                number, f"{token.text} has a column and {_intervals(name)}, with commas in between"
+                number, f"{token.text} has a column and {_sizes(name)}, with commas in between"
             )
         function = "session_window" if name == "SESSION" else "`window`"
         end = self._tokens[closing].end + 1
-        sizes = Edit(
-            self._tokens[commas[0] + 1].start, self._tokens[closing].start, self._sizes(name, commas, closing)
-        )
+        text = ", ".join(spark_sizes(self._intervals(commas, closing)))
+        sizes = Edit(self._tokens[commas[0] + 1].start, self._tokens[closing].start, text)
         found = [Edit(token.start, token.end + 1, function), sizes]
         return [*found, Edit(end, end, suffix)] if suffix else found
 
     def _windowed(self, number: int, first: int, last: int) -> list[Edit]:
         """``TUMBLE(TABLE t, DESCRIPTOR(c), INTERVAL …)``: the table stays, all around it is exchanged."""
         name, closing = self._word(number), self._closing(number + 1)
-        if name == "SESSION":
-            raise self._refusal(
-                number,
-                "SESSION of a table is not supported: only groups tell where a session ends; write "
-                "GROUP BY SESSION(column, INTERVAL 'number' unit)",
-            )
-        commas = self._commas(number + 1, closing)
+        inside = range(number + 3, closing)
+        begin = next((at for at in inside if self._ahead(at, ",", "DESCRIPTOR", "(")), closing)
+        commas = [comma for comma in self._commas(number + 1, closing) if comma >= begin]
+        parted = next((at for at in range(number + 3, begin) if self._ahead(at, "PARTITION", "BY")), begin)
         if not (
-            len(commas) in (1 + len(_SIZES[name]), 2 + len(_SIZES[name]))
-            and self._ahead(commas[0] + 1, "DESCRIPTOR", "(")
-            and self._closing(commas[0] + 2) == commas[0] + 4 == commas[1] - 1
+            len(commas) in (1 + len(SIZES[name]), 2 + len(SIZES[name]))
+            and self._closing(begin + 2) == begin + 4 == commas[1] - 1
+            and (name == "SESSION" or parted == begin)
         ):
-            form = f"{name}(TABLE name, DESCRIPTOR(column), {_intervals(name)}[, offset])"
-            raise self._refusal(number, f"expected {form}")
-        column = self._slice(commas[0] + 3, commas[0] + 4)
-        size = self._sizes(name, commas[1:], closing)
-        before = (
-            f"(SELECT * EXCEPT ({_WINDOW}), {_WINDOW}.start AS window_start, {_WINDOW}.end AS window_end, "
-            f"{_WINDOW}.end - INTERVAL '0.001' SECOND AS window_time "
-            f"FROM (SELECT *, `window`({column}, {size}) AS {_WINDOW} FROM"
+            keys = " [PARTITION BY column, …]" if name == "SESSION" else ""
+            form = f"{name}(TABLE name{keys}, DESCRIPTOR(column), {_sizes(name)}"
+            raise self._refusal(number, f"expected {form}{'' if name == 'SESSION' else '[, offset]'})")
+        given = self._intervals(commas[1:], closing)
+        table = WindowTable(
+            name,
+            self._slice(begin + 3, begin + 4),
+            tuple(given[: len(SIZES[name])]),
+            given[-1] if len(given) > len(SIZES[name]) else None,
+            self._keys(parted, begin),
         )
+        if reason := table.why_impossible():
+            raise self._refusal(commas[1] + 1, reason)
+        before, after = table.around()
         return [
             Edit(self._tokens[first].start, self._tokens[number + 2].end + 1, before),
-            Edit(self._tokens[commas[0]].start, self._tokens[last].end + 1, "))"),
+            Edit(self._tokens[parted].start, self._tokens[last].end + 1, after),
         ]
 
-    def _sizes(self, name: str, commas: Sequence[int], closing: int) -> str:
-        """The intervals after each comma, in Spark's order: size, slide, offset."""
-        ends = [*commas[1:], closing]
-        own = [self._interval(comma + 1, end) for comma, end in zip(commas, ends, strict=True)]
-        given, offset = own[: len(_SIZES[name])], own[len(_SIZES[name]) :]
-        sizes = given[::-1]
-        return ", ".join([*sizes, *(sizes if offset and len(sizes) == 1 else []), *offset])
+    def _keys(self, parted: int, end: int) -> tuple[str, ...]:
+        """The columns of ``PARTITION BY a, b`` or ``PARTITION BY (a, b)``, which ends before a token."""
+        start = parted + 2
+        if parted == end:
+            return ()
+        if self._word(start) == "(" and self._closing(start) == end - 1:
+            start, end = start + 1, end - 1
+        names = range(start, end, 2)
+        if not names or (end - start) % 2 == 0 or any(self._word(at + 1) != "," for at in names[:-1]):
+            raise self._refusal(start, "expected PARTITION BY column, …")
+        return tuple(self._slice(at, at + 1) for at in names)
 
-    def _interval(self, start: int, end: int) -> str:
-        """``INTERVAL '5' MINUTE`` as the text ``'5 MINUTE'``, which is how Spark's window wants it."""
+    def _intervals(self, commas: Sequence[int], closing: int) -> list[Interval]:
+        """The intervals after each comma."""
+        ends = [*commas[1:], closing]
+        return [self._interval(comma + 1, end) for comma, end in zip(commas, ends, strict=True)]
+
+    def _interval(self, start: int, end: int) -> Interval:
+        """``INTERVAL '5' MINUTE``."""
         unit = self._word(start + 2)
         value = self._tokens[start + 1] if start + 1 < end else None
         if not (
@@ -155,11 +183,11 @@ class _Words:
             and self._word(start) == "INTERVAL"
             and value is not None
             and value.token_type in (TokenType.STRING, TokenType.NUMBER)
-            and value.text.isdigit()
-            and unit.removesuffix("S") in _UNITS
+            and value.text.isdecimal()
+            and unit.removesuffix("S") in UNITS
         ):
             raise self._refusal(start, "expected INTERVAL 'number' unit")
-        return f"'{value.text} {unit}'"
+        return Interval(int(value.text), unit)
 
     def _commas(self, opening: int, closing: int) -> list[int]:
         """The commas right inside of two brackets."""
@@ -204,5 +232,5 @@ class _Words:
         return SchemaError(f"{self._subject}: {why}, found {token.text!r} at {where}")
 
 
-def _intervals(name: str) -> str:
-    return ", ".join(f"INTERVAL of the {size}" for size in _SIZES[name])
+def _sizes(name: str) -> str:
+    return ", ".join(f"INTERVAL of the {size}" for size in SIZES[name])

@@ -16,7 +16,7 @@ from typing import Final
 from sqlglot import exp
 
 from upsert.catalog.dialect import END, START, query_tree, tokens_of
-from upsert.catalog.flink_words import spark_words
+from upsert.catalog.flink_words import check_no_sessions_of_a_table, spark_words
 from upsert.catalog.places import Edit, Revision, place
 from upsert.catalog.predicates import Comparison, comparisons
 from upsert.catalog.tokens import Hint, blanked, hints_in
@@ -139,6 +139,10 @@ class QueryText:
         """Names in lower case that the query itself gives to ``PROCTIME()``."""
         aliases = self.tree.find_all(exp.Alias)
         return frozenset(a.alias.lower() for a in aliases if isinstance(a.this, exp.CurrentTimestamp))
+
+    def check_can_stream(self) -> None:
+        """Refuse what has an answer in batches alone, with a ``SchemaError``: sessions of a table."""
+        check_no_sessions_of_a_table(self._white, self.subject)
 
     def over(self, views: Sequence[str | None]) -> Revision:
         """The query with other names for its tables, each under its old one as an alias.

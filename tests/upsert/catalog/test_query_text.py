@@ -151,14 +151,6 @@ def test_hint_and_state_belong_to_the_table_before_them() -> None:
             "SELECT HOP(ts, INTERVAL '1' DAY) FROM t",
             "HOP has a column and INTERVAL of the slide, INTERVAL of the size",
         ),
-        (
-            "SELECT *\nFROM TABLE(CUMULATE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' DAY, INTERVAL '2' DAY))",
-            "CUMULATE is not supported: windows of one start and several ends are none that Spark has",
-        ),
-        (
-            "SELECT *\nFROM SESSION(TABLE t, DESCRIPTOR(ts), INTERVAL '1' DAY)",
-            "write GROUP BY SESSION(column, INTERVAL 'number' unit), found 'SESSION' at line 2, column 6",
-        ),
         ("SELECT HOP_PROCTIME(ts) FROM t", "take _ROWTIME, or PROCTIME() itself, found 'HOP_PROCTIME'"),
         ("SELECT TUMBLE(ts, 5) FROM t", "expected INTERVAL 'number' unit, found '5' at line 1, column 19"),
         ("SELECT TUMBLE(ts, INTERVAL '1' MONTH) FROM t", "expected INTERVAL 'number' unit, found 'INTERVAL'"),

@@ -1,4 +1,4 @@
-"""Queries and INSERT through Spark: batch and streaming, joins, windows, states of tables."""
+"""Queries and INSERT through Spark: batch and streaming, joins, states of tables."""
 
 from pathlib import Path
 from typing import Any
@@ -188,38 +188,6 @@ class TestBatch:
         with pytest.raises(error, match=message):
             sql(text)
         assert sql.stored("sales") == []
-
-    def test_rows_are_grouped_by_windows_of_time(self, sql: Session) -> None:
-        sql("CREATE TABLE clicks (at TIMESTAMP, n INT)")
-        sql(
-            "INSERT INTO clicks VALUES (TIMESTAMP '2020-10-01 08:01:00', 1), "
-            "(TIMESTAMP '2020-10-01 08:04:59', 2), (TIMESTAMP '2020-10-01 08:05:00', 4)"
-        )
-        grouped = sql.rows(
-            "SELECT date_format(TUMBLE_START(at, INTERVAL '5' MINUTE), 'mm'), "
-            "date_format(TUMBLE_END(at, INTERVAL '5' MINUTE), 'mm'), sum(n) FROM clicks "
-            "GROUP BY TUMBLE(at, INTERVAL '5' MINUTE) ORDER BY 1"
-        )
-        assert grouped == [("00", "05", 3), ("05", "10", 4)]
-        assigned = sql.rows(
-            "SELECT date_format(window_start, 'mm'), max(w.n) FROM "
-            "TABLE(TUMBLE(TABLE clicks, DESCRIPTOR(at), INTERVAL '5' MINUTES)) AS w GROUP BY ALL ORDER BY 1"
-        )
-        assert assigned == [("00", 2), ("05", 4)]
-        slide = "INTERVAL '5' MINUTE, INTERVAL '10' MINUTE"
-        grouped_hops = f"SELECT HOP_START(at, {slide}) AS s, sum(n) FROM clicks GROUP BY HOP(at, {slide})"
-        table_of_hops = f"TABLE(HOP(TABLE clicks, DESCRIPTOR(at), {slide}))"
-        assigned_hops = f"SELECT window_start AS s, sum(n) FROM {table_of_hops} GROUP BY 1"
-        for text in (grouped_hops, assigned_hops):
-            hops = sorted((start.minute, n) for start, n in sql.rows(text))
-            assert hops == [(0, 7), (5, 4), (55, 3)]
-        gap = "INTERVAL '2' MINUTE"
-        sessions = sql.rows(
-            f"SELECT date_format(SESSION_START(at, {gap}), 'mm:ss'), "
-            f"date_format(SESSION_END(at, {gap}), 'mm:ss'), sum(n) "
-            f"FROM clicks GROUP BY SESSION(at, {gap}) ORDER BY 1"
-        )
-        assert sessions == [("01:00", "03:00", 1), ("04:59", "07:00", 6)]
 
     def test_files_of_spark_are_tables_that_rows_are_added_to(self, sql: Session, tmp_path: Path) -> None:
         sql.spark.createDataFrame([(1, "x", 2.0)], "id INT, name STRING, n DOUBLE").write.parquet(

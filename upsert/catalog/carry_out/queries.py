@@ -121,6 +121,8 @@ def frame(
         SchemaError: Spark cannot make a plan of the query; the message has the place.
     """
     _check_processing_times(catalog, query)
+    if is_streaming:
+        query.check_can_stream()
     with _views(catalog, spark, query, is_streaming, pinned) as views:
         text = query.over(views)
         try:
