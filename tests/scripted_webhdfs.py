@@ -54,6 +54,17 @@ class ScriptedHdfs:
         waiting = self.troubles.get(operation, [])
         return waiting.pop(0) if len(waiting) > 1 else waiting[0] if waiting else None
 
+    def claim(self, source: str, target: str) -> None:
+        """Rename a folder, with ``renameoptions=NONE``."""
+        with self.lock:
+            inside = [path for path in self.files if path.startswith(f"{source}/")]
+            if not inside:
+                raise FileNotFoundError(source)
+            if any(path == target or path.startswith(f"{target}/") for path in self.files):
+                raise FileExistsError(target)
+            for path in inside:
+                self.files[target + path.removeprefix(source)] = self.files.pop(path)
+
     def rename(self, source: str, target: str, overwrites: bool) -> bool:
         with self.lock:
             if source not in self.files:
@@ -156,9 +167,13 @@ class Handler(BaseHTTPRequestHandler):
         elif operation == "DELETE":
             with hdfs.lock:
                 gone = [name for name in hdfs.files if name == path or name.startswith(f"{path}/")]
-                for name in gone:
+                is_refused = query["recursive"] == "false" and gone not in ([], [path])
+                for name in () if is_refused else gone:
                     del hdfs.files[name]
-            self.reply_json({"boolean": bool(gone)})
+            if is_refused:
+                self.refuse(403, "PathIsNotEmptyDirectoryException", f"`{path} is non empty'")
+            else:
+                self.reply_json({"boolean": bool(gone)})
         elif operation == "GETFILESTATUS":
             file, below = hdfs.files.get(path), hdfs.below(path)
             if file is None and not below:
@@ -175,16 +190,20 @@ class Handler(BaseHTTPRequestHandler):
             self.reply_json({"FileStatuses": {"FileStatus": statuses}})
 
     def rename(self, hdfs: ScriptedHdfs, path: str, query: dict[str, str]) -> None:
-        overwrites = query.get("renameoptions") == "OVERWRITE"
+        options, target = query.get("renameoptions"), query["destination"]
         try:
-            done = hdfs.rename(path, query["destination"], overwrites)
+            if options == "NONE":
+                hdfs.claim(path, target)
+            done = options == "NONE" or hdfs.rename(path, target, options == "OVERWRITE")
         except FileNotFoundError:
             self.refuse(404, "FileNotFoundException", f"rename source {path} is not found.")
-            return
-        if overwrites:
-            self.reply(200, b"")
+        except FileExistsError:
+            self.refuse(403, "FileAlreadyExistsException", f"rename destination {target} already exists")
         else:
-            self.reply_json({"boolean": done})
+            if options:
+                self.reply(200, b"")
+            else:
+                self.reply_json({"boolean": done})
 
     def refuse(self, code: int, name: str, message: str) -> None:
         self.reply_json({"RemoteException": {"exception": name, "message": message}}, code)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 T = TypeVar("T")
 
@@ -37,6 +37,13 @@ class Found(NamedTuple):
 
     name: str
     stat: Callable[[], FileStat | None]
+
+
+class Versioned(NamedTuple):
+    """The content of a file, and what tells it from any other that was or will be under its name."""
+
+    content: bytes
+    version: str
 
 
 class Storage(Protocol):
@@ -119,3 +126,25 @@ class Storage(Protocol):
 
     def delete_folder(self, folder: str) -> None:
         """Delete all files below a folder."""
+
+
+@runtime_checkable
+class SwappingStorage(Storage, Protocol):
+    """A place that has no folders to move, and replaces a file only if it is as somebody has seen it."""
+
+    def versioned(self, path: str) -> Versioned | None:
+        """A file as it is now; None if there is none."""
+
+    def swap(self, path: str, content: bytes, seen: Versioned, mode: int = 0o666) -> bool:
+        """Put other content in the place of what was seen; False if that is there no more.
+
+        Of several that have seen the same, one wins. A crash leaves the one content or the other. ``mode``
+        are a file's permissions where files have some.
+
+        Raises:
+            ConfigurationError: the place cannot do that.
+            UnknownOutcomeError: it may have happened, or may be about to.
+        """
+
+    def take_away(self, path: str, instead: bytes) -> None:
+        """Delete a file that others swap, or leave ``instead`` where a deletion could be undone by a swap."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from upsert.errors import ConfigurationError
 from upsert.store.storage import hdfs_location
-from upsert.store.storage.base import Storage
+from upsert.store.storage.base import Storage, SwappingStorage
 from upsert.store.storage.local import LOCAL
 from upsert.store.storage.location import SCHEMES, folder_uri, split
 
@@ -25,6 +26,21 @@ def storage_of(path: str) -> Storage:
     if found is None:
         found = _remote.setdefault(head, _storage(head, path))
     return found
+
+
+def swapping(path: str) -> SwappingStorage:
+    """The storage of a path where files are replaced only if they are as they were seen.
+
+    Raises:
+        ConfigurationError: it does not do that.
+    """
+    storage = storage_of(path)
+    if not isinstance(storage, SwappingStorage):
+        raise ConfigurationError(
+            f"{path!r}: this needs a place where a file is replaced only if nobody else has done so, as in "
+            "s3://bucket/folder, got another one; CREATE TABLE and INSERT INTO it"
+        )
+    return storage
 
 
 def _storage(head: str, path: str) -> Storage:

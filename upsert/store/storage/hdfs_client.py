@@ -35,6 +35,7 @@ _ERRNO: Final = {
     "FileNotFoundException": errno.ENOENT,
     "FileAlreadyExistsException": errno.EEXIST,
     "ParentNotDirectoryException": errno.ENOTDIR,
+    "PathIsNotEmptyDirectoryException": errno.ENOTEMPTY,
     "NSQuotaExceededException": errno.EDQUOT,
     "DSQuotaExceededException": errno.EDQUOT,
     "IllegalArgumentException": errno.EINVAL,
@@ -184,7 +185,15 @@ def clock(reply: Reply, path: str) -> float:
 
 
 def _user() -> str:
-    return os.environ.get(USER_VARIABLE) or getpass.getuser()
+    if name := os.environ.get(USER_VARIABLE):
+        return name
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError) as cause:
+        raise ConfigurationError(
+            f"table in HDFS: HDFS must be told who asks, and this process's user has no name; set "
+            f"{USER_VARIABLE}"
+        ) from cause
 
 
 def _data_node(reply: Reply, path: str) -> str:
@@ -268,7 +277,8 @@ def _pool() -> Any:
     with _lock:
         if not _pools:
             timeout = urllib3.Timeout(connect=CONNECT_S, read=READ_S)
-            _pools.append(urllib3.PoolManager(timeout=timeout, retries=False, maxsize=_CONNECTIONS))
+            pool = urllib3.PoolManager(timeout=timeout, retries=False, maxsize=_CONNECTIONS, blocksize=_CHUNK)
+            _pools.append(pool)
         return _pools[0]
 
 

@@ -114,13 +114,11 @@ def test_a_replacement_whose_answer_is_lost_is_made_once(
     assert storage.read(f"{folder}/name") == b"new"
 
 
-def test_a_file_that_another_replaced_in_between_stays(
-    hdfs: ScriptedHdfs, storage: Storage, folder: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_another_replaced_in_between_stays(hdfs: ScriptedHdfs, folder: str) -> None:
     """A replacement happened, its answer is lost, another one follows: the first is not made again."""
     hdfs.troubles["RENAME"] = ["lost answer", None]
     other = HdfsStorage(split(folder)[0])
-    monkeypatch.setattr(storage, "_sleep", lambda _: other.replace(f"{folder}/name", b"newer"))
+    storage = HdfsStorage(split(folder)[0], sleep=lambda _: other.replace(f"{folder}/name", b"newer"))
     storage.replace(f"{folder}/name", b"new")
     assert storage.read(f"{folder}/name") == b"newer"
 
