@@ -91,8 +91,8 @@ def table_folder(path: str | os.PathLike[str]) -> str:
             return folder
         raise ConfigurationError(
             "table path must be a local folder, a file: URI, s3://bucket/folder or hdfs://namenode/folder, "
-            f"got a {kind}: URI; commits need hard links, conditional puts or renames that fail where a name is "
-            "taken, which are known of these only"
+            f"got a {kind}: URI; commits need hard links, conditional puts or renames that fail where a name "
+            "is taken, which are known of these only"
         )
     parts = urlsplit(text)
     if parts.netloc not in ("", "localhost"):
