@@ -8,7 +8,7 @@ key to different rows at the same time the second is refused.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,9 @@ from upsert.store.routing import buckets_for
 from upsert.store.row_keys import order_by
 from upsert.store.snapshot_info import SnapshotInfo
 
+_ROWS_AT_ONCE: Final = 1_000_000
+"""Some hundred megabytes; a larger commit has its keys read as many times as it has such shares."""
+
 
 class _NewKeys(NamedTuple):
     """New rows without NULL in an index: their keys in the order of a search, and columns to tell of them."""
@@ -38,8 +41,9 @@ class _NewKeys(NamedTuple):
 class UniqueCheck:
     """Whether some new files fit the unique indexes; asked again for each snapshot they build on.
 
-    It holds the new rows' columns of the index and of the primary key: unlike others, a commit to a table
-    with a unique index is not bounded in memory, but takes some hundred bytes for each row that it writes.
+    It holds the new rows' columns of the index and of the primary key, some hundred bytes a row. Of more than
+    ``_ROWS_AT_ONCE`` rows it takes a share by the hash of their keys after another, and reads the files anew
+    for each share: equal keys are in the same one.
     """
 
     def __init__(self, history: History, files: Iterable[FileEntry]) -> None:
@@ -53,6 +57,8 @@ class UniqueCheck:
         self._files: dict[Place, list[FileEntry]] = {}
         for entry in files if self._indexes else ():
             self._files.setdefault((entry.partition, entry.bucket), []).append(entry)
+        rows = sum(entry.rows for entries in self._files.values() for entry in entries)
+        self._shares = max(1, -(-rows // _ROWS_AT_ONCE))
         self._keys: dict[str, _NewKeys] = {}
         self._passed = -1
 
@@ -64,17 +70,24 @@ class UniqueCheck:
         """
         if not self._files:
             return
-        for index in self._indexes:
-            if index.name not in self._keys:
-                self._keys[index.name] = self._new_keys(index)
-            if head.data_version > self._passed:
-                self._check_against(index, left)
-        self._passed = head.data_version
+        if head.data_version > self._passed:
+            for index in self._indexes:
+                for share in range(self._shares):
+                    self._check_against(index, self._new_keys(index, share), left)
+            self._passed = head.data_version
 
-    def _new_keys(self, index: LookupIndex) -> _NewKeys:
+    def _new_keys(self, index: LookupIndex, share: int) -> _NewKeys:
+        if (found := self._keys.get(index.name)) is None:
+            found = self._read_keys(index, share)
+            if self._shares == 1:  # all keys: the next attempt to commit needs them too
+                self._keys[index.name] = found
+        return found
+
+    def _read_keys(self, index: LookupIndex, share: int) -> _NewKeys:
         columns = list(dict.fromkeys((*index.columns, *self._layout.key)))
         entries = [entry for files in self._files.values() for entry in files]
-        rows = pa.concat_tables([self._present(entry, columns) for entry in entries]).combine_chunks()
+        pieces = (self._present(entry, columns) for entry in entries)
+        rows = pa.concat_tables([self._shared(index, rows, share) for rows in pieces]).combine_chunks()
         probe = prepare(self._layout, index.columns, rows)
         in_order = np.argsort(probe.hashes(index.columns))
         hashes = probe.hashes(index.columns)[in_order]
@@ -85,17 +98,24 @@ class UniqueCheck:
                 raise self._clash(index, rows.slice(first, 1), rows.slice(second, 1))
         return _NewKeys(probe.take(in_order), rows)
 
+    def _shared(self, index: LookupIndex, rows: pa.Table, share: int) -> pa.Table:
+        """The rows whose keys belong to a share; if there are several, without those that have a NULL."""
+        if self._shares == 1:
+            return rows
+        probe = prepare(self._layout, index.columns, rows)
+        return rows.take(pa.array(probe.origin[probe.hashes(index.columns) % self._shares == share]))
+
     def _present(self, entry: FileEntry, columns: Sequence[str]) -> pa.Table:
         file = self._open(entry)
         rows = pa.Table.from_batches([file.select(columns)])
         return rows if file.kinds is None else rows.filter(pa.array(file.kinds == 0))
 
-    def _check_against(self, index: LookupIndex, live: FileSet) -> None:
+    def _check_against(self, index: LookupIndex, keys: _NewKeys, live: FileSet) -> None:
         """Look the new keys up in the rows that stay as they are: no newer run or new file holds their key.
 
         Where the check has passed on an earlier snapshot, only what was committed since then can clash.
         """
-        probe, rows = self._keys[index.name]
+        probe, rows = keys
         for runs, part in buckets_for(self._layout, live, probe):
             place = runs[0][0].partition, runs[0][0].bucket
             newer = [self._open(entry) for entry in self._files.get(place, ())]

@@ -18,7 +18,7 @@ from tests.upsert.store.samples import KEY_VALUES, canonical, table_of
 from upsert.errors import CorruptTableError, DuplicateKeyError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Index, TableSchema
-from upsert.store import Table, lookup
+from upsert.store import Table, lookup, unique
 from upsert.store.commit import Committer, Surroundings
 from upsert.store.publication import put_if_absent
 
@@ -64,11 +64,13 @@ CHANGES = st.lists(
     st.sampled_from(list(KEY_VALUES)),
     st.sampled_from(["1", "3"]),
     st.lists(CHANGES | st.just("compact") | st.just("overwrite"), max_size=8),
+    st.sampled_from([2, 1_000]),
 )
-def test_a_table_takes_exactly_the_writes_that_leave_one_row_a_key(type_, buckets, steps):
+def test_a_table_takes_exactly_the_writes_that_leave_one_row_a_key(type_, buckets, steps, at_once):
     schema = TableSchema.of({"id": pa.int64(), "x": type_}, primary_key=["id"]).index("x", unique=True)
     choices = [None, *KEY_VALUES[type_]]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(unique, "_ROWS_AT_ONCE", at_once)
         table = Table.create(f"{folder}/t", schema, {"bucket": buckets})
         model: dict[int, Any] = {}
         overwrite = False
@@ -176,6 +178,18 @@ def claim(path: str, process: int) -> None:
             table.write(people((100 * process + number, f"name-{number}")))
         except DuplicateKeyError:
             continue
+
+
+@pytest.mark.parametrize("at_once", [3, 1_000])
+def test_many_rows_are_checked_in_shares(users: Table, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    monkeypatch.setattr(unique, "_ROWS_AT_ONCE", at_once)
+    users.write(people(*((n, f"{n}@x") for n in range(20)), (20, None), (21, None)))
+    users.write(people(*((n, f"{19 - n}@x") for n in range(20))))
+    assert emails(users)[3] == "16@x"
+    with pytest.raises(DuplicateKeyError, match="'7@x'"):
+        users.write(people(*((n, f"{n}@x") for n in range(30, 40)), (50, "7@x")))
+    with pytest.raises(DuplicateKeyError, match="'33@x'"):
+        users.write(people(*((n, f"{n}@x") for n in range(30, 40)), (50, "33@x")))
 
 
 def test_of_processes_that_claim_the_same_keys_each_key_has_one_winner(tmp_path: Path):
