@@ -23,9 +23,10 @@ from tenacity.wait import wait_base
 from deltajoin.errors import LookupFailedError, LookupUnavailableError
 from deltajoin.lookup.checks import check_answer, name_of
 from deltajoin.lookup.counts import LookupCounts
+from deltajoin.lookup.late_rows import Rows
 from deltajoin.lookup.protocol import Answer, LookupClient, LookupSource, Positions, RequestLimits
 
-Part = tuple[Positions, pa.Table]
+Part = tuple[Positions, Rows]
 """Some rows, and the positions of the keys that they answer."""
 
 

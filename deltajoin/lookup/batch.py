@@ -26,6 +26,7 @@ from deltajoin.lookup.checks import check_source, key_fields, name_of, strangers
 from deltajoin.lookup.counts import LookupCounts
 from deltajoin.lookup.distinct import DistinctKeys, distinct_keys
 from deltajoin.lookup.event_loop import shared_loop, stop_shared_loop
+from deltajoin.lookup.late_rows import joined
 from deltajoin.lookup.protocol import Answer, LookupClient, LookupSource
 
 CAPACITY: Final = 1_000
@@ -154,8 +155,7 @@ class Lookups:
         """What the requests brought as one answer, without the rows of keys that have failed."""
         parts = [part for request in requests for part in request.parts]
         failures = {at: failure for request in requests for at, failure in request.failures.items()}
-        positions = np.concatenate([np.empty(0, np.int64), *(positions for positions, _ in parts)])
-        rows = pa.concat_tables([self.source.schema.empty_table(), *(rows for _, rows in parts)])
+        positions, rows = joined(self.source.schema, parts)
         for at in strangers(keys, positions, rows).tolist():
             failures[at] = LookupFailedError(
                 f"{name_of(self.source)}: rows must equal the key that they answer, byte by byte; the key "

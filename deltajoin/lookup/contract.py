@@ -28,6 +28,7 @@ import pyarrow as pa
 from deltajoin.errors import LookupUnavailableError
 from deltajoin.lookup.batch import Lookups
 from deltajoin.lookup.checks import check_answer, key_fields
+from deltajoin.lookup.late_rows import as_table
 from deltajoin.lookup.protocol import Answer, LookupClient, LookupSource
 from upsert import types
 
@@ -203,7 +204,7 @@ class LookupContract:
 
         for number, answer in enumerate(with_client(source, ask_all)):
             check_answer(answer, source, 1)
-            assert answer.rows["name"].to_pylist() == [f"n{number}"]
+            assert as_table(answer.rows)["name"].to_pylist() == [f"n{number}"]
 
     # clients
 
@@ -217,7 +218,8 @@ class LookupContract:
             await asyncio.gather(task, return_exceptions=True)
             return await client.lookup(pa.table({"id": pa.array([2], pa.int64())}))
 
-        assert with_client(self.make(_PEOPLE, ["id"]), cancel_and_ask).rows["name"].to_pylist() == ["bob"]
+        answer = with_client(self.make(_PEOPLE, ["id"]), cancel_and_ask)
+        assert as_table(answer.rows)["name"].to_pylist() == ["bob"]
 
     def test_a_client_may_be_closed_twice_and_the_source_opened_again(self) -> None:
         """A source is a value: what one client did leaves no trace in it."""

@@ -52,8 +52,9 @@ class JsonExchange:
     >>> exchange = JsonExchange(pa.schema({"id": pa.int64(), "name": pa.string()}))
     >>> exchange.request(pa.table({"id": [1, 2]}))
     b'{"columns":["id","name"],"keys":[{"id":1},{"id":2}]}'
+    >>> from deltajoin.lookup.late_rows import as_table
     >>> answer = exchange.answer(b'{"results": [[], [{"name": "bob", "id": 2}]]}', 2)
-    >>> answer.positions.tolist(), answer.rows.to_pylist()
+    >>> answer.positions.tolist(), as_table(answer.rows).to_pylist()
     ([1], [{'id': 2, 'name': 'bob'}])
     """
 

@@ -17,7 +17,9 @@ from typing import Any, Final, NoReturn
 import numpy as np
 import pyarrow as pa
 
+from deltajoin.lookup.late_rows import LateRows, as_table
 from deltajoin.lookup.protocol import Answer
+from upsert.formats.text_values import integer_range
 
 _KINDS: Final[dict[pa.DataType, frozenset[type]]] = {
     pa.int8(): frozenset({int}),
@@ -29,6 +31,9 @@ _KINDS: Final[dict[pa.DataType, frozenset[type]]] = {
     pa.bool_(): frozenset({bool}),
 }
 """What Python must have read for a value of a type; ``bool`` is no ``int`` here."""
+_EXACT: Final = 1 << 53
+_FEW: Final = 16
+"""Rows that are left to be made into columns together with those of other replies."""
 
 
 def _refuse(name: str) -> NoReturn:
@@ -46,20 +51,20 @@ class PlainReplies:
 
     >>> replies = PlainReplies(pa.schema({"id": pa.int64(), "name": pa.string()}))
     >>> answer = replies.answer(b'{"results": [[], [{"name": "bob", "id": 2}]]}', 2)
-    >>> answer.positions.tolist(), answer.rows.to_pylist()
-    ([1], [{'id': 2, 'name': 'bob'}])
+    >>> answer.positions.tolist(), answer.rows.rows
+    ([1], [(2, 'bob')])
     >>> replies.answer(b'{"results": [[], [{"name": "bob", "id": "2"}]]}', 2) is None
     True
     """
 
     def __init__(self, schema: pa.Schema) -> None:
-        self._struct = pa.struct(list(schema))
+        self._schema = schema
         self._is_plain = all(field.type in _KINDS for field in schema)
         self._columns = [
             (
                 itemgetter(field.name),
                 _KINDS.get(field.type, frozenset()) | ({type(None)} if field.nullable else set()),
-                field.type == pa.float64(),
+                field.type,
             )
             for field in schema
         ]
@@ -76,22 +81,41 @@ class PlainReplies:
             columns = [list(map(value, rows)) for value, _, _ in self._columns]
             if not _are_all(dict, rows) or not self._fit(columns, reply):
                 return None
-            # tuples: Arrow takes a new dictionary's values several times as slowly
-            table = pa.Table.from_struct_array(pa.array(list(zip(*columns, strict=True)), self._struct))
-        except (ValueError, LookupError, TypeError, OverflowError, RecursionError, pa.ArrowException):
+        except (ValueError, LookupError, TypeError, RecursionError):
             return None  # the reader of single values says what is wrong
-        if keys == 1:  # counted in microseconds, most of a small reply's time is numpy's and Arrow's calls
-            return Answer(np.zeros(len(rows), np.int64), table)
-        return Answer(np.repeat(np.arange(keys), [len(result) for result in results]), table)
+        found = LateRows(self._schema, list(zip(*columns, strict=True)))
+        positions = (
+            np.zeros(len(rows), np.int64)
+            if keys == 1
+            else np.repeat(np.arange(keys), list(map(len, results)))
+        )
+        return Answer(positions, found if len(rows) <= _FEW else as_table(found))
 
     def _fit(self, columns: list[list[Any]], reply: bytes) -> bool:
-        for values, (_, kinds, is_double) in zip(columns, self._columns, strict=True):
-            if not kinds.issuperset(map(type, values)):
+        for values, (_, kinds, type_) in zip(columns, self._columns, strict=True):
+            found = set(map(type, values))
+            if not found <= kinds:
                 return False
-            # what is too large for a double is bad, and -0 is no whole number there
-            if is_double and (math.inf in values or -math.inf in values or b"-0" in reply):
+            if type(None) in found:
+                values = [value for value in values if value is not None]
+            if values and not _is_in_range(values, type_, found, reply):
                 return False
         return True
+
+
+def _is_in_range(values: list[Any], type_: pa.DataType, found: set[type], reply: bytes) -> bool:
+    """Whether values of the right kind are values of a type."""
+    if type_ == pa.string():
+        "".join(values).encode()  # half of a surrogate pair raises a ValueError
+        return True
+    if type_ == pa.bool_():
+        return True
+    if type_ != pa.float64():
+        low, high = integer_range(type_)
+        return bool(low <= min(values) and max(values) <= high)
+    if int in found and (b"-0" in reply or max(map(abs, values)) > _EXACT):
+        return False  # -0 is no whole number, and Arrow does not round
+    return not (math.inf in values or -math.inf in values)
 
 
 def _are_all(kind: type, values: list[Any]) -> bool:

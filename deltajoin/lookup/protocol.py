@@ -81,7 +81,8 @@ class Answer:
     Attributes:
         positions: for each row, the position (from 0) of the key that it answers, as int64. Any order; a key
             with several rows comes several times, a key without rows not at all.
-        rows: the rows, with exactly the source's schema. The order of the rows of one key has no meaning.
+        rows: the rows, with exactly the source's schema. The order of the rows of one key has no meaning. A
+            client of many small replies may give `deltajoin.lookup.late_rows.LateRows` instead.
         failures: by position, why a key could not be looked up. Such a key has no rows, which says nothing
             about whether there are any.
 
