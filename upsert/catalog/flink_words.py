@@ -102,8 +102,8 @@ class _Words:
             if self._word(number) == "SESSION" and self._is_windowed(number):
                 raise self._refusal(
                     number,
-                    "SESSION of a table needs 'execution.runtime-mode' = 'batch', for in a stream a row joins "
-                    "or splits sessions of rows that were given already; take TUMBLE, HOP or CUMULATE, or of "
+                    "SESSION of a table needs 'execution.runtime-mode' = 'batch', for in a stream a row may "
+                    "join or split sessions of rows that were given already; take TUMBLE, HOP or CUMULATE, or of "
                     "rows that only come GROUP BY SESSION(column, INTERVAL 'number' unit)",
                 )
 

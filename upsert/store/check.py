@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from upsert.errors import CorruptTableError, SnapshotExpiredError, UpsertError
-from upsert.store import check_data, check_definitions, check_history, consumers, paths
+from upsert.store import check_data, check_definitions, check_history, consumers, log_beginning, paths
 from upsert.store.check_data import Finding
 from upsert.store.disk_state import DiskState
 from upsert.store.history import History
@@ -135,6 +135,14 @@ def held_version_can_be_read(state: DiskState) -> Iterator[Finding]:
                 )
 
 
+def log_can_be_read(state: DiskState) -> Iterator[Finding]:
+    """What the table says of logs that began or ended by ALTER TABLE is in whole files."""
+    try:
+        log_beginning.read_all(state.history.root)
+    except CorruptTableError as reason:
+        yield Finding(paths.LOG_FOLDER, str(reason))
+
+
 RULES: Final[tuple[Rule, ...]] = (
     *check_history.RULES,
     data_file_is_whole,
@@ -143,6 +151,7 @@ RULES: Final[tuple[Rule, ...]] = (
     tag_is_of_this_history,
     consumer_can_be_read,
     held_version_can_be_read,
+    log_can_be_read,
 )
 """The rules that every table keeps."""
 

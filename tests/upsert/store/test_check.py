@@ -18,7 +18,16 @@ from tests.upsert.store.damage import (
 )
 from tests.upsert.store.disk import KILLED, is_over, run, start
 from upsert.schema import TableSchema
-from upsert.store import Table, Version, check, check_data, consumers, manifest, paths
+from upsert.store import (
+    Table,
+    Version,
+    check,
+    check_data,
+    consumers,
+    log_beginning,
+    manifest,
+    paths,
+)
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "value": pa.int64()}, primary_key=["id"])
 UNIQUE = SCHEMA.index("value", unique=True)
@@ -166,6 +175,11 @@ def holding_what_has_expired(table: Table) -> None:
     Path(table.path, "consumer", "consumer-late").write_bytes(consumer.to_json())
 
 
+def log_that_nobody_can_read(table: Table) -> None:
+    log_beginning.LogBeginning("logged").write(table.root)
+    garbage(lambda _: paths.log_file("logged"))(table)
+
+
 DAMAGES: list[tuple[str, Callable[[Table], None]]] = [
     ("snapshot_can_be_read", garbage(snapshot())),
     ("snapshot_can_be_read", garbage(snapshot(2))),
@@ -197,6 +211,7 @@ DAMAGES: list[tuple[str, Callable[[Table], None]]] = [
     ("tag_is_of_this_history", tag_of_another_history),
     ("consumer_can_be_read", garbage(lambda _: "consumer/consumer-reader")),
     ("held_version_can_be_read", holding_what_has_expired),
+    ("log_can_be_read", log_that_nobody_can_read),
 ]
 
 
