@@ -52,24 +52,29 @@ class LocalCache:
         path = self._path(name)
         for _ in range(_TRIES):
             self._make_folders()
-            self._have(path, fetch)
+            is_fresh = self._have(path, fetch)
             try:
                 return use(path)
             except Exception:
-                if os.path.exists(path):
+                # it went to make room before it was opened, or the disk has damaged it: once more
+                if is_fresh and os.path.exists(path):
                     raise
-                # it went to make room before it was opened: once more
+                Path(path).unlink(missing_ok=True)
         raise OSError(f"cache folder {self.folder!r} is too small for {name!r}: make {BYTES_VARIABLE} larger")
 
-    def _have(self, path: str, fetch: Callable[[str], None]) -> None:
+    def _have(self, path: str, fetch: Callable[[str], None]) -> bool:
+        """Make sure that there is a copy; whether this call has downloaded it."""
         try:
             os.utime(path)  # the time of its last use
         except FileNotFoundError:
             with self._only_one(path):
-                if not os.path.exists(path):
-                    with self.new_file() as temporary:
-                        fetch(temporary)
-                        self._publish(temporary, path)
+                if os.path.exists(path):
+                    return False
+                with self.new_file() as temporary:
+                    fetch(temporary)
+                    self._publish(temporary, path)
+                return True
+        return False
 
     @contextmanager
     def new_file(self) -> Iterator[str]:

@@ -78,6 +78,29 @@ def test_a_copy_that_went_before_it_was_opened_is_downloaded_again(tmp_path: Pat
     assert len(attempts) == 2
 
 
+def test_a_copy_that_the_disk_has_damaged_is_downloaded_again_but_not_an_object_that_is_damaged(
+    tmp_path: Path,
+) -> None:
+    copies, fetched = LocalCache(str(tmp_path), 100), list[bytes]()
+
+    def use(path: str) -> bytes:
+        if (content := Path(path).read_bytes()) != b"rows":
+            raise ValueError("damaged")
+        return content
+
+    def fetch(path: str) -> None:
+        fetched.append(b"rows" if len(fetched) < 2 else b"rots")
+        Path(path).write_bytes(fetched[-1])
+
+    assert copies.use("a", fetch, use) == b"rows"
+    Path(copies._path("a")).write_bytes(b"rats")
+    assert copies.use("a", fetch, use) == b"rows"
+    Path(copies._path("a")).write_bytes(b"rats")
+    with pytest.raises(ValueError, match="damaged"):
+        copies.use("a", fetch, use)
+    assert fetched == [b"rows", b"rows", b"rots"]
+
+
 def test_the_folder_may_be_deleted_at_any_time(tmp_path: Path) -> None:
     copies, source = LocalCache(str(tmp_path / "cache"), 30), Source()
     for _ in range(2):
