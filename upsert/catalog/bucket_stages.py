@@ -17,12 +17,12 @@ from typing import Any, Final
 from upsert.catalog.staged import Entry
 from upsert.catalog.stages import CleanUp
 from upsert.catalog.warehouse import Warehouse
-from upsert.errors import CommitConflictError, TableExistsError, TableNotFoundError
+from upsert.errors import CommitConflictError, TableExistsError
 from upsert.store import Table, paths
 from upsert.store.failpoints import reach
 from upsert.store.left_folders import sweep
 from upsert.store.log_system import log_system
-from upsert.store.pointer import STAGE, Pointer, value_in
+from upsert.store.pointer import STAGE, Pointer, definition_of, show_stream, value_in
 from upsert.store.storage import storage_of
 from upsert.store.storage.kept_lease import KeptLease
 from upsert.store.storage.lease import Lease
@@ -73,11 +73,8 @@ class BucketStage:
     def show_after_commit(self) -> None:
         """Let everybody see the table, if it has a commit or has no commits at all."""
         if not self._is_shown and has_rows(self.folder):
-            self._show()
-
-    def _show(self) -> None:
-        self._change(lambda _, note: {**definition_of(self.folder), STAGE: note})
-        self._is_shown = True
+            show_stream(self.folder)
+            self._is_shown = True
 
     def done(self, *, forget: bool) -> None:
         """Let everybody see the table, and let go of it."""
@@ -118,8 +115,7 @@ class BucketStage:
             if is_seen(seen, self.folder):
                 return None
             if (after := given_up(seen, self.folder)) is None:
-                if seen.swap({**definition_of(self.folder), STAGE: note}):
-                    return None
+                show_stream(self.folder)
             elif seen.swap(after):
                 return note
 
@@ -160,7 +156,7 @@ class BucketStages:
             with self._instead_of(name, place, note):
                 folder = paths.filling_folder(place, note["folder"])
                 if (after := given_up(seen, folder)) is None:
-                    seen.swap({**definition_of(folder), STAGE: note})
+                    show_stream(folder)
                     continue
                 is_free = seen.swap(after)
             if is_free:
@@ -292,21 +288,6 @@ def given_up(seen: Pointer, folder: str) -> Mapping[str, Any] | None:
         return None
     left = {key: value for key, value in seen.value.items() if key != STAGE}
     return left if note.get(_BEFORE) is None else {**left, STAGE: note[_BEFORE]}
-
-
-def definition_of(folder: str) -> dict[str, Any]:
-    """What ``table.json`` says of a table that was filled in a folder, at its name.
-
-    Raises:
-        TableNotFoundError: somebody has taken it away.
-    """
-    value = value_in(folder)
-    if not value:
-        raise TableNotFoundError(f"no table lies at {folder!r}; it was taken away while it was filled")
-    if (files := value.get("files")) is not None:
-        unique, name = folder.split("/")[-2:]
-        value["files"] = f"{unique}/{name}/{files}"
-    return value
 
 
 def has_commit(folder: str) -> bool:

@@ -8,19 +8,18 @@ next one's, and can be deleted at any time: nothing appears in such a folder bef
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import NoReturn
 
 from upsert.catalog.warehouse import Warehouse
-from upsert.errors import ConfigurationError, TableNotFoundError
-from upsert.store import table_file
+from upsert.errors import ConfigurationError, CorruptTableError
+from upsert.store import pointer
+from upsert.store.left_folders import sweep
 from upsert.store.logged_tables import drop_log
 from upsert.store.paths import COMPACTION_ERROR, TABLE_FILE
 from upsert.store.storage import storage_of
-
-_FILES: Final = re.compile("[0-9a-f]{32}")
+from upsert.store.storage.door import swapping
 
 
 @dataclass(frozen=True)
@@ -32,6 +31,11 @@ class BucketWarehouse(Warehouse):
         found = filter(self.is_name, storage_of(self.folder).names(self.folder))
         return tuple(sorted(name for name in found if self._has(name)))
 
+    def is_taken(self, name: str) -> bool:
+        """Whether there is a table, or something that a query fills or has left."""
+        value = pointer.value_in(self.path(name))
+        return pointer.has_table(value) or pointer.STAGE in value
+
     def drop(self, name: str) -> bool:
         """Take a table away with all its files; False if there is none.
 
@@ -42,24 +46,11 @@ class BucketWarehouse(Warehouse):
         if not self._has(name):
             return False
         drop_log(path)
-        storage_of(path).delete(os.path.join(path, TABLE_FILE))
+        table_file = os.path.join(path, TABLE_FILE)
+        swapping(table_file).take_away(table_file, pointer.FREE)
         storage_of(path).delete(os.path.join(path, COMPACTION_ERROR))
-        self._sweep(path)
+        sweep(path)
         return True
-
-    def _sweep(self, path: str) -> None:
-        """Delete the files of tables that were dropped here."""
-        storage = storage_of(path)
-        left = [name for name in storage.names(path) if _FILES.fullmatch(name)]
-        # after the look: files appear when their table is there
-        try:
-            present = table_file.read(path).root
-        except (TableNotFoundError, ConfigurationError):
-            present = None
-        for name in left:
-            folder = os.path.join(path, name)
-            if folder != present:
-                storage.delete_folder(folder)
 
     def rename(self, name: str, to: Warehouse, new: str, prepare: Callable[[], None]) -> NoReturn:  # noqa: ARG002
         """Refused: see the module.
@@ -76,22 +67,12 @@ class BucketWarehouse(Warehouse):
         """Nothing: what is dropped is deleted where it lies."""
 
     def _has(self, name: str) -> bool:
-        return storage_of(self.folder).exists(os.path.join(self.folder, name, TABLE_FILE))
+        try:
+            return pointer.has_table(pointer.value_in(os.path.join(self.folder, name)))
+        except CorruptTableError:
+            return True  # it can be dropped
 
 
 def warehouse_at(folder: str) -> Warehouse:
     """The tables of a local folder, or of one in an object store."""
     return Warehouse(folder) if storage_of(folder).is_local else BucketWarehouse(folder)
-
-
-def refuse_object_store(folder: str, name: str, statement: str) -> None:
-    """Refuse a statement that moves folders or holds a lock as long as a query runs.
-
-    Raises:
-        ConfigurationError: the folder lies in an object store.
-    """
-    if not storage_of(folder).is_local:
-        raise ConfigurationError(
-            f"table {name!r}: {statement} needs a warehouse on a local disk, got one in an object store; "
-            "CREATE TABLE and INSERT INTO it"
-        )

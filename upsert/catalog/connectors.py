@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from upsert.catalog import spark_connector
 from upsert.catalog.mirror import Mirror, split_options
-from upsert.catalog.persistence import Definition
+from upsert.catalog.persistence import Definition, state_folder
 from upsert.errors import ConfigurationError, SchemaError
 
 if TYPE_CHECKING:
@@ -64,8 +64,16 @@ class ConnectorTable(Protocol):
     def clean_up(self, made: tuple[str, ...]) -> None:
         """Take away what ``prepare`` has made, for a table that nobody saw (FLIP-218); nothing by default."""
 
-    def keep_mirror(self, spark: SparkSession, trigger: Mapping[str, Any]) -> StreamingQuery:
-        """The query that keeps the table's mirror, started if it does not run."""
+    def keep_mirror(
+        self, spark: SparkSession, trigger: Mapping[str, Any], checkpoints: str | None
+    ) -> StreamingQuery:
+        """The query that keeps the table's mirror, started if it does not run.
+
+        Args:
+            spark: the session that runs it.
+            trigger: as ``DataStreamWriter.trigger`` takes it.
+            checkpoints: folder in which its checkpoint lies; None: beside the mirror.
+        """
 
     def mirror_table(self) -> Table:
         """The managed table that mirrors this one."""
@@ -143,7 +151,9 @@ class KafkaConnector:
 
         sink_topics.delete(self.table, made)
 
-    def keep_mirror(self, spark: SparkSession, trigger: Mapping[str, Any]) -> StreamingQuery:
+    def keep_mirror(
+        self, spark: SparkSession, trigger: Mapping[str, Any], checkpoints: str | None
+    ) -> StreamingQuery:
         """The query of this session that keeps the mirror; a new one goes on where the last one stopped."""
         mirror = self._mirror()
         if (running := mirror.running(spark)) is not None:
@@ -154,7 +164,7 @@ class KafkaConnector:
             not c.nullable and c.name not in self.table.primary_key for c in mirror.schema.columns
         )
         changes = self.read_changes(spark, changelog="all" if needs_images else "upsert")
-        return mirror.start(table, changes, trigger)
+        return mirror.start(table, changes, trigger, checkpoints)
 
     def mirror_table(self) -> Table:
         """The mirror, which must have been begun."""
@@ -182,7 +192,7 @@ def connect(name: str, definition: Definition, folder: str) -> ConnectorTable:
     Args:
         name: of the table, for messages.
         definition: its connector, schema and options.
-        folder: the table's own folder; state lies in it unless ``state.path`` says otherwise.
+        folder: that of the definition; state lies there unless ``state.path`` says otherwise.
 
     Raises:
         ConfigurationError: the connector is unknown, or an option is wrong.
@@ -204,11 +214,11 @@ def connect(name: str, definition: Definition, folder: str) -> ConnectorTable:
     _refuse_clauses_of_managed_tables(name, connector, definition)
     options = dict(definition.options)
     if _STATE_OPTION not in map(str.lower, options):
-        options[_STATE_OPTION] = os.path.join(folder, _STATE_FOLDER)
+        options[_STATE_OPTION] = os.path.join(state_folder(folder, definition), _STATE_FOLDER)
     if connector not in _MIRRORED:
         return KafkaConnector(KafkaTable.of(connector, definition.schema, options, name=name), None)
     options, of_mirror = split_options(options)
-    mirror = Mirror.of(name, folder, definition.schema, of_mirror)
+    mirror = Mirror.of(name, folder, state_folder(folder, definition), definition.schema, of_mirror)
     options[_MIRROR_OPTION] = mirror.path
     return KafkaConnector(KafkaTable.of(connector, definition.schema, options, name=name), mirror)
 

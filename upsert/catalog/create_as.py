@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from upsert import types
 from upsert.catalog.job_hooks import Job, JobStatusHook
 from upsert.catalog.staged import Entry
-from upsert.catalog.staged_tables import Stage, StagedTables
+from upsert.catalog.stages import Stage, Stages
 from upsert.errors import ConfigurationError
 from upsert.schema import TableSchema
 from upsert.store.failpoints import reach
@@ -75,7 +75,7 @@ class StreamSettings:
         return bool(self.trigger.get("availableNow") or self.trigger.get("once"))
 
 
-def fill_table(tables: StagedTables, target: Target, rows: DataFrame, hook: JobStatusHook) -> None:
+def fill_table(tables: Stages, target: Target, rows: DataFrame, hook: JobStatusHook) -> None:
     """Create a table with the rows of a batch DataFrame.
 
     Raises:
@@ -94,11 +94,11 @@ def run_job(stage: Stage, target: Target, fill: Callable[[], None], hook: JobSta
         hook.on_created(job)
         fill()
         reach("create-as.after-fill")
+        stage.done(forget=True)
     except BaseException as cause:
         _give_up(stage, cause)
         _tell_end(hook, job, cause)
         raise
-    stage.done(forget=True)
     hook.on_finished(job)
 
 
@@ -123,7 +123,7 @@ def _tell_end(hook: JobStatusHook, job: Job, cause: BaseException) -> None:
         hook.on_failed(job, cause)
 
 
-def replace_table(tables: StagedTables, target: Target, rows: DataFrame, hook: JobStatusHook) -> None:
+def replace_table(tables: Stages, target: Target, rows: DataFrame, hook: JobStatusHook) -> None:
     """Put a table with the rows of a batch DataFrame in the place of an existing managed one.
 
     Raises:
@@ -146,7 +146,7 @@ def replace_table(tables: StagedTables, target: Target, rows: DataFrame, hook: J
 
 
 def stream_into_table(
-    tables: StagedTables,
+    tables: Stages,
     target: Target,
     changes: DataFrame,
     settings: StreamSettings,
@@ -190,7 +190,7 @@ def check_same_columns(target: Target, stage: Stage) -> None:
     """
     own, begun = target.schema, target.schema_in(stage.folder)
     if _outline(own) != _outline(begun):
-        stage.lease.release()
+        stage.let_go()
         raise ConfigurationError(
             f"table {target.name!r}: a statement with the table's checkpoint goes on with it, so it must "
             f"have its columns and keys, {_shown(begun)}, got {_shown(own)}; give another name and "

@@ -68,6 +68,11 @@ class Place:
         return ".".join((*self.qualified.split(".")[:2], name))
 
     @property
+    def is_taken(self) -> bool:
+        """Whether there is a table, or one is being filled, maybe by a process that is dead."""
+        return self.tables.is_taken(self.name)
+
+    @property
     def exists(self) -> bool:
         """Whether there is such a table."""
         return self.name in self.tables.names()

@@ -17,8 +17,8 @@ from uuid import uuid4
 
 from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError, TableNotFoundError
 from upsert.schema import TableSchema
+from upsert.store import pointer
 from upsert.store.paths import TABLE_FILE
-from upsert.store.publication import put_if_absent
 from upsert.store.snapshot_info import FORMAT_VERSION, parse_versioned
 from upsert.store.storage import storage_of
 
@@ -83,13 +83,22 @@ def create(folder: str, definition: Definition) -> None:
     path = os.path.join(folder, TABLE_FILE)
     try:
         storage_of(path).prepare(folder)
-        is_new = put_if_absent(path, json.dumps(value, indent=1).encode(), mode=_OWNER_ONLY)
+        is_new = pointer.publish(path, json.dumps(value, indent=1).encode(), _OWNER_ONLY)
     except (NotADirectoryError, FileExistsError, PermissionError) as cause:
         raise ConfigurationError(
             f"table path must be a folder that can be written, got {folder!r}: {cause.strerror}"
         ) from cause
     if not is_new:
         raise TableExistsError(f"table {folder!r} exists already; choose another name, or IF NOT EXISTS")
+
+
+def state_folder(folder: str, definition: Definition) -> str:
+    """Where what belongs to a table with a connector lies: its state, its mirror.
+
+    In an object store that is a folder of its own, which no later table of the name will use, for nothing
+    there can be taken away at one moment.
+    """
+    return folder if storage_of(folder).is_local else os.path.join(folder, definition.uuid)
 
 
 def load(folder: str) -> Definition | None:
@@ -105,6 +114,10 @@ def load(folder: str) -> Definition | None:
     except (FileNotFoundError, NotADirectoryError) as cause:
         raise TableNotFoundError(f"no table lies at {folder!r}; create it, or correct the name") from cause
     value = parse_versioned(content, path)
+    if not pointer.has_table(value):
+        raise TableNotFoundError(
+            f"no table lies at {folder!r}, only what CREATE TABLE AS SELECT has begun there; wait for its end"
+        )
     if "connector" not in value:
         return None
     try:

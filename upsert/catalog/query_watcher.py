@@ -16,7 +16,7 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from upsert.catalog.job_hooks import Job, JobStatusHook
-from upsert.catalog.staged_tables import Stage
+from upsert.catalog.stages import Stage
 from upsert.catalog.warehouse import Warehouse
 
 if TYPE_CHECKING:

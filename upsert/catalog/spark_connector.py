@@ -156,7 +156,12 @@ class SparkConnector:
     def clean_up(self, made: tuple[str, ...]) -> None:
         """Nothing was made but by Spark, which takes the files of a job that failed away itself."""
 
-    def keep_mirror(self, spark: SparkSession, trigger: Mapping[str, Any]) -> StreamingQuery:  # noqa: ARG002
+    def keep_mirror(
+        self,
+        spark: SparkSession,  # noqa: ARG002
+        trigger: Mapping[str, Any],  # noqa: ARG002
+        checkpoints: str | None,  # noqa: ARG002
+    ) -> StreamingQuery:
         """Nothing: only upsert topics have a mirror."""
         raise self._no_mirror()
 

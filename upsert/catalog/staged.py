@@ -16,6 +16,7 @@ import json
 import os
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal, Self, cast
 
@@ -65,6 +66,22 @@ class Entry:
         """The entry of a table that this process begins to fill."""
         return cls(f"process {os.getpid()} on {socket.gethostname()}", mode, checkpoint)
 
+    @classmethod
+    def of_json(cls, value: Mapping[str, Any]) -> Self:
+        """The entry that a file has.
+
+        Raises:
+            KeyError, TypeError: it has none.
+        """
+        owner, mode, checkpoint, is_done = (value[key] for key in ("owner", "mode", "checkpoint", "is_done"))
+        made = value["made"]
+        texts = (owner, mode, checkpoint, *made)
+        if not all(isinstance(text, str) for text in texts) or mode not in ("batch", "streaming"):
+            raise TypeError(f"it is {value!r}")
+        if not isinstance(is_done, bool):
+            raise TypeError(f"'is_done' is {is_done!r}")
+        return cls(owner, cast(Mode, mode), checkpoint, is_done, tuple(made))
+
     def to_json(self) -> bytes:
         """The content of the file."""
         return json.dumps({"format": FORMAT_VERSION, **asdict(self)}, indent=1).encode()
@@ -83,22 +100,11 @@ def entry_of(folder: str) -> Entry | None:
         return None
     value = parse_versioned(content, path)
     try:
-        return _parsed(value)
+        return Entry.of_json(value)
     except (KeyError, TypeError) as cause:
         raise CorruptTableError(
             f"{path}: a staged table's entry cannot be read, {cause!r}; delete the folder to begin anew"
         ) from cause
-
-
-def _parsed(value: Mapping[str, Any]) -> Entry:
-    owner, mode, checkpoint, is_done = (value[name] for name in ("owner", "mode", "checkpoint", "is_done"))
-    made = value["made"]
-    texts = (owner, mode, checkpoint, *made)
-    if not all(isinstance(text, str) for text in texts) or mode not in ("batch", "streaming"):
-        raise TypeError(f"it is {value!r}")
-    if not isinstance(is_done, bool):
-        raise TypeError(f"'is_done' is {is_done!r}")
-    return Entry(owner, cast(Mode, mode), checkpoint, is_done, tuple(made))
 
 
 def is_visible(folder: str) -> bool:
@@ -174,5 +180,6 @@ def mark(folder: str, *, is_done: bool | None = None, made: tuple[str, ...] | No
 
 def forget(folder: str) -> None:
     """Take the entry away: the table is one like any other, also if it has no commit."""
-    os.unlink(os.path.join(folder, ENTRY_FILE))
+    with suppress(FileNotFoundError):  # it was interrupted after that
+        os.unlink(os.path.join(folder, ENTRY_FILE))
     sync_folder(folder)

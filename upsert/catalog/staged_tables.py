@@ -11,20 +11,19 @@ from pathlib import Path
 from typing import Final
 
 from upsert.catalog import persistence, staged
-from upsert.catalog.bucket_warehouse import refuse_object_store
+from upsert.catalog.bucket_stages import BucketStages
 from upsert.catalog.exchange import exchange
 from upsert.catalog.staged import Entry, Lease
+from upsert.catalog.stages import CleanUp, Stages
 from upsert.catalog.warehouse import Warehouse
 from upsert.errors import ConfigurationError, TableExistsError
 from upsert.store.failpoints import reach
 from upsert.store.paths import SNAPSHOT_FOLDER, TABLE_FILE
+from upsert.store.storage import storage_of
 from upsert.store.storage.local import make_parent
 
 _REPLACING: Final = ".replacing-"
 """Prefix of folders in which the successor of a table is filled; no table can have such a name."""
-
-CleanUp = Callable[[str, tuple[str, ...]], None]
-"""Takes away what a statement has made outside, given the folder of its table."""
 
 
 @dataclass
@@ -72,6 +71,10 @@ class Stage:
         reach("create-as.after-done")
         self.lease.release()
 
+    def let_go(self) -> None:
+        """Leave the table as it is, for the same statement to go on."""
+        self.lease.release()
+
     def discard(self) -> None:
         """Take the table away unless somebody may have seen it, and let go of it."""
         with persistence.ddl_lock(self._tables.folder):
@@ -84,7 +87,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class StagedTables:
-    """What ``CREATE TABLE … AS SELECT`` needs of a warehouse."""
+    """What ``CREATE TABLE … AS SELECT`` needs of a warehouse on a disk."""
 
     tables: Warehouse
     clean_up: CleanUp
@@ -117,7 +120,6 @@ class StagedTables:
         Raises:
             TableExistsError: there is a table, or a living process fills one.
         """
-        refuse_object_store(self.tables.folder, name, "CREATE TABLE AS SELECT")
         folder = self.tables.path(name)
         make_parent(folder)  # the catalog's lock is one on the warehouse
         with persistence.ddl_lock(self.tables.folder):
@@ -138,7 +140,6 @@ class StagedTables:
         Raises:
             TableExistsError: that run still lives.
         """
-        refuse_object_store(self.tables.folder, name, "CREATE TABLE AS SELECT")
         folder = self.tables.path(name)
         with persistence.ddl_lock(self.tables.folder):
             entry = staged.entry_of(folder)
@@ -164,7 +165,6 @@ class StagedTables:
             ConfigurationError: the file system cannot exchange two folders.
             TableNotFoundError: the old table has been dropped meanwhile.
         """
-        refuse_object_store(self.tables.folder, name, "REPLACE TABLE AS SELECT")
         hidden = os.path.join(self.tables.folder, f"{_REPLACING}{uuid.uuid4().hex}")
         with persistence.ddl_lock(self.tables.folder):
             self._sweep_successors()
@@ -183,6 +183,10 @@ class StagedTables:
             if lease is not None:
                 lease.release()
             self.tables.empty_trash()
+
+    def entry(self, name: str) -> Entry | None:
+        """What is said of a table that a statement fills, or has filled and may go on with."""
+        return staged.entry_of(self.tables.path(name))
 
     def _stage(self, folder: str, lease: Lease) -> Stage:
         return Stage(folder, lease, self.tables, self.clean_up)
@@ -204,6 +208,13 @@ def _throw_away(tables: Warehouse, folder: str, clean_up: CleanUp) -> None:
     if entry is not None and entry.made:
         clean_up(folder, entry.made)
     tables.throw_away(folder)
+
+
+def stages_of(tables: Warehouse, clean_up: CleanUp) -> Stages:
+    """What ``CREATE TABLE … AS SELECT`` needs of a warehouse, on a disk or in an object store."""
+    if storage_of(tables.folder).is_local:
+        return StagedTables(tables, clean_up)
+    return BucketStages(tables, clean_up)
 
 
 def refuse_connector(name: str, folder: str) -> None:

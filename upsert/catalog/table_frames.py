@@ -12,9 +12,11 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from upsert.catalog.declared_columns import metadata_options, with_declared
 from upsert.catalog.known_tables import KnownTables
+from upsert.catalog.session import CHECKPOINT
 from upsert.errors import ConfigurationError
 from upsert.managed import frames
 from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.store.storage import storage_of
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -31,7 +33,11 @@ class TableFrames(KnownTables):
         self._optimize = optimize
 
     def mirror(
-        self, spark: SparkSession, name: str, trigger: Mapping[str, Any] | None = None
+        self,
+        spark: SparkSession,
+        name: str,
+        trigger: Mapping[str, Any] | None = None,
+        checkpoints: str | os.PathLike[str] | None = None,
     ) -> StreamingQuery:
         """Keep a managed table equal to an upsert topic, so that a join can look its rows up.
 
@@ -45,9 +51,12 @@ class TableFrames(KnownTables):
             spark: the session that runs the query.
             name: a table of the connector ``upsert-kafka``.
             trigger: of the query, as ``DataStreamWriter.trigger`` takes it: ``{"availableNow": True}``.
+            checkpoints: folder in which the checkpoint gets a folder; None: beside the mirror, of a warehouse
+                in an object store ``'checkpoint.location'`` of ``SET``.
 
         Raises:
-            ConfigurationError: the table is managed, or of another connector.
+            ConfigurationError: the table is managed, or of another connector; or there is no folder for the
+                checkpoint.
             TableNotFoundError: there is no such table.
             KafkaUnavailableError: the brokers do not answer.
         """
@@ -57,8 +66,11 @@ class TableFrames(KnownTables):
                 f"table {name!r}: only a table of the connector 'upsert-kafka' has a mirror, got a managed "
                 "one, which can be looked up itself; use it as it is"
             )
-        query = connected.keep_mirror(spark, trigger or {})
-        self.mirrors[self.databases.place(name).path] = query
+        path = self.databases.place(name).path
+        if checkpoints is None and not storage_of(path).is_local:
+            checkpoints = self.options.value(CHECKPOINT)
+        folder = None if checkpoints is None else os.fspath(checkpoints)
+        query = self.mirrors[path] = connected.keep_mirror(spark, trigger or {}, folder)
         return query
 
     def read_changes(self, spark: SparkSession, name: str, **options: object) -> DataFrame:

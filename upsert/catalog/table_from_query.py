@@ -11,8 +11,8 @@ from upsert.catalog.derived_schema import derived_schema
 from upsert.catalog.job_hooks import JobStatusHook
 from upsert.catalog.new_tables import NewConnectorTable, NewManagedTable, clean_up
 from upsert.catalog.persistence import Definition
-from upsert.catalog.staged import entry_of
-from upsert.catalog.staged_tables import StagedTables, refuse_connector
+from upsert.catalog.staged_tables import refuse_connector, stages_of
+from upsert.catalog.stages import Stages
 from upsert.catalog.warehouse import Warehouse
 from upsert.errors import ConfigurationError
 from upsert.schema import Index, TableSchema
@@ -68,9 +68,9 @@ class TableFromQuery:
             TableExistsError: the table exists, or is being created by another statement.
         """
         self._check(df)
-        staged = StagedTables(tables, clean_up)
+        staged = stages_of(tables, clean_up)
         exists = self.name in tables.names()
-        if exists and self.if_not_exists and not self._goes_on(tables):
+        if exists and self.if_not_exists and not self._goes_on(staged):
             return None
         target, rows = self._target(df, optimized)
         if df.isStreaming:
@@ -103,9 +103,9 @@ class TableFromQuery:
     def _wrong(self, expected: str, remedy: str) -> ConfigurationError:
         return ConfigurationError(f"table {self.name!r}: CREATE TABLE AS needs {expected}; {remedy}")
 
-    def _goes_on(self, tables: Warehouse) -> bool:
+    def _goes_on(self, stages: Stages) -> bool:
         """Whether this statement began the table and has not finished it."""
-        entry = entry_of(tables.path(self.name))
+        entry = stages.entry(self.name)
         return entry is not None and entry.checkpoint == self.checkpoint and not entry.is_done
 
     def _target(self, df: DataFrame, optimized: Optimized) -> tuple[Target, DataFrame]:

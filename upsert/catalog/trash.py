@@ -9,15 +9,12 @@ from contextlib import suppress
 from typing import Final
 
 from upsert.errors import CorruptTableError, UpsertError
+from upsert.store.left_folders import LogLeftWarning
 from upsert.store.logged_tables import drop_log
 from upsert.store.paths import TABLE_FILE
 
 DROPPED: Final = ".dropped-"
 """Prefix of the folders of dropped tables; no table can have such a name."""
-
-
-class LogLeftWarning(UserWarning):
-    """A table is gone, and its log is there still: a later DROP TABLE in the same place takes it away."""
 
 
 def empty_trash(warehouse: str) -> None:

@@ -68,6 +68,10 @@ class Warehouse:
             raise self.not_found(name)
         return path
 
+    def is_taken(self, name: str) -> bool:
+        """Whether something lies at a name, also what a query fills or has left."""
+        return os.path.isdir(self.path(name))
+
     def drop(self, name: str) -> bool:
         """Take a table away with all that lies in its folder; False if there is none.
 

@@ -23,6 +23,7 @@ from upsert.errors import ConfigurationError
 from upsert.managed.options import FORMAT
 from upsert.managed.spark_schema import check_fits
 from upsert.managed.write_options import WriteOptions
+from upsert.store import pointer
 from upsert.store.partitions import Overwrite, check_within, filled, specified
 from upsert.store.table import StagedFiles, Table
 from upsert.streaming_query import QUERY_ID
@@ -103,6 +104,7 @@ class _Writer:
                 tracked=self._tracked,
                 unchanged_since=self._unchanged_since,
             )
+            pointer.show_stream(self._path)
 
     def _abort(self, results: Sequence[WriterCommitMessage | None]) -> None:
         # Only when a task has failed is it sure that commit() never began. Otherwise it may have published

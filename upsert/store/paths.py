@@ -52,6 +52,7 @@ _DATA: Final = ".arrow"
 _INDEX: Final = ".index.arrow"
 _BUCKET: Final = re.compile(r"([^/]+=[^/]*/)*bucket-\d+")
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
+_UNIQUE: Final = re.compile("[0-9a-f]{32}")
 _SNAPSHOT: Final = re.compile(r"snapshot-(\d{20})")
 _BASED: Final = re.compile(r"(\d{20})-[0-9a-f]{32}(\.index\.arrow|\.(arrow|parquet|orc|avro))")
 
@@ -121,6 +122,37 @@ def name_of(root: str) -> str:
     ('orders', 'orders')
     """
     return os.path.basename(root if storage_of(root).is_local else os.path.dirname(root))
+
+
+def filling_folder(folder: str, unique: str) -> str:
+    """Where in an object store a table is filled that will have the name of ``folder``.
+
+    It is a table of its own there, and ``table.json`` in ``folder`` says whether it may have the name; see
+    ``upsert.store.pointer``.
+
+    >>> filling_folder("s3://bucket/data/orders", "0123456789abcdef0123456789abcdef")
+    's3://bucket/data/orders/0123456789abcdef0123456789abcdef/orders'
+    """
+    return os.path.join(folder, unique, os.path.basename(folder))
+
+
+def filled_for(folder: str) -> tuple[str, str] | None:
+    """The folder whose table is filled in this one, and the unique part; None for any other folder.
+
+    >>> filled_for("s3://bucket/data/orders/0123456789abcdef0123456789abcdef/orders")
+    ('s3://bucket/data/orders', '0123456789abcdef0123456789abcdef')
+    >>> filled_for("s3://bucket/data/orders")
+    """
+    if storage_of(folder).is_local:
+        return None
+    outer, unique = os.path.split(os.path.dirname(folder))
+    is_one = is_unique(unique) and os.path.basename(outer) == os.path.basename(folder)
+    return (outer, unique) if is_one else None
+
+
+def is_unique(name: str) -> bool:
+    """Whether a folder is named by a uuid: nothing appears in it before ``table.json`` has named it."""
+    return _UNIQUE.fullmatch(name) is not None
 
 
 def definition_file(version: int) -> str:

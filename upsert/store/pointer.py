@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from upsert.errors import CorruptTableError, TableNotFoundError
+from upsert.log.log_options import holds_secret
 from upsert.store import paths
 from upsert.store.publication import put_if_absent
 from upsert.store.snapshot_info import FORMAT_VERSION, parse_versioned
@@ -33,6 +34,9 @@ STAGE: Final = "stage"
 _TEXTS: Final = frozenset({"folder", "owner", "mode", "checkpoint"})
 _OF_NAMES: Final = frozenset({"format", STAGE})
 """What the object says of a name that no table has."""
+
+FREE: Final = json.dumps({"format": FORMAT_VERSION}).encode()
+"""The content of the object when no table has the name, where it cannot be deleted."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +85,8 @@ class Pointer:
         content = json.dumps({"format": FORMAT_VERSION, **value}, indent=1).encode()
         if self.seen is None:
             storage_of(path).prepare(self.folder)
-            return put_if_absent(path, content)
-        return swapping(path).swap(path, content, self.seen)
+            return put_if_absent(path, content, _mode(value))
+        return swapping(path).swap(path, content, self.seen, _mode(value))
 
 
 def value_in(folder: str) -> dict[str, Any]:
@@ -147,7 +151,53 @@ def publish(path: str, content: bytes, mode: int) -> bool:
         return False
     storage = swapping(path)
     seen = storage.versioned(path)
-    return seen is not None and seen.content == found and storage.swap(path, content, seen)
+    return seen is not None and seen.content == found and storage.swap(path, content, seen, mode)
+
+
+def _mode(value: Mapping[str, Any]) -> int:
+    """Permissions where files have some: passwords are their owner's alone."""
+    has_secrets = "connector" in value or any(map(holds_secret, value.get("options", ())))
+    return 0o600 if has_secrets else 0o666
+
+
+def definition_of(folder: str) -> dict[str, Any]:
+    """What ``table.json`` says of a table that was filled in a folder, when it has its name.
+
+    Raises:
+        TableNotFoundError: somebody has taken it away.
+    """
+    value = value_in(folder)
+    if not value:
+        raise TableNotFoundError(f"no table lies at {folder!r}; it was taken away while it was filled")
+    if (files := value.get("files")) is not None:
+        unique, name = folder.split("/")[-2:]
+        value["files"] = f"{unique}/{name}/{files}"
+    return value
+
+
+def show_stream(folder: str) -> None:
+    """Let everybody see a table that a stream fills and has committed to; nothing for any other folder.
+
+    After a crash between the commit and this it is done when the micro-batch is repeated, or by whoever
+    wants the name.
+
+    Raises:
+        TableNotFoundError: the name was taken from it.
+        UnknownOutcomeError: nobody knows whether it is seen.
+    """
+    if (place := paths.filled_for(folder)) is None:
+        return
+    outer, unique = place
+    while True:
+        seen = Pointer.look(outer)
+        note = seen.stage
+        if note is None or note["folder"] != unique:
+            check_named(folder)
+            return
+        if seen.is_table or note["mode"] != "streaming":
+            return
+        if seen.swap({**definition_of(folder), STAGE: note}):
+            return
 
 
 def check_named(folder: str) -> None:

@@ -8,7 +8,7 @@ from typing import Self
 
 from upsert.errors import TableExistsError, TableNotFoundError
 from upsert.schema import TableSchema
-from upsert.store import log_switch, log_system, logged_tables, paths, table_file
+from upsert.store import log_switch, log_system, logged_tables, paths, pointer, table_file
 from upsert.store.alterations import Alteration
 from upsert.store.row_metadata import with_metadata_aside
 from upsert.store.staging import StagedFiles
@@ -86,6 +86,7 @@ class Table(TableReading, TableWriting, TableUpkeep):
             CorruptTableError: its file is damaged, or was written by another format version.
         """
         folder = paths.table_folder(path)
+        pointer.check_named(folder)
         table = cls(table_file.read(folder))
         if uuid not in (None, table.uuid):
             raise TableNotFoundError(

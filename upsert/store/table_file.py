@@ -16,7 +16,7 @@ from uuid import uuid4
 from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError, TableNotFoundError
 from upsert.log.log_options import holds_secret
 from upsert.schema import TableSchema
-from upsert.store import paths
+from upsert.store import paths, pointer
 from upsert.store.definition import Definition
 from upsert.store.publication import put_if_absent
 from upsert.store.snapshot_info import FORMAT_VERSION, parse_versioned
@@ -88,7 +88,7 @@ def publish(table: TableFile) -> bool:
         # the folder of snapshots comes first: whoever sees table.json may count on it
         storage.prepare(os.path.join(root, paths.SNAPSHOT_FOLDER))
         path = os.path.join(folder, paths.TABLE_FILE)
-        return put_if_absent(path, to_json(table), _mode(table.definition))
+        return pointer.publish(path, to_json(table), _mode(table.definition))
     except (NotADirectoryError, FileExistsError, PermissionError) as cause:
         raise ConfigurationError(
             f"table path must be a folder that can be written, got {folder!r}: {cause.strerror}"
@@ -112,7 +112,7 @@ def read(folder: str) -> TableFile:
     """The table in a folder.
 
     Raises:
-        TableNotFoundError: there is none.
+        TableNotFoundError: there is none, or nobody sees it yet.
         ConfigurationError: the table has a connector; it lies elsewhere.
         CorruptTableError: its file is damaged, or of another format version.
     """
@@ -122,6 +122,10 @@ def read(folder: str) -> TableFile:
     except (FileNotFoundError, NotADirectoryError) as cause:
         raise TableNotFoundError(f"no table lies at {folder!r}; create it, or correct the path") from cause
     value = parse_versioned(content, path)
+    if not pointer.has_table(value):
+        raise TableNotFoundError(
+            f"no table lies at {folder!r}, only what CREATE TABLE AS SELECT has begun there; wait for its end"
+        )
     if "connector" in value:
         raise ConfigurationError(
             f"{_named(folder)} must be a managed table, got one of the connector "

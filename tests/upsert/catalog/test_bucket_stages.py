@@ -1,4 +1,4 @@
-"""CREATE TABLE AS in an object store: the whole table is seen, or none, whoever stalls or dies at which step."""
+"""CREATE TABLE AS in an object store: the whole table is seen, or none, whoever stalls or dies where."""
 
 import os
 import random
@@ -13,7 +13,7 @@ import pytest
 
 from tests.object_store import ObjectStore
 from tests.upsert.catalog.filled import Filled, lives_in
-from tests.upsert.store.disk import KILLED, finish, start
+from tests.upsert.store.disk import KILLED, finish, run, start
 from upsert import Catalog
 from upsert.catalog.bucket_stages import BucketStages
 from upsert.catalog.bucket_warehouse import BucketWarehouse
@@ -27,10 +27,10 @@ from upsert.store.paths import table_folder
 from upsert.store.storage import lease, storage_of
 
 SEEN = ("create-as.after-exchange", "create-as.after-done")
-QUICK = ("data.after-file", "create-as.before-exchange", "create-as.after-exchange")
+QUICK = ("data.after-file", "create-as.before-exchange")
 OTHERS = (
     "create-as.after-entry", "create-as.after-table", "commit.after-manifest", "create-as.after-fill",
-    "create-as.after-done",
+    "create-as.after-exchange", "create-as.after-done",
 )  # fmt: skip
 POINTS = (*QUICK, *(pytest.param(point, marks=pytest.mark.long) for point in OTHERS))
 
@@ -85,7 +85,7 @@ class Stalled:
             reached.set()
 
         monkeypatch.setattr(failpoints, "_reached", {})
-        monkeypatch.setattr(failpoints.os, "kill", stall)
+        monkeypatch.setattr("upsert.store.failpoints.os.kill", stall)
         monkeypatch.setenv(failpoints.ENVIRONMENT_VARIABLE, point)
         self._thread = threading.Thread(target=act)
         self._thread.start()
@@ -175,10 +175,14 @@ def test_a_query_that_fails_leaves_nothing_and_the_name_is_free(warehouse: str) 
 
 def test_a_table_that_is_dropped_while_its_successor_is_filled_is_gone(warehouse: str) -> None:
     create(warehouse, 1)
-    with pytest.raises(UpsertError), stages(warehouse).successor("t") as folder:
-        Filled(2).create(folder)
-        Catalog(warehouse).sql("DROP TABLE t")
-        Filled(2).fill(folder, None)
+
+    class Dropped(Filled):
+        def fill(self, folder: str, rows: Any) -> None:
+            Catalog(warehouse).sql("DROP TABLE t")
+            super().fill(folder, rows)
+
+    with pytest.raises(TableNotFoundError, match="it was dropped or replaced"):
+        replace_table(stages(warehouse), Dropped(2), None, JobStatusHook())  # type: ignore[arg-type]
     assert lives_in(warehouse) == set()
     assert left_over(warehouse) == set()
 
@@ -204,7 +208,8 @@ def test_a_stream_is_seen_from_its_first_commit_and_goes_on_after_a_crash(
     assert lives_in(warehouse) == {1}
     assert Table.open(f"{warehouse}/t").snapshot().id == 2
     found = stages(warehouse).entry("t")
-    assert found is not None and (found.checkpoint, found.is_done) == ("checkpoints/t", False)
+    assert found is not None
+    assert (found.checkpoint, found.is_done) == ("checkpoints/t", False)
 
 
 def test_what_replaces_a_streams_table_and_fails_leaves_it_to_the_stream(warehouse: str) -> None:
@@ -239,13 +244,20 @@ def test_nothing_is_deleted_under_a_name_of_which_nobody_knows_what_it_stands_fo
     assert {found.name for found in storage.walk(path)} == before
 
 
-def sweep(warehouse: str, seed: int) -> None:
+def duration(warehouse: str) -> float:
+    """How long a process takes to create a table now, in seconds."""
+    began = time.monotonic()
+    assert run(partial(create, warehouse, 0)) == 0
+    return time.monotonic() - began
+
+
+def sweep(warehouse: str, seed: int, longest_s: float) -> None:
     """One life of a warehouse: creations and replacements that are killed at any moment, then a look."""
     random_ = random.Random(seed)
     before: set[int] = set()
     for life in range(1, 5):
         child = start(partial(replaced if before else create, warehouse, life))
-        time.sleep(random_.uniform(0.3, 2.0))
+        time.sleep(random_.uniform(0.1, 1.2) * longest_s)
         os.kill(child, signal.SIGKILL)
         assert finish([child])[0] in (0, KILLED)
         now = lives_in(warehouse)
@@ -259,5 +271,5 @@ def sweep(warehouse: str, seed: int) -> None:
 @pytest.mark.long
 def test_killed_at_any_moment_many_times(s3: ObjectStore, everybody_is_dead: Callable[[], None]) -> None:
     everybody_is_dead()
-    for seed in range(25):
-        sweep(table_folder(s3.warehouse), seed)
+    for seed in range(50):
+        sweep(table_folder(s3.warehouse), seed, duration(table_folder(s3.warehouse)))

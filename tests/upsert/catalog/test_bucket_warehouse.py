@@ -6,8 +6,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+import planner
 from tests.object_store import ObjectStore
 from upsert import Catalog
+from upsert.catalog.results import Running
 from upsert.errors import ConfigurationError, TableExistsError, TableNotFoundError
 from upsert.store.storage import storage_of
 
@@ -16,7 +18,7 @@ KEYED = "(id BIGINT, name STRING, PRIMARY KEY (id) NOT ENFORCED)"
 
 @pytest.fixture
 def catalog(s3: ObjectStore) -> Catalog:
-    return Catalog(s3.warehouse)
+    return Catalog(s3.warehouse, optimize=planner.optimize)
 
 
 def fruit(*ids: int) -> pa.Table:
@@ -63,18 +65,44 @@ def test_databases_are_folders_of_their_own(catalog: Catalog) -> None:
     assert list(storage_of(catalog.warehouse).walk(catalog.warehouse)) == []
 
 
-@pytest.mark.spark
-def test_what_moves_folders_is_refused_with_the_way_out(catalog: Catalog, spark: SparkSession) -> None:
+def test_a_table_keeps_its_name(catalog: Catalog) -> None:
     catalog.sql(f"CREATE TABLE fruit {KEYED}")
-    for statement in (
-        "CREATE TABLE copied AS SELECT 1 AS id",
-        "CREATE OR REPLACE TABLE fruit AS SELECT 1 AS id",
-    ):
-        with pytest.raises(ConfigurationError, match="AS SELECT needs a warehouse on a local disk"):
-            catalog.sql(statement, spark)
     with pytest.raises(ConfigurationError, match="keeps its name, got RENAME TO 'apples'"):
         catalog.sql("ALTER TABLE fruit RENAME TO apples")
     assert catalog.tables() == ("fruit",)
+
+
+@pytest.mark.spark
+def test_tables_are_made_from_queries_and_replaced_by_them(
+    catalog: Catalog, spark: SparkSession, tmp_path: Path
+) -> None:
+    doubled = "SELECT id + n AS id, name FROM fruit, (SELECT explode(array(1, 2)) AS n)"
+    for statement in (
+        "CREATE TABLE fruit AS SELECT 1 AS id, 'apple' AS name",
+        "CREATE TABLE IF NOT EXISTS fruit AS SELECT 2 AS id",
+        f"CREATE OR REPLACE TABLE fruit (PRIMARY KEY (id) NOT ENFORCED) AS {doubled}",
+        f"SET 'checkpoint.location' = '{tmp_path}'",
+        "SET 'execution.runtime-mode' = 'streaming'",
+        "SET 'execution.trigger' = 'available-now'",
+    ):
+        catalog.sql(statement, spark)
+    stream = "CREATE TABLE copied (PRIMARY KEY (id) NOT ENFORCED) AS SELECT id, name FROM fruit"
+
+    def streamed() -> list[int]:
+        running = catalog.sql(stream, spark)
+        assert isinstance(running, Running)
+        assert running.query is not None
+        running.query.awaitTermination()
+        return sorted(catalog.table("copied").snapshot().scan()["id"].to_pylist())
+
+    assert streamed() == [2, 3]
+    catalog.table("fruit").write(pa.table({"id": pa.array([4], pa.int32()), "name": ["pear"]}))
+    assert streamed() == [2, 3, 4]
+    table = catalog.table("copied")
+    assert (table.path, table.check()) == (f"{catalog.warehouse}/copied", ())
+    for name in ("fruit", "copied"):
+        catalog.sql(f"DROP TABLE {name}")
+    assert list(storage_of(catalog.warehouse).walk(catalog.warehouse)) == []
 
 
 @pytest.mark.spark

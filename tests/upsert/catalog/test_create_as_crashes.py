@@ -4,16 +4,13 @@ import os
 import random
 import signal
 import time
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pytest
 
+from tests.upsert.catalog.filled import Filled, lives_in
 from tests.upsert.store.disk import KILLED, finish, run, start
-from upsert import Catalog
 from upsert.catalog import staged
 from upsert.catalog.create_as import fill_table, replace_table
 from upsert.catalog.job_hooks import JobStatusHook
@@ -21,38 +18,10 @@ from upsert.catalog.new_tables import clean_up
 from upsert.catalog.staged_tables import StagedTables
 from upsert.catalog.warehouse import Warehouse
 from upsert.errors import TableExistsError
-from upsert.schema import TableSchema
-from upsert.store import Table
 
-SCHEMA = TableSchema.of({"id": pa.int64(), "life": pa.int64()}, primary_key=["id"])
-ROWS = 40
 STORE_POINTS = ("data.after-file", "commit.after-manifest", "publish.before-link:2", "publish.after-link:2")
 CREATE_POINTS = ("after-entry", "after-table", "after-fill", "after-done")
 REPLACE_POINTS = ("after-table", "after-fill", "before-exchange", "after-exchange")
-
-
-@dataclass(frozen=True)
-class Filled:
-    """A managed table that is filled without Spark."""
-
-    life: int
-    name: str = "t"
-    schema: TableSchema = field(default=SCHEMA)
-
-    def create(self, folder: str) -> None:
-        Table.create(folder, SCHEMA, {"bucket": "2"})
-
-    def schema_in(self, folder: str) -> TableSchema:
-        return Table.open(folder).schema
-
-    def make_outside(self, folder: str) -> tuple[str, ...]:  # noqa: ARG002
-        return ()
-
-    def fill(self, folder: str, rows: Any) -> None:  # noqa: ARG002
-        Table.open(folder).write(pa.table({"id": range(ROWS), "life": [self.life] * ROWS}))
-
-    def write(self, folder: str, changes: Any) -> Any:
-        raise NotImplementedError
 
 
 def tables_of(folder: Path) -> StagedTables:
@@ -68,13 +37,7 @@ def replace(folder: Path, life: int) -> None:
 
 
 def lives(folder: Path) -> set[int]:
-    """Which lives the rows of the table are from; empty if there is no table, one if it is whole."""
-    catalog = Catalog(folder)
-    if not catalog.tables():
-        return set()
-    found = catalog.table("t").snapshot().scan()
-    assert found.num_rows == ROWS
-    return set(found.column("life").to_pylist())
+    return lives_in(str(folder))
 
 
 def left_over(folder: Path) -> list[str]:

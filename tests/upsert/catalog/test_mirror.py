@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tests.object_store import ObjectStore
 from upsert.catalog.catalog import Catalog
 from upsert.errors import ConfigurationError, TableNotFoundError
 from upsert.kafka.client.admin import create_topic
@@ -18,6 +19,7 @@ from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.producer import produce
 from upsert.kafka.testing import LocalKafka
 from upsert.schema import Index
+from upsert.store.storage import storage_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 NOW = {"availableNow": True}
@@ -94,6 +96,24 @@ def test_mirror_holds_the_topic_goes_on_after_a_stop_and_is_dropped_with_its_tab
     assert not Path(mirror.path).exists()
     with pytest.raises(TableNotFoundError):
         catalog.mirror(spark, "users")
+
+
+def test_mirror_in_an_object_store_has_its_checkpoint_elsewhere(
+    spark: SparkSession, kafka: LocalKafka, s3: ObjectStore, tmp_path: Path
+) -> None:
+    catalog = Catalog(s3.warehouse)
+    users = Users(kafka, catalog, "id BIGINT, region STRING")
+    users.send((1, "Berlin"), (2, "Beijing"))
+    with pytest.raises(ConfigurationError, match="needs a folder for them, got none"):
+        catalog.mirror(spark, "users", NOW)
+    finished(catalog.mirror(spark, "users", NOW, tmp_path))
+    users.send((1, None))
+    catalog.sql(f"SET 'checkpoint.location' = '{tmp_path}'")
+    finished(catalog.mirror(spark, "users", NOW))
+    assert rows(catalog) == [{"id": 2, "region": "Beijing"}]
+    assert len(list(tmp_path.iterdir())) == 1
+    catalog.sql("DROP TABLE users")
+    assert list(storage_of(catalog.warehouse).walk(catalog.warehouse)) == []
 
 
 def test_columns_that_are_not_null_are_mirrored_by_their_images(

@@ -8,7 +8,6 @@ from pyspark.sql import SparkSession
 
 from tests.upsert.log.log_content import assert_log_is_the_table
 from upsert.catalog.catalog import Catalog
-from upsert.catalog.trash import LogLeftWarning
 from upsert.errors import ConfigurationError, TableExistsError
 from upsert.kafka.client import admin
 from upsert.kafka.client.connection import Connection
@@ -17,6 +16,7 @@ from upsert.kafka.testing import LocalKafka
 from upsert.log import kafka_log
 from upsert.store import table_file
 from upsert.store.alterations import SetOptions
+from upsert.store.left_folders import LogLeftWarning
 from upsert.store.table import Table
 
 pytestmark = pytest.mark.kafka

@@ -12,7 +12,7 @@ from upsert.catalog.connectors import connect
 from upsert.catalog.databases import Place
 from upsert.catalog.new_tables import clean_up
 from upsert.catalog.results import Done, Result
-from upsert.catalog.staged_tables import StagedTables
+from upsert.catalog.staged_tables import stages_of
 from upsert.errors import ConfigurationError, TableExistsError
 from upsert.log.log_options import TOPIC
 from upsert.store import Table
@@ -95,7 +95,7 @@ def _define(place: Place, statement: s.CreateTable) -> None:
 
 def _sweep(place: Place) -> None:
     """Take away what a CREATE TABLE AS that died has left under a name."""
-    StagedTables(place.tables, clean_up).sweep(place.name)
+    stages_of(place.tables, clean_up).sweep(place.name)
 
 
 def drop_table(catalog: Catalog, statement: s.DropTable, _: SparkSession | None) -> Result:

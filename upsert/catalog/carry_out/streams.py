@@ -98,7 +98,7 @@ class Job:
             ConfigurationError: the checkpoint has been used, and there is no table.
         """
         is_used = os.path.isdir(os.path.join(self.checkpoint, "offsets"))
-        if is_used and not os.path.isdir(catalog.databases.place(self.name).path):
+        if is_used and not catalog.databases.place(self.name).is_taken:
             raise ConfigurationError(
                 f"table {self.name!r}: the checkpoint {self.checkpoint!r} is that of a dropped table, so "
                 f"the new one would lack its rows; delete the folder, or SET another '{PIPELINE}' or "

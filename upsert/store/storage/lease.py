@@ -90,6 +90,13 @@ class Lease:
         self._storage.replace(self.path, _FREE)
 
 
+def age(storage: LeaseStorage, path: str) -> float | None:
+    """For how many seconds the holder of this name has given no sign of life; None if nobody holds it."""
+    newest = max(_numbers(storage, path), default=0)
+    found = storage.aged(_path(path, newest)) if newest else None
+    return None if found is None or found[0] == _FREE else found[1]
+
+
 def _path(path: str, number: int) -> str:
     return f"{path}-{number:0{_DIGITS}d}"
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from hashlib import sha256
 from typing import Any, Final
 from uuid import uuid4
 
@@ -20,7 +21,7 @@ import pyarrow.fs
 
 from upsert.errors import ConfigurationError, UnknownOutcomeError
 from upsert.store.failpoints import reach
-from upsert.store.storage.base import FileStat, Found, T
+from upsert.store.storage.base import FileStat, Found, T, Versioned
 from upsert.store.storage.cache import local_cache
 from upsert.store.storage.catalog_lock import VARIABLE, catalog_lock, is_configured
 from upsert.store.storage.local import TEMPORARY_SUFFIX
@@ -117,6 +118,35 @@ class LockedStorage:
             won = lock.run_with_lock(*owner_of(path), put)
         reach("publish.after-link")
         return won
+
+    def versioned(self, path: str) -> Versioned | None:
+        """The content of a file, which is its version too; None if there is none."""
+        try:
+            content = self.read(path)
+        except FileNotFoundError:
+            return None
+        return Versioned(content, sha256(content).hexdigest())
+
+    def swap(self, path: str, content: bytes, seen: Versioned, mode: int = 0o666) -> bool:  # noqa: ARG002
+        """Look at a file and write it, under the lock of its table.
+
+        Raises:
+            ConfigurationError: no lock is configured.
+        """
+
+        def put() -> bool:
+            if self.versioned(path) != seen:
+                return False
+            self.replace(path, content)
+            return True
+
+        with catalog_lock() as lock:
+            return lock.run_with_lock(*owner_of(path), put)
+
+    def take_away(self, path: str, instead: bytes) -> None:  # noqa: ARG002
+        """Delete a file, not while another one is between its look and its writing."""
+        with catalog_lock() as lock:
+            lock.run_with_lock(*owner_of(path), lambda: self.delete(path))
 
     def replace(self, path: str, content: bytes, mode: int = 0o666) -> None:  # noqa: ARG002
         """Write a file, whatever was there; readers see the old or the new.

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from upsert.errors import ConfigurationError, UnknownOutcomeError
 from upsert.store.failpoints import reach
-from upsert.store.storage.base import FileStat, Found, T
+from upsert.store.storage.base import FileStat, Found, T, Versioned
 from upsert.store.storage.cache import local_cache
 from upsert.store.storage.location import Location, split
 from upsert.store.storage.s3_client import (
@@ -38,6 +38,8 @@ PART_BYTES: Final = 64 << 20
 """Larger files are sent in parts of this size: a part that fails is sent again, not the whole."""
 _MAX_PARTS: Final = 9_000
 _CHUNK: Final = 1 << 20
+_OTHER: Final = Versioned(b"", "")
+"""What the server has seen instead, of which it says nothing."""
 
 
 class S3Storage:
@@ -50,6 +52,7 @@ class S3Storage:
         self.location = location
         self._sleep = sleep
         self._is_sound = False
+        self._swaps = False
 
     def put_if_absent(self, path: str, content: bytes, mode: int = 0o666) -> bool:  # noqa: ARG002
         """Publish content under a name; False if another has it.
@@ -65,21 +68,46 @@ class S3Storage:
         return won
 
     def _put_if_absent(self, path: str, content: bytes) -> bool:
+        found = self._put(path, content, IfNoneMatch="*")
+        return found is None or found.content == content
+
+    def _put(
+        self, path: str, content: bytes, *, seen: str | None = None, **condition: str
+    ) -> Versioned | None:
+        """Put content on a condition; None if that was done, else what is there instead.
+
+        Args:
+            path: the object.
+            content: differs from all that others put there.
+            seen: the version at which a put that nobody answered is tried again; None: where there is none.
+            **condition: as the server knows it.
+
+        Raises:
+            UnknownOutcomeError: the server has not answered for a minute or more.
+        """
         pause = _FIRST_PAUSE_S
         has_doubts = False
         for _ in range(_PUTS):
             try:
-                self._call(path, "put_object", repeats=False, Body=content, IfNoneMatch="*")
-                return True
+                self._call(path, "put_object", repeats=False, Body=content, **condition)
+                return None
             except NameTakenError:
                 if not has_doubts:
-                    return False
+                    return _OTHER
+            except FileNotFoundError:  # of If-Match, where another has deleted what was seen
+                if "IfMatch" not in condition:
+                    raise
+                if not has_doubts:
+                    return _OTHER
             except ConflictError:
                 pass
             except UnansweredError:
                 has_doubts = True
-            if has_doubts and (found := self._content_if_any(path)) is not None:
-                return found == content
+            except ConfigurationError:  # a right that is missing now says nothing of the attempt before
+                if not has_doubts:
+                    raise
+            if has_doubts and (found := self._versioned_if_any(path)) is not None and found.version != seen:
+                return found
             self._sleep(random.uniform(0.5, 1.0) * pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
         if not has_doubts:
@@ -89,10 +117,56 @@ class S3Storage:
             "table's history before you write the rows again"
         )
 
-    def _content_if_any(self, path: str) -> bytes | None:
+    def swap(self, path: str, content: bytes, seen: Versioned, mode: int = 0o666) -> bool:  # noqa: ARG002
+        """Put other content in the place of what was seen, by ``If-Match``.
+
+        Raises:
+            ConfigurationError: the server ignores the condition.
+            UnknownOutcomeError: it has not answered, and another content is there by now.
+        """
+        self._check_swaps(path)
+        found = self._put(path, content, seen=seen.version, IfMatch=seen.version)
+        if found is None or found.content == content:
+            return True
+        if found is not _OTHER:
+            raise UnknownOutcomeError(
+                f"{path!r}: the object store must say whether it has replaced the object, got no answer, and "
+                "somebody else has replaced it since; look at the table"
+            )
+        return False
+
+    def take_away(self, path: str, instead: bytes) -> None:  # noqa: ARG002
+        """Delete an object: no swap that has seen it will find it."""
+        self.delete(path)
+
+    def _check_swaps(self, path: str) -> None:
+        """Make sure, once in a process, that the server honours ``If-Match``."""
+        if self._swaps:
+            return
+        probe = f"{path}-probe-{uuid4().hex}"
+        self._put_if_absent(probe, b"first")
+        swaps = self._put(probe, b"second", IfMatch='"0123456789abcdef0123456789abcdef"') is _OTHER
+        self._call(probe, "delete_object")
+        if not swaps:
+            raise ConfigurationError(
+                f"{path!r}: the object store must refuse a put with If-Match of another version than it has, "
+                "got one that overwrites; CREATE TABLE and INSERT INTO it, or choose another store"
+            )
+        self._swaps = True
+
+    def versioned(self, path: str) -> Versioned | None:
+        """The content of an object and its ETag; None if there is none."""
         try:
-            return self.read(path)
-        except (FileNotFoundError, UnansweredError):
+            found = self._call(path, "get_object")
+        except FileNotFoundError:
+            return None
+        with errors_of(path):
+            return Versioned(found["Body"].read(), found["ETag"])
+
+    def _versioned_if_any(self, path: str) -> Versioned | None:
+        try:
+            return self.versioned(path)
+        except (UnansweredError, ConfigurationError):
             return None
 
     def replace(self, path: str, content: bytes, mode: int = 0o666) -> None:  # noqa: ARG002

@@ -1,5 +1,9 @@
+import threading
+
 import pytest
 
+from upsert.store.storage import kept_lease
+from upsert.store.storage.kept_lease import KeptLease
 from upsert.store.storage.lease import Lease
 
 
@@ -88,3 +92,51 @@ def test_a_number_that_was_free_again_is_no_lock(objects: Objects) -> None:
     stalled.held = objects.held
     assert Lease.take(stalled, PATH) is None
     assert Lease.take(objects, PATH) is not None
+
+
+@pytest.fixture
+def kept(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> Objects:
+    monkeypatch.setattr(kept_lease, "storage_of", lambda _: objects)
+    return objects
+
+
+def test_a_thread_renews_a_lease_that_is_kept(kept: Objects, monkeypatch: pytest.MonkeyPatch) -> None:
+    renewed = threading.Event()
+
+    def renew(_: Lease) -> bool:
+        renewed.set()
+        return True
+
+    monkeypatch.setattr(kept_lease, "_RENEW_S", 0.001)
+    monkeypatch.setattr(Lease, "renew", renew)
+    own = KeptLease.take(PATH)
+    assert own is not None
+    assert renewed.wait(120)
+    own.release()
+    assert Lease.take(kept, PATH) is not None
+
+
+def test_who_waits_for_a_lease_gets_it_a_minute_after_the_last_sign_of_life(kept: Objects) -> None:
+    Lease.take(kept, PATH)
+
+    def sleep(seconds: float) -> None:
+        kept.now += seconds
+
+    own = KeptLease.take_when_free(PATH, sleep)
+    assert own is not None
+    assert kept.now == 60
+    own.release(for_good=True)
+    assert kept.held == {}
+
+
+def test_who_waits_for_a_lease_gives_up_at_a_sign_of_life(kept: Objects) -> None:
+    holder = Lease.take(kept, PATH)
+    assert holder is not None
+
+    def sleep(seconds: float) -> None:
+        kept.now += seconds
+        if kept.now == 10:
+            holder.renew()
+
+    assert KeptLease.take_when_free(PATH, sleep) is None
+    assert kept.now == 10

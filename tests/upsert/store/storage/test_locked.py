@@ -13,6 +13,7 @@ from upsert.schema import TableSchema
 from upsert.store import Table
 from upsert.store.publication import put_if_absent
 from upsert.store.storage import catalog_lock, locked, storage_of
+from upsert.store.storage.door import swapping
 
 SCHEMA = TableSchema.of({"id": pa.int64()}, primary_key=["id"])
 
@@ -76,3 +77,15 @@ def test_a_name_that_is_no_lock_is_refused(bucket: str, named: str, monkeypatch:
 def test_a_path_that_names_no_folder_is_refused(bucket: str, path: str) -> None:
     with pytest.raises(ConfigurationError, match="must name a folder"):
         Table.create(path, SCHEMA)
+
+
+def test_what_another_has_replaced_is_not_replaced_again(bucket: str) -> None:
+    storage, path = swapping(bucket), f"{bucket}/fruit/table.json"
+    assert storage.versioned(path) is None
+    storage.replace(path, b"first")
+    seen = storage.versioned(path)
+    assert seen is not None
+    assert storage.swap(path, b"second", seen)
+    assert not storage.swap(path, b"third", seen)
+    assert storage.read(path) == b"second"
+    assert set(FileLock.taken) == {("shop", "fruit")}

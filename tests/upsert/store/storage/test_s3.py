@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -22,8 +23,12 @@ from upsert.store import Table, consumers, lifetime_lock, paths
 from upsert.store.data_file import forget_open_files
 from upsert.store.publication import put_if_absent
 from upsert.store.storage import lease, s3, s3_client, storage_of
+from upsert.store.storage.base import Versioned
 from upsert.store.storage.cache import BYTES_VARIABLE, FOLDER_VARIABLE
+from upsert.store.storage.door import swapping
 from upsert.store.storage.lease import Lease
+from upsert.store.storage.location import split
+from upsert.store.storage.s3 import S3Storage
 from upsert.store.version import Version
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "name": pa.string()}, primary_key=["id"])
@@ -65,6 +70,69 @@ def test_of_eight_writers_of_one_name_one_wins(s3: ObjectStore) -> None:
         thread.join()
     read = storage_of(folder).read
     assert sorted(won) == [f"{race}: {read(f'{folder}/{race}').decode()}" for race in range(3)]
+
+
+def test_of_eight_that_replace_what_they_have_seen_one_wins(s3: ObjectStore) -> None:
+    path, start_together, won = (
+        f"{paths.table_folder(s3.folder())}/name",
+        threading.Barrier(WRITERS),
+        list[bytes](),
+    )
+    put_if_absent(path, b"first")
+    storage = swapping(path)
+    seen = storage.versioned(path)
+    assert seen is not None
+
+    def swap(writer: int) -> None:
+        start_together.wait()
+        if storage.swap(path, b"writer %d" % writer, seen):
+            won.append(b"writer %d" % writer)
+
+    threads = [threading.Thread(target=swap, args=(writer,)) for writer in range(WRITERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert won == [storage.read(path)]
+    storage.delete(path)
+    assert not storage.swap(path, b"late", seen)
+    assert storage.versioned(path) is None
+
+
+def test_a_replacement_whose_answer_is_lost_counts_once(
+    s3: ObjectStore, lossy: LossyProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"{paths.table_folder(s3.folder(lossy.endpoint))}/name"
+    storage = swapping(path)
+    assert storage.put_if_absent(path, b"0")
+    for content in (b"1", b"2"):
+        seen = storage.versioned(path)
+        assert seen is not None
+        assert storage.swap(path, content, seen)
+        lossy.lose = "PUT"
+    assert len(lossy.lost) == 1
+    # ours may have been there before that of another
+    monkeypatch.setattr(storage, "_versioned_if_any", lambda _: Versioned(b"another", "5"))
+    seen, lossy.lose = storage.versioned(path), "PUT"
+    assert seen is not None
+    with pytest.raises(UnknownOutcomeError, match="somebody else has replaced it since"):
+        storage.swap(path, b"3", seen)
+
+
+def test_a_server_that_replaces_whatever_is_there_is_found_out(s3: ObjectStore) -> None:
+    class Ignorant(S3Storage):
+        def _call(self, path: str, operation: str, **arguments: Any) -> Any:
+            arguments.pop("IfMatch", None)
+            return super()._call(path, operation, **arguments)
+
+    folder = paths.table_folder(s3.folder())
+    storage = Ignorant(split(folder)[0])
+    storage.put_if_absent(f"{folder}/name", b"first")
+    seen = storage.versioned(f"{folder}/name")
+    assert seen is not None
+    with pytest.raises(ConfigurationError, match="got one that overwrites; CREATE TABLE and INSERT INTO it"):
+        storage.swap(f"{folder}/name", b"second", seen)
+    assert storage.names(folder) == ["name"]
 
 
 def test_a_table_lives_as_it_does_on_a_disk(s3: ObjectStore) -> None:
