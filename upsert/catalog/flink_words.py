@@ -103,8 +103,8 @@ class _Words:
                 raise self._refusal(
                     number,
                     "SESSION of a table needs 'execution.runtime-mode' = 'batch', for in a stream a row may "
-                    "join or split sessions of rows that were given already; take TUMBLE, HOP or CUMULATE, or of "
-                    "rows that only come GROUP BY SESSION(column, INTERVAL 'number' unit)",
+                    "join or split sessions of rows that were given already; take TUMBLE, HOP or CUMULATE, "
+                    "or of rows that only come GROUP BY SESSION(column, INTERVAL 'number' unit)",
                 )
 
     def _is_windowed(self, number: int) -> bool:
