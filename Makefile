@@ -4,6 +4,7 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
+CLASSES := $(VENV)/spark-classes.jsa
 ROWS ?=
 WORKERS ?= 2
 PYTEST_ARGS ?=
@@ -34,16 +35,19 @@ $(STAMP): pyproject.toml requirements.lock scripts/venv.sh scripts/worker_path.p
 	@$(PY) scripts/worker_path.py
 	@touch $@
 
+$(CLASSES): $(STAMP) scripts/class_archive.py
+	@$(WITH_JAVA) $(PY) scripts/class_archive.py $@
+
 demo: $(STAMP)  ## join the flights of 2013 with all else while it changes (ROWS=20000 for a short run)
 	@$(WITH_JAVA) $(PY) -m deltajoin.demo $(if $(ROWS),--rows $(ROWS))
 
 demo-kafka: $(STAMP)  ## carry them through Kafka: Debezium records to upsert topics, exactly once (ROWS=20000)
 	@$(WITH_JAVA) $(PY) -m deltajoin.demo.kafka $(if $(ROWS),--rows $(ROWS))
 
-test: $(STAMP)  ## all tests that a change must pass (PYTEST_ARGS=… is passed on, WORKERS=0: one after the other)
+test: $(CLASSES)  ## all tests that a change must pass (PYTEST_ARGS=… is passed on, WORKERS=0: one after the other)
 	@$(WITH_JAVA) $(PY) -m pytest $(IN_PARALLEL) $(PYTEST_ARGS)
 
-test-long: $(STAMP)  ## random, crash and race tests with large counts
+test-long: $(CLASSES)  ## random, crash and race tests with large counts
 	@$(WITH_JAVA) $(PY) -m pytest $(IN_PARALLEL) -m "long or hypothesis" --hypothesis-profile=long $(PYTEST_ARGS)
 
 bench: $(STAMP)  ## measure the store, the sink, the join and lookups; tables, JSON and plots

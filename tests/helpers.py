@@ -20,14 +20,29 @@ from upsert.rowkind import ROW_KIND_COLUMN
 
 REPOSITORY = Path(__file__).parents[1]
 
-# For the JVM of every Spark that a test starts, as `SPARK_SUBMIT_OPTS`. It runs most of its code a few times:
-# the optimizing compiler takes more than half of all processor time, and gives none back. And Spark's default
-# writes a checkpoint in a local folder by way of ten child processes a micro-batch.
-JVM_OPTIONS = (
-    "-XX:TieredStopAtLevel=1 -Dspark.executor.extraJavaOptions=-XX:TieredStopAtLevel=1 "
-    "-Dspark.sql.streaming.checkpointFileManagerClass="
-    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-)
+CLASSES = Path(sys.prefix) / "spark-classes.jsa"
+"""Spark's classes as `make test` keeps them, see scripts/class_archive.py; other runs may do without."""
+
+
+def _jvm_options(classes: Path) -> str:
+    """For the JVM of every Spark that a test starts, as `SPARK_SUBMIT_OPTS`.
+
+    It runs most of its code a few times: the optimizing compiler takes more than half of all processor time,
+    and gives none back. And Spark's default writes a checkpoint in a local folder by way of ten child
+    processes a micro-batch.
+    """
+    options = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    if classes.exists() and " " not in str(classes):
+        # An archive of another Java or other jars is not used, which would be told on standard output.
+        options += f" -XX:SharedArchiveFile={classes} -Xlog:cds=off -Xlog:cds+dynamic=off"
+    return (
+        f'{options} "-Dspark.executor.extraJavaOptions={options}" '
+        "-Dspark.sql.streaming.checkpointFileManagerClass="
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    )
+
+
+JVM_OPTIONS = _jvm_options(CLASSES)
 
 SESSION_OPTIONS: Mapping[str, str] = {
     "spark.driver.bindAddress": "127.0.0.1",
