@@ -353,5 +353,6 @@ def lives(machine: type[Lifetimes], examples: int) -> type:
 
 TestLifetimes = lives(Lifetimes, 3)
 TestBagLifetimes = lives(BagLifetimes, 2)
-TestThousandLifetimes = pytest.mark.long(lives(Lifetimes, 1000))
-TestThousandBagLifetimes = pytest.mark.long(lives(BagLifetimes, 1000))
+# A thousand lives of a second of processor time each: a quarter of an hour is the most for one test.
+TestManyLifetimes = pytest.mark.long(lives(Lifetimes, 600))
+TestManyBagLifetimes = pytest.mark.long(lives(BagLifetimes, 400))
