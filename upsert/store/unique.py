@@ -7,7 +7,7 @@ key to different rows at the same time the second is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -86,7 +86,7 @@ class UniqueCheck:
     def _read_keys(self, index: LookupIndex, share: int) -> _NewKeys:
         columns = list(dict.fromkeys((*index.columns, *self._layout.key)))
         entries = [entry for files in self._files.values() for entry in files]
-        pieces = (self._present(entry, columns) for entry in entries)
+        pieces = (piece for entry in entries for piece in self._present(entry, columns))
         rows = pa.concat_tables([self._shared(index, rows, share) for rows in pieces]).combine_chunks()
         probe = prepare(self._layout, index.columns, rows)
         in_order = np.argsort(probe.hashes(index.columns))
@@ -105,10 +105,14 @@ class UniqueCheck:
         probe = prepare(self._layout, index.columns, rows)
         return rows.take(pa.array(probe.origin[probe.hashes(index.columns) % self._shares == share]))
 
-    def _present(self, entry: FileEntry, columns: Sequence[str]) -> pa.Table:
+    def _present(self, entry: FileEntry, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """The rows of a file that are no deletions; where they are many, in pieces that are small."""
         file = self._open(entry)
-        rows = pa.Table.from_batches([file.select(columns)])
-        return rows if file.kinds is None else rows.filter(pa.array(file.kinds == 0))
+        length = file.rows if self._shares == 1 else _ROWS_AT_ONCE // 4 + 1
+        for start in range(0, file.rows, length):
+            rows = pa.Table.from_batches([file.slice(columns, start, min(length, file.rows - start))])
+            kinds = None if file.kinds is None else file.kinds[start : start + length]
+            yield rows if kinds is None else rows.filter(pa.array(kinds == 0))
 
     def _check_against(self, index: LookupIndex, keys: _NewKeys, live: FileSet) -> None:
         """Look the new keys up in the rows that stay as they are: no newer run or new file holds their key.
