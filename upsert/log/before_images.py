@@ -22,7 +22,7 @@ from upsert.store.pinned_table import PinnedTable
 
 
 def with_images_before(
-    changes: Iterable[Changes], table: PinnedTable, compare: Sequence[str]
+    changes: Iterable[Changes], table: PinnedTable, compare: Sequence[str], *, begins_whole: bool = False
 ) -> Iterator[pa.Table]:
     """The changes of one bucket with ``-U`` before each ``+U``, all columns and ``_row_kind``.
 
@@ -30,6 +30,7 @@ def with_images_before(
         changes: upserts and deletions, those of a range in its order.
         table: the table, in the form that the changes have.
         compare: columns that make two rows different; an update that changes none of them gives nothing.
+        begins_whole: whether all changes of their first snapshot are among them.
 
     Raises:
         SnapshotExpiredError: the snapshot before a change has expired; the message has the remedy.
@@ -41,7 +42,7 @@ def with_images_before(
         for part in _first_apart(chunk, first):
             snapshot = int(part.snapshots[0])
             if images is None or first == 0:
-                images, first = _images_at(table, int(part.bases[0])), snapshot
+                images, first = _images_at(table, int(part.bases[0])), -1 if begins_whole else snapshot
             elif first > 0 and snapshot > first:
                 # a range may begin in the middle of a snapshot: from its end on all keys are there
                 images, first = _images_at(table, first), -1

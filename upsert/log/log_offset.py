@@ -83,6 +83,7 @@ class LogRange:
         skip: messages of this snapshot and of earlier ones are passed over.
         is_whole: whether it ends with the end of a transaction.
         stream: the read that remembers rows.
+        begins_whole: whether it begins behind the end of a transaction.
     """
 
     partition: int
@@ -91,6 +92,7 @@ class LogRange:
     skip: int
     is_whole: bool = False
     stream: str | None = None
+    begins_whole: bool = False
 
     @property
     def behind_records(self) -> int:
@@ -105,7 +107,15 @@ class LogRange:
 def ranges(start: LogOffset, end: LogOffset) -> list[LogRange]:
     """What lies between two offsets; a partition with nothing in it has none."""
     return [
-        LogRange(partition, start.at[partition], reached, start.version.base, end.is_whole, end.stream)
+        LogRange(
+            partition,
+            start.at[partition],
+            reached,
+            start.version.base,
+            end.is_whole,
+            end.stream,
+            start.is_whole,
+        )
         for partition, reached in sorted(end.at.items())
         if start.at[partition] < reached
     ]

@@ -126,7 +126,7 @@ class LogRead:
             case Output.CHANGES:
                 found = (each.rows for each in changes)
             case Output.WITH_BEFORE:
-                found = with_images_before(changes, source.pinned, compare)
+                found = with_images_before(changes, source.pinned, compare, begins_whole=part.begins_whole)
             case Output.REMEMBERED:
                 log = self._images(source.pinned, part, query_id)
                 records = (each.rows for each in changes)

@@ -8,7 +8,7 @@ those of snapshots that it has; so there is neither a gap nor an overlap, whatev
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import uuid4
 
@@ -136,6 +136,11 @@ class LogReader(ChangesReader):
         self._keep(start, table, begun)
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         end = self._planning.next(table, begun, max_rows, moves=self._needs_snapshots)
+        try:
+            self._keep(start, table, begun, end)
+        except SnapshotExpiredError:
+            # it expired just after it was chosen, and nothing is held yet: begin without it
+            end = replace(end, version=begun.version)
         self._latest = end
         return start if end is begun else self._offset(start, end)
 
@@ -158,7 +163,11 @@ class LogReader(ChangesReader):
             return end
         stream = uuid4().hex if self._read.output is Output.REMEMBERED else None
         at = self._planning.place_of(table, there.base)
-        return self._offset(end, LogOffset(table.uuid, there, at, self._topic.name, stream=stream))
+        place = LogOffset(table.uuid, there, at, self._topic.name, is_whole=True, stream=stream)
+        if self._needs_snapshots and self._holding.consumer_of(end) is None:
+            # an empty table has nothing to hold, and will have
+            end = {**end, **self._holding.in_offset(self._holding.new_id())}
+        return self._offset(end, place)
 
     def _is_in_log(self, version: Version) -> bool:
         """Whether the log has all that follows a version."""
@@ -173,9 +182,10 @@ class LogReader(ChangesReader):
     def _offset(self, before: Offset, place: LogOffset) -> Offset:
         return self._holding.in_offset(self._holding.consumer_of(before)) | place.to_json()
 
-    def _keep(self, offset: Offset, table: Table, begun: LogOffset) -> None:
+    def _keep(self, offset: Offset, table: Table, begun: LogOffset, end: LogOffset | None = None) -> None:
         if self._needs_snapshots:
-            self._holding.keep(self._holding.consumer_of(offset), [table], [begun.version])
+            ahead = None if end is None else [end.version]
+            self._holding.keep(self._holding.consumer_of(offset), [table], [begun.version], ahead)
 
     def commit(self, end: Offset) -> None:
         """Nothing before ``end`` is read again, so a reader of records alone holds no snapshot any more."""

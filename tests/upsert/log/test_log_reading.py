@@ -220,6 +220,19 @@ def test_hold_on_the_files_goes_on_with_the_reader(
     assert "u" not in held[-1]
 
 
+def test_reader_that_begins_before_the_first_commit_holds_what_it_needs(new_table: NewTable) -> None:
+    """An empty table has nothing to hold, and later nothing less than another one."""
+    table = new_table(**{"snapshot.num-retained.min": "1", "snapshot.num-retained.max": "1"})
+    reader = Followed(table)
+    reader.drain()
+    for number in range(3):
+        for value in "abc":
+            table.write(rows(("+U", 1, f"{value}{number}"), ("+U", number, value)))
+        reader.restart()
+        reader.drain()
+        assert reader.rows == content(table)
+
+
 def test_eventual_log_is_made_whole_by_what_the_query_remembers(
     new_table: NewTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
