@@ -14,6 +14,7 @@ from tests.object_store import CREDENTIALS, ObjectStore, Server
 from upsert.kafka.testing import LocalKafka
 
 os.environ["SPARK_SUBMIT_OPTS"] = JVM_OPTIONS
+os.environ["KAFKA_OPTS"] = "-XX:TieredStopAtLevel=1"  # a broker of tests is not worth optimizing either
 os.environ.update(CREDENTIALS)  # before any JVM starts, whose Python workers inherit them
 
 # A CI run judges the commit, so it draws the same examples every time; a developer's run draws new ones

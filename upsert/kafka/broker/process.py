@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import shlex
 import shutil
 import socket
 import subprocess
@@ -178,7 +180,8 @@ class ProcessBroker:
 
 
 def _java(jars: Path) -> list[str]:
-    return [java(), *_JVM, *_LOG_LEVELS, "-cp", f"{jars}/*"]
+    """The broker's JVM; `KAFKA_OPTS` adds options to it, as it does to Kafka's own start scripts."""
+    return [java(), *_JVM, *_LOG_LEVELS, *shlex.split(os.environ.get("KAFKA_OPTS", "")), "-cp", f"{jars}/*"]
 
 
 def _not_started(reason: str) -> UpsertError:
