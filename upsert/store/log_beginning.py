@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from upsert.errors import CorruptTableError
-from upsert.kafka.client.connection import is_secret
-from upsert.log.log_options import KAFKA, LogOptions
+from upsert.log.log_options import CLIENT_PREFIX, KAFKA, LogOptions, holds_secret
 from upsert.store import paths
 from upsert.store.snapshot_info import FORMAT_VERSION, SnapshotInfo, parse_versioned
 from upsert.store.storage import storage_of
@@ -69,7 +68,8 @@ class LogBeginning:
             "state": self.state,
             "properties": dict(self.properties) if self.state != GONE else {},
         }
-        mode = 0o600 if any(map(is_secret, self.properties)) else 0o666  # passwords are their owner's alone
+        has_secret = any(holds_secret(CLIENT_PREFIX + key) for key in self.properties)
+        mode = 0o600 if has_secret else 0o666  # passwords are their owner's alone
         storage_of(path).replace(path, json.dumps(value, indent=1).encode(), mode)
 
     def forget(self, root: str) -> None:

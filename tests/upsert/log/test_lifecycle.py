@@ -14,7 +14,7 @@ from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.topic_settings import settings
 from upsert.kafka.testing import LocalKafka
 from upsert.log import kafka_log
-from upsert.store import table_file
+from upsert.store import pointer
 from upsert.store.alterations import SetOptions
 from upsert.store.left_folders import LogLeftWarning
 from upsert.store.table import Table
@@ -89,7 +89,7 @@ def test_a_table_that_could_not_be_created_leaves_no_topic(
         raise OSError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(table_file, "put_if_absent", full)
+        patch.setattr(pointer, "put_if_absent", full)
         with pytest.raises(OSError, match="the disk is full"):
             catalog.sql(CREATE.format(name("unborn")))
     with pytest.raises(ConfigurationError, match="'eventual' needs"):
