@@ -1,16 +1,18 @@
 """A driver that keeps an upsert topic up to date from a topic of Debezium changes, for tests that kill it.
 
-`python pipeline_script.py WAREHOUSE CHECKPOINT MODE`: MODE `run` goes on until the process is killed,
-`finish` until everything that is there has been written. Prints the number of each micro-batch that it has
-finished, and the process ids of Spark's Python workers, which a test kills too.
+`python pipeline_script.py WAREHOUSE CHECKPOINT` goes on until the process is killed. For each micro-batch
+that it has finished it prints how many changes have been written so far, and the process ids of Spark's
+Python workers, which a test kills too.
 """
 
+import json
 import os
 import sys
 import time
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 import planner
 import upsert
@@ -44,23 +46,26 @@ def _command(pid: int) -> bytes:
         return b""
 
 
-def main(warehouse: str, checkpoint: str, mode: str) -> None:
+def written(progress: StreamingQueryProgress) -> int:
+    """How many changes all micro-batches together have taken."""
+    (source,) = progress.sources
+    (topic,) = json.loads(source.endOffset)["topics"].values()
+    return sum(topic["partitions"].values())
+
+
+def main(warehouse: str, checkpoint: str) -> None:
     spark = SparkSession.builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     catalog = upsert.Catalog(warehouse, optimize=planner.optimize)
     changes = catalog.read_changes(spark, "changes")
     kept = changes.where("level <> 'none'").selectExpr("id", "upper(name) AS name", "level")
-    writer = catalog.write_changes(kept, "kept").option("checkpointLocation", checkpoint)
-    if mode == "finish":
-        writer.trigger(availableNow=True).start().awaitTermination()
-        return
-    query = writer.start()
+    query = catalog.write_changes(kept, "kept").option("checkpointLocation", checkpoint).start()
     seen = -1
     while query.isActive:
         progress = query.lastProgress
         if progress is not None and progress.batchId > seen:
             seen = progress.batchId
-            print("finished", seen, *python_workers(), flush=True)
+            print("finished", written(progress), *python_workers(), flush=True)
         time.sleep(0.05)
     if failure := query.exception():
         print("failed", str(failure)[:2000].replace("\n", " | "), flush=True)
