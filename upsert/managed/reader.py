@@ -1,9 +1,8 @@
 """Spark partitions from a table: a snapshot for a batch read, a step of its changes for a micro-batch.
 
 Offsets of a stream are ``{"consumer": id, "table": uuid, "version": …}``: small JSON with sorted names, for
-Spark compares offsets as text. The version says all that a replay needs, so a micro-batch is the same
-batch however often it runs. Every call opens the table anew: Spark makes, pickles and drops readers
-as it likes, and one that outlived its table would serve another one's files.
+Spark compares offsets as text. The version says all that a replay needs, so a micro-batch is the same however
+often it runs. Every call opens the table anew: a reader that outlived its table would serve another's files.
 """
 
 from __future__ import annotations
@@ -229,8 +228,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: Offset) -> None:
         """Nothing before ``end`` is read again."""
         table = Table.open(self._options.path)
-        reached = version_of(end, table) or Version.EMPTY
-        self._holding.tell(self._holding.consumer_of(end), [table], [reached])
+        self._holding.tell(self._holding.consumer_of(end), [table], [version_of(end, table) or Version.EMPTY])
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802
         """Where the stream will be when it has read all: for the progress that Spark shows."""
