@@ -9,6 +9,7 @@ from upsert.store import (
     compaction,
     consumers,
     expiry,
+    left_folders,
     log_system,
     maintenance,
     orphans,
@@ -19,6 +20,7 @@ from upsert.store.check import Violation
 from upsert.store.consumers import Consumer
 from upsert.store.handle import Handle
 from upsert.store.snapshot import Snapshot
+from upsert.store.storage import storage_of
 from upsert.store.tag_file import Tag
 from upsert.store.version import Version
 
@@ -101,6 +103,8 @@ class TableUpkeep(Handle):
     def clean(self, *, older_than_s: float = orphans.DEFAULT_AGE_S) -> int:
         """Delete files that no snapshot and no tag needs, left by processes that died; how many there were.
 
+        In an object store also what tables of the name before, and queries that died, have left beside it.
+
         A writer that began before the youngest of them, and has not committed, gets a ``StaleWriterError``.
 
         Args:
@@ -110,7 +114,8 @@ class TableUpkeep(Handle):
             ConfigurationError: ``older_than_s`` is negative.
             CorruptTableError: something that is needed is missing or damaged. Nothing was deleted.
         """
-        return orphans.clean(self._committer, older_than_s)
+        folders = 0 if storage_of(self.path).is_local else left_folders.sweep(self.path)
+        return folders + orphans.clean(self._committer, older_than_s)
 
     def publish_log(self, *, accept_gap: bool = False) -> int:
         """Send what is committed and not in the table's log; how many snapshots that were.

@@ -244,6 +244,15 @@ def test_nothing_is_deleted_under_a_name_of_which_nobody_knows_what_it_stands_fo
     assert {found.name for found in storage.walk(path)} == before
 
 
+def test_what_a_dropped_table_has_left_goes_when_the_present_one_is_cleaned(warehouse: str) -> None:
+    create(warehouse, 1)
+    storage_of(warehouse).write(f"{warehouse}/t/{'0' * 32}/bucket-0/rows.arrow", b"")
+    assert Table.open(f"{warehouse}/t").clean() == 1
+    assert {"t"} == set(Catalog(warehouse).tables())
+    assert lives_in(warehouse) == {1}
+    assert left_over(warehouse) == set()
+
+
 def duration(warehouse: str) -> float:
     """How long a process takes to create a table now, in seconds."""
     began = time.monotonic()
