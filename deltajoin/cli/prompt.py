@@ -11,6 +11,8 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import WordCompleter
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 
+from upsert.kafka.client.connection import is_secret
+
 # fmt: off
 WORDS: Final = (
     "ALTER TABLE", "AS", "BY", "COMPACT", "CREATE TABLE", "DELETE FROM", "DESCRIBE", "DROP TABLE",
@@ -63,11 +65,23 @@ def is_whole(text: str) -> bool:
     return not typed or typed.endswith(";") or typed.lower() in _LEAVE
 
 
+class DiscreetHistory(FileHistory):
+    """Lines typed before, in a file that only its owner reads; lines that name a secret are not kept."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+        super().__init__(path)
+
+    def store_string(self, string: str) -> None:
+        """Keep one line, unless it may hold a password."""
+        if not is_secret(string):
+            super().store_string(string)
+
+
 def _history() -> History:
     """What was typed before: kept in the user's own folder, or for this time only if that cannot be."""
-    folder = Path(typer.get_app_dir("deltajoin"))
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        return DiscreetHistory(Path(typer.get_app_dir("deltajoin")) / "sql-history")
     except OSError:
         return InMemoryHistory()
-    return FileHistory(folder / "sql-history")

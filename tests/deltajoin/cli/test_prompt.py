@@ -1,0 +1,19 @@
+"""What the prompt remembers."""
+
+from pathlib import Path
+
+from deltajoin.cli.prompt import DiscreetHistory
+
+
+def test_lines_are_remembered_but_those_with_secrets_and_only_for_their_owner(tmp_path: Path) -> None:
+    path = tmp_path / "app" / "sql-history"
+    history = DiscreetHistory(path)
+    for line in (
+        "SHOW TABLES;",
+        "CREATE TABLE t (id INT) WITH ('properties.sasl.password' = 'hush');",
+        "SELECT 1;",
+    ):
+        history.append_string(line)
+    assert list(DiscreetHistory(path).load_history_strings()) == ["SELECT 1;", "SHOW TABLES;"]
+    assert "hush" not in path.read_text()
+    assert path.stat().st_mode & 0o077 == 0
