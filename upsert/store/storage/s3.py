@@ -8,7 +8,6 @@ which has a random id of its own. Until that is known, nothing is cleaned up.
 from __future__ import annotations
 
 import errno
-import os
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -30,13 +29,11 @@ from upsert.store.storage.s3_client import (
     client_of,
     errors_of,
 )
+from upsert.store.storage.s3_upload import upload
 
 _PUTS: Final = 9
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 5.0
-PART_BYTES: Final = 64 << 20
-"""Larger files are sent in parts of this size: a part that fails is sent again, not the whole."""
-_MAX_PARTS: Final = 9_000
 _CHUNK: Final = 1 << 20
 _OTHER: Final = Versioned(b"", "")
 """What the server has seen instead, of which it says nothing."""
@@ -205,29 +202,8 @@ class S3Storage:
         cache = local_cache()
         with cache.new_file() as temporary:
             yield temporary
-            self._upload(path, temporary)
+            upload(self._call, path, temporary)
             cache.keep(path, temporary)
-
-    def _upload(self, path: str, source: str) -> None:
-        size = os.stat(source).st_size
-        with open(source, "rb") as file:
-            if size <= PART_BYTES:
-                self._call(path, "put_object", Body=file)
-                return
-            upload = self._call(path, "create_multipart_upload")["UploadId"]
-            try:
-                parts: list[dict[str, object]] = []
-                part_bytes = max(PART_BYTES, -(-size // _MAX_PARTS))
-                while part := file.read(part_bytes):
-                    number = len(parts) + 1
-                    done = self._call(path, "upload_part", Body=part, UploadId=upload, PartNumber=number)
-                    parts.append({"ETag": done["ETag"], "PartNumber": number})
-                self._call(
-                    path, "complete_multipart_upload", UploadId=upload, MultipartUpload={"Parts": parts}
-                )
-            except BaseException:
-                self._call(path, "abort_multipart_upload", UploadId=upload)
-                raise
 
     def read(self, path: str) -> bytes:
         """The content of an object."""

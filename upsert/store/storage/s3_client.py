@@ -19,7 +19,7 @@ from upsert.store.storage.location import Location
 _CONNECT_S: Final = 10
 _READ_S: Final = 60
 _ATTEMPTS: Final = 6
-_NOT_THERE: Final = ("404", "NoSuchKey", "NotFound")
+_NOT_THERE: Final = ("404", "NoSuchKey", "NoSuchUpload", "NotFound")
 _NOT_ALLOWED: Final = (
     "401", "403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken",
 )  # fmt: skip

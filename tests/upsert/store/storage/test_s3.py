@@ -22,12 +22,11 @@ from upsert.schema import TableSchema
 from upsert.store import Table, consumers, lifetime_lock, paths
 from upsert.store.data_file import forget_open_files
 from upsert.store.publication import put_if_absent
-from upsert.store.storage import lease, s3, s3_client, storage_of
+from upsert.store.storage import lease, s3, s3_client, s3_upload, storage_of
 from upsert.store.storage.base import Versioned
 from upsert.store.storage.cache import BYTES_VARIABLE, FOLDER_VARIABLE
 from upsert.store.storage.door import swapping
 from upsert.store.storage.lease import Lease
-from upsert.store.storage.location import split
 from upsert.store.storage.s3 import S3Storage
 from upsert.store.version import Version
 
@@ -253,7 +252,7 @@ def test_a_missing_bucket_is_named(s3: ObjectStore) -> None:
 def test_a_large_file_is_sent_in_parts(
     table: Table, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    monkeypatch.setattr(s3, "PART_BYTES", 5 << 20)
+    monkeypatch.setattr(s3_upload, "PART_BYTES", 5 << 20)
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path_factory.mktemp("cache")))
     content, storage = bytes(range(256)) * (6 << 12), storage_of(table.root)
     path = f"{table.root}/large"
