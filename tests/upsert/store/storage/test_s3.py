@@ -27,6 +27,7 @@ from upsert.store.storage.base import Versioned
 from upsert.store.storage.cache import BYTES_VARIABLE, FOLDER_VARIABLE
 from upsert.store.storage.door import swapping
 from upsert.store.storage.lease import Lease
+from upsert.store.storage.location import split
 from upsert.store.storage.s3 import S3Storage
 from upsert.store.version import Version
 

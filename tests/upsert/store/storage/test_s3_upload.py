@@ -32,6 +32,7 @@ class Server:
                 return {"ContentLength": len(CONTENT) if self._completes else 3}
             case "abort_multipart_upload" if self._aborts:
                 self.aborted = True
+                return None
             case _:
                 raise OSError(errno.EIO, "the object store did not answer", path)
 
