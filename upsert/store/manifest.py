@@ -8,9 +8,7 @@ cost of a commit does not grow with the number of commits before it.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import compress, pairwise
 from typing import Any, Final
@@ -25,6 +23,7 @@ from upsert.store.bounds import bounds_of
 from upsert.store.file_entry import FileEntry
 from upsert.store.hashing import one_array
 from upsert.store.layout import Layout
+from upsert.store.many_objects import without_garbage_collection
 from upsert.store.paths import Partition
 from upsert.store.snapshot_info import ManifestRef
 from upsert.store.storage import storage_of
@@ -127,7 +126,7 @@ def decode(content: bytes) -> Manifest:
 
 
 def _manifest(table: pa.Table, sequence: int) -> Manifest:
-    with _without_garbage_collection():
+    with without_garbage_collection():
         entries = _entries(table, sequence)
     is_added = [action == _ADD for action in table.column("action").to_pylist()]
     return Manifest(
@@ -225,18 +224,6 @@ def _entries(table: pa.Table, sequence: int) -> list[FileEntry]:
     for name in ("min", "max"):
         columns[name] = bounds_of(one_array(table.column(name)))
     return FileEntry.many(columns)
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Many objects made at once, of which none is garbage: looking for it would take most of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _partitions(pairs: pa.ListArray) -> list[Partition]:
