@@ -12,9 +12,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import quote
 
 from upsert.errors import ConfigurationError
+from upsert.store.storage.path_settings import is_http_address, settings_of
 
 SCHEMES: Final = ("hdfs", "webhdfs", "swebhdfs")
 HTTP_PORT: Final = 9870
@@ -99,9 +100,7 @@ def split(text: str) -> tuple[HdfsLocation, str]:
             "table path must be hdfs://namenode:8020/folder or webhdfs://namenode:9870/folder, with a host "
             "and without a user, got another one; the user's name comes from HADOOP_USER_NAME"
         )
-    given = [part.partition("=")[::2] for part in match[3].split(";")[1:]]
-    settings = {name: unquote(value) for name, value in given}
-    settings |= dict(parse_qsl(match[5] or "", keep_blank_values=True))
+    settings = settings_of(match[3], match[5])
     # values are not shown: somebody may have put a secret there
     if unknown := sorted(settings.keys() - {_SETTING}):
         raise ConfigurationError(
@@ -127,12 +126,7 @@ def _endpoints(value: str) -> tuple[str, ...]:
 
 
 def _endpoint(value: str) -> str:
-    try:
-        parts = urlsplit(value)
-        is_right = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        is_right = False
-    if not is_right or "@" in value or parts.path.strip("/") or parts.query or parts.fragment:
+    if not is_http_address(value):
         raise ConfigurationError(
             "table path: the endpoint must be the HTTP address of a name node, http://namenode:9870 without "
             "user, path and query, of several with ',' between, got another one"

@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import quote
 
 from upsert.errors import ConfigurationError
+from upsert.store.storage.path_settings import is_http_address, settings_of
 
 SCHEMES: Final = ("s3", "s3a", "s3n")
 """Names of one kind of store; Spark's users know it by the others."""
@@ -68,9 +69,7 @@ def split(path: str) -> tuple[Location, str]:
             "table path must be s3://bucket/folder, with a bucket's name of 3 to 63 letters, digits, '.', "
             "'_' and '-', got another one"
         )
-    given = [part.partition("=")[::2] for part in match[2].split(";")[1:]]
-    settings = {name: unquote(value) for name, value in given}
-    settings |= dict(parse_qsl(match[4] or "", keep_blank_values=True))
+    settings = settings_of(match[2], match[4])
     # values are not shown: somebody may have put a secret there
     if unknown := sorted(settings.keys() - set(_SETTINGS)):
         raise ConfigurationError(
@@ -83,12 +82,7 @@ def split(path: str) -> tuple[Location, str]:
 def _endpoint(value: str | None) -> str | None:
     if value is None:
         return None
-    try:
-        parts = urlsplit(value)
-        is_right = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        is_right = False
-    if not is_right or "@" in value or parts.path.strip("/") or parts.query or parts.fragment:
+    if not is_http_address(value):
         raise ConfigurationError(
             "table path: the endpoint must be http://host:port or https://host without user, path and query, "
             "got another one; credentials come from the environment or ~/.aws"

@@ -1,6 +1,5 @@
 """Tables and their files in a real HDFS; what its errors and lost answers mean is in test_webhdfs.py."""
 
-import threading
 from collections.abc import Iterator
 from functools import partial
 
@@ -11,6 +10,12 @@ from pyspark.sql import SparkSession
 from tests.hdfs_cluster import Hdfs, hdfs_cluster
 from tests.object_store import LossyProxy
 from tests.upsert.store.disk import KILLED, assert_nothing_is_left_over, finish, run, start
+from tests.upsert.store.storage.contract import (
+    SCHEMA,
+    assert_one_of_eight_writers_of_a_name_wins,
+    ids_of,
+    rows,
+)
 from upsert import Catalog
 from upsert.errors import CommitConflictError, ConfigurationError, TableExistsError, TableNotFoundError
 from upsert.schema import TableSchema
@@ -23,17 +28,6 @@ from upsert.store.storage.lease import Lease
 from upsert.store.version import Version
 
 pytestmark = pytest.mark.long
-
-SCHEMA = TableSchema.of({"id": pa.int64(), "name": pa.string()}, primary_key=["id"])
-WRITERS = 8
-
-
-def rows(*ids: int, name: str = "a") -> pa.Table:
-    return pa.table({"id": pa.array(ids, pa.int64()), "name": pa.array([name] * len(ids), pa.string())})
-
-
-def ids_of(table: Table) -> list[int]:
-    return sorted(table.snapshot().scan()["id"].to_pylist())
 
 
 @pytest.fixture(scope="module")
@@ -54,22 +48,7 @@ def lossy(hdfs: Hdfs) -> Iterator[LossyProxy]:
 
 
 def test_of_eight_writers_of_one_name_one_wins(hdfs: Hdfs) -> None:
-    folder, start_together, won = paths.table_folder(hdfs.folder()), threading.Barrier(WRITERS), list[str]()
-
-    def put(writer: int) -> None:
-        for race in range(20):
-            start_together.wait()
-            if put_if_absent(f"{folder}/{race}", f"writer {writer}".encode()):
-                won.append(f"{race}: writer {writer}")
-
-    threads = [threading.Thread(target=put, args=(writer,)) for writer in range(WRITERS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    read = storage_of(folder).read
-    assert sorted(won) == sorted(f"{race}: {read(f'{folder}/{race}').decode()}" for race in range(20))
-    assert len(storage_of(folder).names(folder)) == 20
+    assert_one_of_eight_writers_of_a_name_wins(hdfs.folder(), races=20)
 
 
 def test_a_table_lives_as_it_does_on_a_disk(hdfs: Hdfs) -> None:

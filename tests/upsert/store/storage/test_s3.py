@@ -11,6 +11,13 @@ import pytest
 
 from tests.object_store import BUCKET, LossyProxy, ObjectStore
 from tests.upsert.store.disk import KILLED, assert_nothing_is_left_over, finish, run, start
+from tests.upsert.store.storage.contract import (
+    SCHEMA,
+    WRITERS,
+    assert_one_of_eight_writers_of_a_name_wins,
+    ids_of,
+    rows,
+)
 from upsert.errors import (
     CommitConflictError,
     ConfigurationError,
@@ -18,7 +25,6 @@ from upsert.errors import (
     TableNotFoundError,
     UnknownOutcomeError,
 )
-from upsert.schema import TableSchema
 from upsert.store import Table, consumers, lifetime_lock, paths
 from upsert.store.data_file import forget_open_files
 from upsert.store.publication import put_if_absent
@@ -30,17 +36,6 @@ from upsert.store.storage.lease import Lease
 from upsert.store.storage.location import split
 from upsert.store.storage.s3 import S3Storage
 from upsert.store.version import Version
-
-SCHEMA = TableSchema.of({"id": pa.int64(), "name": pa.string()}, primary_key=["id"])
-WRITERS = 8
-
-
-def rows(*ids: int, name: str = "a") -> pa.Table:
-    return pa.table({"id": pa.array(ids, pa.int64()), "name": pa.array([name] * len(ids), pa.string())})
-
-
-def ids_of(table: Table) -> list[int]:
-    return sorted(table.snapshot().scan()["id"].to_pylist())
 
 
 @pytest.fixture
@@ -55,21 +50,7 @@ def lossy(s3: ObjectStore) -> Iterator[LossyProxy]:
 
 
 def test_of_eight_writers_of_one_name_one_wins(s3: ObjectStore) -> None:
-    folder, start_together, won = paths.table_folder(s3.folder()), threading.Barrier(WRITERS), list[str]()
-
-    def put(writer: int) -> None:
-        for race in range(3):
-            start_together.wait()
-            if put_if_absent(f"{folder}/{race}", f"writer {writer}".encode()):
-                won.append(f"{race}: writer {writer}")
-
-    threads = [threading.Thread(target=put, args=(writer,)) for writer in range(WRITERS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    read = storage_of(folder).read
-    assert sorted(won) == [f"{race}: {read(f'{folder}/{race}').decode()}" for race in range(3)]
+    assert_one_of_eight_writers_of_a_name_wins(s3.folder(), races=3)
 
 
 def test_of_eight_that_replace_what_they_have_seen_one_wins(s3: ObjectStore) -> None:

@@ -1,0 +1,42 @@
+"""What is asked of every store that tables may lie in, and the table that the tests of each use."""
+
+import threading
+
+import pyarrow as pa
+
+from upsert.schema import TableSchema
+from upsert.store import Table, paths
+from upsert.store.publication import put_if_absent
+from upsert.store.storage import storage_of
+
+SCHEMA = TableSchema.of({"id": pa.int64(), "name": pa.string()}, primary_key=["id"])
+WRITERS = 8
+
+
+def rows(*ids: int, name: str = "a") -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64()), "name": pa.array([name] * len(ids), pa.string())})
+
+
+def ids_of(table: Table) -> list[int]:
+    return sorted(table.snapshot().scan()["id"].to_pylist())
+
+
+def assert_one_of_eight_writers_of_a_name_wins(uri: str, races: int) -> None:
+    """All put their own content under the same name at the same moment, again and again."""
+    folder, start_together, won = paths.table_folder(uri), threading.Barrier(WRITERS), list[str]()
+
+    def put(writer: int) -> None:
+        for race in range(races):
+            start_together.wait()
+            if put_if_absent(f"{folder}/{race}", f"writer {writer}".encode()):
+                won.append(f"{race}: writer {writer}")
+
+    threads = [threading.Thread(target=put, args=(writer,)) for writer in range(WRITERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    storage = storage_of(folder)
+    read = storage.read
+    assert sorted(won) == sorted(f"{race}: {read(f'{folder}/{race}').decode()}" for race in range(races))
+    assert len(storage.names(folder)) == races
