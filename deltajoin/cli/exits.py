@@ -27,8 +27,8 @@ from rich.markup import escape
 
 from upsert.errors import DatabaseNotFoundError, SnapshotExpiredError, TableNotFoundError, UpsertError
 
-TOLD = (UpsertError, PySparkException)
-"""What is a message for the user: errors of ours, and of Spark about a query, as a division by zero."""
+TOLD = (UpsertError, PySparkException, OSError)
+"""What is a message for the user: errors of ours, of Spark about a query, of a disk or a server."""
 
 
 class Exit(IntEnum):
@@ -44,7 +44,7 @@ class Exit(IntEnum):
 
 @contextmanager
 def told_errors(*, as_json: bool = False) -> Iterator[None]:
-    """Run a command; an error of ours, or of Spark about a query, becomes one message and an exit code.
+    """Run a command; an error of ours, of Spark about a query, of a disk or a server becomes one message.
 
     Args:
         as_json: print the message as a JSON object ``{"error": …, "message": …}``.
@@ -53,23 +53,31 @@ def told_errors(*, as_json: bool = False) -> Iterator[None]:
     """
     try:
         yield
+    except BrokenPipeError:
+        # the reader of a pipe, like `head`, has gone: nobody is left to tell anything
+        sys.stdout = None
+        raise typer.Exit(Exit.DONE) from None
     except TOLD as error:
         tell(error, as_json=as_json)
         is_missing = isinstance(error, TableNotFoundError | DatabaseNotFoundError | SnapshotExpiredError)
         raise typer.Exit(Exit.NOT_FOUND if is_missing else Exit.FAILED) from error
     except KeyboardInterrupt:
         raise typer.Exit(Exit.INTERRUPTED) from None
-    except BrokenPipeError:
-        # the reader of a pipe, like `head`, has gone: nobody is left to tell anything
-        sys.stdout = None
-        raise typer.Exit(Exit.DONE) from None
 
 
 def tell(error: BaseException, *, as_json: bool = False) -> None:
     """Print an error to the standard error stream."""
-    said = error.getMessage() if isinstance(error, PySparkException) else None
-    text = (said or str(error)).strip()
+    text = _text(error).strip()
     if as_json:
         print(json.dumps({"error": type(error).__name__, "message": text}), file=sys.stderr)
     else:
         Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(text)}", highlight=False)
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, PySparkException):
+        return error.getMessage() or str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        what = f"{error.filename!r}: {error.strerror}"
+        return f"{what}; see that it can be reached, may be used and has room, and run this again"
+    return str(error)

@@ -226,7 +226,10 @@ def _send(
         if response.status >= 400:
             raise _error(response.status, response.data, url, path)
     except (NewConnectionError, ConnectTimeoutError) as cause:
-        raise NotDoneError(errno.EIO, f"HDFS was not reached, {type(cause).__name__}", path) from cause
+        server = "{}://{}".format(*urlsplit(url)[:2])
+        raise NotDoneError(
+            errno.EIO, f"HDFS was not reached at {server}, {type(cause).__name__}", path
+        ) from cause
     except urllib3.exceptions.HTTPError as cause:
         raise UnansweredError(errno.EIO, f"HDFS did not answer, {type(cause).__name__}", path) from cause
     return response
