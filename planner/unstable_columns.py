@@ -6,10 +6,10 @@ what finds the rows of a group by them, or leaves rows out by them, would not ta
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from planner.changelogs import Changelog
-from planner.expressions import Column, Expr, walk_expression
+from planner.expressions import Expr, columns_of
 from planner.plan import Filter, Generate, Join, Plan, Project, SlidingWindows, Union
 from planner.sources import ManagedTable
 from planner.trees import children, expressions, walk
@@ -28,14 +28,13 @@ def unstable_columns(plan: Plan) -> Unstable:
             found |= {column.id: column.name for column in plan.columns if column.name in names}
         case Project():
             for output in plan.outputs:
-                if (name := _used(output.value, found)) is not None:
+                if (name := first_unstable([output.value], found)) is not None:
                     found[output.column.id] = name
         case Generate():
-            if (name := _used(plan.generator, found)) is not None:
+            if (name := first_unstable([plan.generator], found)) is not None:
                 found |= dict.fromkeys((column.id for column in plan.made), name)
         case SlidingWindows():
-            used = (name for value in plan.values if (name := _used(value, found)) is not None)
-            if (name := next(used, None)) is not None:
+            if (name := first_unstable(plan.values, found)) is not None:
                 found[plan.made.id] = name
         case Union():
             for part in plan.inputs:
@@ -51,11 +50,7 @@ def deciding(plan: Plan) -> Iterator[Expr]:
             yield from expressions(node)
 
 
-def first_unstable(exprs: Iterator[Expr], unstable: Unstable) -> str | None:
+def first_unstable(exprs: Iterable[Expr], unstable: Unstable) -> str | None:
     """The METADATA column that one of some expressions is made of; None if there is none."""
-    return next((name for expr in exprs if (name := _used(expr, unstable)) is not None), None)
-
-
-def _used(expr: Expr, unstable: Unstable) -> str | None:
-    columns = (part for part in walk_expression(expr) if isinstance(part, Column))
-    return next((unstable[column.id] for column in columns if column.id in unstable), None)
+    used = columns_of(*exprs)
+    return next((name for id, name in unstable.items() if id in used), None)

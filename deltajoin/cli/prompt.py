@@ -71,6 +71,7 @@ class DiscreetHistory(FileHistory):
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch(mode=0o600)
+        path.chmod(0o600)  # an earlier one may have been made for everybody
         super().__init__(path)
 
     def store_string(self, string: str) -> None:

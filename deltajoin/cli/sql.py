@@ -91,6 +91,8 @@ def converse(session: Session, statements: Statements) -> None:
     for text in prompt.statements(session.catalog.tables):
         try:
             statements.run_script(text)
+        except BrokenPipeError:
+            raise  # nobody reads any more: the command ends
         except TOLD as error:
             tell(error)
 

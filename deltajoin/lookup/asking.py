@@ -94,11 +94,9 @@ class Request:
             self.parts.append((self._in_batch(answer.positions), answer.rows))
         if not answer.failures:
             return
-        again = []
-        for at, failure in answer.failures.items():
-            self.failures[int(self._in_batch(np.array([at]))[0])] = failure
-            if isinstance(failure, LookupUnavailableError):
-                again.append(at)
+        failed = self._in_batch(np.fromiter(answer.failures, np.int64)).tolist()
+        self.failures.update(zip(failed, answer.failures.values(), strict=True))
+        again = [at for at, why in answer.failures.items() if isinstance(why, LookupUnavailableError)]
         if again:
             self._left = self._in_batch(np.array(again, dtype=np.int64))
             raise answer.failures[again[0]]

@@ -6,6 +6,7 @@ import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
@@ -104,6 +105,13 @@ class HttpLookup:
 
     def masked(self, text: str) -> str:
         """A text that may quote what is secret here, such as an endpoint's complaint, with ``***`` for it."""
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return text
+
+    @cached_property
+    def _secrets(self) -> tuple[str, ...]:
+        """Longest first: a shorter one may be a part of it."""
         parts = urlsplit(self.url)
         user = parts.netloc.rpartition("@")[0]
         secrets = {user, unquote(user), b64encode(unquote(user).encode()).decode(), parts.query}
@@ -111,10 +119,8 @@ class HttpLookup:
         secrets |= {value for _, value in parse_qsl(parts.query)}
         for value in self.headers.values():
             secrets |= {str(value), *value.split()}
-        for secret in sorted(secrets, key=len, reverse=True):
-            if len(secret) >= _SHORTEST_SECRET:
-                text = text.replace(secret, "***")
-        return text
+        long_enough = (secret for secret in secrets if len(secret) >= _SHORTEST_SECRET)
+        return tuple(sorted(long_enough, key=len, reverse=True))
 
     def open(self) -> LookupClient:
         """A client with a pool of connections, none of which is open yet.

@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from deltajoin.errors import LookupFailedError, LookupUnavailableError
+from deltajoin.lookup.late_rows import LateRows, as_table
 from deltajoin.lookup.plain_json import PlainReplies
 from deltajoin.lookup.protocol import Answer
 from upsert.formats.json_dialect import JsonDialect
@@ -33,6 +34,7 @@ from upsert.formats.timestamps import TimestampStandard
 from upsert.store.hashing import one_array
 
 _MAX_REASON: Final = 300
+_MASKED_BYTES: Final = 1 << 16
 _FEW: Final = 16
 """Keys that Python writes faster than Arrow, where its JSON of them is the same."""
 _PLAIN: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
@@ -52,7 +54,6 @@ class JsonExchange:
     >>> exchange = JsonExchange(pa.schema({"id": pa.int64(), "name": pa.string()}))
     >>> exchange.request(pa.table({"id": [1, 2]}))
     b'{"columns":["id","name"],"keys":[{"id":1},{"id":2}]}'
-    >>> from deltajoin.lookup.late_rows import as_table
     >>> answer = exchange.answer(b'{"results": [[], [{"name": "bob", "id": 2}]]}', 2)
     >>> answer.positions.tolist(), as_table(answer.rows).to_pylist()
     ([1], [{'id': 2, 'name': 'bob'}])
@@ -71,7 +72,6 @@ class JsonExchange:
         )
         self._dialect = dialect
         self._convert = struct_converter(list(schema), dialect)
-        self._struct = pa.struct(list(schema))
         self._plain_replies = PlainReplies(schema)
         self._plain_keys = {f.name for f in schema if f.type == pa.string() or pa.types.is_integer(f.type)}
         self._head = f'{{"columns":{to_text(schema.names)},"keys":['.encode()
@@ -102,8 +102,10 @@ class JsonExchange:
             raise LookupFailedError(f"the reply must be JSON, it is {cause.reason}") from None
         results = value.get("results") if isinstance(value, dict) else None
         if not isinstance(results, list) or len(results) != keys:
-            reason = self._masked(shown(reply[:80]))
-            found = f"{len(results)} results" if isinstance(results, list) else reason
+            # masked before it is cut: the beginning of a secret would not be known as one
+            text = self._masked(reply[:_MASKED_BYTES].decode(errors="surrogateescape"))
+            said = shown(text.encode(errors="surrogateescape")[:80])
+            found = f"{len(results)} results" if isinstance(results, list) else said
             raise LookupFailedError(
                 f"the reply must be an object whose 'results' are {keys}, one for each key, got {found}"
             )
@@ -118,14 +120,16 @@ class JsonExchange:
                 failures[at] = failure
             rows += found_rows
             counts.append(len(found_rows))
-        return Answer(np.repeat(np.arange(keys), counts), self._table(rows), failures)
+        return Answer(np.repeat(np.arange(keys), counts), as_table(LateRows(self._schema, rows)), failures)
 
     def _rows(self, result: Any) -> list[tuple[Any, ...]]:
         if isinstance(result, list):
             try:
                 return [self._convert(row) for row in result]
             except BadValueError as cause:
-                raise LookupFailedError(f"a row of the reply must fit the schema: {cause.reason}") from None
+                raise LookupFailedError(
+                    f"a row of the reply must fit the schema: {self._masked(cause.reason)}"
+                ) from None
         if isinstance(result, dict) and "error" in result:
             reason = f"the endpoint reports for the key: {self._quoted(result['error'])[:_MAX_REASON]}"
             if result.get("retry") is True:
@@ -138,7 +142,3 @@ class JsonExchange:
     def _quoted(self, value: Any) -> str:
         """A value of a reply for a message; half a surrogate pair would keep it from being written."""
         return self._masked(to_text(value).encode(errors="backslashreplace").decode())
-
-    def _table(self, rows: list[tuple[Any, ...]]) -> pa.Table:
-        # one array of structs: a column each would cost a small reply more than all the rest
-        return pa.Table.from_struct_array(pa.array(rows, self._struct))

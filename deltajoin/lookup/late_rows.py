@@ -48,6 +48,7 @@ def as_table(rows: Rows) -> pa.Table:
     """
     if not isinstance(rows, LateRows):
         return rows
+    # one array of structs: a column each would cost a small reply more than all the rest
     return pa.Table.from_struct_array(pa.array(rows.rows, pa.struct(list(rows.schema))))
 
 

@@ -7,6 +7,8 @@ from deltajoin.cli.prompt import DiscreetHistory
 
 def test_lines_are_remembered_but_those_with_secrets_and_only_for_their_owner(tmp_path: Path) -> None:
     path = tmp_path / "app" / "sql-history"
+    path.parent.mkdir()
+    path.touch(mode=0o644)  # of an earlier version
     history = DiscreetHistory(path)
     for line in (
         "SHOW TABLES;",

@@ -128,6 +128,13 @@ def test_what_is_secret_is_shown_in_no_message_whatever_the_endpoint_says(endpoi
     assert str(failure(source)).endswith("got 400 Bad Request: '***? ***? ***? no'")
     for found in outcome(source):
         assert '"***"' in str(found)
+    misfit = '{"results": [[{"id": "s3cr3t", "name": "x"}], []]}'
+    cut = f'{{"results": "{" " * 60}Bearer s3cr3t"}}'
+    endpoint.behave(first=[(200, {}, misfit), (200, {}, cut)])
+    assert "'***' is no BIGINT" in str(outcome(source)[0])
+    said = str(failure(source))
+    assert "Bea" not in said
+    assert "***" in said
 
 
 def test_where_a_redirect_leads_is_shown_without_its_query(endpoint: BatchEndpoint) -> None:

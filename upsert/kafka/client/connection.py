@@ -111,11 +111,6 @@ def is_secret(name: str) -> bool:
     return SECRET.search(name) is not None
 
 
-def masked(text: str, connection: Connection) -> str:
-    """The text without the values of the connection's secret properties."""
-    return connection.masked(text)
-
-
 def library() -> Any:
     """The module ``confluent_kafka``.
 
