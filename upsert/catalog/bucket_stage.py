@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from upsert.catalog import staged
 from upsert.catalog.staged import Entry
 from upsert.catalog.stages import CleanUp
 from upsert.errors import CommitConflictError
@@ -44,8 +45,11 @@ class BucketStage:
     @property
     def is_visible(self) -> bool:
         """Whether everybody sees the table."""
+        return self._is_seen(value_in(self.place))
+
+    def _is_seen(self, value: Mapping[str, Any]) -> bool:
         own = value_in(self.folder).get("uuid")
-        return own is not None and value_in(self.place).get("uuid") == own
+        return own is not None and value.get("uuid") == own
 
     def go_on(self) -> None:
         """Become the one who fills a table that another process has begun."""
@@ -98,9 +102,7 @@ class BucketStage:
         while True:
             seen = Pointer.look(self.place)
             note = seen.stage
-            if note is None or note["folder"] != self.unique:
-                return None
-            if is_seen(seen, self.folder):
+            if note is None or note["folder"] != self.unique or self._is_seen(seen.value):
                 return None
             if (after := given_up(seen, self.folder)) is None:
                 show_stream(self.folder)
@@ -117,11 +119,6 @@ class BucketStage:
             )
 
 
-def is_seen(seen: Pointer, folder: str) -> bool:
-    """Whether the table that is filled in ``folder`` is the one that everybody sees."""
-    return seen.is_table and seen.value.get("uuid") == value_in(folder).get("uuid")
-
-
 def given_up(seen: Pointer, folder: str) -> Mapping[str, Any] | None:
     """What a name says when its table is not filled on; None: of a stream with a commit the table stays."""
     note = seen.stage or {}
@@ -132,12 +129,9 @@ def given_up(seen: Pointer, folder: str) -> Mapping[str, Any] | None:
 
 
 def has_commit(folder: str) -> bool:
-    """Whether a managed table has ever had a commit; expiry always leaves the latest snapshot."""
+    """Whether the managed table that is filled in a folder has a commit."""
     files = value_in(folder).get("files")
-    if files is None:
-        return False
-    found = paths.named_files(paths.resolve(folder, files), paths.SNAPSHOT_FOLDER, "")
-    return any(paths.snapshot_id(name) is not None for name in found)
+    return files is not None and staged.has_commit(paths.resolve(folder, files))
 
 
 def has_rows(folder: str) -> bool:

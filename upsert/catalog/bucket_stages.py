@@ -18,11 +18,11 @@ from upsert.catalog.bucket_stage import BEFORE, BucketStage, clean_left, given_u
 from upsert.catalog.staged import Entry
 from upsert.catalog.stages import CleanUp
 from upsert.catalog.warehouse import Warehouse
-from upsert.errors import TableExistsError
-from upsert.store import Table, paths
+from upsert.errors import CorruptTableError, TableExistsError
+from upsert.store import paths
 from upsert.store.failpoints import reach
-from upsert.store.left_folders import sweep
-from upsert.store.log_system import log_system
+from upsert.store.left_folders import logs_are_gone, sweep
+from upsert.store.logged_tables import log_dropper
 from upsert.store.pointer import STAGE, Pointer, show_stream, value_in
 from upsert.store.storage import storage_of
 from upsert.store.storage.kept_lease import KeptLease
@@ -40,8 +40,15 @@ class BucketStages:
 
     def entry(self, name: str) -> Entry | None:
         """What is said of a table that a statement fills, or has filled and may go on with."""
-        note = value_in(self.tables.path(name)).get(STAGE)
-        return None if note is None else Entry.of_json(note)
+        place = self.tables.path(name)
+        if (note := value_in(place).get(STAGE)) is None:
+            return None
+        try:
+            return Entry.of_json(note)
+        except (KeyError, TypeError) as cause:
+            raise CorruptTableError(
+                f"table.json of {place!r}: what a query fills cannot be read, {cause!r}; restore the file"
+            ) from cause
 
     def sweep(self, name: str) -> None:
         """Take away what a dead process has begun under this name; a stream that committed gets its table.
@@ -133,12 +140,12 @@ class BucketStages:
         stage = self._taken(name, seen, Entry.of_this_process("batch"))
         try:
             yield stage.folder
-            drop_old_log = _log_of(place)
+            drop_old_log = log_dropper(self.tables.existing(name))
             stage.done(forget=True)
         except BaseException:
             stage.discard()
             raise
-        drop_old_log()
+        logs_are_gone(place, drop_old_log)
         sweep(place)
 
     def _taken(self, name: str, seen: Pointer, entry: Entry) -> BucketStage:
@@ -183,16 +190,6 @@ def _overtaken(name: str) -> TableExistsError:
         f"table {name!r} has just been created, replaced or dropped by somebody else; choose another name, "
         "or run this again"
     )
-
-
-def _log_of(place: str) -> Callable[[], None]:
-    """Takes away the log of the table that is there now; of what is replaced nothing else knows it then."""
-    definition = Table.open(place).definition
-    options = definition.options
-    system = log_system(options.log)
-    if system is None:
-        return lambda: None
-    return lambda: system.drop(options.log, options.bucket, definition.owner)
 
 
 def _lease(place: str, unique: str) -> str:

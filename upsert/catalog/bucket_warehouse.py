@@ -33,8 +33,7 @@ class BucketWarehouse(Warehouse):
 
     def is_taken(self, name: str) -> bool:
         """Whether there is a table, or something that a query fills or has left."""
-        value = pointer.value_in(self.path(name))
-        return pointer.has_table(value) or pointer.STAGE in value
+        return not pointer.is_free(pointer.value_in(self.path(name)))
 
     def drop(self, name: str) -> bool:
         """Take a table away with all its files; False if there is none.

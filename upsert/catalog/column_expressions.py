@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from decimal import Decimal, InvalidOperation
-from typing import Final
 
 from sqlglot import exp
 
@@ -11,16 +10,8 @@ from upsert.catalog.dialect import expression_tree
 from upsert.catalog.flink_words import spark_words
 from upsert.catalog.places import Revision, place
 from upsert.catalog.tokens import Cursor, blanked
+from upsert.catalog.window_tables import UNITS
 from upsert.errors import SchemaError
-
-_UNITS_MS: Final = {
-    "MILLISECOND": 1,
-    "SECOND": 1_000,
-    "MINUTE": 60_000,
-    "HOUR": 3_600_000,
-    "DAY": 86_400_000,
-    "WEEK": 604_800_000,
-}
 
 
 def spark_expression(text: str) -> str:
@@ -71,7 +62,7 @@ def read_delay(cursor: Cursor) -> int:
     number = cursor.string("a number") if cursor.is_string(0) else str(cursor.number("a number"))
     unit = cursor.name("a unit such as SECOND").upper().removesuffix("S")
     try:
-        milliseconds = Decimal(number) * _UNITS_MS[unit]
+        milliseconds = Decimal(number) * UNITS[unit]
     except (InvalidOperation, KeyError):
         raise start from None
     if milliseconds < 0 or milliseconds != int(milliseconds):

@@ -7,22 +7,19 @@ exactly one of two concurrent CREATE TABLEs win, of whatever kind they are.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 from uuid import uuid4
 
-from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError, TableNotFoundError
+from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError
 from upsert.schema import TableSchema
 from upsert.store import pointer
 from upsert.store.paths import TABLE_FILE
-from upsert.store.snapshot_info import FORMAT_VERSION, parse_versioned
 from upsert.store.storage import storage_of
 
-_OWNER_ONLY: Final = 0o600
 """Options may hold passwords."""
 
 
@@ -74,16 +71,14 @@ def create(folder: str, definition: Definition) -> None:
         ConfigurationError: the folder cannot be made or written.
     """
     value = {
-        "format": FORMAT_VERSION,
         "uuid": definition.uuid,
         "connector": definition.connector,
         "schema": definition.schema.to_json(),
         "options": dict(definition.options),
     }
-    path = os.path.join(folder, TABLE_FILE)
     try:
-        storage_of(path).prepare(folder)
-        is_new = pointer.publish(path, json.dumps(value, indent=1).encode(), _OWNER_ONLY)
+        storage_of(folder).prepare(folder)
+        is_new = pointer.publish(folder, value)
     except (NotADirectoryError, FileExistsError, PermissionError) as cause:
         raise ConfigurationError(
             f"table path must be a folder that can be written, got {folder!r}: {cause.strerror}"
@@ -108,24 +103,15 @@ def load(folder: str) -> Definition | None:
         TableNotFoundError: there is no table.
         CorruptTableError: its file is damaged, or of another format version.
     """
-    path = os.path.join(folder, TABLE_FILE)
-    try:
-        content = storage_of(path).read(path)
-    except (FileNotFoundError, NotADirectoryError) as cause:
-        raise TableNotFoundError(f"no table lies at {folder!r}; create it, or correct the name") from cause
-    value = parse_versioned(content, path)
-    if not pointer.has_table(value):
-        raise TableNotFoundError(
-            f"no table lies at {folder!r}, only what CREATE TABLE AS SELECT has begun there; wait for its end"
-        )
+    value = pointer.table_in(folder)
     if "connector" not in value:
         return None
     try:
         return _parse(value)
     except (KeyError, TypeError, CorruptTableError) as cause:
         raise CorruptTableError(
-            f"{path}: the definition of the table cannot be read, {cause!r}; restore the file, or DROP TABLE "
-            "and create it again"
+            f"{os.path.join(folder, TABLE_FILE)}: the definition of the table cannot be read, {cause!r}; "
+            "restore the file, or DROP TABLE and create it again"
         ) from cause
 
 

@@ -115,10 +115,7 @@ def is_visible(folder: str) -> bool:
 
 def has_commit(folder: str) -> bool:
     """Whether a managed table has ever had a commit; expiry always leaves the latest snapshot."""
-    try:
-        names = os.listdir(os.path.join(folder, paths.SNAPSHOT_FOLDER))
-    except FileNotFoundError:
-        return False
+    names = paths.named_files(folder, paths.SNAPSHOT_FOLDER, "")
     return any(paths.snapshot_id(name) is not None for name in names)
 
 

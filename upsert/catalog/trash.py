@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import warnings
 from contextlib import suppress
 from typing import Final
 
-from upsert.errors import CorruptTableError, UpsertError
-from upsert.store.left_folders import LogLeftWarning
+from upsert.errors import CorruptTableError
+from upsert.store.left_folders import logs_are_gone
 from upsert.store.logged_tables import drop_log
 from upsert.store.paths import TABLE_FILE
 
@@ -26,15 +25,7 @@ def empty_trash(warehouse: str) -> None:
 
 def _delete(folder: str) -> None:
     """Delete the folder of a table, or of several, after their logs: only their files know of these."""
-    try:
-        _drop_logs(folder)
-    except UpsertError as failure:
-        warnings.warn(
-            f"a table was dropped, and its log could not be: {failure}; it goes with the next table that is "
-            f"dropped there, or delete it yourself, and {folder!r}",
-            LogLeftWarning,
-            stacklevel=5,
-        )
+    if not logs_are_gone(folder, lambda: _drop_logs(folder)):
         return
     with suppress(FileNotFoundError):  # another process empties it too
         shutil.rmtree(folder)

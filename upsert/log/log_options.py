@@ -6,7 +6,7 @@ may be given to a table that has none: a session has them for all of its tables.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -167,6 +167,15 @@ def holds_secret(key: str) -> bool:
     (True, False)
     """
     return is_of_client(key) and is_secret(key)
+
+
+def file_mode(keys: Iterable[str]) -> int:
+    """Permissions of a file with these options: passwords are its owner's alone.
+
+    >>> oct(file_mode(["bucket", "log.kafka.sasl.password"])), oct(file_mode(["bucket"]))
+    ('0o600', '0o666')
+    """
+    return 0o600 if any(map(holds_secret, keys)) else 0o666
 
 
 def split(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:

@@ -17,10 +17,8 @@ from upsert.kafka.client.transactions import read_marker
 from upsert.log.messages import LogDecoder
 from upsert.log.topics import LogTopic
 from upsert.store import consumers
-from upsert.store.history import History
 from upsert.store.log_beginning import beginning_of
-from upsert.store.log_system import CONSUMER, LEASE_S, LoggedTable
-from upsert.store.version import Version
+from upsert.store.log_system import CONSUMER, LoggedTable
 
 _FIRST_LOOK: Final = 100
 """Offsets at the end of a partition in which the newest mark is looked for first."""
@@ -82,8 +80,3 @@ def _newest_mark(table: LoggedTable, topic: LogTopic) -> int:
 def _held(table: LoggedTable) -> int:
     found = consumers.read(table.published.root, CONSUMER)
     return 0 if found is None else found.version.base
-
-
-def hold(history: History, published: int) -> None:
-    """Keep the snapshot up to which the log is complete, and all that follow, from expiring."""
-    consumers.hold(history, CONSUMER, Version.complete(published), LEASE_S)

@@ -19,17 +19,18 @@ import pyarrow as pa
 from upsert.errors import ConfigurationError, FencedError, SnapshotExpiredError
 from upsert.kafka.client.producer import produce_once
 from upsert.log.messages import LogEncoder, marks
-from upsert.log.position import hold, last_published, transactional_id
+from upsert.log.position import last_published, transactional_id
 from upsert.log.topics import LogTopic
 from upsert.log.turns import turn
 from upsert.store.change_files import Scope, data_commits, has_gap
 from upsert.store.changes import changes_between
 from upsert.store.failpoints import reach
+from upsert.store.log_beginning import hold
 from upsert.store.log_system import LoggedTable, note_ends
 from upsert.store.partitions import partition_name
 from upsert.store.snapshot_info import SnapshotInfo
 from upsert.store.steps import cut
-from upsert.store.version import Version
+from upsert.store.version import Version, step_between
 
 _LONGEST_PAUSE_S: Final = 1.0
 
@@ -151,11 +152,11 @@ def _pieces(
     """The buckets of a step, in order, and in large ones ranges of keys: memory is bounded."""
     start, end = Version.complete(step.since), Version.complete(step.target)
     while start != end:
-        low = start.cursor or (0, 0)
-        following = cut(table.rows, step.since, step.target, low, PIECE_ROWS, scope)
-        last = topic.buckets - 1 if following.cursor is None else following.cursor[0]
-        for bucket in range(low[0], last + 1):
-            yield bucket, start, following
+        following = cut(table.rows, step.since, step.target, start.cursor or (0, 0), PIECE_ROWS, scope)
+        piece = step_between(start, following)
+        for bucket in range(topic.buckets):
+            if piece.hashes_of(bucket) is not None:
+                yield bucket, start, following
         start = following
 
 

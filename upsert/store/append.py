@@ -131,7 +131,7 @@ def _remove_left(root: str, left: StagedFiles) -> None:
     """Delete what a commit has left over; it is published, which nothing that happens here may deny."""
     try:
         staging.remove(root, left)
-    except OSError as failure:
+    except Exception as failure:
         warnings.warn(
             f"table {root!r}: files that nobody needs could not be deleted after a commit — {failure!r}; "
             "clean() deletes them",

@@ -20,7 +20,13 @@ from types import MappingProxyType
 from typing import Any, Final
 from uuid import uuid4
 
-from upsert.errors import CommitConflictError, SnapshotExpiredError, StaleWriterError, UnknownOutcomeError
+from upsert.errors import (
+    CommitConflictError,
+    ConfigurationError,
+    SnapshotExpiredError,
+    StaleWriterError,
+    UnknownOutcomeError,
+)
 from upsert.store import paths
 from upsert.store.commit_rules import CommitRules
 from upsert.store.failpoints import reach
@@ -198,7 +204,7 @@ class Committer:
         if won:
             try:
                 self._check_lineage(info, path, transaction)
-            except OSError as cause:
+            except (OSError, ConfigurationError) as cause:  # the latter if a right has been taken away
                 raise UnknownOutcomeError(
                     f"table {self.root!r}: snapshot {info.id} was published, and must be seen to be part of "
                     f"the history, got {cause}; look at the table's history before you write the rows again"

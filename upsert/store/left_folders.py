@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 
 from upsert.errors import CorruptTableError, UpsertError
@@ -35,17 +36,25 @@ def sweep(folder: str) -> int:
 
 def _delete(folder: str, name: str) -> bool:
     """Delete one after its log, of which only its files know."""
+    path = os.path.join(folder, name)
+    if not logs_are_gone(path, lambda: drop_log(paths.filling_folder(folder, name))):
+        return False
+    storage_of(folder).delete_folder(path)
+    return True
+
+
+def logs_are_gone(folder: str, drop: Callable[[], None]) -> bool:
+    """Whether the logs of what was in a folder could be dropped; a warning tells of those that could not."""
     try:
-        # of what a damaged file says nobody can tell where a log is
+        # of what a damaged file says nobody can tell where a log is, and its table must be able to go
         with suppress(CorruptTableError):
-            drop_log(paths.filling_folder(folder, name))
+            drop()
     except UpsertError as failure:
         warnings.warn(
             f"a table was dropped, and its log could not be: {failure}; it goes with the next table that is "
-            f"dropped there, or delete it yourself, and {os.path.join(folder, name)!r}",
+            f"dropped there, or delete it yourself, and {folder!r}",
             LogLeftWarning,
-            stacklevel=5,
+            stacklevel=6,
         )
         return False
-    storage_of(folder).delete_folder(os.path.join(folder, name))
     return True

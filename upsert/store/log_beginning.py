@@ -16,10 +16,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from upsert.errors import CorruptTableError
-from upsert.log.log_options import CLIENT_PREFIX, KAFKA, LogOptions, holds_secret
-from upsert.store import paths
+from upsert.log.log_options import CLIENT_PREFIX, KAFKA, LogOptions, file_mode
+from upsert.store import consumers, paths
+from upsert.store.history import History
+from upsert.store.log_system import CONSUMER, LEASE_S
 from upsert.store.snapshot_info import FORMAT_VERSION, SnapshotInfo, parse_versioned
 from upsert.store.storage import storage_of
+from upsert.store.version import Version
 
 MADE: Final = "made"
 """The topic is there, or about to be."""
@@ -27,6 +30,7 @@ OVER: Final = "over"
 """The table has no such log any more, or is about to give it up; the topic is to be deleted."""
 GONE: Final = "gone"
 """The topic has been deleted."""
+_PREFIX: Final = "log-"
 
 
 @dataclass(frozen=True)
@@ -68,8 +72,7 @@ class LogBeginning:
             "state": self.state,
             "properties": dict(self.properties) if self.state != GONE else {},
         }
-        has_secret = any(holds_secret(CLIENT_PREFIX + key) for key in self.properties)
-        mode = 0o600 if has_secret else 0o666  # passwords are their owner's alone
+        mode = file_mode(CLIENT_PREFIX + key for key in self.properties)
         storage_of(path).replace(path, json.dumps(value, indent=1).encode(), mode)
 
     def forget(self, root: str) -> None:
@@ -78,13 +81,13 @@ class LogBeginning:
         storage_of(path).delete(path)
 
 
-def read(root: str, topic: str | None) -> LogBeginning | None:
+def read(root: str, topic: str) -> LogBeginning | None:
     """What a table says of one of its logs; None of one that was made with the table.
 
     Raises:
         CorruptTableError: the file is damaged.
     """
-    return None if topic is None else _read(os.path.join(root, paths.log_file(topic)))
+    return _read(os.path.join(root, paths.log_file(topic)))
 
 
 def beginning_of(root: str, topic: str) -> LogBeginning:
@@ -98,14 +101,23 @@ def read_all(root: str) -> tuple[LogBeginning, ...]:
     Raises:
         CorruptTableError: a file is damaged.
     """
-    names = paths.named_files(root, paths.LOG_FOLDER, "")
-    found = (_read(os.path.join(root, paths.LOG_FOLDER, name)) for name in names if is_of_log(name))
+    names = paths.named_files(root, paths.LOG_FOLDER, _PREFIX)
+    found = (_read(os.path.join(root, paths.LOG_FOLDER, _PREFIX + name)) for name in names)
     return tuple(each for each in found if each is not None)
 
 
-def is_of_log(name: str) -> bool:
-    """Whether a file of the folder is one of these; others are written at this moment."""
-    return name.startswith("log-")
+def left(root: str, present: str | None) -> list[LogBeginning]:
+    """The logs that a table does not have, and whose topics may be there."""
+    return [each for each in read_all(root) if each.topic != present and each.state != GONE]
+
+
+def hold(history: History, published: int) -> None:
+    """Keep the snapshot up to which a log is complete, and all that follow, from expiring.
+
+    Raises:
+        SnapshotExpiredError: it has expired.
+    """
+    consumers.hold(history, CONSUMER, Version.complete(published), LEASE_S)
 
 
 def _read(path: str) -> LogBeginning | None:

@@ -23,10 +23,9 @@ from upsert.store.definition import Definition
 from upsert.store.failpoints import reach
 from upsert.store.history import History
 from upsert.store.log_beginning import GONE, MADE, OVER, LogBeginning
-from upsert.store.log_system import CONSUMER, LEASE_S, LogSystem
+from upsert.store.log_system import CONSUMER, LogSystem
 from upsert.store.logged_tables import drop_topic
 from upsert.store.storage import storage_of
-from upsert.store.version import Version
 
 POINTS: Final = (
     "switch.after-claim",
@@ -56,8 +55,7 @@ def alter_table(committer: Committer, uuid: str, changes: Iterable[Alteration]) 
     old = history.definition
     new = altered(old, changes)
     if old.options.log.is_kafka == new.options.log.is_kafka and not _wants_none(changes, new):
-        log_system.change(old, new)
-        alter.alter(committer, uuid, changes)
+        _change(committer, uuid, changes, old, new)
         return False
     with _log_lock(history.root):
         history.latest()
@@ -69,9 +67,15 @@ def alter_table(committer: Committer, uuid: str, changes: Iterable[Alteration]) 
         if not new.options.log.is_kafka:
             _end(committer, uuid, changes, old)
             return False
-        log_system.change(old, new)
-        alter.alter(committer, uuid, changes)
+        _change(committer, uuid, changes, old, new)
         return False
+
+
+def _change(
+    committer: Committer, uuid: str, changes: tuple[Alteration, ...], old: Definition, new: Definition
+) -> None:
+    log_system.change(old, new)
+    alter.alter(committer, uuid, changes)
 
 
 def _wants_none(changes: tuple[Alteration, ...], new: Definition) -> bool:
@@ -161,7 +165,7 @@ def _claimed(history: History, new: Definition) -> LogBeginning:
 def _hold(history: History, begun: LogBeginning) -> None:
     """Keep what the log does not have yet; it begins later if that has expired since an attempt that died."""
     try:
-        consumers.hold(history, CONSUMER, Version.complete(begun.data_version), LEASE_S)
+        log_beginning.hold(history, begun.data_version)
     except SnapshotExpiredError:
         later = LogBeginning.at(begun.topic, history.latest(), begun.properties)
         later.write(history.root)
@@ -191,8 +195,8 @@ def _finish(history: History, only: str | None = None) -> None:
     if present is None:
         consumers.release(history, CONSUMER)
         reach("switch.after-release")
-    for begun in log_beginning.read_all(history.root):
-        if begun.topic == present or begun.state == GONE or only not in (None, begun.topic):
+    for begun in log_beginning.left(history.root, present):
+        if only not in (None, begun.topic):
             continue
         try:
             drop_topic(begun, definition)

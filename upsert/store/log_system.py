@@ -194,9 +194,8 @@ def after_commit(table: LoggedTable, head: SnapshotInfo) -> LogNotPublishedError
     try:
         system.publish(table, accept_gap=False)
     except Exception as cause:  # the commit is published: nothing that happens here may deny it
-        table.published.latest()
-        if table.published.definition.options.log.topic != table.log.topic:
-            return None  # it was turned off meanwhile, and nobody waits for the changes
+        if _is_turned_off(table):
+            return None  # nobody waits for the changes
         failure = LogNotPublishedError(
             f"{table.owner}: committed as snapshot {head.id}; its log messages were not published: {cause}; "
             "the next commit or publish_log() publishes them"
@@ -204,6 +203,15 @@ def after_commit(table: LoggedTable, head: SnapshotInfo) -> LogNotPublishedError
         failure.__cause__ = cause
         return failure
     return None
+
+
+def _is_turned_off(table: LoggedTable) -> bool:
+    """Whether somebody has turned the log off meanwhile; no, if that cannot be seen."""
+    try:
+        table.published.latest()
+    except (UpsertError, OSError):
+        return False  # the failure at hand is told
+    return table.published.definition.options.log.topic != table.log.topic
 
 
 _Key = tuple[str, str | None]

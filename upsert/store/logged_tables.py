@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from upsert.errors import (
     ConfigurationError,
@@ -13,13 +13,12 @@ from upsert.errors import (
     UnknownOutcomeError,
 )
 from upsert.schema import TableSchema
-from upsert.store import log_beginning, paths, table_file
+from upsert.store import log_beginning, pointer, table_file
 from upsert.store.definition import Definition
 from upsert.store.failpoints import reach
 from upsert.store.history import History
-from upsert.store.log_beginning import GONE, MADE, LogBeginning
+from upsert.store.log_beginning import MADE, LogBeginning
 from upsert.store.log_system import log_system
-from upsert.store.storage import storage_of
 from upsert.store.table_file import TableFile
 
 
@@ -41,7 +40,7 @@ def create(folder: str, schema: TableSchema, options: Mapping[str, str]) -> Tabl
     system = log_system(first.options.log)
     if system is None:
         return table_file.create(folder, schema, options)
-    if storage_of(folder).exists(os.path.join(folder, paths.TABLE_FILE)):
+    if not pointer.is_free(pointer.value_in(folder)):
         raise TableExistsError(
             f"table {folder!r} exists already; choose another path, or create it if_not_exists=True"
         )
@@ -73,33 +72,49 @@ def drop_log(folder: str) -> None:
     Raises:
         KafkaUnavailableError: the log cannot be reached.
     """
+    log_dropper(folder)()
+
+
+def log_dropper(folder: str) -> Callable[[], None]:
+    """What takes away the log of the table that is in a folder now, whatever will be there by then.
+
+    Calling it raises ``KafkaUnavailableError`` if the log cannot be reached.
+    """
     try:
         file = table_file.read(folder)
     except (TableNotFoundError, ConfigurationError):
-        return  # deleting its files was interrupted, before which the log had gone; or it lies elsewhere
+        return _no_log  # deleting its files was interrupted, after its log had gone; or it lies elsewhere
     history = History(file)
     try:
         history.latest()
     except TableNotFoundError:
-        return  # another process has deleted its files, after the log
+        return _no_log  # another process has deleted its files, after the log
     except CorruptTableError:
         pass  # as above: where the log is cannot have been read from there
     definition = history.definition
     log = definition.options.log
-    if (system := log_system(log)) is not None:
-        system.drop(log, definition.options.bucket, definition.owner)
-    for begun in log_beginning.read_all(history.root):
-        if begun.topic != log.topic:
+    left = log_beginning.left(history.root, log.topic)
+
+    def drop() -> None:
+        if (system := log_system(log)) is not None:
+            system.drop(log, definition.options.bucket, definition.owner)
+        for begun in left:
             drop_topic(begun, definition)
+
+    return drop
+
+
+def _no_log() -> None:
+    """There is nothing to take away."""
 
 
 def drop_topic(begun: LogBeginning, definition: Definition) -> None:
-    """Delete the topic of a log that a table does not have, or has no more; nothing if that was done.
+    """Delete the topic of a log that a table does not have, or has no more.
 
     Raises:
         KafkaUnavailableError: the brokers did not answer.
     """
     system = log_system(begun.log)
-    if system is not None and begun.state != GONE:
+    if system is not None:
         # what was never the table's log has no records; if it has, somebody else has made it meanwhile
         system.drop(begun.log, definition.options.bucket, definition.owner, only_empty=begun.state == MADE)

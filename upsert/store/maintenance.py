@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from upsert.errors import TableNotFoundError
-from upsert.store import compaction, expiry, paths
+from upsert.store import compaction, expiry, paths, pointer
 from upsert.store.append import Committed
 from upsert.store.commit import Committer
 from upsert.store.compaction import Merge
@@ -119,7 +119,7 @@ def start_compactor(folder: str, lock: int) -> None:
 
 def record_failure(folder: str, failure: str) -> None:
     """Leave word of a failed compaction for the next commit; the table may have been dropped meanwhile."""
-    if not storage_of(folder).exists(os.path.join(folder, paths.TABLE_FILE)):
+    if not pointer.has_table(pointer.value_in(folder)):
         raise TableNotFoundError(f"no table lies at {folder!r}; was it dropped?")
     path = os.path.join(folder, paths.COMPACTION_ERROR)
     storage_of(folder).replace(path, failure.encode())

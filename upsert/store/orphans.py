@@ -32,6 +32,7 @@ _PUT_INTO: Final = (
     paths.DEFINITION_FOLDER,
     paths.TAG_FOLDER,
     paths.CONSUMER_FOLDER,
+    paths.LOG_FOLDER,
 )
 """Folders in which files appear under a temporary name first."""
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from upsert.errors import CorruptTableError, TableNotFoundError
-from upsert.log.log_options import holds_secret
+from upsert.log.log_options import file_mode
 from upsert.store import paths
 from upsert.store.publication import put_if_absent
 from upsert.store.snapshot_info import FORMAT_VERSION, parse_versioned
@@ -82,7 +82,7 @@ class Pointer:
             UnknownOutcomeError: it may have been swapped, or may be soon.
         """
         path = os.path.join(self.folder, paths.TABLE_FILE)
-        content = json.dumps({"format": FORMAT_VERSION, **value}, indent=1).encode()
+        content = _content(value)
         if self.seen is None:
             storage_of(path).prepare(self.folder)
             return put_if_absent(path, content, _mode(value))
@@ -127,6 +127,28 @@ def has_table(value: Mapping[str, Any]) -> bool:
     return not value.keys() <= _OF_NAMES
 
 
+def is_free(value: Mapping[str, Any]) -> bool:
+    """Whether the content of a ``table.json``, {} if there is none, leaves the name to whoever comes."""
+    return not has_table(value) and STAGE not in value
+
+
+def table_in(folder: str) -> dict[str, Any]:
+    """What ``table.json`` says of the table in a folder.
+
+    Raises:
+        TableNotFoundError: there is none, or nobody sees it yet.
+        CorruptTableError: it is damaged.
+    """
+    value = value_in(folder)
+    if has_table(value):
+        return value
+    if STAGE in value:
+        raise TableNotFoundError(
+            f"no table lies at {folder!r}, only what CREATE TABLE AS SELECT has begun there; wait for its end"
+        )
+    raise TableNotFoundError(f"no table lies at {folder!r}; create it, or correct its name or path")
+
+
 def named_folders(value: Mapping[str, Any]) -> frozenset[str]:
     """The folders beside a ``table.json`` that belong to its table, or to what a query fills."""
     files, stage = value.get("files"), value.get(STAGE)
@@ -135,29 +157,28 @@ def named_folders(value: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(name for name in found if name)
 
 
-def publish(path: str, content: bytes, mode: int) -> bool:
+def publish(folder: str, value: Mapping[str, Any]) -> bool:
     """Make a folder a table by its ``table.json``; False if it is one, or a query has taken its name.
 
     Raises:
         UnknownOutcomeError: it may have been published.
     """
-    if put_if_absent(path, content, mode):
+    path = os.path.join(folder, paths.TABLE_FILE)
+    if put_if_absent(path, _content(value), _mode(value)):
         return True
-    if storage_of(path).is_local:
+    if storage_of(path).is_local or not is_free(value_in(folder)):
         return False
-    found = storage_of(path).read(path)
-    value = _parsed(found, path)
-    if has_table(value) or STAGE in value:
-        return False
-    storage = swapping(path)
-    seen = storage.versioned(path)
-    return seen is not None and seen.content == found and storage.swap(path, content, seen, mode)
+    seen = Pointer.look(folder)
+    return is_free(seen.value) and seen.swap(value)
+
+
+def _content(value: Mapping[str, Any]) -> bytes:
+    return json.dumps({"format": FORMAT_VERSION, **value}, indent=1).encode()
 
 
 def _mode(value: Mapping[str, Any]) -> int:
-    """Permissions where files have some: passwords are their owner's alone."""
-    has_secrets = "connector" in value or any(map(holds_secret, value.get("options", ())))
-    return 0o600 if has_secrets else 0o666
+    """Permissions where files have some; options of a connector are its own, so any may be a password."""
+    return 0o600 if "connector" in value else file_mode(value.get("options", ()))
 
 
 def definition_of(folder: str) -> dict[str, Any]:

@@ -114,6 +114,8 @@ def cut(
     if max_rows is None:
         return Version.complete(target)
     files = change_files(table, base, target, scope).all
+    if sum(entry.rows for entry in files) <= max_rows:
+        return Version.complete(target)
     room = max_rows
     for bucket in range(low[0], table.layout.buckets):
         inside = [entry for entry in files if entry.bucket == bucket]

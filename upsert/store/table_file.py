@@ -7,19 +7,18 @@ names is waste of a process that died, and a definition changes at one place in 
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 from uuid import uuid4
 
-from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError, TableNotFoundError
-from upsert.log.log_options import holds_secret
+from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError
+from upsert.log.log_options import file_mode
 from upsert.schema import TableSchema
 from upsert.store import paths, pointer
 from upsert.store.definition import Definition
 from upsert.store.publication import put_if_absent
-from upsert.store.snapshot_info import FORMAT_VERSION, parse_versioned
 from upsert.store.storage import storage_of
 
 
@@ -72,11 +71,6 @@ def new(folder: str, schema: TableSchema, options: Mapping[str, str]) -> TableFi
     return TableFile(folder, root, uuid, first)
 
 
-def _mode(definition: Definition) -> int:
-    """Permissions of a definition's file: passwords are its owner's alone."""
-    return 0o600 if any(map(holds_secret, definition.given)) else 0o666
-
-
 def publish(table: TableFile) -> bool:
     """Make a table's folder one; False if it was one already.
 
@@ -87,25 +81,22 @@ def publish(table: TableFile) -> bool:
     try:
         # the folder of snapshots comes first: whoever sees table.json may count on it
         storage.prepare(os.path.join(root, paths.SNAPSHOT_FOLDER))
-        path = os.path.join(folder, paths.TABLE_FILE)
-        return pointer.publish(path, to_json(table), _mode(table.definition))
+        return pointer.publish(folder, to_json(table))
     except (NotADirectoryError, FileExistsError, PermissionError) as cause:
         raise ConfigurationError(
             f"table path must be a folder that can be written, got {folder!r}: {cause.strerror}"
         ) from cause
 
 
-def to_json(table: TableFile) -> bytes:
-    """The content of ``table.json``."""
+def to_json(table: TableFile) -> dict[str, Any]:
+    """What ``table.json`` says, but for its format."""
     inside = os.path.relpath(table.root, table.folder)
-    value = {
-        "format": FORMAT_VERSION,
+    return {
         "uuid": table.uuid,
         **({} if inside == "." else {"files": inside}),
         "schema": table.definition.schema.to_json(),
         "options": dict(table.definition.given),
     }
-    return json.dumps(value, indent=1).encode()
 
 
 def read(folder: str) -> TableFile:
@@ -117,15 +108,7 @@ def read(folder: str) -> TableFile:
         CorruptTableError: its file is damaged, or of another format version.
     """
     path = os.path.join(folder, paths.TABLE_FILE)
-    try:
-        content = storage_of(path).read(path)
-    except (FileNotFoundError, NotADirectoryError) as cause:
-        raise TableNotFoundError(f"no table lies at {folder!r}; create it, or correct the path") from cause
-    value = parse_versioned(content, path)
-    if not pointer.has_table(value):
-        raise TableNotFoundError(
-            f"no table lies at {folder!r}, only what CREATE TABLE AS SELECT has begun there; wait for its end"
-        )
+    value = pointer.table_in(folder)
     if "connector" in value:
         raise ConfigurationError(
             f"{_named(folder)} must be a managed table, got one of the connector "
@@ -149,7 +132,7 @@ def publish_definition(root: str, uuid: str, definition: Definition) -> Definiti
     while True:
         path = os.path.join(root, paths.definition_file(definition.version))
         storage_of(root).prepare(os.path.dirname(path))
-        if put_if_absent(path, definition.to_json(uuid), _mode(definition)):
+        if put_if_absent(path, definition.to_json(uuid), file_mode(definition.given)):
             return definition
         definition = replace(definition, version=definition.version + 1)
 

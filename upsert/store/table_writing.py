@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 
-from upsert.errors import UnknownOutcomeError
+from upsert.errors import ConfigurationError, UnknownOutcomeError
 from upsert.store import (
     append,
     deletion,
@@ -249,7 +249,7 @@ class TableWriting(Handle):
             raise failure
         try:
             return self._snapshot_of(done.info)
-        except OSError as cause:
+        except (OSError, ConfigurationError) as cause:  # the latter if a right has been taken away
             raise UnknownOutcomeError(
                 f"table {self.name!r}: committed as snapshot {done.info.id}, which must be read to be "
                 f"returned, got {cause}; do not write the rows again"

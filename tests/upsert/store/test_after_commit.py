@@ -1,11 +1,12 @@
 """What fails after a commit does not deny it: whoever believed that would write the rows twice."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from upsert.errors import LogNotPublishedError, UnknownOutcomeError
+from upsert.errors import ConfigurationError, LogNotPublishedError, UnknownOutcomeError
 from upsert.schema import TableSchema
 from upsert.store import Table, Version, append, consumers, log_system, logged_tables, staging, table_file
 from upsert.store.history import History
@@ -29,15 +30,24 @@ def no_answer(*_: object, **__: object) -> None:
     raise OSError("the object store did not answer")
 
 
-class _NoLog:
-    ends = publish = no_answer
+def no_right(*_: object, **__: object) -> None:
+    raise ConfigurationError("the server must allow what is asked")
 
 
+@pytest.mark.parametrize("is_away", [False, True])
 def test_a_log_that_fails_in_whatever_way_says_that_the_rows_are_there(
-    table: Table, monkeypatch: pytest.MonkeyPatch
+    table: Table, monkeypatch: pytest.MonkeyPatch, is_away: bool
 ) -> None:
-    """Publishing reads the files, and the disk or the object store may fail at that."""
+    """Publishing reads the files, and the disk or the object store may fail at that, and from then on."""
     with monkeypatch.context() as patched:
+
+        class _NoLog:
+            @staticmethod
+            def publish(*_: object, **__: object) -> None:
+                if is_away:
+                    patched.setattr(History, "latest", no_answer)
+                no_answer()
+
         patched.setattr(log_system, "before_commit", lambda _: None)
         patched.setattr(log_system, "announcer", lambda *_: None)
         patched.setattr(log_system, "log_system", lambda _: _NoLog)
@@ -46,23 +56,25 @@ def test_a_log_that_fails_in_whatever_way_says_that_the_rows_are_there(
     assert ids_of(table) == [1, 2]
 
 
+@pytest.mark.parametrize("fails", [no_answer, no_right])
 def test_files_that_cannot_be_deleted_are_left_to_the_clean_up(
-    table: Table, monkeypatch: pytest.MonkeyPatch
+    table: Table, monkeypatch: pytest.MonkeyPatch, fails: Callable[..., None]
 ) -> None:
     staged = table.stage_raw(ROWS)
     with monkeypatch.context() as patched:
-        patched.setattr(staging, "remove", no_answer)
+        patched.setattr(staging, "remove", fails)
         with pytest.warns(append.LeftoverWarning, match="deletes them"):
             table.commit([staged])
     assert ids_of(table) == [1, 2]
     assert table.clean(older_than_s=0) == 1
 
 
+@pytest.mark.parametrize("fails", [no_answer, no_right])
 def test_a_snapshot_that_cannot_be_read_back_is_not_called_a_failure(
-    table: Table, monkeypatch: pytest.MonkeyPatch
+    table: Table, monkeypatch: pytest.MonkeyPatch, fails: Callable[..., None]
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(TableWriting, "_snapshot_of", no_answer)
+        patched.setattr(TableWriting, "_snapshot_of", fails)
         with pytest.raises(
             UnknownOutcomeError, match=r"committed as snapshot 1, .* do not write the rows again"
         ):
@@ -70,14 +82,15 @@ def test_a_snapshot_that_cannot_be_read_back_is_not_called_a_failure(
     assert ids_of(table) == [1, 2]
 
 
+@pytest.mark.parametrize("fails", [no_answer, no_right])
 def test_a_snapshot_of_which_nobody_can_see_what_became_keeps_its_files(
-    table: Table, monkeypatch: pytest.MonkeyPatch
+    table: Table, monkeypatch: pytest.MonkeyPatch, fails: Callable[..., None]
 ) -> None:
     latest = History.latest
 
     def fails_when_published(self: History) -> SnapshotInfo:
         found = latest(self)
-        return found if found.id == 0 else no_answer()  # type: ignore[return-value,func-returns-value]
+        return found if found.id == 0 else fails()  # type: ignore[return-value,func-returns-value]
 
     with monkeypatch.context() as patched:
         patched.setattr(History, "latest", fails_when_published)

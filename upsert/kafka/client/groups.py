@@ -12,9 +12,8 @@ from typing import Any, Final
 from upsert.kafka.client.client_cache import ClientCache
 from upsert.kafka.client.connection import LOGGER, Connection, client_properties, library
 from upsert.kafka.client.failures import made, retried
+from upsert.kafka.client.requests import request_seconds
 from upsert.kafka.records import TopicPartition
-
-REQUEST_SECONDS: Final = 10.0
 
 _FIXED: Final = {
     "enable.auto.commit": False,
@@ -40,7 +39,7 @@ def group_markers(
     def attempt() -> dict[TopicPartition, tuple[int, str]]:
         consumer = _consumers.take(key) or group_consumer(connection, group, subject)
         found = {}
-        for place in consumer.committed(asked, timeout=min(REQUEST_SECONDS, connection.patience_s)):
+        for place in consumer.committed(asked, timeout=request_seconds(connection)):
             if place.error is not None:
                 raise library().KafkaException(place.error)
             if place.offset >= 0:

@@ -50,17 +50,21 @@ class LocalCache:
     def use(self, name: str, fetch: Callable[[str], None], use: Callable[[str], T]) -> T:
         """What ``use`` makes of the copy of an object, which ``fetch`` writes to a path if there is none."""
         path = self._path(name)
+        failure: Exception | None = None
         for _ in range(_TRIES):
             self._make_folders()
             is_fresh = self._have(path, fetch)
             try:
                 return use(path)
-            except Exception:
+            except Exception as cause:
                 # it went to make room before it was opened, or the disk has damaged it: once more
                 if is_fresh and os.path.exists(path):
                     raise
+                failure = cause
                 Path(path).unlink(missing_ok=True)
-        raise OSError(f"cache folder {self.folder!r} is too small for {name!r}: make {BYTES_VARIABLE} larger")
+        raise OSError(
+            f"cache folder {self.folder!r} is too small for {name!r}: make {BYTES_VARIABLE} larger"
+        ) from failure
 
     def _have(self, path: str, fetch: Callable[[str], None]) -> bool:
         """Make sure that there is a copy; whether this call has downloaded it."""
@@ -86,9 +90,16 @@ class LocalCache:
         finally:
             Path(path).unlink(missing_ok=True)
 
-    def keep(self, name: str, temporary: str) -> None:
-        """Make a file of ``new_file`` the copy of an object."""
-        self._publish(temporary, self._path(name))
+    @contextmanager
+    def uploaded(self, name: str, upload: Callable[[str, str], None]) -> Iterator[str]:
+        """A path for the content of a new object: ``upload(name, path)`` sends it at the end of the block.
+
+        It is the object's copy from then on.
+        """
+        with self.new_file() as temporary:
+            yield temporary
+            upload(name, temporary)
+            self._publish(temporary, self._path(name))
 
     def drop(self, name: str) -> None:
         """Forget an object that has been deleted."""

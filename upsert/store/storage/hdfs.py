@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import IO, Final
 from uuid import uuid4
@@ -89,7 +89,7 @@ class HdfsStorage:
 
     def write(self, path: str, content: bytes, mode: int = _ANYBODY) -> None:
         """Write a new file."""
-        self._names.move(self._written(path, content, mode), path)
+        self.replace(path, content, mode)
 
     def _written(self, path: str, content: bytes | IO[bytes], mode: int = _ANYBODY) -> str:
         """A new file with that content, beside the path; each try has a name of its own."""
@@ -128,15 +128,13 @@ class HdfsStorage:
     def settle(self, folder: str) -> None:
         """Nothing: the name node has written a name down when it answers."""
 
-    @contextmanager
-    def new_file(self, path: str) -> Iterator[str]:
+    def new_file(self, path: str) -> AbstractContextManager[str]:
         """A file in the cache, uploaded at the end of the block."""
-        cache = local_cache()
-        with cache.new_file() as local:
-            yield local
-            with open(local, "rb") as file:
-                self._names.move(self._written(path, file), path)
-            cache.keep(path, local)
+        return local_cache().uploaded(path, self._upload)
+
+    def _upload(self, path: str, source: str) -> None:
+        with open(source, "rb") as file:
+            self._names.move(self._written(path, file), path)
 
     def read(self, path: str) -> bytes:
         """The content of a file."""

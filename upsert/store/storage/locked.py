@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from hashlib import sha256
 from typing import Any, Final
@@ -180,18 +180,16 @@ class LockedStorage:
     def settle(self, folder: str) -> None:
         """Nothing: a file has its name when it is written."""
 
-    @contextmanager
-    def new_file(self, path: str) -> Iterator[str]:
+    def new_file(self, path: str) -> AbstractContextManager[str]:
         """A file in the cache, uploaded at the end of the block."""
-        cache = local_cache()
-        with cache.new_file() as temporary:
-            yield temporary
-            inside = self._inside(path)
-            self._system.create_dir(os.path.dirname(inside), recursive=True)
-            with open(temporary, "rb") as source, self._system.open_output_stream(inside) as out:
-                while chunk := source.read(_CHUNK):
-                    out.write(chunk)
-            cache.keep(path, temporary)
+        return local_cache().uploaded(path, self._upload)
+
+    def _upload(self, path: str, source: str) -> None:
+        inside = self._inside(path)
+        self._system.create_dir(os.path.dirname(inside), recursive=True)
+        with open(source, "rb") as file, self._system.open_output_stream(inside) as out:
+            while chunk := file.read(_CHUNK):
+                out.write(chunk)
 
     def read(self, path: str) -> bytes:
         """The content of a file."""

@@ -11,7 +11,7 @@ import errno
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any, Final
@@ -196,14 +196,9 @@ class S3Storage:
     def settle(self, folder: str) -> None:
         """Nothing: an object has its name as soon as it is there."""
 
-    @contextmanager
-    def new_file(self, path: str) -> Iterator[str]:
+    def new_file(self, path: str) -> AbstractContextManager[str]:
         """A file in the cache, uploaded at the end of the block."""
-        cache = local_cache()
-        with cache.new_file() as temporary:
-            yield temporary
-            upload(self._call, path, temporary)
-            cache.keep(path, temporary)
+        return local_cache().uploaded(path, partial(upload, self._call))
 
     def read(self, path: str) -> bytes:
         """The content of an object."""

@@ -109,9 +109,8 @@ def test_the_folder_may_be_deleted_at_any_time(tmp_path: Path) -> None:
     shutil.rmtree(copies.folder)
     Path(copies.lock_file("table/some.lock")).touch()
     shutil.rmtree(copies.folder)
-    with copies.new_file() as temporary:
+    with copies.uploaded("b", lambda *_: None) as temporary:
         Path(temporary).write_bytes(b"rows")
-        copies.keep("b", temporary)
     assert source.fetched == ["a", "a"]
 
 
