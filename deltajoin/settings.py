@@ -11,17 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from upsert.errors import ConfigurationError
-from upsert.options import Option, boolean, duration_ms, one_of, parse, positive_int, text
+from upsert.options import Option, boolean, one_of, parse, positive_duration_ms, positive_int, text
 
 SESSION_PREFIX: Final = "spark.deltajoin."
 FLINK_PREFIXES: Final = ("table.optimizer.delta-join.", "table.exec.delta-join.")
 """What begins with one of these in a session must be an option that is known."""
-
-
-def _timeout_ms(value: str) -> int:
-    if duration_ms(value) == 0:
-        raise ValueError("a duration above 0, like '3 min'")
-    return duration_ms(value)
 
 
 OPTIONS: Final = (
@@ -90,7 +84,7 @@ OPTIONS: Final = (
     ),
     Option(
         "async.timeout",
-        _timeout_ms,
+        positive_duration_ms,
         "longest time that a lookup with all its retries may take",
         180_000,
         aliases=("table.exec.async-lookup.timeout",),

@@ -1,16 +1,83 @@
-"""Write docs/kafka-options.md from the declarations: `python scripts/option_tables.py`."""
+"""Write the pages of options in docs/ from the declarations: `python scripts/option_tables.py`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+from deltajoin import options as delta_join_source
+from deltajoin import settings
+from upsert.catalog import catalogs, session
 from upsert.formats.base import FORMATS, format_named
 from upsert.kafka.options import OPTIONS
 from upsert.log.log_options import LOG_OPTIONS
-from upsert.options import Option
+from upsert.managed.options import READ_OPTIONS
+from upsert.managed.write_options import WRITE_OPTIONS
+from upsert.options import Option, byte_size, duration_ms, positive_duration_ms
+from upsert.store import table_options
 
-TARGET = Path(__file__).parents[1] / "docs" / "kafka-options.md"
+MILLISECONDS = {"d": 86_400_000, "h": 3_600_000, "min": 60_000, "s": 1_000, "ms": 1}
+BYTES = {"gb": 1 << 30, "mb": 1 << 20, "kb": 1 << 10, "bytes": 1}
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page: its title, where its options are given, and their declarations."""
+
+    title: str
+    where: str
+    options: Iterable[Option]
+
+
+SECTIONS = (
+    Section(
+        "Managed tables",
+        "`CREATE TABLE … WITH ('bucket' = '4')`, `ALTER TABLE … SET`, `catalog.create_table(…, options=…)`. "
+        "In a session, `table-storage.<option>` is the default of new tables. `fields.<column>.…` are on the "
+        "page on [merge engines](merge-engines.md), `log.kafka.…` goes to the "
+        "[Kafka client of a log](kafka-log.md).",
+        table_options.OPTIONS,
+    ),
+    Section(
+        "Reading a managed table",
+        'Options of `spark.read` and `spark.readStream` with `format("upsert-table")`; of `catalog.read` and '
+        "`catalog.read_changes` as arguments, with `_` for `.` and `-`; of a query in SQL after the table's "
+        "name: `FROM orders /*+ OPTIONS('scan.mode' = 'latest') */`.",
+        READ_OPTIONS,
+    ),
+    Section(
+        "Writing a managed table",
+        'Options of `df.write` and `df.writeStream` with `format("upsert-table")`; of an `INSERT` in SQL '
+        "after the table's name.",
+        WRITE_OPTIONS,
+    ),
+    Section(
+        "Joins",
+        "Arguments of `planner.optimize`, `planner.explain` and `deltajoin.read_join`, with `_` for `.` and "
+        f"`-`; in a session with the prefix `{settings.SESSION_PREFIX}`. The other names are those of Flink. "
+        "The page on [joins](joins.md) says when to use them.",
+        settings.OPTIONS,
+    ),
+    Section(
+        "The source of a join",
+        f"Options of the Spark format `{delta_join_source.FORMAT}`, which `planner.optimize` and "
+        "`read_join` set.",
+        delta_join_source.OPTIONS,
+    ),
+    Section("Sessions of SQL", "`SET 'key' = 'value'`, `catalog.options[key] = value`.", session.OPTIONS),
+    Section("Catalogs", "`CREATE CATALOG name WITH (…)`.", catalogs.OPTIONS),
+)
+OPTIONS_HEAD = """# Options
+
+Written by `python scripts/option_tables.py` from the declarations in the code. Options of Kafka tables,
+of the log of a managed table and of record formats are on [a page of their own](kafka-options.md).
+An unknown option is refused, and the nearest known one is named.
+
+Durations: `250 ms`, `10 s`, `5 min`; sizes: `64 mb`.
+"""
 HEAD = """# Options of Kafka tables
 
 Written by `python scripts/option_tables.py` from `upsert/kafka/options.py`, `upsert/log/log_options.py` and
@@ -30,8 +97,14 @@ Prefixed with `key.<format>.` or `value.<format>.`; without `value.` they mean t
 """
 
 
-def page() -> str:
-    """The whole page."""
+def options_page() -> str:
+    """The page of all options that are not Kafka's."""
+    sections = (f"## {part.title}\n\n{part.where}\n\n{table(part.options)}" for part in SECTIONS)
+    return "\n".join((OPTIONS_HEAD, *sections))
+
+
+def kafka_page() -> str:
+    """The page of the options of Kafka tables, logs and formats."""
     parts = [HEAD]
     for connector, declared in OPTIONS.items():
         parts.append(f"## Connector `{connector}`\n\n{table(declared)}")
@@ -61,11 +134,31 @@ def default(option: Option) -> str:
     """The default as a user would write it."""
     if option.is_required:
         return "required"
-    if option.default in (None, "", ()):
-        return ""
     value = option.default
+    if value in (None, "", (), {}):
+        return ""
+    if option.convert in (duration_ms, positive_duration_ms):
+        return f"`{in_units(value, MILLISECONDS)}`"
+    if option.convert is byte_size:
+        return f"`{in_units(value, BYTES)}`"
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
+def in_units(value: int, units: Mapping[str, int]) -> str:
+    """A number in the largest unit that it is a multiple of.
+
+    >>> in_units(5_400_000, MILLISECONDS)
+    '90 min'
+    """
+    if value == 0:
+        return "0"
+    unit = next(unit for unit, size in units.items() if value % size == 0)
+    return f"{value // units[unit]} {unit}"
+
+
+PAGES = {"options.md": options_page, "kafka-options.md": kafka_page}
+
+
 if __name__ == "__main__":
-    TARGET.write_text(page())
+    for name, page in PAGES.items():
+        (DOCS / name).write_text(page())

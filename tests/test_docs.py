@@ -20,6 +20,7 @@ DOCS = REPOSITORY / "docs"
 PRINTING_PAGES = (
     "compaction.md",
     "file-formats.md",
+    "joins.md",
     "merge-engines.md",
     "operate.md",
     "partitions.md",
@@ -117,9 +118,10 @@ def test_snippets_of_the_pages_on_sql_run_in_order(spark: SparkSession, tmp_path
     assert "filled copy" in output
 
 
-def test_table_of_kafka_options_is_that_of_the_declarations() -> None:
-    page = runpy.run_path(str(REPOSITORY / "scripts" / "option_tables.py"))["page"]
-    assert (DOCS / "kafka-options.md").read_text() == page(), "run: python scripts/option_tables.py"
+@pytest.mark.parametrize("name", ["options.md", "kafka-options.md"])
+def test_tables_of_options_are_those_of_the_declarations(name: str) -> None:
+    page = runpy.run_path(str(REPOSITORY / "scripts" / "option_tables.py"))["PAGES"][name]
+    assert (DOCS / name).read_text() == page(), "run: python scripts/option_tables.py"
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.name)

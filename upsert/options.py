@@ -134,6 +134,13 @@ def duration_ms(value: str) -> int:
     return int(match[1]) * _UNITS_MS[match[2]]
 
 
+def positive_duration_ms(value: str) -> int:
+    """As ``duration_ms``, of a duration above 0."""
+    if duration_ms(value) == 0:
+        raise ValueError("a duration above 0, like '3 min'")
+    return duration_ms(value)
+
+
 _SIZE: Final = re.compile(r"(\d+)\s*([a-z]*)")
 _SIZE_UNITS: Final = {
     **dict.fromkeys(("", "b", "bytes"), 1),
