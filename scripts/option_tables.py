@@ -83,8 +83,10 @@ HEAD = """# Options of Kafka tables
 Written by `python scripts/option_tables.py` from `upsert/kafka/options.py`, `upsert/log/log_options.py` and
 `upsert/formats/`.
 
-`properties.*` (or `kafka.*`, of a log `log.kafka.*`) goes to the Kafka client, librdkafka. Durations:
-`250 ms`, `10 s`, `5 min`.
+`properties.*` (or `kafka.*`, of a log `log.kafka.*`) goes to the Kafka client, librdkafka, but for what loads
+libraries, runs commands or sends files: the environment variable `UPSERT_KAFKA_ALLOWED_PROPERTIES` of drivers and
+executors, a list of names separated by commas, allows these ([why](decisions/0032-what-a-table-may-tell-the-kafka-client.md)).
+Durations: `250 ms`, `10 s`, `5 min`.
 """
 LOG_HEAD = """## Log of a managed table
 

@@ -21,6 +21,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, Request, build_opener
 
 from upsert.errors import ConfigurationError, KafkaUnavailableError, SchemaError
+from upsert.kafka.client.properties import is_file
 from upsert.secret import Secret
 
 _MAX_REPLY_BYTES: Final = 10_000_000
@@ -247,16 +248,23 @@ class _NoRedirect(HTTPRedirectHandler):
 def _opener(config: RegistryConfig) -> OpenerDirector:
     if not any(urlsplit(url).scheme == "https" for url in config.urls):
         return build_opener(_NoRedirect)
+    for path in (config.truststore, config.keystore):
+        if path is not None and not is_file(path):
+            raise _no_certificates(config, f"{path!r} is no file")
     try:
         context = ssl.create_default_context(cafile=config.truststore)
         if config.keystore is not None:
             context.load_cert_chain(config.keystore, password=config.keystore_password or "")
     except OSError as cause:  # also ssl.SSLError
-        raise ConfigurationError(
-            f"options 'ssl.truststore.location' and 'ssl.keystore.location' must be PEM files, got "
-            f"{config.truststore!r} and {config.keystore!r}: {cause}"
-        ) from None
+        raise _no_certificates(config, str(cause)) from None
     return build_opener(HTTPSHandler(context=context), _NoRedirect)
+
+
+def _no_certificates(config: RegistryConfig, reason: str) -> ConfigurationError:
+    return ConfigurationError(
+        "options 'ssl.truststore.location' and 'ssl.keystore.location' must be PEM files, got "
+        f"{config.truststore!r} and {config.keystore!r}: {reason}"
+    )
 
 
 def _without_user(url: str) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from upsert.errors import ConfigurationError, SchemaError
+from upsert.kafka.client.properties import check_allowed
 from upsert.kafka.options import UPSERT
 from upsert.schema import TableSchema
 from upsert.types import is_scalar
@@ -39,6 +40,7 @@ def check_options(
         raise ConfigurationError(
             f"{of}: option 'properties.bootstrap.servers' is required: the Kafka brokers"
         )
+    check_allowed(properties, of)
     if connector == UPSERT:
         _check_upsert(schema, values, of)
     _check_modes(values, of)

@@ -35,9 +35,10 @@ class KafkaLog:
         topics.check_is_free(LogTopic.of(log, buckets, owner), owner)
 
     def change(self, old: LogOptions, new: LogOptions, buckets: int, owner: str) -> None:
-        """Give the topic another retention."""
+        """Give the topic another retention; properties of its client that are refused are so before that."""
+        topic = LogTopic.of(new, buckets, owner)
         if old.retention_ms != new.retention_ms:
-            topics.change_retention(LogTopic.of(new, buckets, owner), new.retention_ms)
+            topics.change_retention(topic, new.retention_ms)
 
     def drop(self, log: LogOptions, buckets: int, owner: str, *, only_empty: bool = False) -> None:
         """Delete the topic."""

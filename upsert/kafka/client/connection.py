@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from upsert.errors import ConfigurationError
+from upsert.kafka.client.properties import check_allowed, check_files
 
 PATIENCE_SECONDS: Final = 120.0
 """How long Kafka may be away before a read or write gives up."""
@@ -43,7 +44,7 @@ class Connection:
         patience_s: seconds without any answer after which a call fails with `KafkaUnavailableError`.
 
     Raises:
-        ConfigurationError: ``bootstrap.servers`` is missing.
+        ConfigurationError: ``bootstrap.servers`` is missing, or a property is none that a table may set.
 
     >>> Connection({"bootstrap.servers": "kafka:9092", "sasl.password": "hidden"})
     Connection('kafka:9092', sasl.password=***)
@@ -64,6 +65,7 @@ class Connection:
                 "a connection to Kafka has no property 'transactional.id' of its own — found "
                 f"{self.properties['transactional.id']!r} — set 'sink.transactional-id-prefix'"
             )
+        check_allowed(self.properties)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -150,5 +152,10 @@ _DEFAULTS: Final = {
 def client_properties(
     connection: Connection, defaults: Mapping[str, Any] = {}, fixed: Mapping[str, Any] = {}
 ) -> dict[str, Any]:
-    """What a client is made with: our defaults, then the user's properties, then what we rely on."""
+    """What a client is made with: our defaults, then the user's properties, then what we rely on.
+
+    Raises:
+        ConfigurationError: a property names a file that is not there.
+    """
+    check_files(connection.properties)
     return {**_DEFAULTS, **defaults, **connection.properties, **fixed}
