@@ -34,14 +34,11 @@ class Refused:
 
 Condition = Callable[[Plan], Refused | None]
 
-_CLOCK_FUNCTIONS: Final = {
-    "CurrentBatchTimestamp",
-    "CurrentDate",
-    "CurrentTime",
-    "CurrentTimestamp",
-    "LocalTimestamp",
-    "Now",
-}
+TIMES: Final = frozenset({"date", "timestamp", "timestamp_ntz"})
+"""Types for which Spark reads texts like 'now' and 'yesterday' as a time of the clock."""
+_SESSION_FUNCTIONS: Final = frozenset(
+    {"CurrentCatalog", "CurrentDatabase", "CurrentPath", "CurrentTimeZone", "CurrentUser", "SparkVersion"}
+)
 SUBQUERY: Final = "Subquery"
 """Name of the call that stands for any expression with a plan inside."""
 OBSERVATION: Final = "CollectMetrics"
@@ -63,10 +60,11 @@ def expressions_are_repeatable(node: Plan) -> Refused | None:
     """A row must be taken away with the values it came with, so each expression must give them again."""
     for expr in (part for whole in expressions(node) for part in walk_expression(whole)):
         if fault := _unrepeatable(expr):
+            reason, remedy = fault
             return Refused(
-                f"{_readable(expr)} {fault}, so a row over the changes of {sources(node)} "
+                f"{_readable(expr)} {reason}, so a row over the changes of {sources(node)} "
                 "could not be taken away as it came",
-                "compute it when the rows are written, or over a snapshot of the result",
+                remedy,
             )
     return None
 
@@ -111,17 +109,38 @@ CHANGE_CONDITIONS: Final[tuple[Condition, ...]] = (
 )
 
 
-def _unrepeatable(expr: Expr) -> str | None:
+_ELSEWHERE: Final = "compute it when the rows are written, or over a snapshot of the result"
+
+
+def _unrepeatable(expr: Expr) -> tuple[str, str] | None:
+    """Why an expression gives another value some other time, and what to write instead."""
     match expr:
-        case Call(name) if name in _CLOCK_FUNCTIONS:
-            return "reads the clock"
-        case Cast(Literal(str(text)), "date" | "timestamp" | "timestamp_ntz") if is_clock_word(text):
-            return "reads the clock"
+        case Call(name, is_filled_in=True) if name in _SESSION_FUNCTIONS:
+            return "is another one in another session", "write its value into the query as a constant"
+        case Call(is_filled_in=True):
+            return "reads the clock", _ELSEWHERE
+        case Cast(Literal(str(text)), type_name) if type_name in TIMES and is_clock_word(text):
+            return "reads the clock", _ELSEWHERE
         case Call(name) if name == SUBQUERY:
-            return "reads rows that may change"
+            return "reads rows that may change", _ELSEWHERE
         case Call(is_deterministic=False):
-            return "is not deterministic"
+            return "is not deterministic", _ELSEWHERE
+        case Call("AesEncrypt", (_, _, mode, _, vector, _)) if not _is_repeatable_cipher(mode, vector):
+            return "draws a vector for each row", "name the mode 'ECB', or give a vector of your own"
     return None
+
+
+def _is_repeatable_cipher(mode: Expr, vector: Expr) -> bool:
+    """Whether a text is always encrypted to the same: without a vector, or with one that the query says."""
+    if isinstance(mode, Literal) and str(mode.value).upper() == "ECB":
+        return True
+    match vector:
+        case Cast(Literal(str(text))):
+            return bool(text)
+        case Call(text, ()):  # a constant of bytes
+            return text != "X''"
+        case _:
+            return False
 
 
 def is_clock_word(value: object) -> bool:

@@ -97,11 +97,22 @@ class Cast:
 
 @dataclass(frozen=True)
 class Call:
-    """Any other expression, by its Catalyst class name; `is_deterministic` is about the call itself."""
+    """Any other expression, by its Catalyst class name.
+
+    What Spark replaces before it runs is read as what stands for it: `k BETWEEN 1 AND 2` as
+    `k >= 1 AND k <= 2`.
+
+    Attributes:
+        name: of the class; with a prefix where it does not do what it does by default.
+        args: what it is computed from.
+        is_deterministic: whether the call itself gives the same for the same arguments.
+        is_filled_in: whether Spark puts a value of the clock or the session in its place in each micro-batch.
+    """
 
     name: str
     args: tuple[Expr, ...]
     is_deterministic: bool = True
+    is_filled_in: bool = False
     ref: int | None = ref_field()
 
     def __str__(self) -> str:

@@ -7,7 +7,7 @@ PySpark 4.3 in classic mode (no Connect).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pyspark.sql import DataFrame
 
@@ -56,8 +56,29 @@ class Catalyst(CatalystReader):
         for old, new in known:
             if expr.semanticEquals(old):
                 return new
+        return self._with_children_of(expr, lambda part: self.substituted(part, known))
+
+    def inlined(self, expr: JavaObject) -> JavaObject:
+        """A With as the expression that it is, with each common part in the places that refer to it."""
+        whole, *parts = self.children(expr)
+        return self._with_parts(whole, [(part.id(), self.children(part)[0]) for part in parts])
+
+    def _with_parts(self, expr: JavaObject, parts: Sequence[tuple[JavaObject, JavaObject]]) -> JavaObject:
+        if self.class_name(expr) == "CommonExpressionRef":
+            return next((part for number, part in parts if number.equals(expr.id())), expr)
+        return self._with_children_of(expr, lambda child: self._with_parts(child, parts))
+
+    def computed(self, expr: JavaObject) -> JavaObject:
+        """The expression with everything in it that Spark replaces before it runs as what stands for it."""
+        if (replacement := self.replacement(expr)) is not None:
+            return self.computed(replacement)
+        if self.class_name(expr) == "With":
+            return self.computed(self.inlined(expr))
+        return self._with_children_of(expr, self.computed)
+
+    def _with_children_of(self, expr: JavaObject, change: Callable[[JavaObject], JavaObject]) -> JavaObject:
         parts = self.children(expr)
-        changed = [self.substituted(part, known) for part in parts]
+        changed = [change(part) for part in parts]
         is_same = all(new is old for new, old in zip(changed, parts, strict=True))
         return expr if is_same else self.with_children(expr, changed)
 

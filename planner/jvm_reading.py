@@ -202,6 +202,10 @@ class CatalystReader:
         found = json.loads(str(attribute.metadata().json()))
         return found if isinstance(found, dict) else {}
 
+    def is_text_type(self, expr: JavaObject) -> bool:
+        """Whether an expression gives a text, of any collation."""
+        return self.type_name(expr).startswith("string")
+
     def text(self, expr: JavaObject) -> str:
         """The expression in SQL."""
         return str(expr.sql())
@@ -243,9 +247,24 @@ class CatalystReader:
         """Whether the expression is a subquery."""
         return bool(is_instance_of(self._gateway, expr, _PLAN_EXPRESSION))
 
-    def between(self, expr: JavaObject) -> list[JavaObject]:
-        """Value, lower and upper bound of a Between, whose only child is its replacement."""
-        return [expr.input(), expr.lower(), expr.upper()]
+    def replacement(self, expr: JavaObject) -> JavaObject | None:
+        """What Spark computes in place of a RuntimeReplaceable; None for any other expression.
+
+        Of those that inherit the rules of analysis (Between, NVL, NULLIF, …) it is the only child: the fields
+        for what the user wrote keep old ids where Spark renews those of the side of a self join.
+        """
+        return expr.replacement() if "RUNTIME_REPLACEABLE" in self._patterns(expr) else None
+
+    def is_filled_in(self, expr: JavaObject) -> bool:
+        """Whether Spark puts a value in the expression's place when it optimizes a micro-batch.
+
+        One of the clock, the session or the user, which nobody can compute from a row.
+        """
+        return "CURRENT_LIKE" in self._patterns(expr) or self.class_name(expr) == "SparkVersion"
+
+    def _patterns(self, expr: JavaObject) -> frozenset[str]:
+        """Catalyst's own marks of an expression, by which its rules find what they are about."""
+        return frozenset(str(expr.nodePatterns().mkString(",")).split(","))
 
 
 def items_of(seq: JavaObject) -> list[JavaObject]:

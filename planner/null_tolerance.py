@@ -44,14 +44,17 @@ _NULL_IN_NULL_OUT: Final = frozenset(
         "Multiply",
         "LEGACYMultiply",
         "Divide",
+        "LEGACYDivide",
         "IntegralDivide",
+        "LEGACYIntegralDivide",
         "Remainder",
+        "LEGACYRemainder",
         "Pmod",
         "UnaryMinus",
         "Abs",
     }
     | {"EqualTo", "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "Not"}
-    | {"Upper", "Lower", "Length", "StringTrim", "StringTrimLeft", "StringTrimRight", "Substring", "Left"}
+    | {"Upper", "Lower", "Length", "StringTrim", "StringTrimLeft", "StringTrimRight", "Substring"}
     | {"Concat", "Like", "RLike", "StartsWith", "EndsWith", "Contains", "StringInstr", "StringReplace"}
     | {"Floor", "Ceil", "Round", "BRound", "Sqrt", "Exp", "Signum", "GetStructField"}
     | {"Year", "Month", "DayOfMonth", "DayOfYear", "DayOfWeek", "Hour", "Minute", "Second"}
@@ -60,8 +63,8 @@ _NULL_IN_NULL_OUT: Final = frozenset(
 """Functions that are NULL wherever an argument is; some of them raise errors for values, like an overflow."""
 _NEVER_RAISES: Final = frozenset(
     {"And", "Or", "Not", "EqualTo", "EqualNullSafe", "LessThan", "LessThanOrEqual", "GreaterThan"}
-    | {"GreaterThanOrEqual", "Between", "In", "IsNull", "IsNotNull", "Coalesce", "If", "CaseWhen", "NullIf"}
-    | {"Nvl", "Nvl2", "Greatest", "Least", "Upper", "Lower", "Length", "Concat", "ConcatWs"}
+    | {"GreaterThanOrEqual", "In", "IsNull", "IsNotNull", "Coalesce", "If", "CaseWhen"}
+    | {"Greatest", "Least", "Upper", "Lower", "Length", "Concat", "ConcatWs"}
     | {"StringTrim", "StringTrimLeft", "StringTrimRight", "CreateNamedStruct"}
 )
 """Functions that give a value or NULL whatever their arguments give."""

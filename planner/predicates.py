@@ -39,9 +39,6 @@ def predicates_of(condition: Expr, plan: Plan) -> Iterator[tuple[Column, Predica
         case Call("IsNull" | "IsNotNull" as name, (value,)):
             if (column := trace(value, plan)) is not None and not column.is_row_kind:
                 yield column, (column.name, "is null" if name == "IsNull" else "is not null", None)
-        case Call("Between", (value, lower, upper)):
-            yield from _comparison(value, ">=", lower, plan)
-            yield from _comparison(value, "<=", upper, plan)
         case Call("In", (value, *options)):
             column = trace(value, plan)
             constants = [folded_integer(option) for option in options]

@@ -55,9 +55,6 @@ def _ranges(condition: Expr, plan: Plan, topic: KafkaTopic) -> Iterator[RecordRa
         case Call(name, (a, b)) if name in _MIRRORED:
             yield from _comparison(a, name, b, plan, topic)
             yield from _comparison(b, _MIRRORED[name], a, plan, topic)
-        case Call("Between", (value, lower, upper)):
-            yield from _comparison(value, "GreaterThanOrEqual", lower, plan, topic)
-            yield from _comparison(value, "LessThanOrEqual", upper, plan, topic)
         case Call("In", (value, *options)):
             column = _source_column(value, plan)
             numbers = [_integer(folded_integer(option)) for option in options]

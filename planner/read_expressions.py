@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from planner.aggregate_nodes import GroupBy, WindowKind
-from planner.conditions import SUBQUERY, is_clock_word
-from planner.expressions import Aggregation, Call, Cast, Column, Expr, Literal, walk_expression
+from planner.conditions import SUBQUERY, TIMES, is_clock_word
+from planner.expressions import Aggregation, Call, Cast, Column, Expr, Literal, columns_of, walk_expression
 from planner.jvm import Catalyst, JavaObject
 from planner.plan import Output
 
@@ -21,8 +22,11 @@ _PARAMETERS: Final = {
     "Sum": ("evalContext",),
 }
 """What aggregate functions are told beyond their values."""
+_JAVA_CALLS: Final = frozenset({"Invoke", "StaticInvoke"})
+"""Calls of a Java method, which the class of the expression that they stand for tells better."""
 _DEFAULTS: Final = {
     **dict.fromkeys(("Add", "Subtract", "Multiply"), ("evalMode", "ANSI")),
+    **dict.fromkeys(("Divide", "IntegralDivide", "Remainder"), ("evalMode", "ANSI")),
     **dict.fromkeys(("UnaryMinus", "Abs"), ("failOnError", "True")),
     "Like": ("escapeChar", "\\"),
 }
@@ -87,15 +91,26 @@ class ExpressionReader:
                 return self.cast(expr, ref)
             case "AggregateExpression":
                 return self.aggregation(expr, ref)
-            case "Between":
-                parts = self.catalyst.between(expr)
-            case _:
-                parts = self.catalyst.children(expr)
+            case "With":
+                return self.expr(self.catalyst.inlined(expr))
+        parts = self.catalyst.children(expr)
+        if (replacement := self.catalyst.replacement(expr)) is not None:
+            if self.catalyst.class_name(replacement) not in _JAVA_CALLS:
+                return self.replaced(replacement, ref)
+            if parts and parts[0].equals(replacement):
+                parts = self.catalyst.children(replacement)
         args = tuple(self.expr(part) for part in parts)
         if self.catalyst.has_plan(expr):
             return Call(SUBQUERY, args, ref=ref)
+        if self.catalyst.is_filled_in(expr):
+            return Call(name, args, is_filled_in=True, ref=ref)
         is_deterministic = self.catalyst.is_deterministic(expr) or any(map(_is_unstable, args))
         return Call(self.variant(name, expr), args, is_deterministic, ref=ref)
+
+    def replaced(self, replacement: JavaObject, ref: int) -> Expr:
+        """What Spark computes in place of an expression; the plan that is built keeps what the user wrote."""
+        value = self.expr(replacement)
+        return value if isinstance(value, Column) else replace(value, ref=ref)
 
     def variant(self, name: str, expr: JavaObject) -> str:
         """The name of an expression, another one where it does not do what it does by default.
@@ -116,9 +131,17 @@ class ExpressionReader:
             return Call(self.catalyst.text(expr), (), ref=ref)
 
     def cast(self, expr: JavaObject, ref: int) -> Expr:
-        """A Cast; that of a constant is the constant that it gives."""
+        """A Cast; that of a constant is the constant that it gives, unless it is one of the clock.
+
+        Spark reads texts like 'now' as a time when it optimizes a micro-batch, also those that it has to
+        compute first, and completes a time of day by the day that it is.
+        """
         (child,) = self.catalyst.children(expr)
         value, type_name = self.expr(child), self.catalyst.type_name(expr)
+        if type_name in TIMES and self.catalyst.type_name(child).startswith("time("):
+            return Call("Cast", (value,), is_filled_in=True, ref=ref)
+        if type_name in TIMES and (text := self.text_of(child, value)) is not None:
+            value = text
         if isinstance(value, Literal) and not is_clock_word(value.value):
             try:
                 return Literal(self.catalyst.folded(expr), type_name, ref=ref)
@@ -127,6 +150,15 @@ class ExpressionReader:
             ):  # Spark may say so when the query runs; for the planner it is just an expression
                 pass
         return Cast(value, type_name, ref=ref)
+
+    def text_of(self, child: JavaObject, value: Expr) -> Literal | None:
+        """The text that an expression without columns gives, if it is one."""
+        if isinstance(value, Literal) or columns_of(value) or not self.catalyst.is_text_type(child):
+            return None
+        try:
+            return Literal(self.catalyst.folded(self.catalyst.computed(child)), "string")
+        except ValueError:
+            return None
 
     def window_kinds(self, attribute: JavaObject) -> list[WindowKind]:
         """What Catalyst has made an attribute of, if that is a window."""

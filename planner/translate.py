@@ -57,8 +57,6 @@ _OPERATORS: Final[Mapping[str, str]] = {
     "Year": "year",
 }
 """Catalyst class -> operator of a condition; `planner.read` prefixes what is not as in ANSI mode."""
-_REPLACED: Final = frozenset({"Nvl", "Nvl2"})
-"""Functions of which Catalyst shows what they stand for, as their only argument."""
 _WORDS: Final = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long"}
 
 
@@ -91,11 +89,6 @@ def translated(expr: Expr, refs: Mapping[int, Ref]) -> Condition:
             return inside.Const(value, _arrow(expr, name))
         case Cast(value, name):
             return inside.Cast(translated(value, refs), _arrow(expr, name))
-        case Call(name, (replacement,)) if name in _REPLACED:
-            return translated(replacement, refs)
-        case Call("Between", (value, lower, upper)):
-            both = (Call("GreaterThanOrEqual", (value, lower)), Call("LessThanOrEqual", (value, upper)))
-            return translated(Call("And", both), refs)
         case Call(name, args) if name in _OPERATORS:
             return inside.Call(_OPERATORS[name], tuple(translated(arg, refs) for arg in args))
         case Call("Missing", (value,)):

@@ -407,7 +407,7 @@ class _Parser:
         self.take(")")
         if token in _AGGREGATES:
             return self.aggregation(token, args, is_distinct)
-        return Call(token, tuple(args), token not in _UNSTABLE)
+        return Call(token, tuple(args), token not in _UNSTABLE, token.startswith("Current"))
 
     def aggregation(self, name: str, args: list[Expr], is_distinct: bool) -> Aggregation:
         condition = None
