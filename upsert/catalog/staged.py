@@ -12,7 +12,6 @@ that wants its name.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import socket
 from collections.abc import Mapping
@@ -22,9 +21,9 @@ from typing import Any, Final, Literal, Self, cast
 
 from upsert.errors import CorruptTableError
 from upsert.store import paths
+from upsert.store.checked_json import content_of, parse_versioned
 from upsert.store.failpoints import reach
 from upsert.store.publication import put_if_absent
-from upsert.store.snapshot_info import FORMAT_VERSION, parse_versioned
 from upsert.store.storage import storage_of
 from upsert.store.storage.local import make_parent, sync_folder
 
@@ -84,7 +83,7 @@ class Entry:
 
     def to_json(self) -> bytes:
         """The content of the file."""
-        return json.dumps({"format": FORMAT_VERSION, **asdict(self)}, indent=1).encode()
+        return content_of(asdict(self), ENTRY_FILE)
 
 
 def entry_of(folder: str) -> Entry | None:
@@ -98,7 +97,7 @@ def entry_of(folder: str) -> Entry | None:
         content = storage_of(path).read(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    value = parse_versioned(content, path)
+    value = parse_versioned(content, path, ENTRY_FILE)
     try:
         return Entry.of_json(value)
     except (KeyError, TypeError) as cause:

@@ -69,7 +69,7 @@ class LogPlanner:
         Raises:
             RecordsExpiredError: no record of that time or before is left either, or the log began later.
         """
-        if timestamp_ms < beginning_of(table.root, self.topic.name).time_ms:
+        if timestamp_ms < beginning_of(table.root, table.uuid, self.topic.name).time_ms:
             raise expired(table.name, f"all changes after {timestamp_ms} ms")
         connection, partitions = self.topic.connection, self.topic.partitions
         earliest = offsets.earliest_offsets(connection, partitions)

@@ -38,7 +38,7 @@ def last_published(table: LoggedTable, topic: LogTopic) -> int:
     """
     marker = read_marker(topic.connection, topic.name, transactional_id(table.uuid))
     if marker is None:
-        begun = beginning_of(table.published.root, topic.name).data_version
+        begun = beginning_of(table.published.root, table.published.uuid, topic.name).data_version
         return max(_newest_mark(table, topic), _held(table), begun)
     _check_lineage(table, topic, marker.batch, marker.fingerprint)
     return marker.batch
@@ -78,5 +78,5 @@ def _newest_mark(table: LoggedTable, topic: LogTopic) -> int:
 
 
 def _held(table: LoggedTable) -> int:
-    found = consumers.read(table.published.root, CONSUMER)
+    found = consumers.read(table.published.root, table.published.uuid, CONSUMER)
     return 0 if found is None else found.version.base

@@ -83,7 +83,7 @@ class LogReader(ChangesReader):
         table = Table.open(options.path)
         log = table.options.log
         self._topic = LogTopic.of(log, table.options.bucket, f"table {table.name!r}")
-        self._begun = beginning_of(table.root, self._topic.name).data_version
+        self._begun = beginning_of(table.root, table.uuid, self._topic.name).data_version
         self._read = LogRead(
             options.path,
             table.uuid,

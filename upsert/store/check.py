@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from upsert.errors import CorruptTableError, SnapshotExpiredError, UpsertError
+from upsert.errors import CorruptTableError, SnapshotExpiredError, TableNotFoundError, UpsertError
 from upsert.store import check_data, check_definitions, check_history, consumers, log_beginning, paths
 from upsert.store.check_data import Finding
 from upsert.store.disk_state import DiskState
@@ -59,27 +59,45 @@ def check(history: History, *, deep: bool = False, now_s: float | None = None) -
     Raises:
         TableNotFoundError: the table is gone.
     """
-    while True:
-        oldest = _oldest(history)
-        found = _once(history, deep, int((time.time() if now_s is None else now_s) * 1000))
-        if not any(not one.is_information for one in found) or _oldest(history) == oldest:
-            return found
-
-
-def _oldest(history: History) -> int | None:
-    """The boundary; where it moves while the table is being checked, what is missing may have expired."""
-    try:
-        return history.anew().latest().oldest
-    except CorruptTableError:
-        return None
+    at_ms = int((time.time() if now_s is None else now_s) * 1000)
+    found = _once(history, deep, at_ms)
+    if all(one.is_information for one in found):
+        return found
+    # what others took away or put there meanwhile looks like damage, and is something else the next time
+    before = frozenset(found)
+    return tuple(one for one in _once(history, deep, at_ms) if one.is_information or one in before)
 
 
 def _once(history: History, deep: bool, now_ms: int) -> tuple[Violation, ...]:
-    state = DiskState.read(history.anew(), now_ms)
+    try:
+        anew = history.anew()
+    except CorruptTableError as reason:
+        return (Violation(table_can_be_read.__name__, paths.TABLE_FILE, str(reason)),)
+    state = DiskState.read(anew, now_ms)
     rules = (*RULES, *check_definitions.RULES, *(check_data.RULES if deep else ()))
-    harmful = [Violation(rule.__name__, *finding) for rule in rules for finding in rule(state)]
+    harmful = [Violation(rule.__name__, *finding) for rule in rules for finding in _asked(rule, state)]
     waste = [Violation(rule.__name__, *finding, True) for rule in INFORMATION for finding in rule(state)]
     return (*harmful, *waste)
+
+
+def _asked(rule: Rule, state: DiskState) -> Iterator[Finding]:
+    """What a rule finds; of a table that is damaged so that it cannot be asked, that."""
+    try:
+        yield from rule(state)
+    except TableNotFoundError:
+        raise
+    except (UpsertError, ValueError, LookupError, TypeError, ArithmeticError) as cause:
+        yield Finding("table", f"the rule cannot be asked of what lies there: {cause!r}")
+
+
+def table_can_be_read(state: DiskState) -> Iterator[Finding]:
+    """The file that makes a folder a table is whole, and says what it said when snapshots were published."""
+    found = state.history.definition_at(0).checksum
+    for one in state.published:
+        if one.info.definition == 0 and one.info.definition_checksum not in (0, found):
+            stated = one.info.definition_checksum
+            yield Finding(paths.TABLE_FILE, f"{one.name} names the checksum {stated:016x}, got {found:016x}")
+            return
 
 
 def data_file_is_whole(state: DiskState) -> Iterator[Finding]:
@@ -138,12 +156,13 @@ def held_version_can_be_read(state: DiskState) -> Iterator[Finding]:
 def log_can_be_read(state: DiskState) -> Iterator[Finding]:
     """What the table says of logs that began or ended by ALTER TABLE is in whole files."""
     try:
-        log_beginning.read_all(state.history.root)
+        log_beginning.read_all(state.history.root, state.history.uuid)
     except CorruptTableError as reason:
         yield Finding(paths.LOG_FOLDER, str(reason))
 
 
 RULES: Final[tuple[Rule, ...]] = (
+    table_can_be_read,
     *check_history.RULES,
     data_file_is_whole,
     index_file_is_there,

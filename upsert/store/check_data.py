@@ -34,41 +34,30 @@ class Finding(NamedTuple):
     found: str
 
 
-def impossible(entry: FileEntry) -> Iterator[str]:
-    """What no file can be, by its entry alone."""
-    if not 0 <= entry.deletes <= entry.rows or entry.rows < 1:
-        yield f"it must have rows, and no more deletions than these, got {entry.rows} and {entry.deletes}"
-    if entry.level < 0 or not 0 <= entry.base < max(entry.sequence, entry.base + 1):
-        yield f"level {entry.level} and base {entry.base} must be at least 0"
-    if entry.first_key > entry.last_key:
-        yield "its first key must not be above its last one"
-    for column, low in entry.min.items():
-        high = entry.max.get(column)
-        if low is not None and high is not None and low > high:
-            yield f"the least {column!r} must not be above the greatest, got {low!r} and {high!r}"
-
-
-def data_can_be_read(state: DiskState) -> Iterator[Finding]:
-    """Every file and its indexes are whole Arrow files with the columns and as many rows as stated."""
-    forget_open_files()
-    for entry in state.entries:
-        try:
-            _open(state, entry)
-        except CorruptTableError as reason:
-            if _is_whole(state, entry):  # else rules that read no data have said so
-                yield Finding(entry.file, str(reason))
-
-
 def bytes_have_their_checksum(state: DiskState) -> Iterator[Finding]:
-    """The bytes of a file and of its indexes are those that were written."""
+    """The bytes of a file and of its indexes are those that were written; else no more is asked of it."""
+    forget_open_files()
     for entry in state.entries:
         for name, stated in ((entry.file, entry.checksum), (index_file(entry.file), entry.index_checksum)):
             try:
                 found = checksum_of(mapped_content(resolve(state.history.root, name)))
-            except OSError:
-                continue  # rules that read no data have said so
+            except FileNotFoundError:
+                state.misfits.add(entry.file)  # rules that read no data have said so
+                continue
             if stated and found != stated:
+                state.misfits.add(entry.file)
                 yield Finding(name, f"its checksum must be {stated:x}, got {found:x}")
+
+
+def data_can_be_read(state: DiskState) -> Iterator[Finding]:
+    """Every file and its indexes are whole files of their format, with the columns and rows as stated."""
+    for entry in state.entries:
+        try:
+            _open(state, entry)
+        except CorruptTableError as reason:
+            if entry.file not in state.misfits:  # else another rule has said so
+                state.misfits.add(entry.file)
+                yield Finding(entry.file, str(reason))
 
 
 def keys_ascend(state: DiskState) -> Iterator[Finding]:
@@ -170,8 +159,8 @@ def unique_index_has_one_row_a_key(state: DiskState) -> Iterator[Finding]:
 
 
 RULES: Final[tuple[Callable[[DiskState], Iterator[Finding]], ...]] = (
-    data_can_be_read,
     bytes_have_their_checksum,
+    data_can_be_read,
     keys_ascend,
     entry_fits_the_rows,
     index_fits_the_rows,
@@ -184,18 +173,16 @@ RULES: Final[tuple[Callable[[DiskState], Iterator[Finding]], ...]] = (
 
 
 def _open(state: DiskState, entry: FileEntry) -> DataFile:
+    if entry.file in state.misfits:
+        raise CorruptTableError(f"data file {entry.file!r} is not what was written; restore it from a copy")
     file = DataFile.open(state.history.root, state.history.layout, entry)
     if not file.is_mapped:
         file.table  # noqa: B018 - what is compressed shows its damage when it is decoded
     return file
 
 
-def _is_whole(state: DiskState, entry: FileEntry) -> bool:
-    return state.size_of(entry.file) == entry.bytes and bool(state.size_of(index_file(entry.file)))
-
-
 def _opened(state: DiskState) -> Iterator[tuple[FileEntry, DataFile]]:
-    """Each file that can be opened."""
+    """Each file that is what was written and can be opened."""
     for entry in state.entries:
         try:
             file = _open(state, entry)

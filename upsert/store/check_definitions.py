@@ -17,12 +17,20 @@ if TYPE_CHECKING:
 
 
 def definition_can_be_read(state: DiskState) -> Iterator[Finding]:
-    """Every version that a snapshot or a data file names has a whole file, of this table."""
+    """Every version that a snapshot or a data file names has a whole file of this table with its checksum."""
+    infos = [one.info for one in (*state.tagged, *state.published)]
+    stated = {info.definition: info.definition_checksum for info in infos}
     for version in sorted(_named(state)):
         try:
-            state.history.definition_at(version)
+            found = state.history.definition_at(version).checksum
         except CorruptTableError as reason:
             yield Finding(paths.definition_file(version), str(reason))
+            continue
+        if version and stated.get(version, 0) not in (0, found):
+            yield Finding(
+                paths.definition_file(version),
+                f"a snapshot names the checksum {stated[version]:016x}, got {found:016x}",
+            )
 
 
 def file_is_of_a_published_definition(state: DiskState) -> Iterator[Finding]:

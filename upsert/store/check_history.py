@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from upsert.store import check_data, invariants, paths
+from upsert.store import invariants, paths
 from upsert.store.check_data import Finding
 from upsert.store.file_set import FileSet
 
@@ -38,16 +38,6 @@ def numbers_never_fall(state: DiskState) -> Iterator[Finding]:
             if after < before:
                 yield Finding(
                     paths.snapshot_file(following.info.id), f"{name} must not fall, from {before} to {after}"
-                )
-
-
-def no_number_is_ahead(state: DiskState) -> Iterator[Finding]:
-    """A snapshot speaks of itself and of what was before it."""
-    for one in state.published:
-        for name in ("oldest", "fence", "data_version", "last_untracked"):
-            if (number := getattr(one.info, name)) > one.info.id:
-                yield Finding(
-                    paths.snapshot_file(one.info.id), f"{name} must be at most its id, got {number}"
                 )
 
 
@@ -135,13 +125,6 @@ def bucket_is_known(state: DiskState) -> Iterator[Finding]:
             yield Finding(entry.file, f"bucket {entry.bucket} is none of {state.history.layout.buckets}")
 
 
-def entry_is_possible(state: DiskState) -> Iterator[Finding]:
-    """A file has rows, no more deletions than rows, and bounds and keys in order."""
-    for entry in state.entries:
-        for reason in check_data.impossible(entry):
-            yield Finding(entry.file, reason)
-
-
 def files_of_a_run_are_disjoint(state: DiskState) -> Iterator[Finding]:
     """``invariants.second_run_of_level``: a key lies in one file of a run at most.
 
@@ -166,7 +149,6 @@ RULES: Final[tuple[Callable[[DiskState], Iterator[Finding]], ...]] = (
     snapshot_can_be_read,
     parent_is_the_snapshot_before,
     numbers_never_fall,
-    no_number_is_ahead,
     manifest_can_be_read,
     totals_fit_the_files,
     states_are_counted,
@@ -175,7 +157,6 @@ RULES: Final[tuple[Callable[[DiskState], Iterator[Finding]], ...]] = (
     added_file_is_new,
     file_was_begun_after_the_fence,
     bucket_is_known,
-    entry_is_possible,
     files_of_a_run_are_disjoint,
 )
 """The rules that ask for snapshots and manifests."""

@@ -33,7 +33,7 @@ from upsert.store.failpoints import reach
 from upsert.store.history import History
 from upsert.store.layout import Layout
 from upsert.store.log_system import offsets_for
-from upsert.store.manifest import fold, write_manifest
+from upsert.store.manifest import checked, fold, write_manifest
 from upsert.store.proposal import Change, Propose
 from upsert.store.publication import put_if_absent
 from upsert.store.snapshot_info import ManifestRef, SnapshotInfo
@@ -142,7 +142,10 @@ class Committer:
     def _successor(self, head: SnapshotInfo, change: Change, delta: ManifestRef) -> SnapshotInfo:
         own_id = head.id + 1
         own = (replace(delta, sequence=own_id),) if delta.entries else ()
-        manifests = fold(self.root, self.layout, head.id, (*head.manifests, *own))
+        # those of an older release have no checksums
+        before = (ref if ref.checksum else checked(self.root, ref) for ref in head.manifests)
+        manifests = fold(self.root, self.layout, head.id, (*before, *own))
+        definition = head.definition if change.definition is None else change.definition
         added_rows = sum(entry.rows for entry in change.added)
         visible = self._shown(change, head)
         return SnapshotInfo(
@@ -167,7 +170,8 @@ class Committer:
             delta_rows=added_rows,
             states=head.states + change.changes_rows,
             last_untracked=head.last_untracked if visible.is_whole else own_id,
-            definition=head.definition if change.definition is None else change.definition,
+            definition=definition,
+            definition_checksum=self.history.definition_at(definition).checksum,
         )
 
     def _log_offsets(self, head: SnapshotInfo, change: Change) -> Mapping[str, Any]:
@@ -189,7 +193,7 @@ class Committer:
         """Whether ``info`` is now part of the history; False if another snapshot has its id."""
         path = os.path.join(self.root, paths.snapshot_file(info.id))
         try:
-            won = self.around.put_if_absent(path, info.to_json())
+            won = self.around.put_if_absent(path, info.to_json(self.history.uuid))
         except UnknownOutcomeError:
             raise
         except Exception as cause:

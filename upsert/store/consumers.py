@@ -7,7 +7,6 @@ time is over, and nothing is kept for it any more. ``consumer/consumer-<name>`` 
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterable, Mapping
@@ -16,10 +15,11 @@ from typing import Any, Final
 
 from upsert.errors import ConfigurationError, CorruptTableError
 from upsert.store import paths
+from upsert.store.checked_json import content_of, parse_versioned, subject_of
 from upsert.store.failpoints import reach
 from upsert.store.history import History
 from upsert.store.lifetime_lock import lifetime_lock
-from upsert.store.snapshot_info import FORMAT_VERSION, SnapshotInfo, parse_versioned
+from upsert.store.snapshot_info import SnapshotInfo
 from upsert.store.storage import storage_of
 from upsert.store.tag_file import checked_name
 from upsert.store.version import Version
@@ -48,15 +48,14 @@ class Consumer:
         """Whether the lease is over."""
         return now_ms > self.until_ms
 
-    def to_json(self) -> bytes:
-        """The content of the consumer's file."""
+    def to_json(self, uuid: str) -> bytes:
+        """The content of the consumer's file, for the table with this uuid."""
         value = {
-            "format": FORMAT_VERSION,
             "version": self.version.to_json(),
             "renewed_ms": self.renewed_ms,
             "until_ms": self.until_ms,
         }
-        return json.dumps(value, indent=1).encode()
+        return content_of(value, subject_of(uuid, paths.consumer_file(self.name)))
 
 
 def needed(version: Version) -> tuple[int, ...]:
@@ -91,7 +90,7 @@ def hold(
         now_ms = int((time.time() if now_s is None else now_s) * 1000)
         consumer = Consumer(name, version, now_ms, now_ms + int(lease_s * 1000))
         reach("hold.before-file")
-        storage_of(path).replace(path, consumer.to_json())
+        storage_of(path).replace(path, consumer.to_json(history.uuid))
         reach("hold.after-file")
         lock.check()
     return consumer
@@ -106,8 +105,8 @@ def release(history: History, name: str) -> bool:
     return was_there
 
 
-def read(root: str, name: str) -> Consumer | None:
-    """A consumer; None if there is none of this name.
+def read(root: str, uuid: str, name: str) -> Consumer | None:
+    """A consumer of the table with this uuid; None if there is none of this name.
 
     Raises:
         CorruptTableError: its file is damaged.
@@ -117,7 +116,8 @@ def read(root: str, name: str) -> Consumer | None:
         content = storage_of(path).read(path)
     except FileNotFoundError:
         return None
-    return _parsed(name, parse_versioned(content, path), path)
+    subject = subject_of(uuid, paths.consumer_file(name))
+    return _parsed(name, parse_versioned(content, path, subject), path)
 
 
 def _parsed(name: str, value: Mapping[str, Any], path: str) -> Consumer:
@@ -125,6 +125,8 @@ def _parsed(name: str, value: Mapping[str, Any], path: str) -> Consumer:
         times = [value[field] for field in ("renewed_ms", "until_ms")]
         if any(type(time_ms) is not int for time_ms in times):
             raise ValueError(f"{times!r} are no times")
+        if not 0 <= times[0] <= times[1]:
+            raise ValueError(f"a lease cannot go from {times[0]} to {times[1]}")
         return Consumer(name, Version.from_json(value["version"]), *times)
     except (KeyError, TypeError, ValueError) as cause:
         raise CorruptTableError(
@@ -133,13 +135,13 @@ def _parsed(name: str, value: Mapping[str, Any], path: str) -> Consumer:
         ) from cause
 
 
-def read_all(root: str) -> tuple[Consumer, ...]:
-    """All consumers by name, also those whose lease is over.
+def read_all(root: str, uuid: str) -> tuple[Consumer, ...]:
+    """All consumers of the table with this uuid by name, also those whose lease is over.
 
     Raises:
         CorruptTableError: a consumer's file is damaged.
     """
-    found = (read(root, name) for name in paths.named_files(root, paths.CONSUMER_FOLDER, "consumer-"))
+    found = (read(root, uuid, name) for name in paths.named_files(root, paths.CONSUMER_FOLDER, "consumer-"))
     return tuple(consumer for consumer in found if consumer)
 
 

@@ -10,7 +10,8 @@ readable until the map is dropped (POSIX).
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -18,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from upsert.errors import ConfigurationError, CorruptTableError
+from upsert.errors import ConfigurationError, CorruptTableError, UpsertError
 from upsert.store.checksum import checksum_of
 from upsert.store.file_columns import FileColumns, forget_decoded
 from upsert.store.file_entry import FileEntry
@@ -90,7 +91,10 @@ class DataFile:
         # of an older definition a file may lack indexes, and have others
         known = sidecar_schema(layout) if entry.definition == layout.version else None
         sidecar = _open_file(index_file(path), ARROW, known, entry.rows, None, entry.index_checksum)
-        indexes = read_indexes(layout, sidecar.select(sidecar.schema.names))
+        try:
+            indexes = read_indexes(layout, sidecar.select(sidecar.schema.names))
+        except (LookupError, pa.ArrowException) as cause:
+            raise _damaged(index_file(path), "whole lookup indexes", str(cause)) from cause
         for index in layout.indexes:
             if columns.converts(index.columns):
                 indexes.pop(index.name, None)
@@ -176,6 +180,33 @@ def forget_open_files() -> None:
     """Drop all open maps of this process; the next reader opens (and checks) its files again."""
     _OPEN.clear()
     forget_decoded()
+
+
+@contextmanager
+def damage_named(root: str | Path, entries: Callable[[], Iterable[FileEntry]]) -> Iterator[None]:
+    """Say which file is damaged where what was read of files led to an error that only damage explains.
+
+    Opening a file reads a few pages of it, so a changed byte in the others shows when they are used, or
+    never; the checksums are compared then.
+
+    Args:
+        root: the table's folder.
+        entries: the files that may have been read.
+
+    Raises:
+        CorruptTableError: one of them has not the checksum that its manifest says.
+    """
+    try:
+        yield
+    except UpsertError:
+        raise
+    except (LookupError, ArithmeticError, ValueError, pa.ArrowException) as cause:
+        for entry in entries():
+            path = resolve(os.fspath(root), entry.file)
+            for name, stated in ((path, entry.checksum), (index_file(path), entry.index_checksum)):
+                if stated and (found := checksum_of(mapped_content(name))) != stated:
+                    raise _damaged(name, f"checksum {stated:x}", f"{found:x}") from cause
+        raise
 
 
 def _open_file(

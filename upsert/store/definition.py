@@ -6,7 +6,6 @@ their field ids, which no later column gets again, whatever its name.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,9 +14,10 @@ from typing import Any, Self
 
 from upsert.errors import CorruptTableError
 from upsert.schema import TableSchema
+from upsert.store import paths
+from upsert.store.checked_json import checksum_of_value, content_of, parse_versioned, subject_of
 from upsert.store.layout import Layout
 from upsert.store.paths import Partition, partition_from_json
-from upsert.store.snapshot_info import FORMAT_VERSION, parse_versioned
 from upsert.store.table_options import TableOptions
 
 
@@ -33,6 +33,7 @@ class Definition:
         untracked: partitions whose commits show in no change stream.
         last_id: the highest field id that any column has had.
         owner: what the definition belongs to, for messages.
+        checksum: of what its file says, as it was read; 0 before that.
     """
 
     version: int
@@ -41,6 +42,7 @@ class Definition:
     untracked: frozenset[Partition] = frozenset()
     last_id: int = 0
     owner: str = field(default="table", compare=False)
+    checksum: int = field(default=0, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Make the options read-only and count the ids that are in use."""
@@ -73,7 +75,6 @@ class Definition:
     def to_json(self, uuid: str) -> bytes:
         """The content of this version's file, for the table with this uuid."""
         value = {
-            "format": FORMAT_VERSION,
             "uuid": uuid,
             "version": self.version,
             "schema": self.schema.to_json(),
@@ -81,7 +82,7 @@ class Definition:
             "untracked": sorted(([list(pair) for pair in one] for one in self.untracked), key=repr),
             "last_id": self.last_id,
         }
-        return json.dumps(value, indent=1).encode()
+        return content_of(value, subject_of(uuid, paths.definition_file(self.version)))
 
     @classmethod
     def from_json(cls, content: bytes, where: str, uuid: str, version: int, owner: str) -> Self:
@@ -97,7 +98,7 @@ class Definition:
         Raises:
             CorruptTableError: the content is no definition, or another one's.
         """
-        value = parse_versioned(content, where)
+        value = parse_versioned(content, where, subject_of(uuid, paths.definition_file(version)))
         try:
             found = cls(
                 _integer(value["version"]),
@@ -106,6 +107,7 @@ class Definition:
                 frozenset(partition_from_json(one) for one in value["untracked"]),
                 _integer(value["last_id"]),
                 owner,
+                checksum_of_value(value),
             )
             found.layout  # noqa: B018 - refuses what cannot be a table before anyone counts on it
         except (KeyError, TypeError, ValueError, AttributeError, CorruptTableError) as cause:

@@ -62,6 +62,7 @@ class DiskState:
         bad_tags: names of the others, and why.
         consumers: those that can be read.
         bad_consumers: names of the others, and why.
+        misfits: data files that are not what was written, or cannot be opened; found by the rules of data.
     """
 
     history: History
@@ -76,6 +77,7 @@ class DiskState:
     bad_tags: dict[str, str] = field(default_factory=dict)
     consumers: list[Consumer] = field(default_factory=list)
     bad_consumers: dict[str, str] = field(default_factory=dict)
+    misfits: set[str] = field(default_factory=set)
     _manifests: dict[str, Manifest] = field(default_factory=dict)
 
     @classmethod
@@ -88,7 +90,7 @@ class DiskState:
         state._read_tags()
         for name in paths.named_files(history.root, paths.CONSUMER_FOLDER, "consumer-"):
             try:
-                found = consumers.read(history.root, name)
+                found = consumers.read(history.root, history.uuid, name)
                 state.consumers += [found] if found else []
             except (ConfigurationError, CorruptTableError) as reason:
                 state.bad_consumers[name] = str(reason)
@@ -121,7 +123,7 @@ class DiskState:
         oldest = self.head.oldest if self.head else 0
         for name in tag_file.names(self.history.root):
             try:
-                found = tag_file.read(self.history.root, name)
+                found = tag_file.read(self.history.root, self.history.uuid, name)
             except (ConfigurationError, CorruptTableError) as reason:
                 self.bad_tags[name] = str(reason)
                 continue

@@ -98,7 +98,7 @@ def _expire(committer: Committer, rule: Retention, lock: Lock) -> int:
             return None
         # after ``latest`` was looked at: who takes the lock from us publishes a snapshot before going on
         lock.check()
-        known = consumers.read_all(history.root)
+        known = consumers.read_all(history.root, history.uuid)
         held = consumers.held_versions(known, latest, marks[0].data_version, now_ms)
         first = expiry_policy.boundary(marks, rule, now_ms, held)
         return Change("expire", oldest=marks[first].id) if first else None
@@ -108,7 +108,7 @@ def _expire(committer: Committer, rule: Retention, lock: Lock) -> int:
     _delete_expired(history, head)
     if lock.is_held:
         # how far a log has come is known by this alone when Kafka has forgotten it
-        others = (each for each in consumers.read_all(history.root) if each.name != CONSUMER)
+        others = (each for each in consumers.read_all(history.root, history.uuid) if each.name != CONSUMER)
         consumers.remove_lapsed(history.root, others, now_ms)
     return max(head.oldest, 1) - max(before.oldest, 1)
 
@@ -140,6 +140,7 @@ class _Retained(Sequence[SnapshotInfo]):
 
 def _delete_expired(history: History, head: SnapshotInfo) -> None:
     """Delete what only snapshots before ``head.oldest`` need, those snapshots first."""
+    history.check_kept(head)
     expired = [number for number in history.listed_ids() if number < head.oldest]
     if not expired:
         return
@@ -181,7 +182,7 @@ class _Waste:
 def _waste(history: History, lineage: Sequence[SnapshotInfo]) -> _Waste:
     """What only expired snapshots needed, and no tag needs."""
     earliest, *expired = lineage
-    tags = [tag for tag in tag_file.read_all(history.root) if tag.snapshot.id < earliest.id]
+    tags = [tag for tag in tag_file.read_all(history.root, history.uuid) if tag.snapshot.id < earliest.id]
     kept = {ref.name for info in (earliest, *(tag.snapshot for tag in tags)) for ref in refs_of(info)}
     manifests = {ref.name for info in expired for ref in refs_of(info)} - kept
     removed: dict[str, int] = {}

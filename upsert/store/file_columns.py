@@ -60,7 +60,7 @@ class FileColumns:
         """
         try:
             return self._stored.bounds(name)
-        except (OSError, ValueError, OverflowError) as cause:
+        except (OSError, ValueError, OverflowError, LookupError, pa.ArrowException) as cause:
             raise self._damaged(cause) from cause
 
     def select(self, names: Sequence[str]) -> pa.RecordBatch:
@@ -132,7 +132,7 @@ class FileColumns:
     def _decoded(self, number: int, names: Sequence[str], rows: int) -> pa.RecordBatch:
         try:
             found = self._stored.read(number, names)
-        except (OSError, ValueError) as cause:
+        except (OSError, ValueError, LookupError, pa.ArrowException) as cause:
             raise self._damaged(cause) from cause
         if found.num_rows != rows:
             raise CorruptTableError(

@@ -9,7 +9,6 @@ one.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,9 +17,10 @@ from typing import Any, Final, Self
 from upsert.errors import CorruptTableError
 from upsert.log.log_options import CLIENT_PREFIX, KAFKA, LogOptions, file_mode
 from upsert.store import consumers, paths
+from upsert.store.checked_json import content_of, parse_versioned, subject_of
 from upsert.store.history import History
 from upsert.store.log_system import CONSUMER, LEASE_S
-from upsert.store.snapshot_info import FORMAT_VERSION, SnapshotInfo, parse_versioned
+from upsert.store.snapshot_info import SnapshotInfo
 from upsert.store.storage import storage_of
 from upsert.store.version import Version
 
@@ -61,11 +61,13 @@ class LogBeginning:
         """As much of the log as it takes to delete it."""
         return LogOptions(KAFKA, self.topic, properties=self.properties)
 
-    def write(self, root: str) -> None:
-        """Make this what the table says of the log. A crash leaves what it said before, or this."""
+    def write(self, root: str, uuid: str) -> None:
+        """Make this what the table with this uuid says of the log.
+
+        A crash leaves what it said before, or this.
+        """
         path = os.path.join(root, paths.log_file(self.topic))
         value = {
-            "format": FORMAT_VERSION,
             "topic": self.topic,
             "data_version": self.data_version,
             "time_ms": self.time_ms,
@@ -73,7 +75,7 @@ class LogBeginning:
             "properties": dict(self.properties) if self.state != GONE else {},
         }
         mode = file_mode(CLIENT_PREFIX + key for key in self.properties)
-        storage_of(path).replace(path, json.dumps(value, indent=1).encode(), mode)
+        storage_of(path).replace(path, content_of(value, subject_of(uuid, paths.log_file(self.topic))), mode)
 
     def forget(self, root: str) -> None:
         """Say nothing of the log any more: the topic turned out to be somebody else's."""
@@ -81,34 +83,34 @@ class LogBeginning:
         storage_of(path).delete(path)
 
 
-def read(root: str, topic: str) -> LogBeginning | None:
-    """What a table says of one of its logs; None of one that was made with the table.
+def read(root: str, uuid: str, topic: str) -> LogBeginning | None:
+    """What the table with this uuid says of one of its logs; None of one that was made with the table.
 
     Raises:
         CorruptTableError: the file is damaged.
     """
-    return _read(os.path.join(root, paths.log_file(topic)))
+    return _read(root, uuid, paths.log_file(topic))
 
 
-def beginning_of(root: str, topic: str) -> LogBeginning:
+def beginning_of(root: str, uuid: str, topic: str) -> LogBeginning:
     """The same; a log that was made with the table has all of its changes."""
-    return read(root, topic) or LogBeginning(topic)
+    return read(root, uuid, topic) or LogBeginning(topic)
 
 
-def read_all(root: str) -> tuple[LogBeginning, ...]:
-    """All that a table says of logs.
+def read_all(root: str, uuid: str) -> tuple[LogBeginning, ...]:
+    """All that the table with this uuid says of logs.
 
     Raises:
         CorruptTableError: a file is damaged.
     """
     names = paths.named_files(root, paths.LOG_FOLDER, _PREFIX)
-    found = (_read(os.path.join(root, paths.LOG_FOLDER, _PREFIX + name)) for name in names)
+    found = (_read(root, uuid, f"{paths.LOG_FOLDER}/{_PREFIX}{name}") for name in names)
     return tuple(each for each in found if each is not None)
 
 
-def left(root: str, present: str | None) -> list[LogBeginning]:
+def left(root: str, uuid: str, present: str | None) -> list[LogBeginning]:
     """The logs that a table does not have, and whose topics may be there."""
-    return [each for each in read_all(root) if each.topic != present and each.state != GONE]
+    return [each for each in read_all(root, uuid) if each.topic != present and each.state != GONE]
 
 
 def hold(history: History, published: int) -> None:
@@ -120,12 +122,13 @@ def hold(history: History, published: int) -> None:
     consumers.hold(history, CONSUMER, Version.complete(published), LEASE_S)
 
 
-def _read(path: str) -> LogBeginning | None:
+def _read(root: str, uuid: str, name: str) -> LogBeginning | None:
+    path = os.path.join(root, name)
     try:
         content = storage_of(path).read(path)
     except FileNotFoundError:
         return None
-    return _parsed(parse_versioned(content, path), path)
+    return _parsed(parse_versioned(content, path, subject_of(uuid, name)), path)
 
 
 def _parsed(value: Mapping[str, Any], path: str) -> LogBeginning:
@@ -133,7 +136,9 @@ def _parsed(value: Mapping[str, Any], path: str) -> LogBeginning:
         topic, state, given = value["topic"], value["state"], value["properties"]
         numbers = value["data_version"], value["time_ms"]
         texts = [topic, *given, *given.values()]
-        if state not in (MADE, OVER, GONE) or any(type(number) is not int for number in numbers):
+        if state not in (MADE, OVER, GONE) or any(
+            type(number) is not int or number < 0 for number in numbers
+        ):
             raise ValueError(f"{(state, *numbers)!r} is no state with a version and a time")
         if any(type(text) is not str for text in texts):
             raise ValueError("topic and properties are texts")

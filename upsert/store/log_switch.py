@@ -139,7 +139,7 @@ def _topic(history: History, new: Definition) -> str:
     """The topic of a new log: as it is given; that of an attempt that died; or a new one."""
     if new.options.log.topic is not None:
         return new.options.log.topic
-    left = [each.topic for each in log_beginning.read_all(history.root) if each.state == MADE]
+    left = [each.topic for each in log_beginning.read_all(history.root, history.uuid) if each.state == MADE]
     if left:
         return left[0]
     return _system(new.options.log).named(new.given, paths.name_of(history.root))[TOPIC]
@@ -149,7 +149,7 @@ def _claimed(history: History, new: Definition) -> LogBeginning:
     """Write down that the topic is the table's own, and from where on it has all changes."""
     log = new.options.log
     assert log.topic is not None, "it has been given a name"
-    known = log_beginning.read(history.root, log.topic)
+    known = log_beginning.read(history.root, history.uuid, log.topic)
     if known is not None and known.state != MADE:
         raise ConfigurationError(
             f"{new.owner}: a new log needs a topic of another name than the logs that the table had, got "
@@ -158,7 +158,7 @@ def _claimed(history: History, new: Definition) -> LogBeginning:
     if known is None:
         _system(log).check_is_free(log, new.options.bucket, new.owner)
         known = LogBeginning.at(log.topic, history.latest(), log.properties)
-        known.write(history.root)
+        known.write(history.root, history.uuid)
     return known
 
 
@@ -168,15 +168,15 @@ def _hold(history: History, begun: LogBeginning) -> None:
         log_beginning.hold(history, begun.data_version)
     except SnapshotExpiredError:
         later = LogBeginning.at(begun.topic, history.latest(), begun.properties)
-        later.write(history.root)
+        later.write(history.root, history.uuid)
         _hold(history, later)
 
 
 def _end(committer: Committer, uuid: str, changes: tuple[Alteration, ...], old: Definition) -> None:
     history, topic = committer.history, old.options.log.topic
     if topic is not None:
-        begun = log_beginning.beginning_of(history.root, topic)
-        replace(begun, state=OVER, properties=old.options.log.properties).write(history.root)
+        begun = log_beginning.beginning_of(history.root, history.uuid, topic)
+        replace(begun, state=OVER, properties=old.options.log.properties).write(history.root, history.uuid)
         reach("switch.after-end")
     alter.alter(committer, uuid, (*changes, ResetOptions((TOPIC,))))
     reach("switch.after-off")
@@ -195,7 +195,7 @@ def _finish(history: History, only: str | None = None) -> None:
     if present is None:
         consumers.release(history, CONSUMER)
         reach("switch.after-release")
-    for begun in log_beginning.left(history.root, present):
+    for begun in log_beginning.left(history.root, history.uuid, present):
         if only not in (None, begun.topic):
             continue
         try:
@@ -207,6 +207,6 @@ def _finish(history: History, only: str | None = None) -> None:
             ) from failure
         reach("switch.after-drop")
         if begun.state == OVER:
-            replace(begun, state=GONE).write(history.root)
+            replace(begun, state=GONE).write(history.root, history.uuid)
         else:
             begun.forget(history.root)

@@ -93,7 +93,7 @@ def log_dropper(folder: str) -> Callable[[], None]:
         pass  # as above: where the log is cannot have been read from there
     definition = history.definition
     log = definition.options.log
-    left = log_beginning.left(history.root, log.topic)
+    left = log_beginning.left(history.root, history.uuid, log.topic)
 
     def drop() -> None:
         if (system := log_system(log)) is not None:

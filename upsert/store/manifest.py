@@ -9,17 +9,20 @@ cost of a commit does not grow with the number of commits before it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress, pairwise
 from typing import Any, Final
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from upsert import types
 from upsert.errors import CorruptTableError
 from upsert.store import paths
 from upsert.store.bounds import bounds_of
+from upsert.store.checksum import checksum_of
 from upsert.store.file_entry import FileEntry
 from upsert.store.hashing import one_array
 from upsert.store.layout import Layout
@@ -71,8 +74,9 @@ def write_manifest(
     """
     name = paths.manifest_file(base, uuid4().hex)
     path = paths.resolve(root, name)
-    storage_of(path).write(path, encode(layout, added, removed))
-    return ManifestRef(name, len(added) + len(removed), 0)
+    content = encode(layout, added, removed)
+    storage_of(path).write(path, content)
+    return ManifestRef(name, len(added) + len(removed), 0, checksum_of(content))
 
 
 def encode(layout: Layout, added: Sequence[FileEntry], removed: Sequence[FileEntry] = ()) -> bytes:
@@ -93,19 +97,34 @@ def read_manifest(root: str, ref: ManifestRef) -> Manifest:
         FileNotFoundError: it is not there: expired, or lost; only the caller can tell which.
         CorruptTableError: it is damaged, or is not the manifest that the snapshot names.
     """
+    return _parsed(root, ref)[0]
+
+
+def checked(root: str, ref: ManifestRef) -> ManifestRef:
+    """A manifest of an older release, which has no checksum, with that of its bytes.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        CorruptTableError: it is damaged, as far as can be told.
+    """
+    return replace(ref, checksum=_parsed(root, ref)[1])
+
+
+def _parsed(root: str, ref: ManifestRef) -> tuple[Manifest, int]:
+    """A manifest and the checksum of its bytes; Arrow sees only what has the checksum that is known."""
     path = paths.resolve(root, ref.name)
-    try:
-        table = pa.ipc.open_file(storage_of(path).read(path)).read_all()
-    except pa.ArrowException as cause:
+    content = storage_of(path).read(path)
+    found = checksum_of(content)
+    if ref.checksum and found != ref.checksum:
         raise CorruptTableError(
-            f"manifest {path!r} must be an Arrow IPC file, got {cause}; restore it"
-        ) from cause
-    if not _is_manifest(table.schema) or table.num_rows != ref.entries:
-        raise CorruptTableError(
-            f"manifest {path!r} must have {ref.entries} entries of this table, got {table.num_rows} entries "
-            f"with columns {', '.join(table.column_names)}; restore it"
+            f"manifest {path!r} must have the checksum {ref.checksum:016x}, got {found:016x}; restore it "
+            "from a copy"
         )
-    return _manifest(table, ref.sequence)
+    try:
+        manifest = _decoded(content, ref.sequence, ref.entries)
+    except ValueError as cause:
+        raise CorruptTableError(f"manifest {path!r} {cause}; restore it from a copy") from cause
+    return manifest, found
 
 
 def decode(content: bytes) -> Manifest:
@@ -115,14 +134,53 @@ def decode(content: bytes) -> Manifest:
         CorruptTableError: it is no such content.
     """
     try:
+        return _decoded(content, 0)
+    except ValueError as cause:
+        raise CorruptTableError(f"entries of files {cause}") from cause
+
+
+def _decoded(content: bytes, sequence: int, count: int | None = None) -> Manifest:
+    """The entries in the content of a manifest.
+
+    Raises:
+        ValueError: it is none, or has not ``count`` entries, or one that cannot be; says what it must be.
+    """
+    try:
         table = pa.ipc.open_file(content).read_all()
-    except pa.ArrowException as cause:
-        raise CorruptTableError(f"entries of files must be an Arrow IPC file, got {cause}") from cause
+        table.validate(full=True)  # else damaged offsets would be followed wherever they lead
+    except (pa.ArrowException, OSError, UnicodeDecodeError, OverflowError) as cause:
+        raise ValueError(f"must be an Arrow IPC file, got {cause}") from cause
     if not _is_manifest(table.schema):
-        raise CorruptTableError(
-            f"entries of files must have the columns of a manifest, got {', '.join(table.column_names)}"
-        )
-    return _manifest(table, 0)
+        raise ValueError(f"must have the columns of a manifest, got {', '.join(table.column_names)}")
+    if count is not None and table.num_rows != count:
+        raise ValueError(f"must have {count} entries, got {table.num_rows}")
+    if (wrong := _impossible(table)) is not None:
+        raise ValueError(f"must have entries that can be, got {wrong}")
+    return _manifest(table, sequence)
+
+
+def _impossible(table: pa.Table) -> str | None:
+    """What no entry of a manifest can say, if one does; None if all can be."""
+    numbers: dict[str, Any] = {}
+    for name, type_ in _PLAIN_FIELDS.items():
+        column = table.column(name)
+        if column.null_count:
+            return f"no {name!r} in one of them"
+        if pa.types.is_signed_integer(type_):
+            numbers[name] = column.to_numpy()
+            if (numbers[name] < 0).any():
+                return f"{name!r} of {numbers[name].min()}"
+    if not set(table.column("action").to_pylist()) <= {_ADD, _DELETE}:
+        return f"an 'action' that is neither {_ADD!r} nor {_DELETE!r}"
+    if (numbers["rows"] < np.maximum(numbers["deletes"], 1)).any():
+        return "a file without rows, or with more deletions than rows"
+    if pc.any(pc.greater(table.column("first_key"), table.column("last_key"))).as_py():
+        return "a first key above the last one"
+    low, high = (one_array(table.column(name)) for name in ("min", "max"))
+    for number, field in enumerate(low.type):
+        if pc.any(pc.greater(low.field(number), high.field(number))).as_py():
+            return f"a least value of column {field.name} above the greatest"
+    return None
 
 
 def _manifest(table: pa.Table, sequence: int) -> Manifest:
@@ -200,8 +258,8 @@ def _is_manifest(found: pa.Schema) -> bool:
     plain = pa.schema(list(_PLAIN_FIELDS.items()))
     if found.names != [*plain.names, "min", "max"] or found.types[: len(plain)] != plain.types:
         return False
-    bounds = found.types[len(plain) :]
-    return all(pa.types.is_struct(b) and all(f.name.isdecimal() for f in b) for b in bounds)
+    low, high = found.types[len(plain) :]
+    return low == high and pa.types.is_struct(low) and all(field.name.isdecimal() for field in low)
 
 
 def _row(action: str, entry: FileEntry) -> dict[str, Any]:

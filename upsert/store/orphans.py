@@ -90,6 +90,7 @@ class Needed:
         """
         while True:
             head = history.latest()
+            history.check_kept(head)
             try:
                 return cls(head, _needed_by(history, head))
             except SnapshotExpiredError:
@@ -98,7 +99,9 @@ class Needed:
 
 def _needed_by(history: History, head: SnapshotInfo) -> frozenset[str]:
     # the tags come after the head: a snapshot that has expired in it was tagged before, or is not tagged
-    tagged = [tag.snapshot for tag in tag_file.read_all(history.root) if tag.snapshot.id < head.oldest]
+    tagged = [
+        tag.snapshot for tag in tag_file.read_all(history.root, history.uuid) if tag.snapshot.id < head.oldest
+    ]
     data = history.files_since(0, head).union(*(history.live(info) for info in tagged))
     manifests = {ref.name for info in (*history.retained(head), *tagged) for ref in refs_of(info)}
     return frozenset({*manifests, *data, *(paths.index_file(name) for name in data)})

@@ -24,8 +24,8 @@ from typing import Any, Final, Self
 from upsert.errors import CorruptTableError, TableNotFoundError
 from upsert.log.log_options import file_mode
 from upsert.store import paths
+from upsert.store.checked_json import FORMAT_VERSION, content_of, parse_versioned
 from upsert.store.publication import put_if_absent
-from upsert.store.snapshot_info import FORMAT_VERSION, parse_versioned
 from upsert.store.storage import storage_of
 from upsert.store.storage.base import Versioned
 from upsert.store.storage.door import swapping
@@ -104,7 +104,7 @@ def value_in(folder: str) -> dict[str, Any]:
 
 
 def _parsed(content: bytes, path: str) -> dict[str, Any]:
-    value = parse_versioned(content, path)
+    value = parse_versioned(content, path, paths.TABLE_FILE)
     note, texts = value.get(STAGE), (value.get("files", ""), value.get("uuid", ""))
     is_note = note is None or (isinstance(note, dict) and note.keys() >= _TEXTS)
     if not is_note or not all(isinstance(text, str) for text in (*texts, *_texts(note))):
@@ -173,7 +173,8 @@ def publish(folder: str, value: Mapping[str, Any]) -> bool:
 
 
 def _content(value: Mapping[str, Any]) -> bytes:
-    return json.dumps({"format": FORMAT_VERSION, **value}, indent=1).encode()
+    # a name that is free has no checksum: an older release would take it for a table
+    return FREE if value.keys() <= {"format"} else content_of(value, paths.TABLE_FILE)
 
 
 def _mode(value: Mapping[str, Any]) -> int:

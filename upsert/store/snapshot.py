@@ -12,7 +12,7 @@ import pyarrow as pa
 from upsert.errors import SchemaError
 from upsert.store import statistics
 from upsert.store.bucket_scan import BucketScan
-from upsert.store.data_file import DataFile
+from upsert.store.data_file import DataFile, damage_named
 from upsert.store.file_entry import FileEntry
 from upsert.store.file_set import FileSet, Run
 from upsert.store.filters import Filter, Where, parse_where
@@ -95,13 +95,14 @@ class Snapshot:
         """
         selected = self._selected(columns)
         wanted = parse_where(where, self.layout.schema)
-        pieces = [
-            self._repeated(rows).select(selected)
-            for place, left in self.places(wanted).items()
-            if places is None or place in places
-            for rows in self.stored_rows(place, left, selected)
-        ]
-        return self._assembled(pieces, selected)
+        with damage_named(self._root, lambda: self.files.entries):
+            pieces = [
+                self._repeated(rows).select(selected)
+                for place, left in self.places(wanted).items()
+                if places is None or place in places
+                for rows in self.stored_rows(place, left, selected)
+            ]
+            return self._assembled(pieces, selected)
 
     def places(self, where: Filter) -> dict[Place, Filter]:
         """The buckets that may have a row of which a filter is true, and what is left to ask of its rows."""
@@ -135,7 +136,8 @@ class Snapshot:
         """
         index = self._index(columns)
         probe = prepare(self.layout, columns, keys).distinct(index.columns)
-        return self._match(index, probe, self._selected(select), Filter(()))[1]
+        with damage_named(self._root, lambda: self.files.entries):
+            return self._match(index, probe, self._selected(select), Filter(()))[1]
 
     def match(
         self,
@@ -155,7 +157,9 @@ class Snapshot:
         """
         index = self._index(columns)
         probe = prepare(self.layout, columns, keys)
-        return self._match(index, probe, self._selected(select), parse_where(where, self.layout.schema))
+        selected, wanted = self._selected(select), parse_where(where, self.layout.schema)
+        with damage_named(self._root, lambda: self.files.entries):
+            return self._match(index, probe, selected, wanted)
 
     def index_for(self, columns: Sequence[str]) -> str | None:
         """What serves a lookup by these columns: ``PRIMARY KEY``, ``PRIMARY KEY prefix (a)`` or an index.

@@ -6,17 +6,15 @@ of each writer, so that a replayed commit is recognised however long ago the fir
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal, cast, get_args
 
 from upsert.errors import CorruptTableError
+from upsert.store import paths
+from upsert.store.checked_json import content_of, parse_versioned, subject_of
 from upsert.store.paths import Partition, partition_from_json
-
-FORMAT_VERSION: Final = 1
-"""Version of the layout of a table's files; another one is refused."""
 
 Kind = Literal["append", "overwrite", "delete", "compact", "expire", "clean", "alter"]
 
@@ -26,12 +24,14 @@ class ManifestRef:
     """A manifest: its file name, how many entries it has, and the snapshot that published it.
 
     Added files without a sequence of their own get ``sequence``: a committer that loses a race
-    for an id need not write its manifest again.
+    for an id need not write its manifest again. ``checksum`` is that of its bytes; 0 where an older release
+    has written the snapshot that names it.
     """
 
     name: str
     entries: int
     sequence: int
+    checksum: int = 0
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,8 @@ class SnapshotInfo:
     ``tracked`` says whether its changes show in change streams, ``untracked`` of which partitions they do
     not. ``rows`` counts stored rows of all live files, so a key that was updated counts once per file.
     ``states`` counts the commits up to this one that changed rows, ``last_untracked`` is the id of the newest
-    of them that does not show as a whole (0: none).
+    of them that does not show as a whole (0: none). ``definition_checksum`` is that of what the definition
+    says (0: an older release has written the snapshot).
     """
 
     id: int
@@ -69,6 +70,7 @@ class SnapshotInfo:
     last_untracked: int = 0
     definition: int = 0
     untracked: tuple[Partition, ...] = ()
+    definition_checksum: int = 0
 
     @property
     def changes_rows(self) -> bool:
@@ -80,34 +82,34 @@ class SnapshotInfo:
         """Whether change streams show all of its changes."""
         return self.tracked and not self.untracked
 
-    def to_json(self) -> bytes:
-        """The content of the snapshot's file."""
-        value = {"format": FORMAT_VERSION, **{name: _plain(getattr(self, name)) for name in _FIELDS}}
-        return json.dumps(value, indent=1, sort_keys=False).encode()
+    @property
+    def value(self) -> dict[str, Any]:
+        """What it says, as JSON values."""
+        return {name: _plain(getattr(self, name)) for name in _FIELDS}
+
+    def to_json(self, uuid: str) -> bytes:
+        """The content of the snapshot's file, for the table with this uuid."""
+        return content_of(self.value, subject_of(uuid, paths.snapshot_file(self.id)))
 
 
 EMPTY: Final = SnapshotInfo(0, "", None, "append", time_ms=0, data_version=0, tracked=True)
 """The table before its first commit."""
 
 
-def from_json(content: bytes, where: str, id: int) -> SnapshotInfo:
+def from_json(content: bytes, where: str, uuid: str, id: int) -> SnapshotInfo:
     """The snapshot whose file has this content.
 
     Args:
         content: the whole file.
         where: the file's path, for messages.
+        uuid: of the table, which must be that of which the file was written.
         id: the id in the file's name, which must be the one inside.
 
     Raises:
         CorruptTableError: the content is no snapshot, is another one, or is of another format version.
     """
-    value = parse_versioned(content, where)
-    try:
-        found = SnapshotInfo(**{name: convert(value[name]) for name, convert in _FIELDS.items()})
-    except (KeyError, TypeError, ValueError) as cause:
-        raise CorruptTableError(
-            f"{where}: a snapshot must have valid fields, got {cause!r}; restore the file"
-        ) from cause
+    value = parse_versioned(content, where, subject_of(uuid, paths.snapshot_file(id)))
+    found = from_value(value, where)
     if found.id != id:
         raise CorruptTableError(
             f"{where}: the file must hold snapshot {id}, got snapshot {found.id}; restore the file"
@@ -115,36 +117,44 @@ def from_json(content: bytes, where: str, id: int) -> SnapshotInfo:
     return found
 
 
+def from_value(value: Mapping[str, Any], where: str) -> SnapshotInfo:
+    """The snapshot that JSON values say.
+
+    Raises:
+        CorruptTableError: they say none, or one that cannot be.
+    """
+    try:
+        given = {name: value[name] for name in _FIELDS if name in value or name not in _NEWER}
+        found = SnapshotInfo(**{name: _FIELDS[name](each) for name, each in given.items()})
+        _check_possible(found)
+    except (KeyError, TypeError, ValueError) as cause:
+        raise CorruptTableError(
+            f"{where}: a snapshot must have valid fields, got {cause!r}; restore the file"
+        ) from cause
+    return found
+
+
+def _check_possible(info: SnapshotInfo) -> None:
+    """A snapshot speaks of itself and of what was before it."""
+    for name in ("oldest", "fence", "data_version", "last_untracked", "states"):
+        if (number := getattr(info, name)) > info.id:
+            raise ValueError(f"{name!r} is {number}, ahead of snapshot {info.id}")
+    if info.delta_rows > info.rows:
+        raise ValueError(f"'delta_rows' is {info.delta_rows}, of {info.rows} rows")
+    for ref in refs_of(info):
+        if ref.sequence > info.id:
+            raise ValueError(f"{ref.name!r} is of snapshot {ref.sequence}, ahead of snapshot {info.id}")
+
+
 def refs_of(info: SnapshotInfo) -> list[ManifestRef]:
     """All manifests that a snapshot needs."""
     return [*info.manifests, *([info.delta] if info.delta else [])]
 
 
-def parse_versioned(content: bytes, where: str) -> dict[str, Any]:
-    """The JSON object of a table's file, after a check of its format version.
-
-    Raises:
-        CorruptTableError: no JSON object, or another format version.
-    """
-    try:
-        value = json.loads(content)
-    except (ValueError, RecursionError) as cause:
-        raise CorruptTableError(f"{where}: the file must hold JSON, got {cause}; restore it") from cause
-    if not isinstance(value, dict) or "format" not in value:
-        raise CorruptTableError(
-            f"{where}: the file must name its format version, got {content[:60]!r}; restore it"
-        )
-    if value["format"] != FORMAT_VERSION:
-        raise CorruptTableError(
-            f"{where}: this release reads format version {FORMAT_VERSION}, got {value['format']!r}; "
-            "open the table with the release that wrote it"
-        )
-    return value
-
-
 def _plain(value: Any) -> Any:
     if isinstance(value, ManifestRef):
-        return {"name": value.name, "entries": value.entries, "sequence": value.sequence}
+        names = ("name", "entries", "sequence", "checksum")
+        return {name: getattr(value, name) for name in names}
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
     return dict(value) if isinstance(value, Mapping) else value
@@ -193,7 +203,8 @@ def _offsets(value: Any) -> Mapping[str, int]:
 
 def _ref(value: Any) -> ManifestRef:
     fields = _mapping(value)
-    return ManifestRef(_text(fields["name"]), _integer(fields["entries"]), _integer(fields["sequence"]))
+    entries, sequence = _integer(fields["entries"]), _integer(fields["sequence"])
+    return ManifestRef(_text(fields["name"]), entries, sequence, _integer(fields.get("checksum", 0)))
 
 
 _FIELDS: Final[dict[str, Any]] = {
@@ -218,4 +229,8 @@ _FIELDS: Final[dict[str, Any]] = {
     "last_untracked": _integer,
     "definition": _integer,
     "untracked": lambda value: tuple(partition_from_json(item) for item in value),
+    "definition_checksum": _integer,
 }
+
+_NEWER: Final = frozenset({"definition_checksum"})
+"""Fields that older releases do not write."""

@@ -82,7 +82,20 @@ class Snapshots:
         info = self._latest()
         if info.definition > self.definition.version:
             self.definition = self.definition_at(info.definition)
+        if info.definition == self.definition.version:
+            self._check_definition(info)
         return info
+
+    def _check_definition(self, info: SnapshotInfo) -> None:
+        stated, found, version = info.definition_checksum, self.definition.checksum, info.definition
+        if stated and found != stated:
+            folder, name = self.folder, paths.TABLE_FILE
+            if version:
+                folder, name = self.root, paths.definition_file(version)
+            raise CorruptTableError(
+                f"{os.path.join(folder, name)}: the definition must have the checksum that snapshot "
+                f"{info.id} names, {stated:016x}, got {found:016x}; restore the file from a copy"
+            )
 
     def _latest(self) -> SnapshotInfo:
         self._check_identity()
@@ -170,7 +183,7 @@ class Snapshots:
         Raises:
             SnapshotExpiredError: there is none.
         """
-        for tag in tag_file.read_all(self.root):
+        for tag in tag_file.read_all(self.root, self.uuid):
             if tag.snapshot.data_version <= id <= tag.snapshot.id:
                 return tag.snapshot
         raise self.expired(id, head)
@@ -182,7 +195,7 @@ class Snapshots:
             ConfigurationError: there is none.
             CorruptTableError: its file is damaged.
         """
-        if (found := tag_file.read(self.root, name)) is None:
+        if (found := tag_file.read(self.root, self.uuid, name)) is None:
             known = ", ".join(tag_file.names(self.root)) or "none"
             raise ConfigurationError(
                 f"table {self.root!r}: there must be a tag {name!r}, tags are: {known}; choose one of them, "
@@ -194,7 +207,7 @@ class Snapshots:
         """Whether a snapshot that was readable still is: it has not expired, or a tag keeps it."""
         if info.id >= self.latest().oldest:
             return True
-        return any(tag.snapshot.uuid == info.uuid for tag in tag_file.read_all(self.root))
+        return any(tag.snapshot.uuid == info.uuid for tag in tag_file.read_all(self.root, self.uuid))
 
     def _info(self, id: int) -> SnapshotInfo:
         found = self._remembered(self._infos, id)
@@ -255,6 +268,19 @@ class Snapshots:
         head = head or self.latest()
         return tuple(self._info(number) for number in range(max(head.oldest, 1), head.id + 1))
 
+    def check_kept(self, head: SnapshotInfo) -> None:
+        """Make sure that a boundary keeps the newest snapshot, before anything below it is deleted.
+
+        Raises:
+            CorruptTableError: it does not.
+        """
+        newest = max(self.listed_ids(), default=head.id)
+        if not head.oldest <= head.id <= newest:
+            raise CorruptTableError(
+                f"table {self.root!r}: the newest snapshot, {newest}, must be among what is kept, got "
+                f"{head.oldest} to {head.id}; nothing was deleted, restore the files"
+            )
+
     def forget(self, id: int) -> None:
         """Drop what is remembered of a snapshot that turned out not to be one."""
         with self._lock:
@@ -264,7 +290,7 @@ class Snapshots:
     def content(self, id: int) -> SnapshotInfo | None:
         """The snapshot in the file of this id as it is on disk now, whether it may be read or not."""
         found = self._content(id)
-        return None if found is None else from_json(found, self._path(id), id)
+        return None if found is None else from_json(found, self._path(id), self.uuid, id)
 
     def _path(self, id: int) -> str:
         return os.path.join(self.root, paths.snapshot_file(id))
@@ -278,7 +304,7 @@ class Snapshots:
     def _parsed(self, id: int, content: bytes) -> SnapshotInfo:
         info = self._remembered(self._infos, id)
         if info is None:
-            info = from_json(content, self._path(id), id)
+            info = from_json(content, self._path(id), self.uuid, id)
             self._remember(self._infos, id, info)
         return info
 

@@ -17,6 +17,7 @@ from upsert.errors import ConfigurationError, CorruptTableError, TableExistsErro
 from upsert.log.log_options import file_mode
 from upsert.schema import TableSchema
 from upsert.store import paths, pointer
+from upsert.store.checked_json import checksum_of_value
 from upsert.store.definition import Definition
 from upsert.store.publication import put_if_absent
 from upsert.store.storage import storage_of
@@ -65,7 +66,8 @@ def new(folder: str, schema: TableSchema, options: Mapping[str, str]) -> TableFi
         SchemaError: the schema uses a name that the files need.
     """
     uuid = uuid4().hex
-    first = Definition(0, schema, options, owner=_named(folder))
+    value = {"uuid": uuid, "schema": schema.to_json(), "options": dict(options)}
+    first = Definition(0, schema, options, owner=_named(folder), checksum=_checksum(value))
     first.layout  # noqa: B018 - refuses what cannot be stored before anything is written
     root = folder if storage_of(folder).is_local else os.path.join(folder, uuid)
     return TableFile(folder, root, uuid, first)
@@ -115,7 +117,8 @@ def read(folder: str) -> TableFile:
             f"{value['connector']!r}; use read_changes, read and write_changes of its catalog"
         )
     try:
-        first = Definition(0, TableSchema.from_json(value["schema"]), value["options"], owner=_named(folder))
+        schema, options = TableSchema.from_json(value["schema"]), value["options"]
+        first = Definition(0, schema, options, owner=_named(folder), checksum=_checksum(value))
         first.layout  # noqa: B018 - a damaged option is found now
         inside = value.get("files")
         root = folder if inside is None else paths.resolve(folder, inside)
@@ -149,6 +152,11 @@ def read_definition(root: str, uuid: str, version: int) -> Definition:
     except FileNotFoundError as cause:
         raise CorruptTableError(f"definition {path!r} is missing; restore it from a copy") from cause
     return Definition.from_json(content, path, uuid, version, f"table {paths.name_of(root)!r}")
+
+
+def _checksum(value: Mapping[str, Any]) -> int:
+    """The checksum of the first definition; where the files lie may change with the table's name."""
+    return checksum_of_value({name: value[name] for name in ("uuid", "schema", "options")})
 
 
 def _named(folder: str) -> str:

@@ -60,7 +60,7 @@ class TableUpkeep(Handle):
 
     def tags(self) -> tuple[Tag, ...]:
         """All tags, that of the oldest snapshot first."""
-        return tag_file.read_all(self.root)
+        return tag_file.read_all(self.root, self.uuid)
 
     def delete_tag(self, name: str) -> None:
         """Take a tag away, and delete what only its snapshot needs.
@@ -86,7 +86,7 @@ class TableUpkeep(Handle):
 
     def consumers(self) -> tuple[Consumer, ...]:
         """Who holds what, by name; those whose lease is over are there until the next expiry."""
-        return consumers.read_all(self.root)
+        return consumers.read_all(self.root, self.uuid)
 
     def release(self, consumer: str) -> bool:
         """Keep nothing for a consumer any more; whether it held anything."""

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -14,7 +13,8 @@ from typing import Any, Final
 
 from upsert.errors import ConfigurationError, CorruptTableError
 from upsert.store import paths
-from upsert.store.snapshot_info import FORMAT_VERSION, SnapshotInfo, from_json, parse_versioned
+from upsert.store.checked_json import FORMAT_VERSION, content_of, parse_versioned, subject_of
+from upsert.store.snapshot_info import SnapshotInfo, from_value
 from upsert.store.storage import storage_of
 
 _NAME: Final = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -34,14 +34,10 @@ class Tag:
     snapshot: SnapshotInfo
     created_ms: int
 
-    def to_json(self) -> bytes:
-        """The content of the tag's file."""
-        value = {
-            "format": FORMAT_VERSION,
-            "created_ms": self.created_ms,
-            "snapshot": json.loads(self.snapshot.to_json()),
-        }
-        return json.dumps(value, indent=1).encode()
+    def to_json(self, uuid: str) -> bytes:
+        """The content of the tag's file, for the table with this uuid."""
+        value = {"created_ms": self.created_ms, "snapshot": {"format": FORMAT_VERSION, **self.snapshot.value}}
+        return content_of(value, subject_of(uuid, paths.tag_file(self.name)))
 
 
 def checked_name(kind: str, name: str) -> str:
@@ -71,8 +67,8 @@ def names(root: str) -> list[str]:
     return paths.named_files(root, paths.TAG_FOLDER, "tag-")
 
 
-def read(root: str, name: str) -> Tag | None:
-    """A tag, or None if there is none of this name.
+def read(root: str, uuid: str, name: str) -> Tag | None:
+    """A tag of the table with this uuid, or None if there is none of this name.
 
     Raises:
         CorruptTableError: its file is damaged.
@@ -82,14 +78,15 @@ def read(root: str, name: str) -> Tag | None:
         content = storage_of(path).read(path)
     except FileNotFoundError:
         return None
-    return _parsed(name, parse_versioned(content, path), path)
+    subject = subject_of(uuid, paths.tag_file(name))
+    return _parsed(name, parse_versioned(content, path, subject), path)
 
 
 def _parsed(name: str, value: Mapping[str, Any], path: str) -> Tag:
     try:
         inner, created_ms = value["snapshot"], value["created_ms"]
-        info = from_json(json.dumps(inner).encode(), path, inner["id"])
-        if type(created_ms) is not int:
+        info = from_value(inner, path)
+        if type(created_ms) is not int or created_ms < 0:
             raise ValueError(f"{created_ms!r} is no time")
     except (KeyError, TypeError, ValueError) as cause:
         raise CorruptTableError(
@@ -98,11 +95,11 @@ def _parsed(name: str, value: Mapping[str, Any], path: str) -> Tag:
     return Tag(name, info, created_ms)
 
 
-def read_all(root: str) -> tuple[Tag, ...]:
-    """All tags, that of the oldest snapshot first.
+def read_all(root: str, uuid: str) -> tuple[Tag, ...]:
+    """All tags of the table with this uuid, that of the oldest snapshot first.
 
     Raises:
         CorruptTableError: a tag's file is damaged.
     """
-    found = (read(root, name) for name in names(root))
+    found = (read(root, uuid, name) for name in names(root))
     return tuple(sorted((tag for tag in found if tag), key=lambda tag: (tag.snapshot.id, tag.name)))

@@ -46,7 +46,7 @@ def create(history: History, name: str, id: int | None, now_s: float | None = No
             )
         tag = Tag(name, info, int((time.time() if now_s is None else now_s) * 1000))
         storage_of(path).prepare(os.path.dirname(path))
-        if not put_if_absent(path, tag.to_json()):
+        if not put_if_absent(path, tag.to_json(history.uuid)):
             raise ConfigurationError(
                 f"table {history.root!r}: a tag's name must not be in use, got {name!r}; delete that tag "
                 "first, or choose another name"
@@ -68,7 +68,7 @@ def delete(history: History, name: str, now_s: float | None = None) -> Tag:
     path = tag_file.path_of(history.root, name)
     with lifetime_lock(history) as lock:
         tag = history.tag(name)
-        others = [other for other in tag_file.read_all(history.root) if other.name != name]
+        others = [other for other in tag_file.read_all(history.root, history.uuid) if other.name != name]
         head = history.latest()
         is_expired = tag.snapshot.id < head.oldest
         if is_expired:
@@ -86,7 +86,7 @@ def _check_unheld(history: History, tag: Tag, others: list[Tag], now_s: float | 
     if any(other.snapshot.data_version == state for other in others):
         return
     now_ms = int((time.time() if now_s is None else now_s) * 1000)
-    for consumer in consumers.read_all(history.root):
+    for consumer in consumers.read_all(history.root, history.uuid):
         if state in consumers.needed(consumer.version) and not consumer.is_lapsed(now_ms):
             raise ConfigurationError(
                 f"tag {tag.name!r}: no consumer may need the snapshot any more, {consumer.name!r} reads on "

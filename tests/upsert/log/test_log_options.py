@@ -132,6 +132,6 @@ def test_what_has_written_the_log_cannot_change() -> None:
 
 def test_what_a_table_says_of_a_log_with_a_password_is_its_owners_alone(tmp_path: Path) -> None:
     for properties, mode in (({"client.id": "x"}, 0o644), ({"sasl.password": "pa55"}, 0o600)):
-        LogBeginning("t", properties=properties).write(str(tmp_path))
+        LogBeginning("t", properties=properties).write(str(tmp_path), "0" * 32)
         path = tmp_path / paths.log_file("t")
         assert path.stat().st_mode & 0o777 & ~0o022 == mode

@@ -160,7 +160,7 @@ def test_topic_of_others_is_neither_taken_nor_deleted(servers: str, tmp_path: Pa
     with pytest.raises(ConfigurationError, match="is there already; delete it, or leave"):
         table.alter(on(servers, **{"log.kafka.topic": theirs}))
     assert table.options.log.is_kafka is False
-    assert log_beginning.read_all(table.root) == ()
+    assert log_beginning.read_all(table.root, table.uuid) == ()
     table.alter(OFF)
     logged_tables.drop_log(table.path)
     assert theirs in topics_like(servers, other)
@@ -176,9 +176,9 @@ def test_topic_that_could_not_be_deleted_is_deleted_by_the_same_statement(
         with pytest.raises(KafkaUnavailableError, match=r"could not be deleted: .*; repeat ALTER TABLE"):
             table.alter(OFF)
     table.write(rows(("+I", 1, "a")))
-    [left] = log_beginning.read_all(table.root)
+    [left] = log_beginning.read_all(table.root, table.uuid)
     log_beginning.LogBeginning(left.topic, state=left.state, properties={"bootstrap.servers": servers}).write(
-        table.root
+        table.root, table.uuid
     )
     table.alter(OFF)
     assert topics_like(servers, table) == set()

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from upsert.store import Table, paths
+from upsert.store.checked_json import content_of, subject_of
 from upsert.store.checksum import checksum_of
 from upsert.store.file_entry import FileEntry
 from upsert.store.lookup_index import build_sidecar
@@ -16,10 +17,17 @@ from upsert.store.lookup_index import build_sidecar
 Row = dict[str, Any]
 
 
+def rewrite_json(table: Table, name: str, edit: Callable[[Row], Row]) -> None:
+    """Other values in a JSON file of the table, with a checksum that fits them."""
+    path = Path(table.path, name)
+    value = json.loads(path.read_bytes())
+    value.pop("checksum", None)
+    path.write_bytes(content_of(edit(value), name if name == "table.json" else subject_of(table.uuid, name)))
+
+
 def rewrite_snapshot(table: Table, at: int, **fields: Any) -> None:
     """Other values for some fields of a snapshot's file."""
-    path = Path(table.path, paths.snapshot_file(at))
-    path.write_text(json.dumps({**json.loads(path.read_bytes()), **fields}))
+    rewrite_json(table, paths.snapshot_file(at), lambda value: {**value, **fields})
 
 
 def rewrite_last_delta(table: Table, edit: Callable[[list[Row]], list[Row]]) -> None:
@@ -36,6 +44,7 @@ def rewrite_last_delta(table: Table, edit: Callable[[list[Row]], list[Row]]) -> 
     for ref in (*content["manifests"], content["delta"]):
         if ref["name"] == info.delta.name:
             ref["entries"] = len(after)
+            ref["checksum"] = checksum_of(path.read_bytes())
     rewrite_snapshot(
         table,
         info.id,

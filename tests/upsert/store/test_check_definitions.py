@@ -1,6 +1,5 @@
 """Each rule of definitions: a table whose definitions were damaged in one way breaks just that rule."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.upsert.store.damage import rewrite_last_delta
+from tests.upsert.store.damage import rewrite_json, rewrite_last_delta, rewrite_snapshot
 from upsert.schema import Column, TableSchema
 from upsert.store import Table, check_definitions, paths
 from upsert.store.alterations import AddColumn, DropColumn, SetOptions
@@ -41,10 +40,13 @@ def edited(version: int, edit: Callable[[dict[str, Any]], object]) -> Callable[[
     """Another content of one version's file."""
 
     def damage(table: Table) -> None:
-        path = Path(table.path, paths.definition_file(version))
-        content = json.loads(path.read_bytes())
-        edit(content)
-        path.write_text(json.dumps(content))
+        def edited(content: dict[str, Any]) -> dict[str, Any]:
+            edit(content)
+            return content
+
+        rewrite_json(table, paths.definition_file(version), edited)
+        for info in table.history():  # as if an older release had published them
+            rewrite_snapshot(table, info.id, definition_checksum=0)
 
     return damage
 

@@ -125,7 +125,8 @@ def test_a_damaged_consumer_stops_expiry_before_anything_is_deleted(table: Table
     table.hold("reader", Version.complete(3))
     path = Path(table.path, "consumer", "consumer-reader")
     value = json.loads(path.read_bytes())
-    for damaged in ("", json.dumps({**value, "until_ms": "soon"}), json.dumps({**value, "version": {}})):
+    value.pop("checksum")  # as if an older release had written it
+    for damaged in ("", json.dumps({**value, "until_ms": "soon"}), json.dumps({**value, "until_ms": -1})):
         path.write_text(damaged)
         with pytest.raises(CorruptTableError, match="consumer-reader"):
             table.expire(keep=1)

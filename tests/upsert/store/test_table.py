@@ -1,6 +1,7 @@
 """What a table's methods promise: transactions, staged files, kinds of commits, options, errors."""
 
 import json
+import os
 import pickle
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers import changelog, multiset
+from tests.upsert.store.damage import rewrite_json, rewrite_snapshot
 from tests.upsert.store.disk import assert_nothing_is_left_over, files_on_disk
 from upsert.errors import (
     ChangelogError,
@@ -346,7 +348,7 @@ def test_a_missing_snapshot_in_the_middle_is_named(table: Table) -> None:
 def test_another_format_version_is_named_with_what_to_do(table: Table, kind: str) -> None:
     table.write(rows("+I 1 a"))
     path = path_of(table, kind)
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 2}))
+    rewrite_json(table, os.path.relpath(path, table.path), lambda value: {**value, "format": 2})
     with pytest.raises(
         CorruptTableError, match="reads format version 1, got 2; open the table with the release"
     ):
@@ -357,9 +359,8 @@ def test_another_format_version_is_named_with_what_to_do(table: Table, kind: str
 def test_names_in_files_do_not_lead_out_of_the_folder(table: Table, name: str) -> None:
     table.write(rows("+I 1 a"))
     path = path_of(table, "snapshot")
-    value = json.loads(path.read_text())
-    value["manifests"][0]["name"] = name
-    path.write_text(json.dumps(value))
+    refs = json.loads(path.read_text())["manifests"]
+    rewrite_snapshot(table, 1, manifests=[{**refs[0], "name": name}])
     with pytest.raises(CorruptTableError, match="must stay within the table's folder"):
         read_all(table.path)
 
@@ -380,6 +381,6 @@ def test_names_in_files_do_not_lead_out_of_the_folder(table: Table, name: str) -
 def test_a_snapshot_with_a_wrong_field_is_refused(table: Table, field: str, value: object) -> None:
     table.write(rows("+I 1 a"))
     path = path_of(table, "snapshot")
-    path.write_text(json.dumps({**json.loads(path.read_text()), field: value}))
+    rewrite_snapshot(table, 1, **{field: value})
     with pytest.raises(CorruptTableError, match=path.name):
         read_all(table.path)
