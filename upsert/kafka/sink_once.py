@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import chain
+from typing import Final
 
 import pyarrow as pa
 
 from upsert.errors import ConfigurationError
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.producer import Outcome, produce_once
-from upsert.kafka.client.transactions import read_marker
+from upsert.kafka.client.transactions import read_marker, settled_marker
 from upsert.kafka.sink_records import RecordMaker, Seen
+
+DEAD_AFTER_S: Final = 2.0
+"""A transaction that stays open for longer while its task runs again is that of a task that died."""
 
 
 def write_once(
@@ -63,7 +67,7 @@ def _needs_mark(
     """Whether a task without rows is written like others: to leave a mark, or to be held against one."""
     if maker.tasks is not None:
         return task == 0
-    marker = read_marker(connection, topic, name)
+    marker = settled_marker(connection, topic, name, DEAD_AFTER_S)
     return marker is not None and marker.batch >= batch
 
 
@@ -73,7 +77,8 @@ def _check_number_of_tasks(connection: Connection, topic: str, base: str, tasks:
 
     A micro-batch that was cut short would give a key to a task that has not written it, though another has.
     """
-    marker = read_marker(connection, topic, f"{base}-0")
+    # not waiting: task 0 itself ends what a task before it may have left open
+    marker = read_marker(connection, topic, f"{base}-0", settled=False)
     if marker is not None and marker.fingerprint != f"{tasks} tasks by key":
         raise ConfigurationError(
             f"{of}: a query must keep its number of tasks, it was written by {marker.fingerprint!r} and has "

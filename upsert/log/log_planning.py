@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from upsert.errors import KafkaUnavailableError
 from upsert.kafka.client import offsets
 from upsert.kafka.offsets import share
 from upsert.kafka.records import TopicPartition
 from upsert.log.log_changes import expired
 from upsert.log.log_offset import LogOffset, place_in_log
-from upsert.log.position import last_published
+from upsert.log.position import last_published, published_at_least
 from upsert.log.topics import LogTopic
 from upsert.store.log_beginning import beginning_of
 from upsert.store.table import Table
 from upsert.store.version import Version
+
+LOG: Final = logging.getLogger("upsert.log")
 
 MOVE_EVERY_S: Final = 10.0
 """How often a reader asks which snapshot it has reached; that only says what need not be kept for it."""
@@ -58,8 +62,13 @@ class LogPlanner:
         # changes that come into a log before their commit say nothing of where the snapshot is
         if not self._is_eventual:
             ends = self.topic.ends()
-            if last_published(table.as_logged(), self.topic) <= snapshot:
-                return ends
+            soon = replace(self.topic, connection=replace(self.topic.connection, patience_s=SETTLE_S))
+            try:
+                if last_published(table.as_logged(), soon) <= snapshot:
+                    return ends
+            except KafkaUnavailableError as cause:
+                # a publisher is at work, or died: it may be about to send what follows
+                LOG.info("%s; reading the log from where snapshot %d says", cause, snapshot)
         known = table.snapshot(snapshot).info.log_offsets
         return place_in_log(known, self.topic.buckets)
 
@@ -94,7 +103,7 @@ class LogPlanner:
         self._check_is_there(table, start, ends)
         reached = start.version
         if moves and ends != start.at and self._is_due():
-            published = last_published(table.as_logged(), self.topic)
+            published = published_at_least(table.as_logged(), self.topic)
             # brokers end a transaction in one partition after the other: its marker may be seen before its
             # records are, and who has the snapshot passes over them
             ends, has_all = self._settled_ends()

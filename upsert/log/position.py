@@ -13,7 +13,7 @@ from typing import Final
 from upsert.errors import ConfigurationError
 from upsert.kafka.client.consumer import read_range
 from upsert.kafka.client.offsets import earliest_offsets
-from upsert.kafka.client.transactions import read_marker
+from upsert.kafka.client.transactions import Marker, read_marker, settled_marker
 from upsert.log.messages import LogDecoder
 from upsert.log.topics import LogTopic
 from upsert.store import consumers
@@ -34,9 +34,33 @@ def last_published(table: LoggedTable, topic: LogTopic) -> int:
 
     Raises:
         ConfigurationError: the log is not that of this history of the table.
-        KafkaUnavailableError: the brokers did not answer.
+        KafkaUnavailableError: the brokers did not answer, or a transaction of the log stayed open.
     """
     marker = read_marker(topic.connection, topic.name, transactional_id(table.uuid))
+    return _position(table, topic, marker)
+
+
+def published_at_least(table: LoggedTable, topic: LogTopic) -> int:
+    """The same without waiting for a transaction that is open: the log may be complete up to a later one.
+
+    Raises:
+        ConfigurationError, KafkaUnavailableError: the brokers did not answer, or as above.
+    """
+    marker = read_marker(topic.connection, topic.name, transactional_id(table.uuid), settled=False)
+    return _position(table, topic, marker)
+
+
+def taken_over(table: LoggedTable, topic: LogTopic, wait_s: float) -> int:
+    """The same for who is going to publish: a transaction that stays open for so long is taken back.
+
+    Raises:
+        ConfigurationError, KafkaUnavailableError: as for ``published_at_least``.
+    """
+    marker = settled_marker(topic.connection, topic.name, transactional_id(table.uuid), wait_s)
+    return _position(table, topic, marker)
+
+
+def _position(table: LoggedTable, topic: LogTopic, marker: Marker | None) -> int:
     if marker is None:
         begun = beginning_of(table.published.root, table.published.uuid, topic.name).data_version
         return max(_newest_mark(table, topic), _held(table), begun)

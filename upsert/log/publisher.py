@@ -19,7 +19,7 @@ import pyarrow as pa
 from upsert.errors import ConfigurationError, FencedError, SnapshotExpiredError
 from upsert.kafka.client.producer import produce_once
 from upsert.log.messages import LogEncoder, marks
-from upsert.log.position import last_published, transactional_id
+from upsert.log.position import taken_over, transactional_id
 from upsert.log.topics import LogTopic
 from upsert.log.turns import turn
 from upsert.store.change_files import Scope, data_commits, has_gap
@@ -33,6 +33,10 @@ from upsert.store.steps import cut
 from upsert.store.version import Version, step_between
 
 _LONGEST_PAUSE_S: Final = 1.0
+
+DEAD_AFTER_S: Final = 2.0
+"""A transaction of the log that stays open for longer is that of a publisher that died, or that is locked out
+now: who was locked out waits twice as long for the next one, so that one of them gets through."""
 
 PIECE_ROWS: Final = 1_000_000
 """About so many changed keys are in memory at once."""
@@ -82,28 +86,29 @@ def publish(table: LoggedTable, topic: LogTopic, *, accept_gap: bool = False) ->
         KafkaUnavailableError, DeliveryError: Kafka did not take them. Calling again is right.
     """
     patience = topic.connection.patience_s
-    deadline, pause = time.monotonic() + patience, 0.05
+    deadline, pause, wait_s = time.monotonic() + patience, 0.05, DEAD_AFTER_S
     with turn(table.uuid, 2 * patience):
         while True:
             try:
-                return _publish(table, topic, accept_gap)
+                return _publish(table, topic, accept_gap, wait_s)
             except FencedError:
                 # another one has taken over, and has not sent anything yet
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(random.uniform(0.5, 1.0) * pause)
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
+                wait_s *= 2
 
 
-def _publish(table: LoggedTable, topic: LogTopic, accept_gap: bool) -> int:
-    position = last_published(table, topic)
+def _publish(table: LoggedTable, topic: LogTopic, accept_gap: bool, wait_s: float) -> int:
+    position = taken_over(table, topic, wait_s)
     sent = 0
     while (step := next_step(table, position, accept_gap)) is not None:
         try:
             _send(table, topic, step)
         except (ConfigurationError, FencedError):
             # a publisher on another host was faster: the log is further than it was a moment ago
-            ahead = last_published(table, topic)
+            ahead = taken_over(table, topic, 2 * wait_s)
             if ahead <= position:
                 raise
             position = ahead

@@ -1,6 +1,7 @@
 """Each batch is in Kafka exactly once, whoever dies when."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -21,9 +22,10 @@ from upsert.kafka.client.connection import Connection, library
 from upsert.kafka.client.consumer import read_range
 from upsert.kafka.client.offsets import latest_offsets
 from upsert.kafka.client.producer import Outcome, produce_once
-from upsert.kafka.client.transactions import TransactionalWriter, read_marker
+from upsert.kafka.client.transactions import POINTS, TransactionalWriter, read_marker, settled_marker
 from upsert.kafka.records import TopicPartition
 from upsert.kafka.testing import LocalKafka
+from upsert.store import failpoints
 
 pytestmark = pytest.mark.kafka
 NewTopic = Callable[..., str]
@@ -228,6 +230,109 @@ def write_until_it_works(connection: Connection, topic: str, batch: int) -> None
 
 
 CHILD = """
+import sys
+import pyarrow as pa
+from upsert.kafka.client.connection import Connection
+from upsert.kafka.client.producer import produce_once
+
+address, topic = sys.argv[1:]
+connection = Connection({"bootstrap.servers": address})
+for batch in (0, 1):
+    rows = pa.table({"key": [b"a", b"b"], "value": [b"%d-a" % batch, b"%d-b" % batch]})
+    produce_once(
+        connection, topic, [rows], transactional_id=f"id-{topic}", batch=batch, fingerprint="2 tasks"
+    )
+"""
+
+OFTEN = {"transaction.after-begin:2", "transaction.after-marker:1", "transaction.after-marker:2"}
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param(point, marks=() if point in OFTEN else pytest.mark.long)
+        for point in (f"{name}:{nth}" for name in POINTS for nth in (1, 2))
+        if point != "transaction.after-open:2"  # the second batch needs no other producer
+    ],
+)
+def test_a_process_killed_between_two_requests_is_replayed_at_once(
+    connection: Connection, new_topic: NewTopic, point: str
+) -> None:
+    """Its transaction would be open for ten minutes: the replay, which has half of one, does not wait."""
+    topic = new_topic()
+    environment = {"PYTHONPATH": str(REPOSITORY), failpoints.ENVIRONMENT_VARIABLE: point}
+    child = subprocess.run(
+        [sys.executable, "-c", CHILD, connection.bootstrap_servers, topic],
+        env={**os.environ, **environment},
+        timeout=120,
+    )
+    assert child.returncode == -signal.SIGKILL
+    is_written = point.startswith("transaction.after-commit")
+    killed = int(point[-1]) - 1
+    assert write(connection, topic, killed) == (SKIPPED if is_written else WRITTEN)
+    assert write(connection, topic, killed) == SKIPPED
+    assert visible(connection, topic) == expected(*range(killed + 1))
+
+
+@pytest.mark.long
+def test_a_process_killed_at_any_moment_is_replayed_at_once(
+    connection: Connection, new_topic: NewTopic
+) -> None:
+    """Also between the parts of one request: how long it lived is drawn."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    moments = random.Random(seed)
+    for _ in range(25):
+        topic = new_topic()
+        command = [sys.executable, "-c", CHILD, connection.bootstrap_servers, topic]
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        with subprocess.Popen(command, env=environment) as child:
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(moments.uniform(0.5, 2.5))
+            child.kill()
+        for batch in (0, 1):
+            with suppress(ConfigurationError):  # the second one is there already
+                write(connection, topic, batch)
+        assert visible(connection, topic) == expected(0, 1)
+
+
+def left_open(connection: Connection, topic: str, batch: int) -> TransactionalWriter:
+    """What a task leaves that has written its records and its marker, and does not go on."""
+    writer = TransactionalWriter(connection, topic, f"id-{topic}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TransactionalWriter, "_commit", lambda *_: None)
+        writer.write([rows(batch)], batch, "2 tasks")
+    return writer
+
+
+def test_a_look_that_waits_for_nothing_shows_what_was_committed_before(
+    connection: Connection, new_topic: NewTopic
+) -> None:
+    topic = new_topic()
+    write(connection, topic, 3)
+    left_open(connection, topic, 4)
+    seen = read_marker(connection, topic, f"id-{topic}", settled=False)
+    assert seen is not None
+    assert seen.batch == 3
+    with pytest.raises(KafkaUnavailableError):
+        read_marker(Connection(connection.properties, patience_s=0.5), topic, f"id-{topic}")
+    assert settled_marker(connection, topic, f"id-{topic}", 0.5) == seen
+    assert visible(connection, topic) == expected(3)
+
+
+def test_a_producer_goes_on_after_another_process_has_died(
+    connection: Connection, new_topic: NewTopic
+) -> None:
+    """It is kept for its next batch, which another process began to write."""
+    topic = new_topic()
+    write(connection, topic, 0)
+    left_open(connection, topic, 1)
+    assert write(connection, topic, 1) == WRITTEN
+    assert write(connection, topic, 2) == WRITTEN
+    assert visible(connection, topic) == expected(0, 1, 2)
+
+
+WAITING_CHILD = """
 import sys, time
 import pyarrow as pa
 from upsert.kafka.client.connection import Connection
@@ -259,7 +364,7 @@ def test_a_process_killed_around_its_commit_is_replayed_right(
 ) -> None:
     topic = new_topic()
     with subprocess.Popen(
-        [sys.executable, "-c", CHILD, connection.bootstrap_servers, topic, moment],
+        [sys.executable, "-c", WAITING_CHILD, connection.bootstrap_servers, topic, moment],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         stdout=subprocess.PIPE,
         text=True,

@@ -12,6 +12,7 @@ from tests.helpers import output_of, run_spark_script, spark_script
 from tests.upsert.kafka.written import records_in, values_by_key
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.producer import produce
+from upsert.store import failpoints
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -73,4 +74,26 @@ def test_counts_are_written_exactly_once(
     run_spark_script(SCRIPT, *arguments)
     written = values_by_key(records_in(connection, topics[1], 3 * 7), "word", "n")
     assert {word: values[-1] for word, values in written.items()} == Counter(word[0] for word in WORDS)
+    assert all(values == sorted(set(values)) for values in written.values())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("point", ["transaction.after-send", "transaction.after-marker"])
+def test_a_killed_task_is_done_again_at_once(
+    connection: Connection, topics: tuple[str, str], tmp_path: Path, point: str
+) -> None:
+    """Its transaction would be open for ten minutes, which is longer than anybody waits for Kafka."""
+    arguments = ("changes", connection.bootstrap_servers, *topics, tmp_path)
+    process = spark_script(SCRIPT, *arguments, environment={failpoints.ENVIRONMENT_VARIABLE: f"{point}:2"})
+    output = output_of(process)
+    assert process.returncode == 1, output
+    run_spark_script(SCRIPT, *arguments)
+    keys = {word: [n for n, other in enumerate(WORDS) if other == word] for word in WORDS}
+    in_batches = {word: {n // 60: n for n in values} for word, values in keys.items()}
+    written = values_by_key(
+        records_in(connection, topics[1], sum(map(len, in_batches.values()))), "word", "n"
+    )
+    assert {word: values[-1] for word, values in written.items()} == {
+        word: max(n) for word, n in keys.items()
+    }
     assert all(values == sorted(set(values)) for values in written.values())

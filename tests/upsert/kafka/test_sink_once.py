@@ -12,7 +12,7 @@ from tests.upsert.kafka.written import records_in, values_by_key
 from upsert.errors import ConfigurationError, FencedError
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.producer import Outcome
-from upsert.kafka.client.transactions import read_marker
+from upsert.kafka.client.transactions import TransactionalWriter, read_marker
 from upsert.kafka.sink_columns import written_schema
 from upsert.kafka.sink_once import write_once
 from upsert.kafka.sink_records import RecordMaker
@@ -163,3 +163,18 @@ def test_transaction_that_kafka_finds_too_long_is_refused(connection: Connection
     ):
         Query(too_long, topic).write(LETTERS)
     records_in(connection, topic, 0)
+
+
+def test_a_dead_task_keeps_nobody_waiting(connection: Connection, topic: str) -> None:
+    """Neither the task that comes again, nor one that asks how many there were, nor one without rows."""
+    by_key, as_they_are = Query(connection, topic, tasks=1), Query(connection, topic)
+    for query in (by_key, as_they_are):
+        dead = TransactionalWriter(connection, topic, f"test-{query.id}-0")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(TransactionalWriter, "_commit", lambda *_: None)
+            dead.write([pa.table({"key": [b"k"], "value": [b"v"]})], 0, "another")
+    assert by_key.write([("+I", "a", 1)]) == Outcome(1, skipped=False)
+    assert as_they_are.write([]) == Outcome(0, skipped=False)
+    assert as_they_are.write([("+I", "b", 2)], batch=1) == Outcome(1, skipped=False)
+    expected = {"a": [1], "b": [2]}
+    assert values_by_key(records_in(connection, topic, 2), "word", "count") == expected

@@ -43,7 +43,7 @@ def table(tmp_path: Path) -> Table:
 
 @pytest.fixture
 def planner(monkeypatch: pytest.MonkeyPatch) -> LogPlanner:
-    monkeypatch.setattr(log_planning, "last_published", lambda *_: 3)
+    monkeypatch.setattr(log_planning, "published_at_least", lambda *_: 3)
     monkeypatch.setattr(log_planning.offsets, "earliest_offsets", lambda _, places: dict.fromkeys(places, 0))
     broker: Any = Broker()
     return LogPlanner(broker, is_eventual=False)

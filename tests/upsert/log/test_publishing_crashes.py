@@ -31,8 +31,9 @@ ALL = {"log.changelog-mode": "all"}
     "point",
     [
         "publish.after-sync",
-        "log.after-marks",
+        "transaction.after-marker",
         "log.after-transaction",
+        pytest.param("log.after-marks", marks=pytest.mark.long),
         pytest.param("log.before-transaction", marks=pytest.mark.long),
         pytest.param("log.after-bucket", marks=pytest.mark.long),
         pytest.param("log.after-hold", marks=pytest.mark.long),

@@ -7,18 +7,22 @@ order of the rows is the order in Kafka, also when batches have to be sent again
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
 import pyarrow as pa
 
-from upsert.errors import ConfigurationError
+from upsert.errors import ConfigurationError, KafkaUnavailableError
 from upsert.kafka.client.client_cache import ClientCache
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.sender import Sender
 from upsert.kafka.client.transactions import Marker, TransactionalWriter, fingerprint_text, read_marker
+from upsert.store.failpoints import reach
 
 Guarantee = Literal["none", "at-least-once"]
+
+OWN_COMMIT_SECONDS: Final = 2.0
+"""How long a commit may take to be seen after it is answered: some milliseconds on a quiet broker."""
 
 
 @dataclass(frozen=True)
@@ -124,17 +128,21 @@ def produce_once(
         Outcome(rows=1, skipped=True)
     """
     key, subject = (connection, topic, transactional_id), f"batch {batch} of {transactional_id!r}"
-    marker = read_marker(connection, topic, transactional_id)
-    if marker is not None and marker.batch >= batch:
-        # without a producer: it would lock out the one that another process keeps for its next batch
-        return _skip(marker, records, subject, batch, fingerprint)
     writer = _writers.take(key)
+    marker = _first_look(connection, topic, transactional_id, writer)
+    reach("transaction.after-look")
+    if marker is not None and marker.batch >= batch:
+        # without a new producer: it would lock out the one that another process keeps for its next batch
+        if writer is not None:
+            _writers.give_back(key, writer)
+        return _skip(marker, records, subject, batch, fingerprint)
     if writer is not None and (marker is None or marker.writer != writer.name):
         writer.discard()  # another process has written since
         writer = None
     if writer is None:
+        # ends what a dead attempt has left open, which a look that waits for it would do for ten minutes
         writer = TransactionalWriter(connection, topic, transactional_id)
-        marker = read_marker(connection, topic, transactional_id)  # opening it may have settled a commit
+        marker = read_marker(connection, topic, transactional_id)
     try:
         if marker is not None and marker.batch >= batch:
             outcome = _skip(marker, records, subject, batch, fingerprint)
@@ -148,6 +156,26 @@ def produce_once(
     else:
         writer.discard()
     return outcome
+
+
+def _first_look(
+    connection: Connection, topic: str, transactional_id: str, writer: TransactionalWriter | None
+) -> Marker | None:
+    """A marker, perhaps not the newest; that one, or None, where a producer of this process shall go on.
+
+    A commit takes a moment to be seen after it is answered, so a producer has to wait for its own. Another
+    process's transaction that stays open has locked it out, and is ended by the next one that is opened.
+    """
+    if writer is None:
+        return read_marker(connection, topic, transactional_id, settled=False)
+    patience_s = min(connection.patience_s, OWN_COMMIT_SECONDS)
+    try:
+        return read_marker(replace(connection, patience_s=patience_s), topic, transactional_id)
+    except KafkaUnavailableError:
+        return None
+    except BaseException:
+        writer.discard()
+        raise
 
 
 def _skip(

@@ -7,6 +7,10 @@ transactional id ends a transaction that a dead or stalled attempt has left open
 
 When the answer to a commit is lost, a new producer is opened, which makes Kafka settle the old transaction,
 and the marker tells how. A producer that has had any trouble is never used again.
+
+A marker in a transaction that a dead attempt has left open would be waited for until Kafka gives that up,
+which takes ten minutes. So what decides whether to write is read after the producer was opened, and what is
+read before that waits for nothing: it can only miss what the second look shows.
 """
 
 from __future__ import annotations
@@ -15,18 +19,19 @@ import json
 import uuid
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
 
-from upsert.errors import ConfigurationError, DeliveryError
+from upsert.errors import ConfigurationError, DeliveryError, KafkaUnavailableError
 from upsert.kafka.client.bounded import DidNotReturnError, bounded
 from upsert.kafka.client.connection import Connection, library
 from upsert.kafka.client.failures import is_passing, translated, unavailable
 from upsert.kafka.client.groups import group_consumer, group_markers
 from upsert.kafka.client.sender import Sender
 from upsert.kafka.records import TopicPartition
+from upsert.store.failpoints import reach
 
 TRANSACTION_SECONDS: Final = 600
 """How long a transaction may stay open unless ``transaction.timeout.ms`` is set; brokers allow 15 minutes."""
@@ -38,6 +43,17 @@ FINGERPRINT_LENGTH: Final = 1000
 """Characters a fingerprint may have: Kafka keeps 4096 bytes beside an offset."""
 
 _ABORT_SECONDS: Final = 5.0
+
+POINTS: Final = (
+    "transaction.after-look",
+    "transaction.after-open",
+    "transaction.after-begin",
+    "transaction.after-send",
+    "transaction.after-flush",
+    "transaction.after-marker",
+    "transaction.after-commit",
+)
+"""Points of ``upsert.store.failpoints`` at which a test can kill a writer: between two requests each."""
 
 
 @dataclass(frozen=True)
@@ -67,14 +83,24 @@ def fingerprint_text(fingerprint: str | Callable[[], str]) -> str:
     return text
 
 
-def read_marker(connection: Connection, topic: str, transactional_id: str) -> Marker | None:
+def read_marker(
+    connection: Connection, topic: str, transactional_id: str, *, settled: bool = True
+) -> Marker | None:
     """What the last committed transaction of this id has left behind; None before the first.
+
+    Args:
+        connection: the cluster.
+        topic: where the marker is kept.
+        transactional_id: the id.
+        settled: wait for the end of a transaction that is open; otherwise the one before it counts, also
+            for a moment after its commit.
 
     Raises:
         ConfigurationError: the consumer group of this name holds something else.
+        KafkaUnavailableError: Kafka did not answer, or a transaction stayed open.
     """
     place = TopicPartition(topic, 0)
-    found = group_markers(connection, transactional_id, [place]).get(place)
+    found = group_markers(connection, transactional_id, [place], settled=settled).get(place)
     if found is None:
         return None
     offset, text = found
@@ -90,6 +116,21 @@ def read_marker(connection: Connection, topic: str, transactional_id: str) -> Ma
     return marker
 
 
+def settled_marker(connection: Connection, topic: str, transactional_id: str, wait_s: float) -> Marker | None:
+    """The same; a transaction that stays open for so long is taken for that of a dead attempt, and aborted.
+
+    Raises:
+        ConfigurationError: as for ``read_marker``.
+        KafkaUnavailableError: Kafka did not answer.
+    """
+    try:
+        return read_marker(replace(connection, patience_s=wait_s), topic, transactional_id)
+    except KafkaUnavailableError:
+        # or Kafka is away, which this tells after the whole patience
+        TransactionalWriter(connection, topic, transactional_id).discard()
+        return read_marker(connection, topic, transactional_id)
+
+
 def _foreign(transactional_id: str, offset: int, text: str) -> ConfigurationError:
     return ConfigurationError(
         f"transactional id {transactional_id!r}: the consumer group of that name should hold the marker of "
@@ -100,6 +141,10 @@ def _foreign(transactional_id: str, offset: int, text: str) -> ConfigurationErro
 
 class TransactionalWriter:
     """A producer that owns a transactional id from now on; all others with this id are locked out.
+
+    Attributes:
+        name: which producer it is.
+        is_sound: whether it may be used for another batch.
 
     Args:
         connection: the cluster.
@@ -128,6 +173,7 @@ class TransactionalWriter:
         try:
             patience = connection.patience_s
             self._call(lambda client: client.init_transactions(patience), patience)
+            reach("transaction.after-open")
             self._group = self._group_metadata()
         except BaseException:
             self.discard()
@@ -143,15 +189,22 @@ class TransactionalWriter:
         After any error, and when `is_sound` is no longer true, the writer must be discarded.
         """
         self._call(lambda client: client.begin_transaction(), 0)
-        rows = sum(self._sender.send(self._topic, table) for table in records)
+        reach("transaction.after-begin")
+        rows = 0
+        for table in records:
+            rows += self._sender.send(self._topic, table)
+            reach("transaction.after-send")
         self._sender.flush()
+        reach("transaction.after-flush")
         marker = Marker(batch, rows, fingerprint_text(fingerprint), self.name)
         place = library().TopicPartition(
             self._topic, 0, batch + 1, metadata=json.dumps(asdict(marker), sort_keys=True)
         )
         seconds = min(self._connection.patience_s, MARKER_SECONDS)
         self._call(lambda client: client.send_offsets_to_transaction([place], self._group, seconds), seconds)
+        reach("transaction.after-marker")
         self._commit(marker)
+        reach("transaction.after-commit")
         return rows
 
     def _commit(self, marker: Marker) -> None:
