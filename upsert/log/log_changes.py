@@ -7,7 +7,7 @@ their headers, and a mark that says that something is missing stops the reader.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert.errors import CorruptTableError, RecordsExpiredError
+from upsert.kafka.client import offsets
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.consumer import read_range
 from upsert.kafka.records import TopicPartition
@@ -74,9 +75,15 @@ class ChangesOfRange:
         self._log = log
         self._scope = scope
         self._decoders: dict[int, LogDecoder] = {}
+        self._looked_up: dict[tuple[int, int], int] = {}
 
-    def read(self, part: LogRange) -> Iterator[Changes]:
+    def read(self, part: LogRange, *, needs_bases: bool = False) -> Iterator[Changes]:
         """The changes of a range, without those that the reader has from elsewhere.
+
+        Args:
+            part: the range.
+            needs_bases: whether the reader looks up what the changes replace; else ``bases`` may be too high
+                where the mark of a snapshot is not among the records that are decoded with it.
 
         Raises:
             RecordsExpiredError: Kafka has deleted some of the range; the message has the remedy.
@@ -92,12 +99,43 @@ class ChangesOfRange:
                         through = self._checked(mark, through)
                 rows = _in_form_of(found.rows, self._schema(definition), self.definition.schema)
                 is_new = (found.snapshots > part.skip) | (found.snapshots == 0)
-                yield Changes(rows, found.snapshots, _bases(found)).where(is_new)
+                bases, is_marked = _bases(found)
+                changes = Changes(rows, found.snapshots, bases).where(is_new)
+                if needs_bases and not is_marked.all():
+                    changes = self._with_bases(part, changes)
+                yield changes
+
+    def _with_bases(self, part: LogRange, changes: Changes) -> Changes:
+        """The changes of snapshots over expired ones, with the base that the mark further on says."""
+        oldest = self.pinned.published.latest().oldest
+        bases = changes.bases.copy()
+        for snapshot in np.unique(changes.snapshots[(changes.snapshots > 0) & (bases < oldest)]).tolist():
+            is_own = changes.snapshots == snapshot
+            bases[is_own] = np.minimum(bases[is_own], self._since(part, snapshot))
+        return replace(changes, bases=bases)
+
+    def _since(self, part: LogRange, snapshot: int) -> int:
+        """Where the changes of a snapshot start; its mark may lie behind the range."""
+        key = part.partition, snapshot
+        if key not in self._looked_up:
+            self._looked_up[key] = snapshot - 1
+            place, connection = self._place(part)
+            end = offsets.latest_offsets(connection, [place])[place]
+            marks = (
+                mark
+                for records in read_range(connection, place, part.start, end, {"headers"}, CHUNK_ROWS)
+                for mark in self._decoder(self.definition.version).marks(records)
+            )
+            if (found := next((mark for mark in marks if mark.snapshot >= snapshot), None)) is not None:
+                self._looked_up[key] = found.since
+        return self._looked_up[key]
+
+    def _place(self, part: LogRange) -> tuple[TopicPartition, Connection]:
+        assert self._log.topic is not None, "a table with a log has a topic"
+        return TopicPartition(self._log.topic, part.partition), Connection(self._log.properties)
 
     def _records(self, part: LogRange) -> Iterator[pa.Table]:
-        assert self._log.topic is not None, "a table with a log has a topic"
-        partition = TopicPartition(self._log.topic, part.partition)
-        connection = Connection(self._log.properties)
+        partition, connection = self._place(part)
         try:
             yield from read_range(
                 connection, partition, part.start, part.behind_records, {"headers"}, max_rows=CHUNK_ROWS
@@ -185,12 +223,15 @@ def _in_form_of(rows: pa.Table, old: TableSchema, new: TableSchema) -> pa.Table:
     return pa.Table.from_arrays([*columns, kinds], schema=pa.schema([*fields, rows.field(ROW_KIND_COLUMN)]))
 
 
-def _bases(found: LogChanges) -> Ids:
-    """Of each row where its change starts: as the mark behind it says, else at the snapshot before it."""
+def _bases(found: LogChanges) -> tuple[Ids, npt.NDArray[np.bool_]]:
+    """Of each row where its change starts, as the mark behind it says, else at the snapshot before it.
+
+    And whether that was said, or is so for every row of an uncommitted change.
+    """
     bases = np.maximum(found.snapshots - 1, 0)
     ends = np.array([mark.record for mark in found.marks], np.int64)
     since = np.array([mark.since for mark in found.marks], np.int64)
     of_mark = np.searchsorted(ends, found.records)
     is_marked = (of_mark < len(ends)) & (found.snapshots > 0)
     bases[is_marked] = np.minimum(bases[is_marked], since[of_mark[is_marked]])
-    return bases
+    return bases, is_marked | (found.snapshots == 0)

@@ -118,7 +118,7 @@ class LogRead:
     def _output(
         self, source: ChangesOfRange, part: LogRange, where: Filter, query_id: str | None
     ) -> Iterator[pa.Table]:
-        changes = source.read(part)
+        changes = source.read(part, needs_bases=self.output is Output.WITH_BEFORE)
         names = [*self.columns.names_in(source.definition.schema), *where.columns]
         compare = list(dict.fromkeys(names))
         found: Iterator[pa.Table]

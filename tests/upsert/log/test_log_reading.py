@@ -15,12 +15,18 @@ from tests.upsert.log import log_content
 from tests.upsert.log.followed import Followed, content
 from tests.upsert.log.log_content import KEYED, MULTISET, rows
 from tests.upsert.store import disk
-from upsert.errors import ConfigurationError, RecordsExpiredError, SnapshotExpiredError, UntrackedChangesError
+from upsert.errors import (
+    ConfigurationError,
+    LogNotPublishedError,
+    RecordsExpiredError,
+    SnapshotExpiredError,
+    UntrackedChangesError,
+)
 from upsert.kafka.testing import LocalKafka
-from upsert.log import log_planning
+from upsert.log import kafka_log, log_changes, log_planning
 from upsert.managed import holding, log_reader
 from upsert.schema import Column, TableSchema
-from upsert.store.alterations import AddColumn, RenameColumn
+from upsert.store.alterations import AddColumn, RenameColumn, SetOptions
 from upsert.store.table import Table
 
 pytestmark = pytest.mark.kafka
@@ -282,3 +288,32 @@ def test_stream_of_files_goes_on_with_the_log(new_table: NewTable) -> None:
     log.drain()
     assert log.rows == content(table)
     assert sorted(log.changes) == [(1, "a", "-U"), (1, "b", "+U")]
+
+
+@pytest.mark.parametrize("max_rows", [None, 15])
+def test_a_step_over_expired_commits_is_read_however_many_rows_it_has(
+    new_table: NewTable, kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch, max_rows: int | None
+) -> None:
+    """What tells where it starts lies behind its changes, many chunks or even micro-batches further on."""
+    monkeypatch.setattr(log_changes, "CHUNK_ROWS", 10)
+    table = new_table()
+    table.write(rows(*(("+I", key, "0") for key in range(60))))
+    query = Followed(table)
+    query.drain()
+    table.tag("read", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(kafka_log, "PATIENCE_S", 0.5)
+        patch.setattr(kafka_log, "ENDS_PATIENCE_S", 0.3)
+        table.alter(SetOptions({"log.kafka.bootstrap.servers": "127.0.0.1:9"}))
+        for number in range(1, 4):
+            with pytest.raises(LogNotPublishedError):
+                table.write(rows(*(("+U", key, f"{number}") for key in range(number, 60))))
+    table.tag("just-before", table.history()[-2].id)
+    for consumer in table.consumers():
+        table.release(consumer.name)
+    table.expire(keep=1)
+    table.alter(SetOptions({"log.kafka.bootstrap.servers": kafka.bootstrap_servers}))
+    assert table.publish_log() == 1
+    query.restart()
+    query.drain(max_rows)
+    assert query.rows == content(table)
