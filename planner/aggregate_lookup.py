@@ -112,10 +112,12 @@ def _made(
 ) -> LookupAggregate:
     ids = fresh_ids(node)
     refs = {column.id: of_table(column.name) for column in leaf.columns if not column.is_row_kind}
-    groups = tuple(
-        Group(by, replace(key, id=next(ids), name=f"group_{number}", ref=None))
-        for number, (by, key) in enumerate(zip(node.groups, keys, strict=True))
-    )
+    by_name = {key.name: key for key in keys}  # GROUP BY k, k
+    made = {
+        name: replace(key, id=next(ids), name=f"group_{number}", ref=None)
+        for number, (name, key) in enumerate(by_name.items())
+    }
+    groups = tuple(Group(by, made[key.name]) for by, key in zip(node.groups, keys, strict=True))
     measures = tuple(
         Computed(
             function,
@@ -125,7 +127,7 @@ def _made(
         for number, function in enumerate(aggregations(node))
     )
     kind = Column(next(ids), ROW_KIND_COLUMN, "string")
-    names = tuple(key.name for key in keys)
+    names = tuple(by_name)
     where = _all_of([_condition(part, below, refs, table) for part, below in _filters(node.child)])
     return LookupAggregate(table, groups, names, index, measures, where, node.outputs, kind)
 

@@ -18,12 +18,13 @@ from planner.delta_join import DeltaJoin
 from planner.expressions import Column, Expr
 from planner.group_keys import group_keys
 from planner.plan import Join, Output, Plan, Project, Watermark
+from planner.rules.carry_row_kind import carry_row_kind
 from planner.settings import Settings
 from planner.trees import fresh_ids, reads_changes, row_kind_of, transform_up, walk
 from upsert.rowkind import ROW_KIND_COLUMN
 
 
-def replace_aggregate(node: Plan, settings: Settings) -> Plan | Refused | None:  # noqa: ARG001
+def replace_aggregate(node: Plan, settings: Settings) -> Plan | Refused | None:
     """Replace a GROUP BY of changes by sums of signs, which Spark's own aggregation keeps by group.
 
     Only when every condition of `planner.aggregate_conditions` holds. Its input is cut down to what groups
@@ -49,10 +50,16 @@ def replace_aggregate(node: Plan, settings: Settings) -> Plan | Refused | None: 
         return lookup_aggregate(node, reason)
     if refused := sums_can_be_undone(node):
         return refused
+    node = replace(node, child=_with_kinds(node.child, settings))
     row_kind = row_kind_of(node.child)
     if row_kind is None:
         return _without_kind(node)
     return _signed(node, row_kind)
+
+
+def _with_kinds(plan: Plan, settings: Settings) -> Plan:
+    """The plan with the kinds of an aggregate below that has got its own by this rule, a moment ago."""
+    return transform_up(plan, lambda node: carry_row_kind(node, settings) or node)
 
 
 def _signed(node: Aggregate, row_kind: Column) -> SignedAggregate:

@@ -62,10 +62,18 @@ QUERIES = {
         count(DISTINCT x, h) AS c0, sort_array(collect_set(h)) AS l0, sort_array(collect_list(n)) AS l1,
         sum(DISTINCT h) AS s0, avg(DISTINCT d) AS a0, sum(x) FILTER (WHERE h > 1) AS s1,
         avg(h) AS a1, count(*) AS c1, max_by(h, n) AS b0 FROM {t} WHERE h IS NULL OR h < 5 GROUP BY g""",
+    "distinct_of_lookups": """
+        SELECT DISTINCT m FROM (SELECT g, max(h) AS m FROM {t} WHERE h IS NOT NULL GROUP BY g, g)""",
 }
 ALIKE = {"having", "windows"}
 """Queries whose parts are in others, and in other tests: `make test-long` has them."""
-KEYS = {"computed": "g, h2", "everything": "k", "windows": "began, g", "sliding": "ended, g"}
+KEYS = {
+    "distinct_of_lookups": "m",
+    "computed": "g, h2",
+    "everything": "k",
+    "windows": "began, g",
+    "sliding": "ended, g",
+}
 
 VALUES: Mapping[str, list[Any]] = {
     "g": ["a", "b", "q"],

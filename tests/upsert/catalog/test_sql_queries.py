@@ -138,11 +138,15 @@ class TestBatch:
     @pytest.mark.parametrize(
         ("text", "error", "message"),
         [
-            ("SELECT nope\nFROM orders", SchemaError, r"`nope` cannot be resolved.* at line 1, column 8"),
             (
-                "SELECT o.id,\n  o.nope FROM orders o",
+                "SELECT nope\nFROM orders",
                 SchemaError,
-                r"cannot be resolved.* at line 2, column 3",
+                r"query: column 'nope' is in no table of the query; there are 'id', .* at line 1, column 8$",
+            ),
+            (
+                "SELECT o.id,\n  o.ixd FROM orders o",
+                SchemaError,
+                r"column 'o\.ixd' is in no table of the query; did you mean 'o\.id'\? at line 2, column 3$",
             ),
             ("SELECT id FROM\n ordr", TableNotFoundError, "did you mean 'orders'.*at line 2, column 2"),
             ("SELECT id FROM nope.t", DatabaseNotFoundError, "'nope' does not exist.*at line 1, column 16"),
@@ -239,6 +243,23 @@ class TestStreaming:
     @pytest.fixture(autouse=True)
     def _stream(self, sql: Session) -> None:
         sql("SET 'execution.runtime-mode' = 'streaming'")
+
+    @pytest.mark.parametrize(
+        "condition",
+        [
+            "EXISTS (SELECT 1 FROM products p WHERE p.product = o.product)",
+            "product NOT IN (SELECT product FROM products)",
+            "amount > (SELECT avg(product) FROM products)",
+        ],
+    )
+    def test_subquery_over_a_stream_is_refused_with_the_join_that_says_the_same(
+        self, condition: str, sql: Session
+    ) -> None:
+        with pytest.raises(
+            SchemaError, match="write LEFT SEMI JOIN for EXISTS and IN, LEFT ANTI JOIN"
+        ) as told:
+            sql(f"SELECT id FROM orders o WHERE {condition}")
+        assert "\n" not in str(told.value)
 
     def test_insert_needs_a_checkpoint_and_goes_on_from_it(self, sql: Session) -> None:
         text = (

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.errors import AnalysisException, ParseException
+from pyspark.errors import AnalysisException, ParseException, PySparkException
 
 from upsert.catalog import statements as s
 from upsert.catalog.carry_out import streams
@@ -217,11 +218,47 @@ def _check_processing_times(catalog: Catalog, query: QueryText) -> None:
             )
 
 
+def _unknown_column(first: str, error: PySparkException) -> str:
+    """A name that no column has, with those that are near it; Spark lists up to five, however far."""
+    told = error.getMessageParameters() or {}
+    name = told.get("objectName", "")
+    near = re.findall(r"((?:`[^`]+`\.?)+)", told.get("proposal", ""))
+    known = {path.replace("`", ""): path for path in near}
+    wanted = name.replace("`", "")
+    last = {path.rpartition(".")[2]: path for path in known} if "." not in wanted else dict.fromkeys(known)
+    close = get_close_matches(wanted, list(last), n=2)
+    if not wanted:
+        return first
+    hint = " or ".join(map(repr, close))
+    choice = f"; did you mean {hint}?" if close else f"; there are {', '.join(map(repr, known))}, …"
+    return f"column {wanted!r} is in no table of the query{choice if known else ''}"
+
+
+def _streaming_subquery(first: str, error: PySparkException) -> str:  # noqa: ARG001 - as the others
+    return (
+        "a subquery in an expression would have to read a stream, which Spark cannot; write LEFT SEMI JOIN "
+        "for EXISTS and IN, LEFT ANTI JOIN for NOT EXISTS (for NOT IN, where no side is NULL), and a join "
+        "with an aggregate for one value"
+    )
+
+
+def _sparks(first: str, error: PySparkException) -> str:  # noqa: ARG001 - as the others
+    return first
+
+
+_OWN_WORDS: Final[Mapping[str, Callable[[str, PySparkException], str]]] = {
+    "INVALID_SUBQUERY_EXPRESSION.STREAMING_QUERY": _streaming_subquery,
+    "UNRESOLVED_COLUMN.WITH_SUGGESTION": _unknown_column,
+}
+"""What is told otherwise than Spark does, by the condition of its error."""
+
+
 def _described(error: AnalysisException | ParseException, text: Revision) -> str:
     """What Spark says of a query, with the place in the statement that the user wrote."""
     message = str(error.getMessage() or error).strip()
     first = _NOISE.sub("", message.splitlines()[0])
     first = re.sub(r"`upsert_[0-9a-f]{32}`\.?", "", first)
+    first = _OWN_WORDS.get(error.getCondition() or "", _sparks)(first, error)
     found = _POSITION.search(f"{message} {error}")
     if found is None:
         return first
