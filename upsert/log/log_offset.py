@@ -26,6 +26,8 @@ class LogOffset:
         topic: the log; a table has one after the other, and offsets are of one of them.
         is_whole: whether each partition was read to its end, hence to that of a transaction.
         stream: tells two reads of one table in one query apart, where a read remembers rows.
+        topic_id: changes when the topic is deleted and made again; None in checkpoints of older releases,
+            and where the brokers have no ids.
 
     >>> offset = LogOffset("u1", Version.complete(4), {0: 12, 1: 7}, "t-log")
     >>> offset.to_json()["log"]
@@ -40,11 +42,14 @@ class LogOffset:
     topic: str
     is_whole: bool = False
     stream: str | None = None
+    topic_id: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The form that Spark keeps; equal offsets give equal text."""
         at = {str(partition): self.at[partition] for partition in sorted(self.at)}
         place = {"at": at, "stream": self.stream, "topic": self.topic, "whole": self.is_whole}
+        if self.topic_id is not None:
+            place["topic_id"] = self.topic_id
         return {"table": self.table, "version": self.version.to_json(), LOG: place}
 
     @classmethod
@@ -62,10 +67,13 @@ class LogOffset:
             place = value[LOG]
             at = {int(partition): whole(offset) for partition, offset in place["at"].items()}
             topic, stream, is_whole = place["topic"], place["stream"], place["whole"]
+            topic_id = place.get("topic_id")
             if not isinstance(is_whole, bool) or not isinstance(stream, str | None) or type(topic) is not str:
                 raise ValueError(place)
+            if not isinstance(topic_id, str | None):
+                raise ValueError(place)
             version = Version.from_json(value["version"])
-            return cls(str(value["table"]), version, at, topic, is_whole, stream)
+            return cls(str(value["table"]), version, at, topic, is_whole, stream, topic_id)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise ConfigurationError(
                 f"{of}: the checkpoint must hold offsets of the table's log, got {value!r}; choose another"

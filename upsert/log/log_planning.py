@@ -100,6 +100,9 @@ class LogPlanner:
             RecordsExpiredError: Kafka no longer has what follows ``start``.
         """
         ends = self.topic.ends()
+        topic_id = start.topic_id
+        if ends != start.at or not self._has_looked:
+            topic_id = self._checked_id(table, start)
         self._check_is_there(table, start, ends)
         reached = start.version
         if moves and ends != start.at and self._is_due():
@@ -115,7 +118,8 @@ class LogPlanner:
         if at == start.at:
             return start
         is_whole = at == ends and not self._is_eventual
-        return replace(start, at=at, version=reached if is_whole else start.version, is_whole=is_whole)
+        version = reached if is_whole else start.version
+        return replace(start, at=at, version=version, is_whole=is_whole, topic_id=topic_id)
 
     def _settled_ends(self) -> tuple[dict[int, int], bool]:
         """The ends, and whether all that has been written lies below, which is waited for a moment."""
@@ -133,6 +137,17 @@ class LogPlanner:
             return False
         self._asked_s = now
         return True
+
+    def _checked_id(self, table: Table, start: LogOffset) -> str | None:
+        """The id of the topic, which must be the one that was read; a checkpoint without one takes it."""
+        found = self.topic.id()
+        if None not in (found, start.topic_id) and found != start.topic_id:
+            raise expired(
+                table.name,
+                f"the topic {self.topic.name!r} with the id {start.topic_id!r} was deleted and made again as "
+                f"{found!r}: its changes",
+            )
+        return found or start.topic_id
 
     def _check_is_there(self, table: Table, start: LogOffset, ends: Mapping[int, int]) -> None:
         for number, offset in start.at.items():

@@ -66,6 +66,15 @@ class LogTopic:
         found = offsets.latest_offsets(self.connection, self.partitions)
         return {place.partition: offset for place, offset in found.items()}
 
+    def id(self) -> str | None:
+        """What tells the topic from another one of its name; None where the brokers have no ids.
+
+        Raises:
+            TableNotFoundError: the topic is gone.
+            KafkaUnavailableError: the brokers did not answer.
+        """
+        return admin.existing_topic(self.connection, self.name).id
+
     def ends_of_all(self) -> dict[int, int]:
         """The same of all records, also those of transactions that are open; errors as for ``ends``."""
         properties = {**self.connection.properties, "isolation.level": "read_uncommitted"}

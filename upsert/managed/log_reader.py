@@ -155,7 +155,11 @@ class LogReader(ChangesReader):
                 if version is not None or (at_ms := self._time_in_log) is None:
                     raise
                 place = LogOffset(
-                    table.uuid, Version.EMPTY, self._planning.place_at(table, at_ms), self._topic.name
+                    table.uuid,
+                    Version.EMPTY,
+                    self._planning.place_at(table, at_ms),
+                    self._topic.name,
+                    topic_id=self._topic.id(),
                 )
                 return self._offset(start, place)
         there = version_of(end, table)
@@ -163,7 +167,8 @@ class LogReader(ChangesReader):
             return end
         stream = uuid4().hex if self._read.output is Output.REMEMBERED else None
         at = self._planning.place_of(table, there.base)
-        place = LogOffset(table.uuid, there, at, self._topic.name, is_whole=True, stream=stream)
+        topic_id = self._topic.id()
+        place = LogOffset(table.uuid, there, at, self._topic.name, True, stream, topic_id)
         if self._needs_snapshots and self._holding.consumer_of(end) is None:
             # an empty table has nothing to hold, and will have
             end = {**end, **self._holding.in_offset(self._holding.new_id())}

@@ -15,7 +15,7 @@ from typing import Final
 
 from upsert.errors import ConfigurationError, SnapshotExpiredError, UnknownOutcomeError, UpsertError
 from upsert.log.log_options import TOPIC, LogOptions
-from upsert.store import alter, consumers, log_beginning, log_system, paths
+from upsert.store import alter, consumers, log_beginning, log_home, log_system, paths
 from upsert.store.alteration_rules import altered
 from upsert.store.alterations import Alteration, ResetOptions, SetOptions
 from upsert.store.commit import Committer
@@ -24,7 +24,7 @@ from upsert.store.failpoints import reach
 from upsert.store.history import History
 from upsert.store.log_beginning import GONE, MADE, OVER, LogBeginning
 from upsert.store.log_system import CONSUMER, LogSystem
-from upsert.store.logged_tables import drop_topic
+from upsert.store.logged_tables import drop_topic, tell_left
 from upsert.store.storage import storage_of
 
 POINTS: Final = (
@@ -118,6 +118,7 @@ def _begin(
     try:
         _hold(history, begun)
         reach("switch.after-hold")
+        log_home.claim(history.root, uuid, anew=True)
         alter.alter(committer, uuid, changes)
     except UnknownOutcomeError:
         raise  # the log may be the table's; if it is not, the statement finds it when it is repeated
@@ -199,7 +200,10 @@ def _finish(history: History, only: str | None = None) -> None:
         if only not in (None, begun.topic):
             continue
         try:
-            drop_topic(begun, definition)
+            if begun.state == MADE or log_home.is_home(history.root, history.uuid):
+                drop_topic(begun, definition)
+            else:
+                tell_left(definition.owner, begun.topic)
         except UpsertError as failure:
             raise type(failure)(
                 f"{definition.owner}: it has no log {begun.topic!r}, whose topic could not be deleted: "

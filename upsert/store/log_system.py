@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 
 from upsert.errors import ConfigurationError, LogNotPublishedError, UpsertError
 from upsert.log.log_options import LogOptions
+from upsert.store import log_home
 from upsert.store.definition import Definition
 from upsert.store.file_entry import FileEntry
 from upsert.store.history import History
@@ -178,7 +179,9 @@ def publish(table: LoggedTable, *, accept_gap: bool) -> int:
             f"{table.owner}: publish_log needs a table with a log, got 'log.system' = {table.log.system!r}; "
             "ALTER TABLE … SET ('log.system' = 'kafka') gives it one"
         )
-    return system.publish(table, accept_gap=accept_gap)
+    sent = system.publish(table, accept_gap=accept_gap)
+    log_home.claim(table.published.root, table.uuid)
+    return sent
 
 
 def after_commit(table: LoggedTable, head: SnapshotInfo) -> LogNotPublishedError | None:
@@ -192,7 +195,7 @@ def after_commit(table: LoggedTable, head: SnapshotInfo) -> LogNotPublishedError
     if system is None:
         return None
     try:
-        system.publish(table, accept_gap=False)
+        publish(table, accept_gap=False)
     except Exception as cause:  # the commit is published: nothing that happens here may deny it
         if _is_turned_off(table):
             return None  # nobody waits for the changes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping
 
 from upsert.errors import (
@@ -13,7 +14,8 @@ from upsert.errors import (
     UnknownOutcomeError,
 )
 from upsert.schema import TableSchema
-from upsert.store import log_beginning, pointer, table_file
+from upsert.store import log_beginning, log_home, pointer, table_file
+from upsert.store.append import LeftoverWarning
 from upsert.store.definition import Definition
 from upsert.store.failpoints import reach
 from upsert.store.history import History
@@ -49,13 +51,15 @@ def create(folder: str, schema: TableSchema, options: Mapping[str, str]) -> Tabl
     system.create(log, first.options.bucket, owner)
     reach("create.after-log")
     try:
-        return table_file.create(folder, schema, given)
+        made = table_file.create(folder, schema, given)
     except UnknownOutcomeError:
         raise  # the table may be there yet, and needs its log
     except BaseException:
         if _topic_of(folder) != log.topic:  # else the table was published after all
             system.drop(log, first.options.bucket, owner)
         raise
+    log_home.claim(made.root, made.uuid)
+    return made
 
 
 def _topic_of(folder: str) -> str | None:
@@ -68,6 +72,8 @@ def _topic_of(folder: str) -> str | None:
 
 def drop_log(folder: str) -> None:
     """Take away the log of a table that nobody sees any more; nothing if it has none.
+
+    That of a copied folder stays, with a ``LeftoverWarning``: it is the original's.
 
     Raises:
         KafkaUnavailableError: the log cannot be reached.
@@ -94,14 +100,29 @@ def log_dropper(folder: str) -> Callable[[], None]:
     definition = history.definition
     log = definition.options.log
     left = log_beginning.left(history.root, history.uuid, log.topic)
+    is_home = log_home.is_home(history.root, history.uuid)
 
     def drop() -> None:
+        if not is_home:
+            if log.is_kafka or left:
+                tell_left(definition.owner, log.topic)
+            return
         if (system := log_system(log)) is not None:
             system.drop(log, definition.options.bucket, definition.owner)
         for begun in left:
             drop_topic(begun, definition)
 
     return drop
+
+
+def tell_left(owner: str, topic: str | None) -> None:
+    """Warn that a topic stays, since the folder is a copy of the table that it was made for."""
+    warnings.warn(
+        f"{owner}: the topic {topic!r} of its log stays, for the folder is a copy of the table that the "
+        "topic was made for; drop that one, or delete the topic",
+        LeftoverWarning,
+        stacklevel=2,
+    )
 
 
 def _no_log() -> None:

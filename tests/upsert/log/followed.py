@@ -50,6 +50,11 @@ class Followed:
             start, end = self._planned
             assert Counter(self._read(start, end)) == self._last, "a micro-batch that is replayed is the same"
 
+    def restart_without_replay(self) -> None:
+        """Go on from the checkpoint in a new process; the last batch was committed."""
+        self._planned = None
+        self.restart()
+
     def step(self, max_rows: int | None = None) -> bool:
         """Plan and read one micro-batch; False if nothing is new."""
         limit = self._reader.getDefaultReadLimit() if max_rows is None else ReadMaxRows(max_rows)

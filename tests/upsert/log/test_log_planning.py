@@ -29,6 +29,9 @@ class Broker:
     def ends(self) -> dict[int, int]:
         return next(self.committed)
 
+    def id(self) -> str | None:
+        return None
+
     def ends_of_all(self) -> dict[int, int]:
         return {0: 4, 1: 4}
 
