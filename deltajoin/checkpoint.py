@@ -1,7 +1,8 @@
 """Where the query of another checkpoint has got to, for one that begins there with a checkpoint of its own.
 
-Spark refuses a checkpoint whose stateful operators are not those of the query. A join that changes from or to
-the form ``stateful`` therefore gets a new checkpoint, and begins at the versions of the old one.
+Spark refuses a checkpoint whose stateful operators are not those of the query, and a delta join that of another
+join. A join that changes from or to the form ``stateful``, or whose columns, filters or keys are now others,
+therefore gets a new checkpoint, and begins at the versions of the old one.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from deltajoin.errors import CheckpointMismatchError
-from deltajoin.offset import JoinOffset
+from deltajoin.offset import JoinIdentity, JoinOffset, Versions
 from deltajoin.spec import DeltaJoinSpec
 from deltajoin.tables import JoinedTables
+from upsert.store.version import Version
 
 
-def reached(spark: SparkSession, checkpoint: str, spec: DeltaJoinSpec) -> dict[str, Any]:
+def reached(
+    spark: SparkSession, checkpoint: str, spec: DeltaJoinSpec, *, changed: bool = False
+) -> dict[str, Any]:
     """The offset that a join has reached in a checkpoint; ``read_join`` takes it as ``start``.
 
     The query must have stopped after its last micro-batch was done, or the new one would emit that again.
@@ -28,6 +32,8 @@ def reached(spark: SparkSession, checkpoint: str, spec: DeltaJoinSpec) -> dict[s
         spark: the session; it reads the folder, wherever it is.
         checkpoint: the ``checkpointLocation`` of the query that has done the join so far.
         spec: the join.
+        changed: whether the checkpoint may be that of another join of the same tables. Rows that it has given
+            stay as they are, and changes from there on are those of this join.
 
     Raises:
         CheckpointMismatchError: the checkpoint has no finished micro-batch of this join and these tables, or
@@ -41,14 +47,37 @@ def reached(spark: SparkSession, checkpoint: str, spec: DeltaJoinSpec) -> dict[s
         )
     identity = JoinedTables.open(spec).identity
     offsets = [_parsed(line) for line in planned[1].splitlines()[2:]]
-    own = [value for value in offsets if value.get("fingerprint") == identity.fingerprint]
-    if len(own) != 1:
-        found = ", ".join(str(value.get("join", "another source")) for value in offsets)
-        raise CheckpointMismatchError(
-            f"delta join {spec}: checkpoint {checkpoint!r} must have this join once, it has: {found}; choose "
-            "another one"
-        )
-    return JoinOffset.of(own[0], identity).to_json()
+    own = [value for value in offsets if identity.is_of(value.get("fingerprint"))]
+    if len(own) == 1:
+        versions = JoinOffset.of(own[0], identity).versions
+    else:
+        others = [_of_tables(value, identity) for value in offsets if changed and not own]
+        found = [each for each in others if each is not None]
+        if len(found) != 1:
+            joins = ", ".join(str(value.get("join", "another source")) for value in offsets)
+            wanted = "one join of these tables" if changed else "this join once"
+            raise CheckpointMismatchError(
+                f"delta join {spec}: checkpoint {checkpoint!r} must have {wanted}, it has: {joins}; choose "
+                "another one"
+            )
+        versions = found[0]
+    return JoinOffset(identity, versions).to_json()
+
+
+def _of_tables(offset: dict[str, Any], identity: JoinIdentity) -> Versions | None:
+    """The versions of a join's tables in the offset of another join; None if that lacks one of them."""
+    try:
+        theirs = JoinOffset.from_json(offset)
+    except CheckpointMismatchError:  # another source's
+        return None
+    left = list(zip(theirs.identity.tables, theirs.versions, strict=True))
+    found: list[Version] = []
+    for uuid in identity.tables:
+        place = next((number for number, (table, _) in enumerate(left) if table == uuid), None)
+        if place is None:
+            return None
+        found.append(left.pop(place)[1])
+    return tuple(found)
 
 
 def _newest(spark: SparkSession, checkpoint: str, log: str) -> tuple[int, str] | None:

@@ -1,60 +1,182 @@
-"""A short hash of what a join means, by which a checkpoint knows its own (pure)."""
+"""What a join means, by which a checkpoint knows its own: a short hash, and the parts of it in words (pure).
+
+Columns count by their field ids, so a renamed column is the same one; types have no part in it, so a column
+may become wider. Release 0.1 counted columns by name, see `named_fingerprint`.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from deltajoin import expressions, expressions_json, filters, tree_json
-from deltajoin.expressions import Condition
+from deltajoin.column_names import Name, is_number, plain_number, renamed_tables, renamed_tree, untyped
+from deltajoin.expressions import Condition, Ref
 from deltajoin.joined_table import JoinedTable
-from deltajoin.tree import Inner, Leaf, Node, Outer, Where
+from deltajoin.tree import Inner, Leaf, Node, Outer, Where, nodes
 
 OFFSET_FORMAT: Final = 1
 """Format of the offsets that Spark keeps; part of the fingerprint, so another format is another join."""
 
+_SHOWN: Final = 160
+"""Characters of a part that an offset keeps: it is there to be read by people."""
 
-def fingerprint_of(tables: Sequence[JoinedTable], node: Node, present: Sequence[int]) -> str:
-    """The hash of a join; see `deltajoin.spec.DeltaJoinSpec.fingerprint`."""
+
+def named_fingerprint(tables: Sequence[JoinedTable], node: Node, present: Sequence[int]) -> str:
+    """The hash of a join whose columns count by name; see `deltajoin.spec.DeltaJoinSpec.fingerprint`."""
     meaning: dict[str, Any] = {
         "format": OFFSET_FORMAT,
         "select": [sorted(table.select) for table in tables],
-        "where": [_sorted_filters(table.where) for table in tables],
+        "where": [_sorted_filters(filters.to_json(table.where)) for table in tables],
     }
-    match _canonical(node):
+    match _canonical(node, expressions_json.to_json):
         case {"node": "inner", "children": [{"node": "leaf"}, {"node": "leaf"}], "on": on, "where": []}:
             # In the words of release 0.1, which knew no other join: its checkpoints go on.
             pairs = sorted((one[1], other[1]) for one, other in on)
             meaning |= {"join": "inner", "keys": pairs}
         case canonical:
             meaning |= {"tree": canonical, "present": sorted(present)}
+    return _hash(meaning)
+
+
+def fingerprint_of(tables: Sequence[JoinedTable], node: Node, present: Sequence[int], id_of: Name) -> str:
+    """The hash of a join whose columns count by what ``id_of`` gives for them."""
+    tables, node = renamed_tables(tables, id_of), renamed_tree(node, id_of)
+    return _hash(
+        {
+            "format": OFFSET_FORMAT,
+            "select": [sorted(table.select) for table in tables],
+            "where": [_sorted_filters(_plain_filters(table)) for table in tables],
+            "tree": _canonical(node, untyped),
+            "present": sorted(present),
+        }
+    )
+
+
+def parts_of(
+    tables: Sequence[JoinedTable], node: Node, present: Sequence[int], id_of: Name
+) -> tuple[str, ...]:
+    """What a join consists of, for `what_differs`: kind and key of each part, then the part in words."""
+    return tuple(dict.fromkeys(part(*found) for found in _parts(tables, node, present, id_of)))
+
+
+def part(kind: str, key: str, words: str) -> str:
+    """A part of what a query means: what kind it is, what it is compared by, and how people would say it."""
+    return f"{kind} {hashlib.sha256(key.encode()).hexdigest()[:8]} {words[:_SHOWN]}"
+
+
+def what_differs(theirs: Sequence[str], ours: Sequence[str]) -> str:
+    """What of some parts is not among others, in words.
+
+    >>> old = "column 0.3 orders.amount", "filter 1a2b3c4d orders: amount > 5"
+    >>> what_differs(old, ("column 0.3 orders.price", "filter 99ab3c4d orders: price > 7"))
+    'it has filter orders: amount > 5, which is gone; new is filter orders: price > 7'
+    """
+    gone, new = _missing(theirs, ours), _missing(ours, theirs)
+    said = [f"it has {', '.join(gone)}, which {'is' if len(gone) == 1 else 'are'} gone"] if gone else []
+    said += [f"new {'is' if len(new) == 1 else 'are'} {', '.join(new)}"] if new else []
+    return "; ".join(said) or "its joins are nested in another way"
+
+
+def _missing(parts: Sequence[str], others: Sequence[str]) -> list[str]:
+    known = {tuple(other.split(" ", 2)[:2]) for other in others}
+    split = (one.split(" ", 2) for one in parts)
+    return [f"{kind} {words}" for kind, key, words in split if (kind, key) not in known]
+
+
+def _parts(
+    tables: Sequence[JoinedTable], node: Node, present: Sequence[int], id_of: Name
+) -> Iterator[tuple[str, str, str]]:
+    for number, table in enumerate(tables):
+        for column in table.columns:
+            yield "column", f"{number}.{id_of(Ref(number, column))}", f"{table.name}.{column}"
+        by_id = renamed_tables(tables, id_of)[number]
+        if table.where is not None:
+            words = " or ".join(
+                " and ".join(f"{column} {op} {value!r}" for column, op, value in parts)
+                for parts in table.where
+            )
+            key = json.dumps([number, _sorted_filters(_plain_filters(by_id))])
+            yield "filter", key, f"{table.name}: {words}"
+
+    def dotted(ref: Ref) -> str:
+        return f"{tables[ref.table].name}.{ref.column}"
+
+    for own, same in zip(nodes(node), nodes(renamed_tree(node, id_of)), strict=True):
+        if isinstance(own, Inner | Outer) and isinstance(same, Inner | Outer):
+            for pair, ids in zip(own.on, same.on, strict=True):
+                yield "key", str(sorted(map(str, ids))), " = ".join(map(dotted, pair))
+        conditions = (expressions.conjuncts(_condition_of(each)) for each in (own, same))
+        for condition, by_ids in zip(*conditions, strict=True):
+            yield "condition", json.dumps(untyped(by_ids)), str(condition)
+    shape = _shape(node, [table.name for table in tables])
+    yield "join", _shape(node, list(map(str, range(len(tables))))), shape
+    for number in present:
+        yield "flag", str(number), f"whether {tables[number].name} has a row"
+
+
+def _condition_of(node: Node) -> Condition | None:
+    match node:
+        case Leaf():
+            return None
+        case Where(_, condition):
+            return condition
+        case Inner() | Outer():
+            return node.where
+
+
+def _shape(node: Node, names: Sequence[str]) -> str:
+    match node:
+        case Leaf(table):
+            return names[table]
+        case Inner(below):
+            return f"inner({', '.join(sorted(_shape(child, names) for child in below))})"
+        case Outer(kind, left, right):
+            return f"{kind}({_shape(left, names)}, {_shape(right, names)})"
+        case Where(child):
+            return _shape(child, names)
+
+
+def _hash(meaning: Any) -> str:
     return hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _canonical(node: Node) -> Any:
+def _canonical(node: Node, to_json: Callable[[Condition], Any]) -> Any:
     """JSON values of a tree, equal for trees that differ only in the order of what has no order."""
+
+    def conditions(where: Condition | None) -> list[str]:
+        return sorted(json.dumps(to_json(part)) for part in expressions.conjuncts(where))
+
     match node:
         case Leaf():
             return tree_json.to_json(node)
         case Inner(children, on, where):
-            below = sorted(map(_canonical, children), key=json.dumps)
+            below = sorted((_canonical(child, to_json) for child in children), key=json.dumps)
             pairs = sorted(sorted([ref.table, ref.column] for ref in pair) for pair in on)
-            return {"node": "inner", "children": below, "on": pairs, "where": _conditions(where)}
+            return {"node": "inner", "children": below, "on": pairs, "where": conditions(where)}
         case Outer(kind, left, right, on, where):
-            sides = [_canonical(left), _canonical(right)]
+            sides = [_canonical(left, to_json), _canonical(right, to_json)]
             pairs = sorted([[ref.table, ref.column] for ref in pair] for pair in on)
-            return {"node": kind, "sides": sides, "on": pairs, "where": _conditions(where)}
+            return {"node": kind, "sides": sides, "on": pairs, "where": conditions(where)}
         case Where(child, condition):
-            return {"node": "where", "child": _canonical(child), "where": _conditions(condition)}
+            return {"node": "where", "child": _canonical(child, to_json), "where": conditions(condition)}
 
 
-def _conditions(where: Condition | None) -> list[str]:
-    return sorted(json.dumps(expressions_json.to_json(part)) for part in expressions.conjuncts(where))
+def _sorted_filters(where: Any) -> list[str]:
+    return sorted(json.dumps(sorted(json.dumps(part) for part in parts)) for parts in where or ())
 
 
-def _sorted_filters(where: Sequence[Any] | None) -> list[str]:
-    return sorted(
-        json.dumps(sorted(json.dumps(part) for part in parts)) for parts in filters.to_json(where) or ()
+def _plain_filters(table: JoinedTable) -> Any:
+    """Filters whose numbers do not depend on the type of their column."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(plain, value))
+        return ("number", plain_number(value)) if is_number(value) else value
+
+    where = table.where and tuple(
+        tuple((column, op, plain(value)) for column, op, value in parts) for parts in table.where
     )
+    return filters.to_json(where)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from deltajoin import filters
-from upsert.errors import ConfigurationError
+from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
+from upsert.schema import Column
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,8 @@ class JoinedTable:
         where: filters in the store's form. A row that fails them takes no part in the join, as if the
             table did not have it. Kept as nested tuples.
         emit: those of ``select`` that come out of the join; None for all. The rest is only compared.
+        began: all these columns as they were when the query began, so that it finds them again after ``ALTER
+            TABLE``; () for those that have the names now.
 
     Raises:
         ConfigurationError: a part is empty or repeated, or a column that is to come out is not selected.
@@ -32,11 +35,17 @@ class JoinedTable:
     select: tuple[str, ...]
     where: Sequence[Any] | None = None
     emit: tuple[str, ...] | None = None
+    began: tuple[Column, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Bring the parts into their one form and check them."""
         object.__setattr__(self, "select", _names("select", self.select))
         object.__setattr__(self, "where", filters.normalized(self.where))
+        if self.began and {column.name for column in self.began} != set(self.columns):
+            raise ConfigurationError(
+                f"table {self.path!r}: began must have each column of select and where, "
+                f"got {[column.name for column in self.began]!r}"
+            )
         if self.emit is not None:
             object.__setattr__(self, "emit", () if self.emit in ((), []) else _names("emit", self.emit))
             if missing := [name for name in self.emitted if name not in self.select]:
@@ -74,6 +83,7 @@ class JoinedTable:
             "select": list(self.select),
             "where": filters.to_json(self.where),
             "emit": None if self.emit is None else list(self.emit),
+            "began": [column.to_json() for column in self.began],
         }
 
     @classmethod
@@ -83,8 +93,11 @@ class JoinedTable:
         Raises:
             ConfigurationError: the value is none.
         """
-        fields = fields_of("a table of a join", value, ("path", "select", "where", "emit"))
-        return cls(fields["path"], fields["select"], filters.from_json(fields["where"]), fields["emit"])
+        names = ("path", "select", "where", "emit", "began")
+        given = {"began": [], **value} if isinstance(value, dict) else value
+        fields = fields_of("a table of a join", given, names)
+        where, began = filters.from_json(fields["where"]), columns_from_json(fields["began"])
+        return cls(fields["path"], fields["select"], where, fields["emit"], began)
 
 
 @dataclass(frozen=True)
@@ -134,6 +147,18 @@ def _names(what: str, value: Sequence[str]) -> tuple[str, ...]:
     if len(set(value)) != len(value):
         raise ConfigurationError(f"a table of a join: {what} names a column twice, got {list(value)!r}")
     return tuple(value)
+
+
+def columns_from_json(value: Any) -> tuple[Column, ...]:
+    """Columns of their JSON values.
+
+    Raises:
+        ConfigurationError: the value is no list of columns.
+    """
+    try:
+        return tuple(Column.from_json(column) for column in value)
+    except (KeyError, TypeError, ValueError, AttributeError, CorruptTableError, SchemaError) as cause:
+        raise ConfigurationError(f"columns of a query must be a list of columns, got {value!r}") from cause
 
 
 def fields_of(what: str, value: Any, names: tuple[str, ...]) -> Mapping[str, Any]:

@@ -7,15 +7,21 @@ checkpoint that another join wrote, or whose table was dropped and made again, i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from deltajoin.errors import CheckpointMismatchError
+from deltajoin.fingerprint import what_differs
 from upsert.store.version import Version
 
 _FIELDS: Final = ("fingerprint", "join", "tables", "versions")
 _MISMATCH: Final = "choose another checkpoint, or restore what it was made with"
+GO_ON: Final = (
+    "choose a new checkpoint, which loads all rows again, or begins where this one has got to with "
+    "start_from = its path (in SQL the option 'start-from')"
+)
+"""What to do about another join's checkpoint."""
 
 Versions = tuple[Version, ...]
 """One version for each table of a join, in the spec's order."""
@@ -23,11 +29,25 @@ Versions = tuple[Version, ...]
 
 @dataclass(frozen=True)
 class JoinIdentity:
-    """What an offset belongs to: the join in words, its fingerprint, and the uuids of its tables."""
+    """What an offset belongs to.
+
+    Attributes:
+        join: the join in words.
+        fingerprint: a hash of what it means.
+        tables: the uuids of its tables.
+        parts: what it consists of, as `deltajoin.fingerprint.parts_of` gives it; () if that is not known.
+        others: gives fingerprints that older releases may have written for it.
+    """
 
     join: str
     fingerprint: str
     tables: tuple[str, ...]
+    parts: tuple[str, ...] = field(default=(), compare=False)
+    others: Callable[[], Collection[str]] = field(default=frozenset, compare=False, repr=False)
+
+    def is_of(self, fingerprint: object) -> bool:
+        """Whether a fingerprint is one of this join."""
+        return fingerprint == self.fingerprint or fingerprint in self.others()
 
 
 @dataclass(frozen=True)
@@ -46,10 +66,12 @@ class JoinOffset:
     def to_json(self) -> dict[str, Any]:
         """JSON values, names sorted: Spark compares offsets as text."""
         owner = {} if self.consumer is None else {"consumer": self.consumer}
+        parts = {"parts": list(self.identity.parts)} if self.identity.parts else {}
         return {
             **owner,
             "fingerprint": self.identity.fingerprint,
             "join": self.identity.join,
+            **parts,
             "tables": list(self.identity.tables),
             "versions": [version.to_json() for version in self.versions],
         }
@@ -69,7 +91,9 @@ class JoinOffset:
                 "tables": [str(), *_] as tables,
                 "versions": [dict(), *_] as versions,
             } if len(tables) == len(versions) and all(isinstance(uuid, str) for uuid in tables):
-                identity = JoinIdentity(join, fingerprint, tuple(tables))
+                parts = value.get("parts")
+                words = tuple(map(str, parts)) if isinstance(parts, list) else ()
+                identity = JoinIdentity(join, fingerprint, tuple(tables), words)
                 consumer = value.get("consumer")
                 found = tuple(Version.from_json(version) for version in versions)
                 return cls(identity, found, consumer if isinstance(consumer, str) else None)
@@ -87,11 +111,11 @@ class JoinOffset:
         """
         offset = cls.from_json(value)
         theirs = offset.identity
-        if theirs.fingerprint != owner.fingerprint:
+        if not owner.is_of(theirs.fingerprint):
             raise CheckpointMismatchError(
                 f"delta join: the checkpoint belongs to the join {theirs.join} [{theirs.fingerprint}], "
-                f"this one is {owner.join} [{owner.fingerprint}]; keys, columns and filters must be the "
-                f"same; {_MISMATCH}"
+                f"this one is {owner.join} [{owner.fingerprint}]: {_difference(theirs, owner)}; {GO_ON}, or "
+                "restore what it was made with"
             )
         if theirs.tables != owner.tables:
             raise CheckpointMismatchError(
@@ -100,3 +124,9 @@ class JoinOffset:
                 f"one was dropped and made again; {_MISMATCH}"
             )
         return offset
+
+
+def _difference(theirs: JoinIdentity, ours: JoinIdentity) -> str:
+    if not theirs.parts:
+        return "keys, columns and filters must be the same"
+    return what_differs(theirs.parts, ours.parts)

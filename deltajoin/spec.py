@@ -13,7 +13,7 @@ from typing import Final, Self
 
 from deltajoin import expressions_json, tree, tree_json
 from deltajoin.expressions import Condition, Ref, refs_of
-from deltajoin.fingerprint import fingerprint_of
+from deltajoin.fingerprint import named_fingerprint
 from deltajoin.joined_table import JoinedTable, Side, fields_of
 from deltajoin.tree import Inner, Leaf, Node, Outer
 from upsert.errors import ConfigurationError
@@ -195,7 +195,7 @@ class DeltaJoinSpec:
         are known by their uuids. What of these rows comes out has no part in it, as no projection or filter
         above the join has.
         """
-        return fingerprint_of(self.tables, self.tree, self.present)
+        return named_fingerprint(self.tables, self.tree, self.present)
 
     def __str__(self) -> str:
         """The join in the words that errors and checkpoints use."""

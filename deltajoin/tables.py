@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from itertools import islice, product
 from typing import Final, Self
 
 import pyarrow as pa
 
 from deltajoin import shards
 from deltajoin.changes import Changes
+from deltajoin.column_names import renamed_tables, renamed_tree
 from deltajoin.condition_types import check_is_condition
 from deltajoin.deltas import Match
 from deltajoin.expressions import Ref
-from deltajoin.joined_table import JoinedTable
+from deltajoin.fingerprint import fingerprint_of, named_fingerprint, parts_of
 from deltajoin.offset import JoinIdentity, Versions
 from deltajoin.outgoing import determined, emitted
 from deltajoin.paths import Path, paths_of, unreachable
-from deltajoin.row_codes import Ints, common_key_type
+from deltajoin.pinned_side import PinnedSide
+from deltajoin.row_codes import common_key_type
 from deltajoin.semantics import Join, evaluate, output_schema
 from deltajoin.shards import Split, split_of
 from deltajoin.spec import DeltaJoinSpec
@@ -27,12 +30,15 @@ from deltajoin.tree import Inner, Node, Outer, Where, flattened, nodes
 from upsert import types
 from upsert.errors import SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.schema import Column
 from upsert.store.filters import parse_where
 from upsert.store.snapshot import Snapshot
 from upsert.store.table import Table
 from upsert.store.version import Version
 
 _MAX_JOINS: Final = 16
+_MAX_FORMS: Final = 4096
+"""Combinations of former names of the joined tables' columns that are compared with an older checkpoint."""
 _JOINS: Final[dict[tuple[object, ...], Join]] = {}
 """Joins that this process has planned: a worker reads a shard of many micro-batches."""
 
@@ -60,12 +66,29 @@ class JoinedTables:
         known = uuids or (None,) * len(spec.tables)
         parts = zip(spec.tables, known, strict=True)
         joined = cls(spec, tuple(Table.open(part.path, uuid) for part, uuid in parts))
-        for number, (table, part) in enumerate(zip(joined.tables, spec.tables, strict=True)):
-            for column in part.columns:
-                table.schema.type_of(column, f"table t{number} of the join, {table.name!r}")
-            parse_where(part.pushed, table.schema)
+        for side, part in zip(joined.sides, spec.tables, strict=True):
+            side.names_now(part.columns)
+            parse_where(part.pushed, side.schema)
         joined._check_tree()
         return joined
+
+    @cached_property
+    def sides(self) -> tuple[PinnedSide, ...]:
+        """The tables with the columns that the query began with; those of now where the spec does not say.
+
+        Raises:
+            SchemaError: a column is unknown.
+        """
+        return tuple(
+            PinnedSide(table, part.began or self._columns_now(number, part.columns))
+            for number, (table, part) in enumerate(zip(self.tables, self.spec.tables, strict=True))
+        )
+
+    def _columns_now(self, number: int, names: Sequence[str]) -> tuple[Column, ...]:
+        schema = self.tables[number].schema
+        for name in names:
+            schema.type_of(name, f"table t{number} of the join, {self.tables[number].name!r}")
+        return tuple(schema.column(name) for name in names)
 
     def _check_tree(self) -> None:
         for node in nodes(self.spec.tree):
@@ -91,7 +114,7 @@ class JoinedTables:
 
     def type_of(self, ref: Ref) -> pa.DataType:
         """Type of a column."""
-        return self.tables[ref.table].schema.type_of(ref.column)
+        return self.sides[ref.table].schema.type_of(ref.column)
 
     def check_lookups(self) -> None:
         """Refuse a join that would have to scan a table to find the matches of a change.
@@ -116,34 +139,45 @@ class JoinedTables:
 
     @property
     def located(self) -> DeltaJoinSpec:
-        """The spec with absolute paths, for processes with another working folder."""
-        parts = zip(self.spec.tables, self.tables, strict=True)
-        return replace(self.spec, tables=tuple(replace(part, path=table.path) for part, table in parts))
+        """The spec with absolute paths, for processes elsewhere, and with its columns as they are now."""
+        parts = zip(self.spec.tables, self.sides, strict=True)
+        tables = tuple(replace(part, path=side.table.path, began=side.columns) for part, side in parts)
+        return replace(self.spec, tables=tables)
 
     @property
     def identity(self) -> JoinIdentity:
         """What the offsets of this join must belong to."""
-        uuids = tuple(table.uuid for table in self.tables)
-        fingerprint = self.spec.fingerprint
-        if altered := self._altered_columns():
-            fingerprint = hashlib.sha256("\0".join((fingerprint, *altered)).encode()).hexdigest()[:16]
-        return JoinIdentity(str(self.spec), fingerprint, uuids)
+        spec, uuids = self.spec, tuple(table.uuid for table in self.tables)
+        meaning = spec.tables, spec.tree, spec.present, lambda ref: self.sides[ref.table].id_of(ref.column)
+        known = fingerprint_of(*meaning)
+        return JoinIdentity(str(spec), known, uuids, parts_of(*meaning), self._named_fingerprints)
 
-    def _altered_columns(self) -> list[str]:
-        """The join's columns that are not those that their tables were created with under these names.
+    def _named_fingerprints(self) -> frozenset[str]:
+        """What release 0.1 called this join, under all the names that its columns have had."""
+        found = set()
+        forms = (side.forms() for side in self.sides)
+        for chosen in islice(product(*forms), _MAX_FORMS):
+            found.add(self._named_fingerprint(chosen))
+        return frozenset(found)
 
-        They are part of what the join is: one that began with other columns must not go on with these.
-        """
-        found: list[str] = []
+    def _named_fingerprint(self, forms: Sequence[Mapping[str, Column]]) -> str:
+        def name(ref: Ref) -> str:
+            return forms[ref.table][ref.column].name
+
+        tables = renamed_tables(self.spec.tables, name)
+        fingerprint = named_fingerprint(tables, renamed_tree(self.spec.tree, name), self.spec.present)
+        altered: list[str] = []
         for number, (table, part) in enumerate(zip(self.tables, self.spec.tables, strict=True)):
             first = {c.name: (c.id, c.type) for c in table.published.definition_at(0).schema.columns}
-            used = (table.schema.column(name) for name in part.columns)
-            found += [
+            altered += [
                 f"t{number}.{column.name} {column.id} {types.sql_name(column.type)}"
-                for column in used
+                for column in (forms[number][used] for used in part.columns)
                 if first.get(column.name) != (column.id, column.type)
             ]
-        return found
+        if not altered:
+            return fingerprint
+        # columns that were not those that their tables were created with under these names
+        return hashlib.sha256("\0".join((fingerprint, *altered)).encode()).hexdigest()[:16]
 
     @property
     def output(self) -> pa.Schema:
@@ -163,7 +197,7 @@ class JoinedTables:
         return split_of(self.spec.tree, self.type_of, identities, known)
 
     def _identity_of(self, table: int) -> tuple[str, ...]:
-        select, key = self.spec.tables[table].select, self.tables[table].schema.primary_key
+        select, key = self.spec.tables[table].select, self.sides[table].primary_key
         return key if key and set(key) <= set(select) else select
 
     def needed_keys(self, table: int) -> tuple[str, ...]:
@@ -172,7 +206,8 @@ class JoinedTables:
 
     def images(self, table: int) -> pa.Schema:
         """Arrow schema of a table's rows as the join carries them: the selected columns, all nullable."""
-        return _selected(self.tables[table], self.spec.tables[table])
+        schema = self.sides[table].schema
+        return pa.schema([pa.field(name, schema.type_of(name)) for name in self.spec.tables[table].select])
 
     def changes(self, table: int) -> pa.Schema:
         """Arrow schema of a table's changes: its images, then ``_row_kind``."""
@@ -180,17 +215,7 @@ class JoinedTables:
 
     def match(self, table: int, version: Version) -> Match:
         """Lookups in one of the tables at a version."""
-        view, where, schema = (
-            self.tables[table].at(version),
-            self.spec.tables[table].pushed,
-            self.images(table),
-        )
-
-        def match(by: Sequence[str], keys: pa.Table, select: Sequence[str]) -> tuple[Ints, pa.Table]:
-            positions, rows = view.match(by, keys, select=select, where=where)
-            return positions, rows.cast(pa.schema([schema.field(name) for name in select]))
-
-        return match
+        return self.sides[table].match(version, self.spec.tables[table].pushed, self.images(table))
 
     @cached_property
     def join(self) -> Join:
@@ -253,8 +278,7 @@ class _Facts:
 
     def index_for(self, table: int, columns: Sequence[str]) -> str | None:
         """What serves a lookup by these columns."""
-        index = self._joined.tables[table].layout.best_index(columns)
-        return None if index is None else index.label
+        return self._joined.sides[table].index_for(columns)
 
     def rows_per_key(self, table: int, columns: Sequence[str]) -> float:
         """How many rows one key is expected to have."""
@@ -269,8 +293,4 @@ class _Facts:
 
     def _estimated(self, table: int, columns: tuple[str, ...]) -> float:
         snapshot: Snapshot = self._snapshot(table)
-        return snapshot.rows_per_key(columns)
-
-
-def _selected(table: Table, part: JoinedTable) -> pa.Schema:
-    return pa.schema([pa.field(name, table.schema.type_of(name)) for name in part.select])
+        return snapshot.rows_per_key(self._joined.sides[table].names_now(columns))

@@ -15,11 +15,14 @@ from planner.jvm import Catalyst
 from planner.optimizer import CHEAPER, Trace, optimize_plan
 from planner.read import read_plan
 from planner.settings import Settings
+from planner.starting import check_can_go_on
 from planner.trees import reads_changes
 from planner.unmet_upserts import unmet_everywhere
 
 
-def optimize(df: DataFrame, *, sink_key: Sequence[str] | None = None, **options: Any) -> DataFrame:
+def optimize(
+    df: DataFrame, *, sink_key: Sequence[str] | None = None, start_from: str | None = None, **options: Any
+) -> DataFrame:
     """The DataFrame with its joins of changelogs of managed tables as delta joins (FLIP-486).
 
     Joins that lie right below each other become one delta join, of up to eight tables: INNER, LEFT, RIGHT,
@@ -35,6 +38,10 @@ def optimize(df: DataFrame, *, sink_key: Sequence[str] | None = None, **options:
         sink_key: primary key of the table that the result is written into, () where it has none; None if
             that is not known. The sink must replace and delete rows by this key, as managed tables and
             `upsert-kafka` tables do. `Catalog(optimize=…)` says it by itself.
+        start_from: the checkpoint of a query that has stopped: with a new checkpoint of its own, the result
+            goes on from the tables' versions that it has reached, though columns, filters or keys of the
+            join are others now. The sink keeps the rows that it has. For plans of delta joins and of what
+            works row by row: nothing else could go on without what was before.
         **options: `strategy`: "auto" (default), "force": each join of the query must become a delta join,
             or "none": no delta join; `shards`: tasks that share the join of a micro-batch; and all others of
             `deltajoin.settings.OPTIONS`, with `_` for `.` and `-`. They may also be set in the session, as
@@ -49,7 +56,10 @@ def optimize(df: DataFrame, *, sink_key: Sequence[str] | None = None, **options:
         PlanError: Spark would take changes for rows, and no rewrite is right: a limit over a changelog, an
             outer join without an index, an operator that nobody knows; or upserts without UPDATE_BEFORE would
             leave replaced rows behind. The message says why, and what to do about it.
-        ConfigurationError: an option is unknown or has a wrong value.
+        ConfigurationError: an option is unknown or has a wrong value, or the plan cannot go on from another
+            checkpoint.
+        CheckpointMismatchError: `start_from` is no checkpoint of a join of these tables, or it has an
+            unfinished micro-batch.
 
     >>> import tempfile, upsert
     >>> catalog = upsert.Catalog(tempfile.mkdtemp())
@@ -61,9 +71,11 @@ def optimize(df: DataFrame, *, sink_key: Sequence[str] | None = None, **options:
     >>> optimize(orders.join(products, "sku").select("id", "price"))
     DataFrame[id: int, price: double, _row_kind: string]
     """
-    settings, catalyst, trace = _optimized(df, options, sink_key)
+    settings, catalyst, trace = _optimized(df, options, sink_key, start_from)
     if trace.refusals:
         raise PlanError(trace.refusals)
+    if start_from is not None:
+        check_can_go_on(trace.after)
     return build_plan(catalyst, trace.after, settings) if trace.is_changed else df
 
 
@@ -129,8 +141,8 @@ def _needs_rewriting(trace: Trace) -> bool:
 
 
 def _optimized(
-    df: DataFrame, options: dict[str, Any], sink_key: Sequence[str] | None
+    df: DataFrame, options: dict[str, Any], sink_key: Sequence[str] | None, start_from: str | None = None
 ) -> tuple[Settings, Catalyst, Trace]:
-    settings = Settings.of_query(options, df.sparkSession.conf.getAll, sink_key)
+    settings = Settings.of_query(options, df.sparkSession.conf.getAll, sink_key, start_from)
     catalyst = Catalyst(df)
     return settings, catalyst, optimize_plan(read_plan(catalyst, df), settings)

@@ -134,11 +134,14 @@ class _Builder:
         session = self.catalyst.session
         spec = spec_of(join, self.shards)
         consumer, lease_ms = consumer_of(one.table for one in join.tables)
+        before = self.settings.start_from
+        start = None if before is None else deltajoin.reached(session, before, spec, changed=True)
         changes = deltajoin.read_join(
             session,
             spec,
             self.settings.physical,
             first_load=self.settings.first_load,
+            start=start,
             consumer_id=consumer,
             lease_s=lease_ms / 1000,
         )

@@ -12,13 +12,14 @@ from upsert.errors import ConfigurationError
 
 @dataclass(frozen=True)
 class Settings(JoinSettings):
-    """The options of one call, converted, and the primary key of the table that the result goes to.
+    """The options of one call, converted, and what belongs to one query and is no option of the session.
 
-    `sink_key` is () for a table without one, None if it is not known. It belongs to one query, so it is no
-    option of the session.
+    `sink_key` is the primary key of the table that the result goes to, () for a table without one, None if it
+    is not known. `start_from` is the checkpoint whose query the joins go on from, None for none.
     """
 
     sink_key: tuple[str, ...] | None = None
+    start_from: str | None = None
 
     @classmethod
     def of_query(
@@ -26,6 +27,7 @@ class Settings(JoinSettings):
         arguments: Mapping[str, Any],
         session: Mapping[str, str],
         sink_key: Sequence[str] | None = None,
+        start_from: str | None = None,
     ) -> Self:
         """The options given as arguments, those of the session that are not, and the sink's key.
 
@@ -39,4 +41,5 @@ class Settings(JoinSettings):
         if isinstance(sink_key, str):
             raise ConfigurationError(f"sink_key must be a sequence of column names, got {sink_key!r}")
         found = cls.of(arguments, session)
-        return replace(found, sink_key=None if sink_key is None else tuple(sink_key))
+        key = None if sink_key is None else tuple(sink_key)
+        return replace(found, sink_key=key, start_from=start_from)

@@ -22,6 +22,8 @@ from pyspark.sql.types import StructType
 from deltajoin.aggregate.semantics import differences, output_schema, touched_groups, wanted
 from deltajoin.aggregate.spec import DeltaAggregateSpec
 from deltajoin.errors import CheckpointMismatchError
+from deltajoin.fingerprint import what_differs
+from deltajoin.pinned_side import PinnedSide
 from upsert.errors import SchemaError
 from upsert.managed.options import ReadOptions
 from upsert.managed.reader import ChangesReader, version_of
@@ -43,6 +45,8 @@ LOOKUP_ROWS: Final = 500_000
 """Rows that are looked up at a time, about; a single group may have more."""
 
 Offset = dict[str, Any]
+_OWN: Final = ("aggregate", "fingerprint", "parts")
+"""What an offset has beside that of the table."""
 
 
 def read_aggregate(spark: SparkSession, spec: DeltaAggregateSpec) -> DataFrame:
@@ -65,7 +69,7 @@ def read_aggregate(spark: SparkSession, spec: DeltaAggregateSpec) -> DataFrame:
             f"aggregate of table {table.name!r}: a PRIMARY KEY, a prefix of it or an INDEX must lie within "
             f"the group columns ({names}), there is none; declare INDEX ({names}) in its CREATE TABLE"
         )
-    located = replace(spec, path=table.path)
+    located = replace(spec, path=table.path, began=_side(table, spec).columns)
     return spark.readStream.format(FORMAT).option("spec", located.to_json()).load()
 
 
@@ -80,7 +84,8 @@ class DeltaAggregateSource(DataSource):
     def schema(self) -> StructType:
         """The group columns, the results and ``_row_kind``."""
         spec = _spec(self.options)
-        return spark_schema(TableSchema.of(output_schema(spec, Table.open(spec.path).schema)), row_kind=True)
+        side = _side(Table.open(spec.path), spec)
+        return spark_schema(TableSchema.of(output_schema(spec, side.schema)), row_kind=True)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """A stream read."""
@@ -152,7 +157,13 @@ class AggregateReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
     def _own(self, inner: Offset) -> Offset:
-        return {**inner, "aggregate": str(self._spec), "fingerprint": self._spec.fingerprint}
+        side = _side(Table.open(self._spec.path), self._spec)
+        own = {
+            "aggregate": str(self._spec),
+            "fingerprint": self._spec.fingerprint_by(side.id_of),
+            "parts": list(self._spec.parts(side.id_of)),
+        }
+        return {**inner, **own}
 
     def _inner(self, offset: Offset) -> Offset:
         """The offset of the table in an offset of this aggregate.
@@ -160,32 +171,51 @@ class AggregateReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             CheckpointMismatchError: it belongs to something else.
         """
-        if offset.get("fingerprint") != self._spec.fingerprint:
+        table, theirs = Table.open(self._spec.path), offset.get("fingerprint")
+        side = _side(table, self._spec)
+        if theirs != self._spec.fingerprint_by(side.id_of) and theirs not in _named(side, self._spec):
+            found, parts = offset.get("aggregate", offset), offset.get("parts")
+            differs = what_differs(parts, self._spec.parts(side.id_of)) if isinstance(parts, list) else ""
             raise CheckpointMismatchError(
-                f"{FORMAT}: the checkpoint belongs to {offset.get('aggregate', offset)!r}, this is "
-                f"{str(self._spec)!r}; choose another checkpoint, or restore what it was made with"
+                f"{FORMAT}: the checkpoint belongs to {found!r}, this is {str(self._spec)!r}"
+                f"{differs and f': {differs}'}; choose another checkpoint, or restore what it was made with"
             )
-        return {name: value for name, value in offset.items() if name not in ("aggregate", "fingerprint")}
+        return {name: value for name, value in offset.items() if name not in _OWN}
+
+
+def _side(table: Table, spec: DeltaAggregateSpec) -> PinnedSide:
+    """The table with the columns that the query began with; those of now where the spec does not say."""
+    for name in spec.read:
+        if not spec.began:
+            table.schema.type_of(name, f"an aggregate of table {table.name!r}")
+    return PinnedSide(table, spec.began or tuple(table.schema.column(name) for name in spec.read))
+
+
+def _named(side: PinnedSide, spec: DeltaAggregateSpec) -> set[str]:
+    """What release 0.1 called the aggregate, under all the names that its columns have had."""
+    names = ({name: column.name for name, column in form.items()} for form in side.forms())
+    return {spec.renamed(then.__getitem__).fingerprint for then in names}
 
 
 def changes_of(table: Table, spec: DeltaAggregateSpec, part: ShareOfGroups) -> Iterator[pa.RecordBatch]:
     """The net changes of a share of the groups that a step touches."""
-    changes = table.changes_between(part.start, part.end, columns=spec.read)
+    side = _side(table, spec)
+    changes = side.changes_between(part.start, part.end, spec.read)
     images = _of_share(spec, wanted(spec, changes.drop_columns([ROW_KIND_COLUMN])), part)
     keys = touched_groups(spec, images)
-    schema = output_schema(spec, table.schema)
+    schema = output_schema(spec, side.schema)
     if part.start == Version.EMPTY:  # a first load: what came is all that is there
         yield from differences(spec, schema, keys, lambda _: images.slice(0, 0), lambda _: images)
         return
-    size = max(1, int(LOOKUP_ROWS / max(1.0, table.at(part.end).rows_per_key(spec.groups))))
+    size = max(1, int(LOOKUP_ROWS / max(1.0, table.at(part.end).rows_per_key(side.names_now(spec.groups)))))
     for low in range(0, keys.num_rows, size):
         some = keys.slice(low, size)
         yield from differences(
             spec,
             schema,
             some,
-            lambda wanted_keys: _rows_of(table, part.start, spec, wanted_keys),
-            lambda wanted_keys: _rows_of(table, part.end, spec, wanted_keys),
+            lambda wanted_keys: _rows_of(side, part.start, spec, wanted_keys),
+            lambda wanted_keys: _rows_of(side, part.end, spec, wanted_keys),
         )
 
 
@@ -196,21 +226,20 @@ def _of_share(spec: DeltaAggregateSpec, images: pa.Table, part: ShareOfGroups) -
     return images.take(pa.array(np.flatnonzero(bucket_of(hashes, part.shares) == part.share)))
 
 
-def _rows_of(table: Table, version: Version, spec: DeltaAggregateSpec, keys: pa.Table) -> pa.Table:
+def _rows_of(side: PinnedSide, version: Version, spec: DeltaAggregateSpec, keys: pa.Table) -> pa.Table:
     """All rows of some groups at a version. Groups with a NULL are not in an index: they take a scan."""
-    view = table.at(version)
     is_known = np.ones(keys.num_rows, np.bool_)
     for column in keys.columns:
         is_known &= pc.is_valid(column).to_numpy(zero_copy_only=False)
     known = keys.filter(pa.array(is_known))
-    found = [view.lookup(spec.groups, known, select=spec.read)] if known.num_rows else []
+    found = [side.lookup(version, spec.groups, known, spec.read)] if known.num_rows else []
     unknown = keys.filter(pa.array(~is_known))
     found += [
-        _first_null_in(name, spec, view.scan(spec.read, [(name, "is null", None)]))
+        _first_null_in(name, spec, side.scan(version, spec.read, [[(name, "is null", None)]]))
         for name in spec.groups
         if unknown.column(name).null_count
     ]
-    return pa.concat_tables(found) if found else view.scan(spec.read, [(spec.groups[0], "in", [])])
+    return pa.concat_tables(found) if found else side.schema.arrow.empty_table().select(list(spec.read))
 
 
 def _first_null_in(name: str, spec: DeltaAggregateSpec, rows: pa.Table) -> pa.Table:

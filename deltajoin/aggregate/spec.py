@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, Final, Self
 
 from deltajoin import expressions_json
+from deltajoin.column_names import renamed_condition, untyped
 from deltajoin.expressions import Condition, Ref, refs_of
+from deltajoin.fingerprint import part
+from deltajoin.joined_table import columns_from_json
 from upsert.errors import ConfigurationError
+from upsert.schema import Column
 
 FUNCTIONS: Final = {
     "avg": 1,
@@ -56,6 +61,22 @@ class Measure:
         """All columns that it reads."""
         return frozenset(self.columns) | {ref.column for ref in refs_of(self.where)}
 
+    def renamed(self, name: Callable[[str], str]) -> Self:
+        """The same measure of columns under other names."""
+        where = renamed_condition(self.where, lambda ref: name(ref.column))
+        return replace(self, columns=tuple(map(name, self.columns)), where=where)
+
+    @property
+    def meaning(self) -> list[Any]:
+        """JSON values that do not depend on the types of the columns."""
+        where = None if self.where is None else untyped(self.where)
+        return [self.function, list(self.columns), self.is_distinct, where]
+
+    def __str__(self) -> str:
+        distinct = "DISTINCT " if self.is_distinct else ""
+        where = "" if self.where is None else f" FILTER {self.where}"
+        return f"{self.function}({distinct}{', '.join(self.columns) or '*'}){where}"
+
     def to_json(self) -> list[Any]:
         """JSON values."""
         return [self.function, list(self.columns), self.is_distinct, expressions_json.to_json(self.where)]
@@ -72,6 +93,8 @@ class DeltaAggregateSpec:
         where: which rows count, as a condition on table 0; None for all.
         shards: tasks that share the groups of a micro-batch, at most.
         max_rows_per_trigger: changed rows that a micro-batch reads at most.
+        began: the columns in ``read`` as they were when the query began, so that it finds them again after
+            ``ALTER TABLE``; () for those that have the names now.
     """
 
     path: str
@@ -80,6 +103,7 @@ class DeltaAggregateSpec:
     where: Condition | None = None
     shards: int = 2
     max_rows_per_trigger: int = 1_000_000
+    began: tuple[Column, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Check the parts against each other."""
@@ -87,6 +111,11 @@ class DeltaAggregateSpec:
         object.__setattr__(self, "measures", tuple(self.measures))
         if not self.groups or len(set(self.groups)) != len(self.groups):
             raise ConfigurationError(f"an aggregate needs groups, each once, got {self.groups!r}")
+        if self.began and {column.name for column in self.began} != set(self.read):
+            raise ConfigurationError(
+                f"an aggregate's began must have each column that it reads, "
+                f"got {[column.name for column in self.began]!r}"
+            )
         for name in ("shards", "max_rows_per_trigger"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} must be a positive integer, got {getattr(self, name)!r}")
@@ -109,11 +138,44 @@ class DeltaAggregateSpec:
 
     @property
     def fingerprint(self) -> str:
-        """Equal for specs that mean the same, wherever the table lies and however many tasks there are."""
+        """Equal for specs that mean the same, wherever the table lies and however many tasks there are.
+
+        Columns count by name, as in checkpoints of release 0.1; see `fingerprint_by`.
+        """
         meaning = {
             key: value for key, value in self._values().items() if key in ("groups", "measures", "where")
         }
-        return sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()[:16]
+        return _hash(meaning)
+
+    def fingerprint_by(self, id_of: Callable[[str], str]) -> str:
+        """The fingerprint with columns that count by what ``id_of`` gives for them, whatever their types."""
+        by_ids = self.renamed(id_of)
+        where = None if by_ids.where is None else untyped(by_ids.where)
+        measures = [measure.meaning for measure in by_ids.measures]
+        return _hash({"groups": list(by_ids.groups), "measures": measures, "where": where})
+
+    def renamed(self, name: Callable[[str], str]) -> Self:
+        """The same aggregate with its columns under the names that ``name`` gives them."""
+        return replace(
+            self,
+            groups=tuple(map(name, self.groups)),
+            measures=tuple(measure.renamed(name) for measure in self.measures),
+            where=renamed_condition(self.where, lambda ref: name(ref.column)),
+            began=(),
+        )
+
+    def parts(self, id_of: Callable[[str], str]) -> tuple[str, ...]:
+        """What the aggregate consists of, for `deltajoin.fingerprint.what_differs`."""
+        by_ids = self.renamed(id_of)
+        groups = zip(by_ids.groups, self.groups, strict=True)
+        found = [part("group", json.dumps([n, key]), words) for n, (key, words) in enumerate(groups)]
+        pairs = zip(by_ids.measures, self.measures, strict=True)
+        found += [
+            part("result", json.dumps([n, key.meaning]), str(own)) for n, (key, own) in enumerate(pairs)
+        ]
+        if self.where is not None and by_ids.where is not None:
+            found.append(part("filter", json.dumps(untyped(by_ids.where)), str(self.where)))
+        return tuple(found)
 
     def __str__(self) -> str:
         functions = ", ".join(f"{m.function}({', '.join(m.columns) or '*'})" for m in self.measures)
@@ -136,6 +198,7 @@ class DeltaAggregateSpec:
             "where": expressions_json.to_json(self.where),
             "shards": self.shards,
             "max-rows-per-trigger": self.max_rows_per_trigger,
+            "began": [column.to_json() for column in self.began],
         }
 
     @classmethod
@@ -159,8 +222,16 @@ class DeltaAggregateSpec:
                 "max-rows-per-trigger": int(max_rows),
             } if all(isinstance(name, str) for name in groups):
                 parsed = tuple(_measure(measure) for measure in measures)
-                return cls(path, tuple(groups), parsed, expressions_json.from_json(where), shards, max_rows)
+                condition, began = (
+                    expressions_json.from_json(where),
+                    columns_from_json(value.get("began", [])),
+                )
+                return cls(path, tuple(groups), parsed, condition, shards, max_rows, began)
         raise ConfigurationError(f"the spec of an aggregate must be JSON text, got {text[:80]!r}")
+
+
+def _hash(meaning: Any) -> str:
+    return sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _measure(value: Any) -> Measure:

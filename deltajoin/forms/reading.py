@@ -30,10 +30,10 @@ def buckets_reached(tables: JoinedTables, step: JoinStep, table: int) -> list[in
 
 def bucket_changes(tables: JoinedTables, step: JoinStep, table: int, buckets: Collection[int]) -> pa.Table:
     """Signed rows of some buckets: selected columns, filters passed, no NULL where that takes no part."""
-    part, stored = tables.spec.tables[table], tables.tables[table]
-    changed = stored.changes_between(step.old[table], step.new[table], columns=part.columns, buckets=buckets)
+    part, side = tables.spec.tables[table], tables.sides[table]
+    changed = side.changes_between(step.old[table], step.new[table], part.columns, buckets)
     # Each signed row by itself: an update may leave, enter or stay within the filter.
-    passed = parse_where(part.pushed, stored.schema).apply(changed)
+    passed = parse_where(part.pushed, side.schema).apply(changed)
     schema = tables.changes(table)
     rows = passed.select(schema.names).combine_chunks().cast(schema)
     for key in tables.needed_keys(table):
@@ -60,11 +60,11 @@ def shard_changes(tables: JoinedTables, step: JoinStep, table: int, shard: int, 
 
 def _may_hold(tables: JoinedTables, table: int, bucket: int, shard: int, shards: int) -> bool:
     """Whether a bucket may have rows of a shard: where both follow from one hash, only some can meet."""
-    stored, columns = tables.tables[table], tables.split.columns[table]
-    types = [stored.schema.type_of(column) for column in columns or ()]
-    if stored.layout.bucket_key != columns or types != list(tables.split.types[table] or ()):
+    side, columns = tables.sides[table], tables.split.columns[table]
+    types = [side.schema.type_of(column) for column in columns or ()]
+    if side.bucket_key != columns or types != list(tables.split.types[table] or ()):
         return True
-    common = gcd(stored.options.bucket, shards)
+    common = gcd(side.table.options.bucket, shards)
     return bucket % common == shard % common
 
 
@@ -81,10 +81,10 @@ def by_shard(rows: pa.Table, tables: JoinedTables, table: int, shards: int) -> I
 
 def net_changes(tables: JoinedTables, table: int, parts: list[pa.Table]) -> Changes:
     """Changes of a table that were read bucket by bucket, without rows that cancel."""
-    part, stored = tables.spec.tables[table], tables.tables[table]
+    part, side = tables.spec.tables[table], tables.sides[table]
     rows = pa.concat_tables([tables.changes(table).empty_table(), *parts]).combine_chunks()
     changes = Changes(rows)
     # Images that hold the whole primary key are net already: each key is in one bucket, once.
-    key = set(stored.schema.primary_key)
+    key = set(side.primary_key)
     is_net = bool(key) and key <= set(part.select) and part.columns == part.select
     return changes if is_net else consolidated(changes)

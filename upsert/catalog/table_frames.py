@@ -110,7 +110,9 @@ class TableFrames(KnownTables):
             )
         return with_declared(connected.read(spark), self.schema(name))
 
-    def write_changes(self, df: DataFrame, name: str) -> DataStreamWriter:
+    def write_changes(
+        self, df: DataFrame, name: str, *, start_from: str | os.PathLike[str] | None = None
+    ) -> DataStreamWriter:
         """A writer that applies a streaming DataFrame to a table.
 
         A managed table takes each batch exactly once; of a topic ``sink.delivery-guarantee`` decides.
@@ -119,15 +121,23 @@ class TableFrames(KnownTables):
         takes that look, and carries the kind through. The caller adds ``option("checkpointLocation", …)``
         and starts it.
 
+        Args:
+            df: what to write.
+            name: the table.
+            start_from: checkpoint of a stopped query over the same tables, from whose versions a query of
+                delta joins goes on with a new checkpoint, without a first load; see ``planner.optimize``.
+                Leave it out once the new query has done a micro-batch.
+
         Raises:
             ConfigurationError: the DataFrame is no stream, or has no ``_row_kind`` and the catalog no
-                ``optimize``.
+                ``optimize``; or it cannot go on from another checkpoint.
             SchemaError: its columns do not fit the table.
         """
         if (connected := self.connected(name)) is not None:
-            return connected.write_changes(self.optimized(df, name, connected.sink_key))
+            return connected.write_changes(self.optimized(df, name, connected.sink_key, start_from))
         table = self._managed(name)
-        return frames.write_changes(self.optimized(df, name, table.schema.primary_key), table.path)
+        key = table.schema.primary_key
+        return frames.write_changes(self.optimized(df, name, key, start_from), table.path)
 
     def write_upsert(self, df: DataFrame, name: str) -> DataStreamWriter:
         """A writer of a streaming DataFrame in update mode, such as an aggregate, into an upsert topic.
@@ -149,21 +159,35 @@ class TableFrames(KnownTables):
             )
         return connected.write_upsert(self.optimized(df, name, connected.sink_key))
 
-    def optimized(self, df: DataFrame, name: str, sink_key: Sequence[str] | None) -> DataFrame:
+    def optimized(
+        self,
+        df: DataFrame,
+        name: str,
+        sink_key: Sequence[str] | None,
+        start_from: str | os.PathLike[str] | None = None,
+    ) -> DataFrame:
         """A DataFrame as it may be written: what ``optimize`` made of it, or changes with their kinds.
 
         Args:
             df: a batch, which comes back as it is, or a stream.
             name: the table, for messages.
             sink_key: the table's primary key; () for none, None if that is not known.
+            start_from: the checkpoint whose query it goes on from; None for none.
 
         Raises:
-            ConfigurationError: the stream has no ``_row_kind``, and the catalog no ``optimize``.
+            ConfigurationError: the stream has no ``_row_kind``, and the catalog no ``optimize``; or that
+                knows no ``start_from``.
         """
+        known = {} if self._optimize is None else inspect.signature(self._optimize).parameters
+        if start_from is not None and "start_from" not in known:
+            raise ConfigurationError(
+                f"table {name!r}: start_from needs a catalog that plans delta joins; make it as "
+                "Catalog(warehouse, optimize=planner.optimize)"
+            )
         if self._optimize is not None and df.isStreaming:
-            if "sink_key" in inspect.signature(self._optimize).parameters:
-                return self._optimize(df, sink_key=sink_key)
-            return self._optimize(df)
+            given: dict[str, Any] = {"sink_key": sink_key} if "sink_key" in known else {}
+            before = {} if start_from is None else {"start_from": os.fspath(start_from)}
+            return self._optimize(df, **given, **before)
         if df.isStreaming and ROW_KIND_COLUMN not in df.columns:
             raise ConfigurationError(
                 f"table {name!r}: a stream must have the column {ROW_KIND_COLUMN!r}, or changes that have "

@@ -24,8 +24,8 @@ from upsert.log.log_options import ALL, LogOptions
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.store.change_files import Scope
 from upsert.store.changes import halves_where
-from upsert.store.filters import Filter, Where, parse_where
-from upsert.store.pinned_columns import PinnedColumns
+from upsert.store.filters import Filter, parse_where
+from upsert.store.pinned_columns import PinnedColumns, PinnedWhere
 from upsert.store.pinned_table import PinnedTable
 from upsert.store.table import Table
 
@@ -81,7 +81,7 @@ class LogRead:
         path: folder of the table.
         uuid: the table.
         columns: the columns that it gives.
-        where: which rows; None for all.
+        where: which rows.
         output: what it gives of them.
         topic: the log.
         skips_untracked: whether commits that are not tracked are passed over.
@@ -91,7 +91,7 @@ class LogRead:
     path: str
     uuid: str
     columns: PinnedColumns
-    where: Where | None
+    where: PinnedWhere
     output: Output
     topic: str
     skips_untracked: bool = False
@@ -109,7 +109,7 @@ class LogRead:
         table = Table.open(self.path, self.uuid)
         if table.options.log.topic != self.topic:
             raise log_ended(table.name, self.topic)
-        where = parse_where(self.where, table.schema)
+        where = parse_where(self.where.now(table.schema), table.schema)
         source = ChangesOfRange(table, table.options.log, Scope(where, self.skips_untracked))
         for rows in self._output(source, part, where, query_id):
             if rows.num_rows:

@@ -25,7 +25,7 @@ from upsert.managed.options import FORMAT, ReadOptions
 from upsert.managed.spark_schema import arrow_schema, read_columns
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.store.filters import parse_where
-from upsert.store.pinned_columns import PinnedColumns
+from upsert.store.pinned_columns import PinnedColumns, PinnedWhere, unaltered
 from upsert.store.raw_changes import Place
 from upsert.store.table import Table
 from upsert.store.version import Version, step_between
@@ -87,7 +87,7 @@ class SnapshotReader(DataSourceReader):
         names = read_columns(self._metadata.left_out_of(asked), table.schema, of=table.name)
         self._columns = PinnedColumns.named(table.schema, names, of)
         self._asked = asked
-        self._where = options.where_of(table.schema)
+        self._where = PinnedWhere(options.where_of(table.schema), table.schema, of)
 
     def partitions(self) -> list[SnapshotPartition]:
         """The buckets of the snapshot that the scan options name, where ``scan.where`` may be true."""
@@ -96,7 +96,7 @@ class SnapshotReader(DataSourceReader):
         snapshot = table.snapshot(chosen)
         sizes = {
             place: sum(entry.bytes for run in snapshot.files.groups[place] for entry in run)
-            for place in snapshot.places(parse_where(self._where, table.schema))
+            for place in snapshot.places(parse_where(self._where.now(table.schema), table.schema))
         }
         self._metadata.check_told(snapshot, sizes)
         commit = self._metadata.commit(table, chosen)
@@ -109,7 +109,8 @@ class SnapshotReader(DataSourceReader):
 
         def scan(names: tuple[str, ...]) -> pa.Table:
             snapshot = table.snapshot(partition.snapshot_id)
-            return self._metadata.scan(snapshot, names, self._where, partition.places, partition.commit)
+            where = self._where.now(snapshot.layout.schema)
+            return self._metadata.scan(snapshot, names, where, partition.places, partition.commit)
 
         rows = self._columns.read(table, scan)
         kinds = pa.repeat(pa.scalar(RowKind.INSERT.value), rows.num_rows)
@@ -151,7 +152,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         names = read_columns(self._metadata.left_out_of(asked), table.schema, of=table.name)
         self._columns = PinnedColumns.named(table.schema, names, of)
         self._asked = asked
-        self._where = options.where_of(table.schema)
+        self._where = PinnedWhere(options.where_of(table.schema), table.schema, of)
         self._until: int | None = None
         self._holding = Holding(options.consumer_id, options.lease_ms)
         if ROW_KIND_COLUMN not in asked.names:
@@ -207,12 +208,15 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             chosen = state_named_by(self._options, table)
             return Version.complete(chosen if self._until is None else min(chosen, self._until))
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return table.advance(
-            version,
-            max_rows=max_rows,
-            until=self._metadata.until(table, version, self._until),
-            where=self._where,
-            skip_untracked=self._options.skips_untracked,
+        return unaltered(
+            table,
+            lambda schema: table.advance(
+                version,
+                max_rows=max_rows,
+                until=self._metadata.until(table, version, self._until),
+                where=self._where.now(schema),
+                skip_untracked=self._options.skips_untracked,
+            ),
         )
 
     def keep(self, start: Offset, end: Offset) -> None:
@@ -257,7 +261,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 partition.end,
                 columns=names,
                 buckets=[partition.bucket],
-                where=self._where,
+                where=self._where.now(table.schema),
                 skip_untracked=self._options.skips_untracked,
             )
             return self._metadata.with_values(rows, partition.commit, partition.bucket)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from upsert import types
 from upsert.errors import SchemaError
 from upsert.schema import Column, TableSchema
 from upsert.store.definition import Definition
+from upsert.store.filters import Predicate, Where, parse_where
+
+_T = TypeVar("_T")
 
 
 class Alterable(Protocol):
@@ -20,6 +24,62 @@ class Alterable(Protocol):
     @property
     def definition(self) -> Definition:
         """What it is, as of the last look."""
+
+
+def unaltered(table: Alterable, read: Callable[[TableSchema], _T]) -> _T:
+    """What ``read`` gives for the present columns, again if they have changed meanwhile.
+
+    Names that change while they are read may mean other columns.
+    """
+    while True:
+        version = table.definition.version
+        try:
+            found = read(table.definition.schema)
+        except SchemaError:
+            if table.definition.version == version:
+                raise
+            continue
+        if table.definition.version == version:
+            return found
+
+
+@dataclass(frozen=True)
+class PinnedWhere:
+    """A filter of columns as they were when a query began.
+
+    Attributes:
+        where: the filter, under the names of then; None for all rows.
+        schema: the columns of then.
+        of: the table, for messages.
+    """
+
+    where: Where | None
+    schema: TableSchema
+    of: str
+
+    def now(self, schema: TableSchema) -> Where | None:
+        """The filter under the columns' present names, for the same rows also where a column is wider now.
+
+        Raises:
+            SchemaError: one is gone.
+        """
+        if self.where is None:
+            return None
+        filtered = parse_where(self.where, self.schema)
+        names = PinnedColumns.named(self.schema, filtered.columns, self.of).names_in(schema)
+        now = dict(zip(filtered.columns, names, strict=True))
+        return [[(now[p.column], p.operator, _value(p)) for p in parts] for parts in filtered.alternatives]
+
+
+def _value(predicate: Predicate) -> Any:
+    """A value as the type of then has it: a FLOAT's 0.1 is another DOUBLE than 0.1."""
+    match predicate.value:
+        case None:
+            return None
+        case pa.Scalar() as value:
+            return value.as_py()
+        case values:
+            return values.to_pylist()
 
 
 @dataclass(frozen=True)
@@ -47,17 +107,7 @@ class PinnedColumns:
         Raises:
             SchemaError: a column is gone, or has become wider and holds a value that its old type cannot.
         """
-        while True:
-            version = table.definition.version
-            try:
-                rows = read(self.names_in(table.definition.schema))
-            except SchemaError:
-                if table.definition.version == version:
-                    raise
-                continue
-            # names that changed while they were read may have meant other columns
-            if table.definition.version == version:
-                return self._restored(rows)
+        return self._restored(unaltered(table, lambda schema: read(self.names_in(schema))))
 
     def names_in(self, schema: TableSchema) -> tuple[str, ...]:
         """The columns' names by now.
@@ -84,9 +134,17 @@ class PinnedColumns:
         if values.type == column.type:
             return values
         try:
-            return values.cast(column.type)
+            narrow = values.cast(column.type)
         except pa.ArrowInvalid as cause:
-            raise SchemaError(
-                f"{self.of}: column {column.name!r} was {types.sql_name(column.type)} when the query began, "
-                f"and now holds a value that does not fit ({cause}); start the query again"
-            ) from cause
+            raise self._misfit(column, cause) from cause
+        if pa.types.is_floating(column.type):  # Arrow rounds without a word
+            is_same = pc.or_(pc.equal(narrow.cast(values.type), values), pc.is_nan(values))
+            if not pc.all(is_same).as_py() and (lost := values.filter(pc.invert(is_same))):
+                raise self._misfit(column, lost[0].as_py())
+        return narrow
+
+    def _misfit(self, column: Column, found: object) -> SchemaError:
+        return SchemaError(
+            f"{self.of}: column {column.name!r} was {types.sql_name(column.type)} when the query began, "
+            f"and now holds a value that does not fit ({found}); start the query again"
+        )

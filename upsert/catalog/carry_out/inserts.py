@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from upsert import types
 from upsert.catalog import statements as s
@@ -29,12 +29,22 @@ if TYPE_CHECKING:
     from upsert.catalog.catalog import Catalog
     from upsert.catalog.connectors import ConnectorTable
 
+START_FROM: Final = "start-from"
+"""Option of a streaming statement: checkpoint of a stopped query from which its delta joins go on."""
+
 
 def insert(catalog: Catalog, statement: s.Insert, spark: SparkSession | None) -> Result:
     """``INSERT INTO`` and ``INSERT OVERWRITE``."""
     what = f"INSERT {'OVERWRITE' if statement.overwrite else 'INTO'} {statement.name}"
     is_streaming = catalog.options.is_streaming
-    target = Target.of(catalog, statement, what)
+    start_from = statement.options.get(START_FROM)
+    if start_from is not None and not is_streaming:
+        raise ConfigurationError(
+            f"{what}: option {START_FROM!r} must go with a stream, got {start_from!r} for a batch; leave it "
+            "out, or SET 'execution.runtime-mode' = 'streaming'"
+        )
+    options = {key: value for key, value in statement.options.items() if key != START_FROM}
+    target = Target.of(catalog, replace(statement, options=options), what)
     if is_streaming and statement.overwrite:
         raise ConfigurationError(
             f"{what}: a stream cannot overwrite, for it never has all rows; use INSERT INTO, or "
@@ -44,7 +54,7 @@ def insert(catalog: Catalog, statement: s.Insert, spark: SparkSession | None) ->
     rows = target.fitted(frame(catalog, session, statement.query, is_streaming=is_streaming))
     if rows.isStreaming:
         check_stable(catalog, statement.query, target.key, what)
-        return target.started(catalog, rows, replaces=_replaces_rows(catalog, statement))
+        return target.started(catalog, rows, start_from, replaces=_replaces_rows(catalog, statement))
     target.write(rows, overwrite=statement.overwrite)
     return Done(what, "overwritten" if statement.overwrite else "written")
 
@@ -188,19 +198,24 @@ class Target:
             options["partition"] = json.dumps({name: _plain(value) for name, value in self.partition.items()})
         frames.write(rows, str(self.path), options, overwrite=overwrite)
 
-    def started(self, catalog: Catalog, rows: DataFrame, *, replaces: bool) -> Result:
-        """The running query of a stream, an aggregate without a watermark if ``replaces``."""
+    def started(self, catalog: Catalog, rows: DataFrame, start_from: str | None, *, replaces: bool) -> Result:
+        """The running query of a stream, an aggregate without a watermark if ``replaces``.
+
+        Without a micro-batch of its own it goes on from the checkpoint ``start_from``, if that is not None.
+        """
         uuid = "" if self.path is None else Table.open(self.path).uuid
         job = streams.Job.of(catalog, self.name, self.what, uuid)
+        start_from = None if job.has_begun else start_from
         if self.connected is not None:
-            changes = catalog.optimized(rows, self.name, self.connected.sink_key)
+            changes = catalog.optimized(rows, self.name, self.connected.sink_key, start_from)
             if replaces and self.connected.sink_key and ROW_KIND_COLUMN not in changes.columns:
                 writer = self.connected.write_upsert(changes).outputMode("update")
             else:
                 writer = self.connected.write_changes(changes)
         else:
             key = self.schema.primary_key
-            writer = frames.write_changes(catalog.optimized(rows, self.name, key), str(self.path))
+            changes = catalog.optimized(rows, self.name, key, start_from)
+            writer = frames.write_changes(changes, str(self.path))
             writer = writer.options(**self.options)
         return Running(self.what, job.started(writer, streams.trigger(catalog.options)), job.checkpoint)
 

@@ -72,6 +72,12 @@ class Job:
         checkpoint = os.path.join(base, _begun_before(base, uuid) or folder)
         return cls(place.shown, checkpoint, f"{pipeline}: {place.shown}" if pipeline else None)
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether a micro-batch of the job is done, so that its checkpoint says where it goes on."""
+        commits = os.path.join(self.checkpoint, "commits")
+        return os.path.isdir(commits) and any(name.isdecimal() for name in os.listdir(commits))
+
     def started(self, writer: DataStreamWriter, trigger: Mapping[str, Any]) -> StreamingQuery:
         """The query, running.
 

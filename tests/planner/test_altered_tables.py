@@ -1,0 +1,137 @@
+"""Streaming statements over tables whose columns get other names and types, and statements that change."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+import planner
+from upsert import Catalog
+from upsert.catalog.results import Running
+from upsert.errors import ConfigurationError
+
+pytestmark = pytest.mark.spark
+
+JOIN = "INSERT INTO result SELECT id, amount, name FROM orders JOIN products USING (sku)"
+JOIN_ANEW = "INSERT INTO result SELECT id, price, name FROM orders JOIN products ON product = sku"
+
+
+@pytest.fixture(autouse=True)
+def _stopping(spark: SparkSession) -> Iterator[None]:
+    yield
+    for query in spark.streams.active:
+        query.stop()
+
+
+@pytest.fixture
+def catalog(spark: SparkSession, tmp_path: Path) -> Catalog:
+    """Orders of products, and a table for their join."""
+    catalog = Catalog(tmp_path / "warehouse", optimize=planner.optimize)
+    script(
+        catalog,
+        spark,
+        "CREATE TABLE orders (id BIGINT, sku INT, amount INT, PRIMARY KEY (id) NOT ENFORCED, INDEX (sku));"
+        "CREATE TABLE products (sku INT, name STRING, PRIMARY KEY (sku) NOT ENFORCED);"
+        "CREATE TABLE result (id BIGINT, amount BIGINT, name STRING, PRIMARY KEY (id) NOT ENFORCED);"
+        "INSERT INTO orders VALUES (1, 1, 10), (2, 2, 20), (3, 1, 30);"
+        "INSERT INTO products VALUES (1, 'one'), (2, 'two');"
+        "SET 'execution.runtime-mode' = 'streaming'; SET 'execution.trigger' = 'available-now'",
+    )
+    return catalog
+
+
+def script(catalog: Catalog, spark: SparkSession, statements: str) -> None:
+    for statement in filter(None, statements.split(";")):
+        catalog.sql(statement, spark=spark)
+
+
+def batch(catalog: Catalog, spark: SparkSession, statements: str) -> None:
+    script(catalog, spark, f"SET 'execution.runtime-mode' = 'batch'; {statements}")
+    catalog.sql("SET 'execution.runtime-mode' = 'streaming'")
+
+
+def run(catalog: Catalog, spark: SparkSession, statement: str, checkpoint: str = "first") -> str:
+    """Run a statement until it has read all; its checkpoint."""
+    catalog.sql(f"SET 'checkpoint.location' = '{checkpoint_of(catalog, checkpoint)}'")
+    running = catalog.sql(statement, spark=spark)
+    assert isinstance(running, Running)
+    running.query.awaitTermination()
+    return running.checkpoint
+
+
+def checkpoint_of(catalog: Catalog, name: str) -> str:
+    return str(Path(catalog.warehouse).parent / name)
+
+
+def rows(catalog: Catalog, table: str = "result") -> set[tuple[object, ...]]:
+    return {tuple(row.values()) for row in catalog.table(table).snapshot().scan().to_pylist()}
+
+
+def test_a_running_query_goes_on_and_so_does_its_checkpoint_with_new_names_and_types(
+    catalog: Catalog, spark: SparkSession
+) -> None:
+    location = checkpoint_of(catalog, "first")
+    script(catalog, spark, f"SET 'execution.trigger' = '0 s'; SET 'checkpoint.location' = '{location}'")
+    running = catalog.sql(JOIN, spark=spark)
+    assert isinstance(running, Running)
+    running.query.processAllAvailable()
+    alter = (
+        "ALTER TABLE orders RENAME COLUMN sku TO product; ALTER TABLE orders RENAME COLUMN amount TO price;"
+    )
+    script(catalog, spark, f"{alter} ALTER TABLE orders MODIFY price BIGINT")
+    change = "INSERT INTO orders VALUES (1, 2, 11), (4, 1, 40)"
+    batch(catalog, spark, f"{change}; UPDATE products SET name = 'zwei' WHERE sku = 2")
+    running.query.processAllAvailable()
+    expected = {(1, 11, "zwei"), (2, 20, "zwei"), (3, 30, "one"), (4, 40, "one")}
+    assert rows(catalog) == expected
+    running.query.stop()
+    batch(catalog, spark, f"INSERT INTO orders VALUES (5, 2, {2**40}); DELETE FROM orders WHERE id = 3")
+    catalog.sql("SET 'execution.trigger' = 'available-now'")
+    run(catalog, spark, JOIN_ANEW)
+    assert rows(catalog) == expected - {(3, 30, "one")} | {(5, 2**40, "zwei")}
+
+
+def test_a_changed_query_is_told_what_differs_and_goes_on_from_where_the_first_has_got_to(
+    catalog: Catalog, spark: SparkSession
+) -> None:
+    first = run(catalog, spark, JOIN)
+    batch(catalog, spark, "INSERT INTO orders VALUES (1, 1, 11), (4, 1, 40), (5, 1, 1)")
+    dear = f"{JOIN} WHERE amount > 10"
+    with pytest.raises(StreamingQueryException, match=r"new is filter orders: amount > 10; .*'start-from'"):
+        run(catalog, spark, dear)
+    before = rows(catalog)
+    hint = f"/*+ OPTIONS('start-from' = '{first}') */"
+    changed = dear.replace("result", f"result {hint}", 1)
+    run(catalog, spark, changed, "second")
+    # (1, 10) did not pass the new filter, so only its new row is written; the others were not read again
+    assert rows(catalog) == before - {(1, 10, "one")} | {(1, 11, "one"), (4, 40, "one")}
+    batch(catalog, spark, "INSERT INTO orders VALUES (6, 2, 60)")
+    run(catalog, spark, changed, "second")
+    assert (6, 60, "two") in rows(catalog)
+    assert len(rows(catalog)) == len(before) + 2
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("SELECT id, amount, 'x' FROM orders", "must consist of delta joins .* got Changelog"),
+        ("SELECT sku, sum(amount), 'x' FROM orders JOIN products USING (sku) GROUP BY sku", "got Sig"),
+    ],
+)
+def test_what_is_no_delta_join_cannot_go_on_from_another_checkpoint(
+    catalog: Catalog, spark: SparkSession, query: str, said: str
+) -> None:
+    hint = "/*+ OPTIONS('start-from' = '/nowhere') */"
+    with pytest.raises(ConfigurationError, match=said):
+        run(catalog, spark, f"INSERT INTO result {hint} {query}")
+
+
+def test_a_batch_has_nothing_to_go_on_from(catalog: Catalog, spark: SparkSession) -> None:
+    with pytest.raises(ConfigurationError, match="option 'start-from' must go with a stream"):
+        batch(catalog, spark, "INSERT INTO result /*+ OPTIONS('start-from' = 'x') */ SELECT 1, 2, 'x'")
+    catalog.sql("SET 'execution.runtime-mode' = 'streaming'")
+    df = catalog.read_changes(spark, "orders")
+    with pytest.raises(ConfigurationError, match="start_from needs a catalog that plans delta joins"):
+        Catalog(catalog.warehouse).write_changes(df, "result", start_from="x")
