@@ -8,6 +8,9 @@ CLASSES := $(VENV)/spark-classes.jsa
 ROWS ?=
 WORKERS ?= 2
 PYTEST_ARGS ?=
+# Which of the long tests `make test-slice` runs, and for how long.
+SEED ?= $(shell date +%s)
+SECONDS ?= 150
 
 # Spark's Python workers run $PYSPARK_PYTHON, not the interpreter of the driver.
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
@@ -22,7 +25,7 @@ WITH_JAVA = JAVA_HOME="$$(sh scripts/java.sh)" && export JAVA_HOME &&
 # Options of pytest: the tests of a file stay together, files are begun in their order.
 IN_PARALLEL = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install demo demo-kafka test test-long bench bench-store bench-kafka lint clean
+.PHONY: help install demo demo-kafka test test-long test-slice bench bench-store bench-kafka lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +52,11 @@ test: $(CLASSES)  ## all tests that a change must pass (PYTEST_ARGS=… is passe
 
 test-long: $(CLASSES)  ## random, crash and race tests with large counts
 	@$(WITH_JAVA) $(PY) -m pytest $(IN_PARALLEL) -m "long or hypothesis" --hypothesis-profile=long $(PYTEST_ARGS)
+
+test-slice: $(CLASSES)  ## some of the long tests, others in every run (SEED=… repeats one, SECONDS=150)
+	@echo "make test-slice SEED=$(SEED) SECONDS=$(SECONDS)"
+	@$(WITH_JAVA) $(PY) -m pytest -p tests.long_slice --slice-seed=$(SEED) --slice-seconds=$(SECONDS) \
+	  --hypothesis-seed=$(SEED) $(IN_PARALLEL) -m "long or hypothesis" --hypothesis-profile=long $(PYTEST_ARGS)
 
 bench: $(STAMP)  ## measure the store, the sink, the join and lookups; tables, JSON and plots
 	@$(WITH_JAVA) $(PY) -m bench.store
