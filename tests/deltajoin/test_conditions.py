@@ -79,6 +79,9 @@ CASES: list[tuple[Condition, list[Any]]] = [
     (of("in", "s", const(1, pa.int64()), const(2**40, pa.int64())), [T, F, F, F, F, F, N]),
     (of("and", "b", "c"), [T, F, N, F, F, N, N]),
     (of("or", "b", "c"), [T, T, T, F, N, N, T]),
+    # after NULL an argument decides, also one that can fail
+    (of("and", "c", of(">", of("+", "s", const(1, pa.int16())), const(999, pa.int16()))), [F] * 6 + [N]),
+    (of("or", "c", of("<", of("+", "s", const(1, pa.int16())), const(999, pa.int16()))), [T] * 7),
     (of("not", "c"), [F, T, N, T, N, N, F]),
     (of("<", "b", "c"), [F, F, N, F, N, N, N]),
     (of("<", "t", const("b", pa.string())), [T, T, T, F, F, T, T]),

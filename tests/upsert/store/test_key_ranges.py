@@ -70,6 +70,14 @@ def test_ranges_ascend_keep_the_rows_of_a_key_together_and_lose_none(case: Any, 
         assert len({n // 100 for n in ns}) == 1
 
 
+def test_a_row_heavier_than_the_limit_is_a_part_of_its_own() -> None:
+    rows = pa.table({"a": [1, 2, 3], "b": ["x" * 1000, "y", "z" * 1000]})
+    parts = list(halves(SortedRows(rows, None), 100))
+    assert [part.rows["a"].to_pylist() for part in parts] == [[1], [2], [3]]
+    assert list(halves(SortedRows(rows.slice(0, 0), None), 100)) == []
+    assert len(list(halves(SortedRows(rows, None), 10_000))) == 1
+
+
 @given(sorted_inputs(), st.integers(1, 400))
 def test_merging_range_by_range_is_merging(case: Any, max_bytes: int) -> None:
     layout, inputs = case
