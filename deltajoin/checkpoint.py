@@ -1,8 +1,8 @@
 """Where the query of another checkpoint has got to, for one that begins there with a checkpoint of its own.
 
-Spark refuses a checkpoint whose stateful operators are not those of the query, and a delta join that of another
-join. A join that changes from or to the form ``stateful``, or whose columns, filters or keys are now others,
-therefore gets a new checkpoint, and begins at the versions of the old one.
+Spark refuses a checkpoint whose stateful operators are not those of the query; a delta join refuses that of
+another join. So a join that changes from or to the form ``stateful``, or whose columns, filters or keys are
+others now, gets a new checkpoint, and begins at the versions of the old one.
 """
 
 from __future__ import annotations
