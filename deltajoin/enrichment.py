@@ -15,6 +15,7 @@ from deltajoin.newest import Newest
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
+from upsert.spark_batches import from_spark
 from upsert.store.filters import Where, parse_where
 from upsert.store.fold import fold
 from upsert.store.layout import Layout
@@ -50,7 +51,7 @@ class Enrichment:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of the batches with their matches, all from one snapshot unless it expires meanwhile."""
         snapshot = self.pinned()
-        for batch in batches:
+        for batch in from_spark(batches):
             if batch.num_rows:
                 yield from self.enriched(snapshot, pa.Table.from_batches([batch])).to_batches()
 
@@ -127,7 +128,7 @@ class UpsertEnrichment:
         Raises:
             ChangelogError: two different rows of one key came together.
         """
-        given = [batch for batch in batches if batch.num_rows]
+        given = [batch for batch in from_spark(batches) if batch.num_rows]
         if not given:
             return
         rows, signs = conform(self._layout, pa.Table.from_batches(given), "lookup_join")

@@ -19,6 +19,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructFi
 
 from deltajoin.changes import Changes, consolidated
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind, signs
+from upsert.spark_batches import from_spark
 
 NET_MARK: Final = "deltajoin.net"
 """Metadata key of the columns that held the kinds of the inputs, by which the planner knows the operator."""
@@ -61,7 +62,7 @@ def net_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     >>> [batch.to_pylist() for batch in net_rows([pa.record_batch({"c0": [1, 1, 2], **kinds})])]
     [[{'c0': 2, '_row_kind': '+I'}]]
     """
-    parts = list(batches)
+    parts = list(from_spark(batches))
     if not parts:
         return
     rows = pa.Table.from_batches(parts)

@@ -40,6 +40,7 @@ from upsert.errors import BrokenPayloadError
 from upsert.managed.spark_schema import spark_schema
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import TableSchema
+from upsert.spark_batches import from_spark
 from upsert.store import paths
 from upsert.store.hashing import bucket_of, hash_columns, one_array
 from upsert.streaming_query import QUERY_ID, query_of_task, task_number
@@ -120,7 +121,7 @@ class Pack:
         """Blobs with the number of their shard."""
         ids = bucket_ids(self.shards)
         number = 0
-        for rows in gathered(batches):
+        for rows in gathered(from_spark(batches)):
             for shard, own in self._by_shard(self._changes(rows)):
                 for blob in to_blobs(own, {"side": self.side, "task": task_number(), "number": number}):
                     number += 1

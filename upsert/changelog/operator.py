@@ -27,6 +27,7 @@ from upsert.changelog.spec import MAX_STATE_BYTES, NormalizeSpec
 from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
+from upsert.spark_batches import from_spark
 from upsert.store import paths
 from upsert.store.hashing import bucket_of, hash_columns
 from upsert.store.layout import Layout
@@ -192,7 +193,7 @@ class Pack:
         """
         ids, layout = bucket_ids(self.spec.buckets), Layout.of(self.spec.schema)
         number = 0
-        for rows in gathered(batches):
+        for rows in gathered(from_spark(batches)):
             for bucket, own in self._by_bucket(layout, rows):
                 for blob in to_blobs(own, {"task": task_number(), "number": number}):
                     number += 1

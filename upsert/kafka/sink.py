@@ -31,6 +31,7 @@ from upsert.kafka.sink_topics import partitions_of
 from upsert.kafka.table import KafkaTable
 from upsert.managed.spark_schema import check_fits
 from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.spark_batches import from_spark
 from upsert.streaming_query import QUERY_ID
 
 LOG: Final = logging.getLogger("upsert.kafka")
@@ -73,15 +74,16 @@ class _Writer:
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Write one task's records; what is visible of them when it fails depends on the guarantee."""
+        given = from_spark(iterator)
         table = self._maker.table
         context = TaskContext.get()
         task = context.partitionId() if context else 0
         guarantee = table.values["sink.delivery-guarantee"]
         if guarantee == "exactly-once":
             query, batch = self._micro_batch(context)
-            outcome = write_once(self._maker, iterator, query=query, batch=batch, task=task)
+            outcome = write_once(self._maker, given, query=query, batch=batch, task=task)
             return TaskResult(outcome.rows, outcome.skipped)
-        records = self._maker.records(iterator, task)
+        records = self._maker.records(given, task)
         topic = (table.topics or ("",))[0]  # where there are several, each record names its own
         return TaskResult(produce(Connection(table.properties), topic, records, guarantee))
 

@@ -23,6 +23,7 @@ from upsert.errors import ConfigurationError
 from upsert.managed.options import FORMAT
 from upsert.managed.spark_schema import check_fits
 from upsert.managed.write_options import WriteOptions
+from upsert.spark_batches import from_spark
 from upsert.store import pointer
 from upsert.store.partitions import Overwrite, check_within, filled, specified
 from upsert.store.table import StagedFiles, Table
@@ -75,14 +76,15 @@ class _Writer:
         """Stage one task's rows; publishes nothing. An attempt that fails leaves nothing that counts."""
         context = TaskContext.get()
         query_id = context.getLocalProperty(QUERY_ID) if context else None
-        first = next((batch for batch in iterator if batch.num_rows), None)
+        given = from_spark(iterator)
+        first = next((batch for batch in given if batch.num_rows), None)
         if first is None:
             return TaskResult(query_id, None)
         table = self._table()
         # the query goes on with the columns that it began with, whatever has become of the table's
         began = self._definition
         schema = table.published.definition_at(began).schema
-        batches = pa.RecordBatchReader.from_batches(first.schema, chain([first], iterator))
+        batches = pa.RecordBatchReader.from_batches(first.schema, chain([first], given))
         rows = filled(schema, batches, self._partition)
         if self._bucketed:
             staged = table.stage(rows, order="none", definition=began)

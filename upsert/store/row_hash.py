@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import xxhash
 
 from upsert import types
+from upsert.errors import SchemaError
 from upsert.store.hashing import Hashes, decimal_words, fixed_width, hash_words, is_null, one_array
 
 _SEEDS: Final = (np.uint64(0x2545F4914F6CDD1D), np.uint64(0x9FB21C651E98DF25))
@@ -51,21 +52,33 @@ def row_hashes(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> pa.A
 def _words(array: pa.Array) -> tuple[Hashes, Hashes]:
     """128 bits that are equal for equal values of one column."""
     type_ = array.type
+    if pa.types.is_nested(type_) or _is_text(type_):
+        texts = canonical_bytes(array) if pa.types.is_nested(type_) else _texts(array)
+        digests = b"".join(map(xxhash.xxh3_128_digest, texts))
+        pairs = np.frombuffer(digests, dtype=np.uint64).reshape(-1, 2)
+        return pairs[:, 0], pairs[:, 1]
     if pa.types.is_decimal128(type_):
         low, high = decimal_words(array)
         return low.view(np.uint64), high.view(np.uint64)
-    if types.is_scalar(type_) and not (pa.types.is_string(type_) or pa.types.is_binary(type_)):
-        values = fixed_width(array).astype(np.int64).view(np.uint64)
-        return values, np.zeros(len(values), dtype=np.uint64)
-    digests = b"".join(map(xxhash.xxh3_128_digest, _texts(array)))
-    pairs = np.frombuffer(digests, dtype=np.uint64).reshape(-1, 2)
-    return pairs[:, 0], pairs[:, 1]
+    if pa.types.is_null(type_):
+        return np.zeros(len(array), dtype=np.uint64), np.zeros(len(array), dtype=np.uint64)
+    if not (types.is_scalar(type_) or _is_time(type_)):
+        raise SchemaError(f"a row must have columns whose values can be compared, got {type_}; cast it")
+    values = fixed_width(array).astype(np.int64).view(np.uint64)
+    return values, np.zeros(len(values), dtype=np.uint64)
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_string(type_) or pa.types.is_binary(type_))
+
+
+def _is_time(type_: pa.DataType) -> bool:
+    """Whether the type is one of 64 bits that no table has, but rows of a query may."""
+    return bool(pa.types.is_duration(type_) or pa.types.is_time64(type_) or pa.types.is_timestamp(type_))
 
 
 def _texts(array: pa.Array) -> Iterable[bytes]:
-    if types.is_scalar(array.type):
-        return (value or b"" for value in array.view(pa.binary()).to_pylist())
-    return canonical_bytes(array)
+    return (value or b"" for value in array.view(pa.binary()).to_pylist())
 
 
 def canonical_bytes(array: pa.Array) -> list[bytes]:
@@ -96,8 +109,8 @@ def _plain_bytes(array: pa.Array) -> list[bytes]:
     if pa.types.is_struct(type_):
         fields = [canonical_bytes(field) for field in array.flatten()]
         return [b"".join(parts) for parts in zip(*fields, strict=True)] if fields else [b""] * len(array)
-    if pa.types.is_string(type_) or pa.types.is_binary(type_):
-        return [value or b"" for value in array.view(pa.binary()).to_pylist()]
+    if _is_text(type_):
+        return list(_texts(array))
     low, high = _words(array)
     width = 16 if pa.types.is_decimal(type_) else 8
     flat = np.ascontiguousarray(np.stack([low, high], axis=1)).tobytes()

@@ -109,7 +109,7 @@ def _cast(values: pa.ChunkedArray, column: Column, owner: str) -> pa.ChunkedArra
             f"{values.type}; cast it before writing"
         )
     try:
-        cast = values if values.type == column.type else _cast_to(values, column.type)
+        cast = values if values.type == column.type else cast_to(values, column.type)
     except pa.ArrowInvalid as cause:
         raise SchemaError(
             f"{owner}: column {column.name!r} must hold values of {types.sql_name(column.type)}, "
@@ -120,7 +120,12 @@ def _cast(values: pa.ChunkedArray, column: Column, owner: str) -> pa.ChunkedArra
     return cast
 
 
-def _cast_to(values: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
+def cast_to(values: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
+    """The values in another type of the same family, see ``is_same_but_for_width``; NULLs are not checked.
+
+    Raises:
+        pa.ArrowInvalid: a value does not fit.
+    """
     if types.is_scalar(type_):
         return values.cast(type_)
     # Arrow refuses to cast a NULL struct to one with NOT NULL fields; so these are declared afterwards
