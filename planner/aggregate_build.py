@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -94,6 +94,7 @@ def _aggregated(
     rows: DataFrame, plan: SignedAggregate, sums: Sums, results: list[Result], kind: str
 ) -> DataFrame:
     names = [group.column.name for group in plan.groups]
+    rows = _with_columns(rows, sums.parts)
     kept = [F.expr(sql).alias(name) for sql, name in sums.names.items()]
     made = [
         F.expr(text).alias(f"{name}_{number}")
@@ -101,7 +102,13 @@ def _aggregated(
         for name, text in (("result", result.value), ("count", result.count))
         if text is not None
     ]
-    return rows.groupBy(*names).agg(*kept).select(*names, *made, F.expr(kind).alias(ROW_KIND_COLUMN))
+    groups = _with_columns(rows.groupBy(*names).agg(*kept), sums.derived)
+    return groups.select(*names, *made, F.expr(kind).alias(ROW_KIND_COLUMN))
+
+
+def _with_columns(df: DataFrame, columns: Mapping[str, str]) -> DataFrame:
+    """The frame with columns by their Spark SQL; one may use those before it."""
+    return df.select("*", *(F.expr(sql).alias(name) for sql, name in columns.items())) if columns else df
 
 
 def _groups(

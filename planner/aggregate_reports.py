@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from planner.aggregate_conditions import aggregations
 from planner.aggregate_nodes import Aggregate, LookupAggregate
 from planner.conditions import Refused, sources
+from planner.exact_floats import FIXED_POINTS
 from planner.optimizer import Step, Trace
 from planner.plan import Watermark
 from planner.rules.replace_aggregate import replace_aggregate
@@ -86,4 +87,7 @@ def _notes(node: Aggregate) -> Iterator[str]:
     floating = [f for f in aggregations(node) if f.name in ("Sum", "Average") and is_floating(f.types[0])]
     if floating:
         named = ", ".join(map(without_ids, floating))
-        yield f"{named}: a sum of DOUBLE rounds with every row that comes or goes; sum a DECIMAL to be exact"
+        numbers = ", ".join(
+            sorted({f"{FIXED_POINTS[f.types[0]].count} for {f.types[0].upper()}" for f in floating})
+        )
+        yield f"{named}: exact, whatever came and went; its state has a number for each limb, {numbers}"

@@ -6,9 +6,9 @@ streaming aggregation keeps. Everything else is made of such sums: the average i
 whether a sum is NULL is a count, too.
 
 Sums of integers are exact: those of BIGINT are kept as decimals, since a sum of signed values may leave the
-type's range half-way, though its result does not. NaN and the infinities are counted apart, for they would
-never leave a sum again. A sum of DOUBLE rounds with every value that comes or goes, so its last digits may
-differ from those of a sum over the rows that are left.
+type's range half-way, though its result does not. Sums of FLOAT and DOUBLE are exact, too, see
+`planner.exact_floats`: rounding would stay in the sum when the values that caused it are long gone. NaN and
+the infinities are counted apart, for they would never leave a sum again.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from planner.aggregate_nodes import Measure
+from planner.exact_floats import FIXED_POINTS
 from planner.expressions import Literal
 from upsert.rowkind import ROW_KIND_COLUMN
 
@@ -27,14 +28,29 @@ _NARROW: Final = ("tinyint", "smallint", "int")
 _FLOATING: Final = ("float", "double")
 _CAME: Final = f"{ROW_KIND_COLUMN} IN ('+I', '+U')"
 _SIGN: Final = f"CASE WHEN {_CAME} THEN 1L ELSE -1L END"
-_RANGE: Final = "a sum of finite values left the range of DOUBLE, and cannot come back; sum a DECIMAL instead"
 
 
 @dataclass
 class Sums:
-    """The sums that a query keeps by group, each once: its Spark SQL, and the name that it gets."""
+    """The sums that a query keeps by group, each once: its Spark SQL, and the name that it gets.
+
+    Attributes:
+        names: of the sums, by their Spark SQL over a row's columns and parts.
+        parts: names of values that sums take from a row, by their Spark SQL; one may use those before it.
+        derived: names of values that results take from a group's sums, in the same way.
+    """
 
     names: dict[str, str] = field(default_factory=dict)
+    parts: dict[str, str] = field(default_factory=dict)
+    derived: dict[str, str] = field(default_factory=dict)
+
+    def part(self, sql: str) -> str:
+        """Name of the column that holds a value of each row."""
+        return self.parts.setdefault(sql, f"part_{len(self.parts)}")
+
+    def derive(self, sql: str) -> str:
+        """Name of the column that holds a value of each group."""
+        return self.derived.setdefault(sql, f"derived_{len(self.derived)}")
 
     def keep(self, sql: str) -> str:
         """Name of the column that holds a sum."""
@@ -117,23 +133,24 @@ def _total(name: str, type_: str, condition: str | None, sums: Sums) -> str:
     """The sum of a column; NULL where it has no value."""
     number = sums.count(condition, f"{name} IS NOT NULL")
     if is_floating(type_):
-        return _floating_total(name, condition, number, sums)
+        return _floating_total(name, type_, condition, number, sums)
     value = f"cast({name} AS DECIMAL(19, 0))" if type_ == "bigint" else name
     value = f"cast({name} AS BIGINT)" if type_ in _NARROW else value
     total = sums.keep(f"sum({_signed(value)}){_where(condition)}")
     return f"CASE WHEN {number} > 0 THEN {total} END"
 
 
-def _floating_total(name: str, condition: str | None, number: str, sums: Sums) -> str:
-    value = f"cast({name} AS DOUBLE)"
+def _floating_total(name: str, type_: str, condition: str | None, number: str, sums: Sums) -> str:
+    value, fixed = f"cast({name} AS DOUBLE)", FIXED_POINTS[type_]
     plus, minus, nan = (f"{value} = double('{text}')" for text in ("Infinity", "-Infinity", "NaN"))
-    total = f"coalesce({sums.keep(f'sum({_signed(value)}){_where(condition, _finite(value))}')}, 0D)"
+    parts = fixed.parts(_signed(value), condition, sums.part)
+    total = fixed.total([sums.keep(sql) for sql in fixed.limbs(parts)], sums.derive)
     nans, pluses, minuses = (sums.count(condition, odd) for odd in (nan, plus, minus))
     return (
         f"CASE WHEN {number} = 0 THEN NULL "
         f"WHEN {nans} > 0 OR ({pluses} > 0 AND {minuses} > 0) THEN double('NaN') "
         f"WHEN {pluses} > 0 THEN double('Infinity') WHEN {minuses} > 0 THEN double('-Infinity') "
-        f"WHEN {_finite(total)} THEN {total} ELSE raise_error('{_RANGE}') END"
+        f"ELSE {total} END"
     )
 
 
@@ -146,10 +163,6 @@ def _truth(name: str, column: str, condition: str | None, sums: Sums) -> str:
 
 def _signed(value: str) -> str:
     return f"CASE WHEN {_CAME} THEN {value} ELSE -({value}) END"
-
-
-def _finite(value: str) -> str:
-    return f"abs({value}) < double('Infinity')"
 
 
 def _where(*conditions: str | None) -> str:
