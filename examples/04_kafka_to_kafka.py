@@ -7,6 +7,7 @@ import uuid
 from confluent_kafka import Consumer, Producer, TopicPartition
 from pyspark.sql import SparkSession
 
+import planner
 import upsert
 from upsert.kafka.testing import LocalKafka
 
@@ -27,9 +28,9 @@ def main() -> None:
         server = kafka.bootstrap_servers
         producer = Producer({"bootstrap.servers": server})
         kafka.create_topic(dbz)
-        catalog = upsert.Catalog(f"{folder}/warehouse")
+        catalog = upsert.Catalog(f"{folder}/warehouse", optimize=planner.optimize)
         catalog.sql(f"""
-            CREATE TABLE dbz_users (user_id INT, name STRING, region STRING)
+            CREATE TABLE dbz_users (user_id INT PRIMARY KEY NOT ENFORCED, name STRING, region STRING)
             WITH ('connector' = 'kafka', 'topic' = '{dbz}', 'format' = 'debezium-json',
                   'properties.bootstrap.servers' = '{server}')""")
         catalog.sql(f"""

@@ -9,6 +9,7 @@ import pyarrow as pa
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
+import planner
 import upsert
 from upsert.kafka.testing import LocalKafka
 
@@ -29,9 +30,9 @@ def main() -> None:
         server = kafka.bootstrap_servers
         producer = Producer({"bootstrap.servers": server})
         kafka.create_topic(topic)
-        catalog = upsert.Catalog(f"{folder}/warehouse")
+        catalog = upsert.Catalog(f"{folder}/warehouse", optimize=planner.optimize)
         catalog.sql(f"""
-            CREATE TABLE log (id INT, name STRING, region STRING,
+            CREATE TABLE log (id INT PRIMARY KEY NOT ENFORCED, name STRING, region STRING,
                               at TIMESTAMP METADATA FROM 'value.source.timestamp' VIRTUAL)
             WITH ('connector' = 'kafka', 'topic' = '{topic}', 'format' = 'debezium-json',
                   'properties.bootstrap.servers' = '{server}')""")

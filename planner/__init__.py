@@ -6,6 +6,7 @@ from planner.errors import PlanBuildError, PlanError
 from planner.explain import Explanation
 from planner.join_reports import JoinReport, Lookups, TableReport
 from planner.optimizer import RULES
+from planner.sink_reports import SinkReport
 from planner.topic_reports import TopicReport
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Lookups",
     "PlanBuildError",
     "PlanError",
+    "SinkReport",
     "TableReport",
     "TopicReport",
     "check_sink",

@@ -15,9 +15,16 @@ from planner.jvm import Catalyst
 from planner.optimizer import CHEAPER, Trace, optimize_plan
 from planner.read import read_plan
 from planner.settings import Settings
+from planner.sink_reports import sink_report
 from planner.starting import check_can_go_on
 from planner.trees import reads_changes
+from planner.uniqueness import unique_keys
 from planner.unmet_upserts import unmet_everywhere
+from upsert.materializer.choice import SINK_MATERIALIZE
+from upsert.options import parse as parse_options
+from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.unique_keys import KEYS_MARK, UniqueKeys
+from upsert.update_mode import UpsertKey
 
 
 def optimize(
@@ -76,15 +83,24 @@ def optimize(
         raise PlanError(trace.refusals)
     if start_from is not None:
         check_can_go_on(trace.after)
-    return build_plan(catalyst, trace.after, settings) if trace.is_changed else df
+    if not trace.is_changed:
+        return df if sink_key is None else _with_keys(df, trace)
+    return _with_keys(build_plan(catalyst, trace.after, settings), trace)
 
 
-def explain(df: DataFrame, *, sink_key: Sequence[str] | None = None, **options: Any) -> Explanation:
+def explain(
+    df: DataFrame,
+    *,
+    sink_key: Sequence[str] | None = None,
+    sink_materialize: str = "auto",
+    **options: Any,
+) -> Explanation:
     """What `optimize` does with the DataFrame, or why it refuses it; `str()` gives a text.
 
     Args:
         df: the DataFrame.
         sink_key: as for `optimize`.
+        sink_materialize: the sink's option `sink.materialize`.
         **options: as for `optimize`.
 
     Raises:
@@ -98,8 +114,28 @@ def explain(df: DataFrame, *, sink_key: Sequence[str] | None = None, **options: 
     >>> join.form, join.remedy
     ('regular', 'add INDEX (page) to clicks')
     """
+    mode = parse_options("explain", [SINK_MATERIALIZE], {SINK_MATERIALIZE.key: sink_materialize})
+    found = mode[SINK_MATERIALIZE.key]
     settings, _, trace = _optimized(df, options, sink_key)
-    return explanation_of(trace, settings, settings.sink_key)
+    sink = None if sink_key is None else sink_report(trace.before, trace.after, tuple(sink_key), found)
+    if found == "force" and sink is not None and sink.form == "materialized":
+        # a sink that keeps its rows needs every kind of change, as one without a key does
+        settings, _, trace = _optimized(df, options, ())
+    return explanation_of(trace, settings, settings.sink_key, sink)
+
+
+def _with_keys(df: DataFrame, trace: Trace) -> DataFrame:
+    """The changes with a mark on their kind that says by which columns they are told apart, for the sink.
+
+    Upserts bear a mark of their own, which says by which columns they replace each other.
+    """
+    schema = df.schema.jsonValue()
+    if not reads_changes(trace.before) or UpsertKey.of_schema(schema) is not None:
+        return df
+    keys = unique_keys(trace.before)
+    if UniqueKeys.of_schema(schema) == keys:
+        return df
+    return df.withMetadata(ROW_KIND_COLUMN, {KEYS_MARK: keys.to_text()})
 
 
 def check_sink(df: DataFrame, sink_key: Sequence[str] = ()) -> None:

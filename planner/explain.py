@@ -12,6 +12,7 @@ from planner.join_reports import JoinReport, join_reports
 from planner.optimizer import Step, Trace
 from planner.plan import Plan
 from planner.settings import Settings
+from planner.sink_reports import SinkReport
 from planner.topic_reports import TopicReport, topic_reports
 from planner.trees import tree
 
@@ -28,6 +29,7 @@ class Explanation:
         steps: every rule that fired.
         topics: one report for each topic of Kafka, in the order of the plan.
         aggregates: one report for each aggregate over changes, inner ones first.
+        sink: how the result is written; None if the sink is not known.
     """
 
     joins: tuple[JoinReport, ...]
@@ -37,6 +39,7 @@ class Explanation:
     steps: tuple[Step, ...]
     topics: tuple[TopicReport, ...] = ()
     aggregates: tuple[AggregateReport, ...] = ()
+    sink: SinkReport | None = None
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
@@ -44,8 +47,9 @@ class Explanation:
     def _repr_html_(self) -> str:
         """The same for notebooks, with the plan before and after; all text is escaped."""
         reports = [*map(str, self.joins), *map(str, self.aggregates), *map(str, self.topics)]
+        sink = [] if self.sink is None else [str(self.sink)]
         return page(
-            reports or ["the query has no join"],
+            [*(reports or ["the query has no join"]), *sink],
             [(refused.reason, refused.remedy) for refused in self._other_refusals()],
             tree(self.before),
             None if self.before is self.after else tree(self.after),
@@ -57,6 +61,8 @@ class Explanation:
         yield from map(str, self.joins)
         yield from map(str, self.aggregates)
         yield from map(str, self.topics)
+        if self.sink is not None:
+            yield str(self.sink)
         for refused in self._other_refusals():
             yield f"refused: {refused.reason}\n  remedy: {refused.remedy}"
         if self.before is self.after:
@@ -76,10 +82,15 @@ class Explanation:
 
 
 def explanation_of(
-    trace: Trace, settings: Settings | None = None, sink_key: Sequence[str] | None = None
+    trace: Trace,
+    settings: Settings | None = None,
+    sink_key: Sequence[str] | None = None,
+    sink: SinkReport | None = None,
 ) -> Explanation:
-    """What a trace says about the query, each of its joins and each of its topics."""
+    """What a trace says about the query, each of its joins and each of its topics, and of its sink."""
     reports = tuple(join_reports(trace, settings or Settings()))
     topics = tuple(topic_reports(trace.before, trace.after, sink_key))
     aggregates = tuple(aggregate_reports(trace))
-    return Explanation(reports, trace.refusals, trace.before, trace.after, trace.steps, topics, aggregates)
+    return Explanation(
+        reports, trace.refusals, trace.before, trace.after, trace.steps, topics, aggregates, sink
+    )

@@ -35,7 +35,7 @@ def group_keys(plan: Plan) -> tuple[GroupKey, ...] | None:
     """The key of the upserts that a plan gives; None where it gives none, or those of a topic."""
     match plan:
         case SignedAggregate(groups=groups, outputs=outputs):
-            return tuple(_held(group.by, outputs) for group in groups)
+            return tuple(held_by(group.by, outputs) for group in groups)
         case Changelog(columns=columns, origin=Upserts(UpsertKey(keys=names))):
             return tuple(
                 GroupKey(" or ".join(held), frozenset(c.id for c in columns if c.name in held))
@@ -95,8 +95,8 @@ def sink_is_keyed_by_groups(plan: Plan, sink_key: Sequence[str]) -> str | None:
     return None
 
 
-def _held(by: GroupBy, outputs: Sequence[Output]) -> GroupKey:
-    """The key as the columns of its aggregate hold it."""
+def held_by(by: GroupBy, outputs: Sequence[Output]) -> GroupKey:
+    """The key of one GROUP BY expression, as the columns of its aggregate hold it."""
     value = without_widening(by.value)
     same = frozenset(o.column.id for o in outputs if without_widening(o.value) == value)
     if by.window is None or not isinstance(value, Column):

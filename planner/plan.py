@@ -40,10 +40,14 @@ class Output:
 
 @dataclass(frozen=True)
 class Project:
-    """Columns computed from those of the child."""
+    """Columns computed from those of the child.
+
+    `known_keys` are unique keys of its rows that an earlier `optimize` has found, by their names.
+    """
 
     child: Plan
     outputs: tuple[Output, ...]
+    known_keys: tuple[tuple[tuple[str, ...], ...], ...] = field(default=(), compare=False, repr=False)
     ref: int | None = ref_field()
 
     @property

@@ -36,6 +36,7 @@ from planner.read_sources import JOIN_FORMAT, SourceReader
 from planner.trees import children, row_kind_of, walk
 from planner.upserts_above import LOOKUP_JOIN
 from upsert.changelog.operator import NORMALIZE_MARK
+from upsert.unique_keys import KEYS_MARK, UniqueKeys
 from upsert.update_mode import UPSERTS_MARK, UpsertKey
 
 NORMALIZE: Final = "normalize"
@@ -84,7 +85,7 @@ class _Reader:
                 )
             case "Project", (child,):
                 outputs = tuple(self.expressions.named(expr) for expr in self.catalyst.projected(node))
-                return Project(child, outputs, ref=ref)
+                return Project(child, outputs, self.known_keys(node), ref=ref)
             case "Aggregate", (child,):
                 groups = tuple(self.expressions.group(expr) for expr in self.catalyst.grouping(node))
                 outputs = tuple(self.expressions.named(expr) for expr in self.catalyst.aggregated(node))
@@ -166,6 +167,11 @@ class _Reader:
             return LookupStream(key, mark)
         found = metadata.get(UPSERTS_MARK)
         return None if found is None else Upserts(UpsertKey.from_text(found))
+
+    def known_keys(self, node: JavaObject) -> tuple[tuple[tuple[str, ...], ...], ...]:
+        """The unique keys that an earlier `optimize` has found for what a Project gives."""
+        mark = self.kind_marks(node).get(KEYS_MARK)
+        return () if mark is None else UniqueKeys.from_text(mark).keys
 
     def kind_marks(self, node: JavaObject) -> Mapping[str, Any]:
         """What is attached to the last column of a Project, if it is computed there."""

@@ -15,6 +15,7 @@ from upsert.catalog import spark_connector
 from upsert.catalog.mirror import Mirror, split_options
 from upsert.catalog.persistence import Definition, state_folder
 from upsert.errors import ConfigurationError, SchemaError
+from upsert.materializer.choice import Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,6 +42,10 @@ class ConnectorTable(Protocol):
     @property
     def sink_key(self) -> tuple[str, ...]:
         """The columns by which a written row replaces an older one; empty if rows are only added."""
+
+    @property
+    def sink(self) -> Sink:
+        """The table as a sink of changes."""
 
     def read_changes(self, spark: SparkSession, **options: object) -> DataFrame:
         """The table as a streaming DataFrame."""
@@ -88,15 +93,15 @@ class KafkaConnector:
 
     @property
     def sink_key(self) -> tuple[str, ...]:
-        """The primary key of an upsert table, and the column that names the topic of a row.
+        """The primary key of an upsert table, and the column that names the topic of a row."""
+        return self.sink.key
 
-        A row that goes to another topic than before does not replace the older one. Tables of the other
-        connector keep every record.
-        """
-        if not self.table.is_upsert:
-            return ()
-        written = self.table.metadata(writing=True)
-        return (*self.table.primary_key, *(c.column.name for c in written if c.key.key == "topic"))
+    @property
+    def sink(self) -> Sink:
+        """The topic as a sink of changes."""
+        from upsert.kafka.sink_columns import sink_of
+
+        return sink_of(self.table)
 
     def read_changes(self, spark: SparkSession, **options: object) -> DataFrame:
         """The topic as a streaming DataFrame; ``options`` replace those of the table."""

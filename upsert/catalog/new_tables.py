@@ -11,8 +11,11 @@ from upsert.catalog.connectors import connect
 from upsert.catalog.persistence import Definition
 from upsert.errors import ConfigurationError
 from upsert.managed import frames
+from upsert.managed.sink import described_sink
+from upsert.materializer.choice import Sink
 from upsert.schema import TableSchema
 from upsert.store import Table
+from upsert.store.table_options import TableOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,6 +29,12 @@ class NewManagedTable:
     name: str
     schema: TableSchema
     options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def sink(self) -> Sink:
+        """The table as a sink of changes."""
+        options = TableOptions.parse(self.options, self.schema, f"table {self.name!r}")
+        return described_sink(self.name, self.schema, options)
 
     def create(self, folder: str) -> None:
         """Make the empty table."""
@@ -59,6 +68,11 @@ class NewConnectorTable:
     def schema(self) -> TableSchema:
         """The columns and the key."""
         return self.definition.schema
+
+    @property
+    def sink(self) -> Sink:
+        """The table as a sink of changes; it need not be anywhere."""
+        return connect(self.name, self.definition, "").sink
 
     def create(self, folder: str) -> None:
         """Write the definition."""

@@ -14,6 +14,7 @@ from pyspark.errors import AnalysisException
 
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.managed.spark_schema import spark_schema
+from upsert.materializer.choice import Sink
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 
@@ -73,6 +74,11 @@ class SparkConnector:
     def sink_key(self) -> tuple[str, ...]:
         """None: rows are only added."""
         return ()
+
+    @property
+    def sink(self) -> Sink:
+        """A table that keeps every row."""
+        return Sink(f"table {self.name!r}", (), "none")
 
     def read_changes(self, spark: SparkSession, **options: object) -> DataFrame:
         """The rows that are added, as a stream without ``_row_kind``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,15 @@ from upsert.catalog.known_tables import KnownTables
 from upsert.catalog.session import CHECKPOINT
 from upsert.errors import ConfigurationError
 from upsert.managed import frames
+from upsert.managed.sink import sink_of
+from upsert.materializer.choice import (
+    SINK_MATERIALIZE,
+    Changes,
+    Sink,
+    UnprovenKeyWarning,
+    choose,
+    mode_of,
+)
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.store.storage import storage_of
 
@@ -111,33 +121,52 @@ class TableFrames(KnownTables):
         return with_declared(connected.read(spark), self.schema(name))
 
     def write_changes(
-        self, df: DataFrame, name: str, *, start_from: str | os.PathLike[str] | None = None
+        self,
+        df: DataFrame,
+        name: str,
+        *,
+        sink_materialize: str | None = None,
+        start_from: str | os.PathLike[str] | None = None,
     ) -> DataStreamWriter:
         """A writer that applies a streaming DataFrame to a table.
 
         A managed table takes each batch exactly once; of a topic ``sink.delivery-guarantee`` decides.
         With a column ``_row_kind`` the rows are changes. Without it they are upserts, which only a look at
         the query's plan can tell from changes that have lost their kind; a catalog made with ``optimize``
-        takes that look, and carries the kind through. The caller adds ``option("checkpointLocation", …)``
-        and starts it.
+        takes that look, and carries the kind through. It also finds out whether the table's key tells the
+        rows apart; where it does not, all rows of each key are kept aside and the table holds the newest that
+        is left, as the option ``sink.materialize`` says: docs/sql.md. The caller adds
+        ``option("checkpointLocation", …)`` and starts it.
 
         Args:
-            df: what to write.
+            df: the stream.
             name: the table.
+            sink_materialize: ``sink.materialize`` of this query; None: the table's own.
             start_from: checkpoint of a stopped query over the same tables, from whose versions a query of
                 delta joins goes on with a new checkpoint, without a first load; see ``planner.optimize``.
                 Leave it out once the new query has done a micro-batch.
 
         Raises:
             ConfigurationError: the DataFrame is no stream, or has no ``_row_kind`` and the catalog no
-                ``optimize``; or it cannot go on from another checkpoint.
+                ``optimize``; or it cannot go on from another checkpoint, or ``sink.materialize`` cannot be
+                what it is.
             SchemaError: its columns do not fit the table.
+
+        Warns:
+            UnprovenKeyWarning: nobody has looked whether the key tells the rows apart.
         """
-        if (connected := self.connected(name)) is not None:
-            return connected.write_changes(self.optimized(df, name, connected.sink_key, start_from))
+        given = {} if sink_materialize is None else {SINK_MATERIALIZE.key: sink_materialize}
+        mode = mode_of(given, f"table {name!r}")
+        if (connected := self.connected(name, given)) is not None:
+            if sink_materialize is not None and not connected.sink_key:
+                raise ConfigurationError(
+                    f"table {name!r}: sink_materialize is for a table in which a row replaces the one of its "
+                    f"PRIMARY KEY, got {sink_materialize!r} for another; leave it out"
+                )
+            return connected.write_changes(self.optimized(df, name, connected.sink, start_from))
         table = self._managed(name)
-        key = table.schema.primary_key
-        return frames.write_changes(self.optimized(df, name, key, start_from), table.path)
+        changes = self.optimized(df, name, sink_of(table, mode), start_from)
+        return frames.write_changes(changes, table.path, given)
 
     def write_upsert(self, df: DataFrame, name: str) -> DataStreamWriter:
         """A writer of a streaming DataFrame in update mode, such as an aggregate, into an upsert topic.
@@ -157,13 +186,13 @@ class TableFrames(KnownTables):
                 f"table {name!r}: write_upsert needs a table of the connector 'upsert-kafka', got a managed "
                 "one; use write_changes"
             )
-        return connected.write_upsert(self.optimized(df, name, connected.sink_key))
+        return connected.write_upsert(self.optimized(df, name, connected.sink))
 
     def optimized(
         self,
         df: DataFrame,
         name: str,
-        sink_key: Sequence[str] | None,
+        sink: Sink | None,
         start_from: str | os.PathLike[str] | None = None,
     ) -> DataFrame:
         """A DataFrame as it may be written: what ``optimize`` made of it, or changes with their kinds.
@@ -171,13 +200,45 @@ class TableFrames(KnownTables):
         Args:
             df: a batch, which comes back as it is, or a stream.
             name: the table, for messages.
-            sink_key: the table's primary key; () for none, None if that is not known.
+            sink: the table as a sink; None if that is not known.
             start_from: the checkpoint whose query it goes on from; None for none.
 
         Raises:
-            ConfigurationError: the stream has no ``_row_kind``, and the catalog no ``optimize``; or that
-                knows no ``start_from``.
+            ConfigurationError: the stream has no ``_row_kind``, and the catalog no ``optimize``, or that
+                knows no ``start_from``; or ``sink.materialize`` cannot be what it is.
+
+        Warns:
+            UnprovenKeyWarning: nobody has looked whether the key tells the rows apart.
         """
+        changes = self._carried(df, name, None if sink is None else sink.key, start_from)
+        if not changes.isStreaming or sink is None:
+            return changes
+        choice = choose(sink, Changes.of_schema(changes.schema.jsonValue()))
+        if choice.is_materialized and start_from is not None:
+            raise ConfigurationError(
+                f"{sink.name}: {choice.reason}, and the rows of its keys are kept for the query of the other "
+                "checkpoint alone; leave start_from out"
+            )
+        if sink.mode == "force":
+            # a sink that keeps its rows needs every kind of change, as one without a key does
+            return self._carried(df, name, (), start_from)
+        if choice.is_unproven:
+            warnings.warn(
+                f"{sink.name}: {choice.reason} of this stream; make the catalog as Catalog(warehouse, "
+                "optimize=planner.optimize), which finds out, or say 'sink.materialize' = 'none' if it "
+                "does, 'force' if it does not",
+                UnprovenKeyWarning,
+                stacklevel=3,
+            )
+        return changes
+
+    def _carried(
+        self,
+        df: DataFrame,
+        name: str,
+        sink_key: Sequence[str] | None,
+        start_from: str | os.PathLike[str] | None,
+    ) -> DataFrame:
         known = {} if self._optimize is None else inspect.signature(self._optimize).parameters
         if start_from is not None and "start_from" not in known:
             raise ConfigurationError(

@@ -15,14 +15,15 @@ from upsert.catalog.staged_tables import refuse_connector, stages_of
 from upsert.catalog.stages import Stages
 from upsert.catalog.warehouse import Warehouse
 from upsert.errors import ConfigurationError
+from upsert.materializer.choice import Sink
 from upsert.schema import Index, TableSchema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-Optimized = Callable[["DataFrame", str, "Sequence[str] | None"], "DataFrame"]
-"""From a DataFrame, the table's name and its key (None: not known yet) to what may be written."""
+Optimized = Callable[["DataFrame", str, Sink | None], "DataFrame"]
+"""From a DataFrame, the table's name and the table (None: not known yet) to what may be written."""
 
 
 @dataclass(frozen=True)
@@ -109,13 +110,19 @@ class TableFromQuery:
         return entry is not None and entry.checkpoint == self.checkpoint and not entry.is_done
 
     def _target(self, df: DataFrame, optimized: Optimized) -> tuple[Target, DataFrame]:
-        key = self.primary_key or self._schema(optimized(df, self.name, None)).primary_key
-        rows = optimized(df, self.name, key)
-        schema = self._schema(rows, key)
-        options = dict(self.options)
+        if not df.isStreaming:
+            return self._new_table(df, self.primary_key), df
+        columns = optimized(df, self.name, None)
+        key = self.primary_key or self._schema(columns).primary_key
+        sink = self._new_table(columns, key).sink
+        rows = optimized(df, self.name, sink)
+        return self._new_table(rows, key), rows
+
+    def _new_table(self, rows: DataFrame, key: Sequence[str]) -> NewManagedTable | NewConnectorTable:
+        schema, options = self._schema(rows, key), dict(self.options)
         if (connector := options.pop("connector", None)) is None:
-            return NewManagedTable(self.name, schema, options), rows
-        return NewConnectorTable(self.name, Definition(connector, schema, options)), rows
+            return NewManagedTable(self.name, schema, options)
+        return NewConnectorTable(self.name, Definition(connector, schema, options))
 
     def _schema(self, rows: DataFrame, key: Sequence[str] = ()) -> TableSchema:
         return derived_schema(

@@ -12,9 +12,11 @@ from upsert.errors import ConfigurationError
 from upsert.kafka.cleanup import cleanup_warning
 from upsert.kafka.declaration import given_options
 from upsert.kafka.options import OPTIONS
+from upsert.kafka.sink_columns import sink_of
 from upsert.kafka.sink_distribution import distribution_of
 from upsert.kafka.table import SPARK_FORMATS, KafkaTable
 from upsert.kafka.write_upsert import write_upsert
+from upsert.materializer.choice import Changes, choose
 from upsert.spark_formats import register
 from upsert.update_mode import UpsertKey
 
@@ -78,7 +80,8 @@ def read(spark: SparkSession, table: KafkaTable) -> DataFrame:
 def write_changes(df: DataFrame, table: KafkaTable) -> DataStreamWriter:
     """A writer of a streaming DataFrame's rows, changes or not, into a table.
 
-    Rows of an upsert table are distributed by their key and folded to one a key and micro-batch. A table of
+    Rows of an upsert table are distributed by their key and folded to one a key and micro-batch; changes that
+    its key does not tell apart go through a hidden table, see ``upsert.materializer``. A table of
     the connector ``kafka`` gets all rows as they come. The upserts of an aggregate are written in output mode
     update, as often as a group changes. The caller adds at least
     ``option("checkpointLocation", …)`` and starts it.
@@ -93,7 +96,10 @@ def write_changes(df: DataFrame, table: KafkaTable) -> DataStreamWriter:
             f"{table.name}: write_changes needs a streaming DataFrame, got a batch one; use "
             f"df.write.format({SPARK_FORMATS[table.connector]!r})"
         )
-    if (key := UpsertKey.of_schema(df.schema.jsonValue())) is not None:
+    schema = df.schema.jsonValue()
+    if choose(sink_of(table), Changes.of_schema(schema)).is_materialized:
+        return write_upsert(df, table)
+    if (key := UpsertKey.of_schema(schema)) is not None:
         key.check_is_key(table.primary_key, of=table.name)
         if not key.is_append:
             return write_upsert(df, table)

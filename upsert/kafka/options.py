@@ -15,6 +15,7 @@ from typing import Any, Final
 from upsert import options
 from upsert.errors import ConfigurationError
 from upsert.kafka.option_values import partition_numbers, pattern, specific_offsets, topic_names
+from upsert.materializer.choice import SINK_MATERIALIZE
 from upsert.options import Option
 
 UPSERT: Final = "upsert-kafka"
@@ -162,6 +163,7 @@ _UPSERT_ONLY: Final = (
         None,
     ),
     Option("sequence.field", options.text, "of several values for a key in a batch the highest wins", None),
+    SINK_MATERIALIZE,
     Option(
         "changelog",
         options.one_of("all", "upsert"),

@@ -24,12 +24,13 @@ from upsert.kafka.cleanup import cleanup_warning
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.producer import produce
 from upsert.kafka.declaration import declared
-from upsert.kafka.sink_columns import written_schema
+from upsert.kafka.sink_columns import sink_of, written_schema
 from upsert.kafka.sink_once import write_once
 from upsert.kafka.sink_records import RecordMaker
 from upsert.kafka.sink_topics import partitions_of
 from upsert.kafka.table import KafkaTable
 from upsert.managed.spark_schema import check_fits
+from upsert.materializer.choice import check_raw
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.spark_batches import from_spark
 from upsert.streaming_query import QUERY_ID
@@ -135,6 +136,15 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """``df.writeStream``: micro-batches, which may come again."""
+
+    def __init__(self, table: KafkaTable, given: StructType, overwrite: bool) -> None:
+        """See `_Writer`; also refuses a table that must keep all rows of each key, which this does not.
+
+        Raises:
+            ConfigurationError: it must.
+        """
+        super().__init__(table, given, overwrite)
+        check_raw(sink_of(table), given.jsonValue())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
         """Check that all tasks have written."""

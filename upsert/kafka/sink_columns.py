@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from upsert.errors import SchemaError
 from upsert.kafka.table import KafkaTable
+from upsert.materializer.choice import Sink
 from upsert.schema import Column, TableSchema
 
 
@@ -52,6 +53,23 @@ def written_schema(table: KafkaTable, names: Collection[str]) -> TableSchema:
         if column.metadata is None or (column.name in writable and column.name in names)
     )
     return TableSchema(columns, table.primary_key)
+
+
+def sink_key(table: KafkaTable) -> tuple[str, ...]:
+    """The primary key of an upsert table, and the column that names the topic of a row; () for other tables.
+
+    A row that goes to another topic than before does not replace the older one. Tables of the other connector
+    keep every record.
+    """
+    if not table.is_upsert:
+        return ()
+    written = table.metadata(writing=True)
+    return (*table.primary_key, *(c.column.name for c in written if c.key.key == "topic"))
+
+
+def sink_of(table: KafkaTable) -> Sink:
+    """The table as a sink of changes; only an upsert table may keep the rows of its keys."""
+    return Sink(table.name, sink_key(table), table.values.get("sink.materialize", "none"))
 
 
 def _plain(column: Column) -> Column:

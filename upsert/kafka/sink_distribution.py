@@ -15,7 +15,7 @@ from upsert.kafka.sink_topics import partitions_of
 from upsert.kafka.table import SPARK_FORMATS, KafkaTable
 from upsert.spark_formats import register
 
-_OWN = ("sink.parallelism", "sink.row-order", "sink.micro-batch")
+_OWN = ("sink.parallelism", "sink.row-order", "sink.micro-batch", "sink.materialize")
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def distribution_of(table: KafkaTable, df: DataFrame) -> Distribution:
     if table.is_upsert:
         tasks = tasks or max(partitions.values())
         task = _task_of_key(table, tasks)
-        options |= {"sink.parallelism": str(tasks), "sink.row-order": "none"}
+        options |= {"sink.parallelism": str(tasks), "sink.row-order": "none", "sink.materialize": "none"}
     return Distribution(SPARK_FORMATS[table.connector], options, tasks, task)
 
 

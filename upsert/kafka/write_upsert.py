@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,8 +12,14 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from upsert.errors import ConfigurationError
 from upsert.kafka.options import UPSERT
 from upsert.kafka.sink import declared_for_write
+from upsert.kafka.sink_columns import sink_key, sink_of, written_schema
 from upsert.kafka.sink_distribution import Distribution, distribution_of
 from upsert.kafka.table import KafkaTable
+from upsert.materializer.choice import Changes, choose
+from upsert.materializer.hidden_table import FOLDER, HiddenTable
+from upsert.materializer.micro_batch import write_materialized
+from upsert.materializer.rows import KeptRows
+from upsert.store.paths import table_folder
 from upsert.streaming_query import query_of_micro_batch
 
 
@@ -21,8 +28,9 @@ def write_upsert(df: DataFrame, table: KafkaTable | Mapping[str, str]) -> DataSt
 
     For aggregates whose rows change, which Spark hands to no Python sink. Each row replaces the one of
     its key; with a column ``_row_kind`` a row may also delete its key. A micro-batch may have several rows of
-    a key only if they cancel, are equal, or ``sequence.field`` orders them. The caller adds at least
-    ``option("checkpointLocation", …)`` and starts it.
+    a key only if they cancel, are equal, or ``sequence.field`` orders them. Changes that the key does not
+    tell apart go through a hidden table as the option ``sink.materialize`` says, see ``upsert.materializer``.
+    The caller adds at least ``option("checkpointLocation", …)`` and starts it.
 
     The rows are distributed by their key, so that ``sink.delivery-guarantee`` = ``exactly-once`` holds
     whatever process dies: a micro-batch that comes again is written only by the tasks that had not done so.
@@ -54,8 +62,32 @@ def write_upsert(df: DataFrame, table: KafkaTable | Mapping[str, str]) -> DataSt
             f"{'stream' if df.isStreaming else 'batch'} into {table.connector!r}; use df.write or "
             "write_changes"
         )
-    write = WriteBatch(table.name, distribution_of(table, df))
+    distribution = distribution_of(table, df)
+    write = WriteBatch(table.name, distribution)
+    if choose(sink_of(table), Changes.of_schema(df.schema.jsonValue())).is_materialized:
+        return write_materialized(df, _hidden_table(table, df, distribution), write)
     return df.writeStream.outputMode("update").foreachBatch(write)
+
+
+def _hidden_table(table: KafkaTable, df: DataFrame, distribution: Distribution) -> HiddenTable:
+    """Where the rows of the topic's keys are kept: with its state, in a bucket for each task that writes.
+
+    Raises:
+        ConfigurationError: it is not known where the state lies.
+    """
+    if (state := table.values["state.path"]) is None:
+        raise ConfigurationError(
+            f"{table.name}: 'sink.materialize' keeps the rows of each key in a folder that the driver and "
+            "all executors share, got none; set 'state.path', or say 'sink.materialize' = 'none'"
+        )
+    sequence = table.values["sequence.field"]
+    return HiddenTable(
+        table.name,
+        os.path.join(table_folder(state), FOLDER),
+        KeptRows(written_schema(table, df.columns), sink_key(table), () if sequence is None else (sequence,)),
+        distribution.tasks or 1,
+        table.primary_key,
+    )
 
 
 @dataclass(frozen=True)

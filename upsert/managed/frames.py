@@ -18,7 +18,11 @@ from upsert.errors import ConfigurationError
 from upsert.managed.metadata_reading import RowMetadata
 from upsert.managed.micro_batch import WriteBatch, by_bucket, write_in_update_mode
 from upsert.managed.options import FORMAT, METADATA_COLUMNS, READ_OPTIONS
+from upsert.managed.sink import hidden_table, sink_of
 from upsert.managed.spark_schema import check_fits, spark_schema
+from upsert.managed.write_options import WriteOptions
+from upsert.materializer.choice import SINK_MATERIALIZE, Changes, choose
+from upsert.materializer.micro_batch import write_materialized
 from upsert.spark_formats import register
 from upsert.store.merge_rules import DEDUPLICATE
 from upsert.store.row_metadata import metadata_option
@@ -110,14 +114,21 @@ def write(df: DataFrame, path: str, options: Mapping[str, str] = {}, *, overwrit
     writer.options(**options).mode("overwrite" if overwrite else "append").save()
 
 
-def write_changes(df: DataFrame, path: str) -> DataStreamWriter:
+def write_changes(df: DataFrame, path: str, options: Mapping[str, str] = {}) -> DataStreamWriter:
     """A writer of a streaming DataFrame's rows, a changelog or not, into a table.
 
-    The upserts of an aggregate are written in output mode update, as often as a group changes. The caller
+    The upserts of an aggregate are written in output mode update, as often as a group changes. Changes that
+    the table's key does not tell apart go through a hidden table, see ``upsert.materializer``. The caller
     adds at least ``option("checkpointLocation", …)`` and starts it.
 
+    Args:
+        df: the stream.
+        path: the table's folder.
+        options: those of the format that say how to write.
+
     Raises:
-        ConfigurationError: the DataFrame is no stream, or an aggregate by another key than the table's.
+        ConfigurationError: the DataFrame is no stream, or an aggregate by another key than the table's; or
+            ``sink.materialize`` cannot be what it is.
         SchemaError: its columns do not fit the table.
     """
     if not df.isStreaming:
@@ -128,19 +139,22 @@ def write_changes(df: DataFrame, path: str) -> DataStreamWriter:
     check_fits(df.schema, table.schema, of=f"table {table.name!r}")
     register(df.sparkSession)
     expression = bucket_expression(table)
-    if (key := UpsertKey.of_schema(df.schema.jsonValue())) is not None:
+    schema, began = df.schema.jsonValue(), table.definition.version
+    materialize = WriteOptions.parse({**options, "path": table.path}).materialize
+    others = {key: text for key, text in options.items() if key.lower() != SINK_MATERIALIZE.key}
+    write = WriteBatch(table.path, table.uuid, table.options.bucket, expression, began, others)
+    if choose(sink_of(table, materialize), Changes.of_schema(schema)).is_materialized:
+        return write_materialized(df, hidden_table(table), write.write)
+    if (key := UpsertKey.of_schema(schema)) is not None:
         key.check_is_key(table.schema.primary_key, of=f"table {table.name!r}")
         if not key.is_append:
             _check_replaces(table)
-            began = table.definition.version
-            return write_in_update_mode(
-                df, WriteBatch(table.path, table.uuid, table.options.bucket, expression, began)
-            )
+            return write_in_update_mode(df, write)
     if table.options.bucket <= _FOLDED_BUCKETS and _tasks_after_a_shuffle(df) <= _FOLDED_TASKS:
         expression = None
     grouped = by_bucket(df, table.options.bucket, expression)
-    writer = grouped.writeStream.format(FORMAT).option("path", table.path)
-    writer = writer.option("definition", str(table.definition.version))
+    writer = grouped.writeStream.format(FORMAT).options(**others).option("path", table.path)
+    writer = writer.option("definition", str(began)).option("sink.materialize", "none")
     return writer if expression is None else writer.option("bucketed", "true")
 
 

@@ -6,7 +6,8 @@ micro-batch is written as a batch that knows the query and its own number, so th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -26,6 +27,7 @@ class WriteBatch:
         buckets: how many tasks write, each the rows of one bucket.
         bucket: Spark SQL for the bucket of a row; None where Spark cannot compute it.
         definition: version of the table's definition that the rows' columns are of; None for the present.
+        options: more options of the format's writer.
     """
 
     path: str
@@ -33,6 +35,7 @@ class WriteBatch:
     buckets: int
     bucket: str | None
     definition: int | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
         """Write the rows of a micro-batch, unless an earlier call has.
@@ -41,12 +44,22 @@ class WriteBatch:
             ConfigurationError: the call comes from no query, or its thread does not know which.
             TableNotFoundError: another table lies there than when the query was started.
         """
+        self.write(self.shared(rows), batch)
+
+    def shared(self, rows: DataFrame) -> DataFrame:
+        """The rows with those of a bucket in one task."""
+        return by_bucket(rows, self.buckets, self.bucket)
+
+    def write(self, rows: DataFrame, batch: int) -> None:
+        """Write rows that are so shared, unless an earlier call has.
+
+        Raises:
+            ConfigurationError, TableNotFoundError: as when called.
+        """
         Table.open(self.path, self.uuid)
         query = query_of_micro_batch(rows, f"{FORMAT}: micro-batches of write_changes")
-        grouped = by_bucket(rows, self.buckets, self.bucket)
-        writer = (
-            grouped.write.format(FORMAT).option("path", self.path).option("micro-batch", f"{query}:{batch}")
-        )
+        writer = rows.write.format(FORMAT).option("path", self.path).option("micro-batch", f"{query}:{batch}")
+        writer = writer.options(**self.options)
         if self.definition is not None:
             writer = writer.option("definition", str(self.definition))
         if self.bucket is not None:

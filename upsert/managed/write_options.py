@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from upsert import options
 from upsert.managed.options import FORMAT, PATH
+from upsert.materializer.choice import SINK_MATERIALIZE
 from upsert.options import Option
 from upsert.store.paths import table_folder
 
@@ -58,6 +59,7 @@ WRITE_OPTIONS: Final = (
         "that a running query goes on when columns are added",
         None,
     ),
+    replace(SINK_MATERIALIZE, default=None),
 )
 """Options of ``df.write`` and ``df.writeStream``."""
 
@@ -74,6 +76,7 @@ class WriteOptions:
     overwrite_mode: str | None = None
     change_tracking: bool | None = None
     unchanged_since: int | None = None
+    materialize: str | None = None
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> WriteOptions:
@@ -93,4 +96,5 @@ class WriteOptions:
             overwrite_mode=values["partition-overwrite-mode"],
             change_tracking=values["change-tracking"],
             unchanged_since=values["unchanged-since"],
+            materialize=values["sink.materialize"],
         )

@@ -21,8 +21,10 @@ from pyspark.sql.types import StructType
 
 from upsert.errors import ConfigurationError
 from upsert.managed.options import FORMAT
+from upsert.managed.sink import sink_of
 from upsert.managed.spark_schema import check_fits
 from upsert.managed.write_options import WriteOptions
+from upsert.materializer.choice import check_raw
 from upsert.spark_batches import from_spark
 from upsert.store import pointer
 from upsert.store.partitions import Overwrite, check_within, filled, specified
@@ -128,6 +130,19 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
     is_batch = True
 
+    def __init__(self, options: WriteOptions, given: StructType, overwrite: bool) -> None:
+        """See `_Writer`; a batch has no rows to keep for later.
+
+        Raises:
+            ConfigurationError: ``sink.materialize`` says that it shall.
+        """
+        super().__init__(options, given, overwrite)
+        if options.materialize == "force":
+            raise ConfigurationError(
+                f"{self._of}: 'sink.materialize' = 'force' is for streams of changes, got a batch; leave it "
+                "out"
+            )
+
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish what the tasks staged."""
         self._publish(messages, *(self._micro_batch or (None, None)))
@@ -141,6 +156,15 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """``df.writeStream``: one commit a micro-batch, exactly once; complete mode overwrites the table."""
 
     is_batch = False
+
+    def __init__(self, options: WriteOptions, given: StructType, overwrite: bool) -> None:
+        """See `_Writer`; also refuses what only ``catalog.write_changes`` can write, by the option's help.
+
+        Raises:
+            ConfigurationError: the table must keep all rows of each key, which a raw write does not.
+        """
+        super().__init__(options, given, overwrite)
+        check_raw(sink_of(Table.open(options.path), options.materialize), given.jsonValue())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish what the tasks staged, unless this query's micro-batch was published before."""

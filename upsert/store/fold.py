@@ -7,7 +7,8 @@ Tables without primary key need no order: each row adds its sign to the count of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal
 
 import numpy as np
@@ -60,6 +61,23 @@ def fold(
     else:
         winners = _unordered_winners(layout, rows, weights, keys, sequence)
     return SortedRows(gather(rows, winners), _kinds(weights, winners))
+
+
+@contextmanager
+def naming(owner: str) -> Iterator[None]:
+    """A block that folds rows which go into a table: its errors name the table, and what else it can do.
+
+    Raises:
+        ChangelogError: rows contradict each other.
+    """
+    try:
+        yield
+    except ChangelogError as cause:
+        raise ChangelogError(
+            f"{owner}: {cause}, or into a table whose PRIMARY KEY tells them apart, or name the column that "
+            "orders them in 'sequence.field'; a stream of changes may keep all rows of each key: "
+            "'sink.materialize' = 'force'"
+        ) from None
 
 
 def key_numbers(keys: KeyOrder) -> Positions:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from upsert.errors import CorruptTableError
 from upsert.store import paths
-from upsert.store.fold import Order, fold
+from upsert.store.fold import Order, fold, naming
 from upsert.store.key_ranges import halves, key_ranges, weight
 from upsert.store.layout import COUNT_COLUMN, Layout
 from upsert.store.merge import SortedRows, gather
@@ -150,15 +150,19 @@ def _sorted_batch(layout: Layout, portion: Portion) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(batch.columns, schema=_schema(layout))
 
 
-def folded(root: str, layout: Layout, parts: Iterable[PlacedPart], order: Order) -> Iterator[SortedRows]:
-    """What the parts of one bucket do to the table: range by range.
+def folded(
+    root: str, layout: Layout, parts: Iterable[PlacedPart], order: Order, owner: str
+) -> Iterator[SortedRows]:
+    """What the parts of one bucket do to the table, which is ``owner`` in messages: range by range.
 
     Raises:
         ChangelogError: rows without an order leave two different values for a key.
         CorruptTableError: a file of raw changes is missing or damaged.
     """
     for rows, weights in signed_rows(root, layout, parts):
-        yield fold(layout, rows, weights, order)
+        with naming(owner):
+            run = fold(layout, rows, weights, order)
+        yield run
 
 
 def signed_rows(root: str, layout: Layout, parts: Iterable[PlacedPart]) -> Iterator[tuple[pa.Table, Signs]]:

@@ -21,7 +21,7 @@ from upsert.store.data_file import DataFile
 from upsert.store.data_file_writing import write_data_file
 from upsert.store.failpoints import reach
 from upsert.store.file_entry import FileEntry
-from upsert.store.fold import Order, fold
+from upsert.store.fold import Order, fold, naming
 from upsert.store.layout import COUNT_COLUMN, Layout
 from upsert.store.merge import SortedRows
 from upsert.store.parallel_writes import ParallelWrites
@@ -77,7 +77,8 @@ def stage_folded(root: str, layout: Layout, uuid: str, base: int, rows: Rows, or
         finally:
             remove(root, staged)
     portions = list(split(layout, *conform(layout, first, _owner(root))))
-    folded = [(p, fold(layout, p.rows, p.weights, order)) for p in portions]
+    with naming(_owner(root)):
+        folded = [(p, fold(layout, p.rows, p.weights, order)) for p in portions]
     return _write_all(root, layout, uuid, base, (((p.partition, p.bucket), [run]) for p, run in folded))
 
 
@@ -114,7 +115,8 @@ def fold_raw(
         CorruptTableError: a file of raw changes is missing or damaged.
     """
     runs = (
-        (place, raw_changes.folded(root, layout, parts, order)) for place, parts in places_of(raw).items()
+        (place, raw_changes.folded(root, layout, parts, order, _owner(root)))
+        for place, parts in places_of(raw).items()
     )
     return _write_all(root, layout, uuid, base, runs)
 

@@ -13,6 +13,7 @@ from upsert import options, types
 from upsert.errors import ConfigurationError
 from upsert.log import log_options
 from upsert.log.log_options import LOG_OPTIONS, LogOptions
+from upsert.materializer.choice import SINK_MATERIALIZE
 from upsert.options import Option
 from upsert.schema import TableSchema
 from upsert.store import expiry_policy, merge_rules
@@ -107,6 +108,7 @@ OPTIONS: Final = (
         "snapshots that one commit expires at most",
         expiry_policy.DEFAULT_LIMIT,
     ),
+    SINK_MATERIALIZE,
     *FILE_OPTIONS,
     *MERGE_OPTIONS,
     *LOG_OPTIONS,
@@ -139,6 +141,7 @@ class TableOptions:
     file_form: FileForm = field(default_factory=FileForm)
     merge: MergeRules = PLAIN
     log: LogOptions = field(default_factory=LogOptions)
+    materialize: str = str(SINK_MATERIALIZE.default)
 
     @classmethod
     def parse(cls, given: Mapping[str, str], schema: TableSchema, owner: str = "table") -> TableOptions:
@@ -181,6 +184,7 @@ class TableOptions:
             file_form=file_form(owner, values, schema),
             merge=merge,
             log=log_options.log_options(owner, values, of_client, schema, merge),
+            materialize=values["sink.materialize"],
         )
 
 

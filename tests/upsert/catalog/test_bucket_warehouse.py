@@ -115,7 +115,8 @@ def test_a_stream_goes_through_tables_in_the_bucket(
     catalog.sql("INSERT INTO fruit VALUES (1, 'apple'), (2, 'pear')", spark)
 
     def copy() -> None:
-        writer = catalog.write_changes(catalog.read_changes(spark, "fruit"), "copied")
+        changes = catalog.read_changes(spark, "fruit")
+        writer = catalog.write_changes(changes, "copied", sink_materialize="force")
         writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
         writer.trigger(availableNow=True).start().awaitTermination()
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.helpers import REPOSITORY, multiset
 from upsert.catalog.catalog import Catalog
 from upsert.errors import ConfigurationError, SchemaError, TableExistsError, TableNotFoundError
+from upsert.materializer.choice import UnprovenKeyWarning
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 
@@ -202,7 +204,8 @@ def test_changes_stream_from_one_table_into_another(
     source.write(rows(id=[1, 2], product=["pen", "ink"]))
 
     def run(name: str) -> None:
-        writer = catalog.write_changes(catalog.read_changes(spark, "orders", max_rows_per_trigger=1), name)
+        changes = catalog.read_changes(spark, "orders", max_rows_per_trigger=1)
+        writer = catalog.write_changes(changes, name, sink_materialize="none")
         query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
         query.start().awaitTermination()
 
@@ -229,7 +232,9 @@ def test_optimize_that_was_handed_in_sees_what_is_written(
     catalog.sql(ORDERS.replace("orders", "copy"))
     catalog.table("orders").write(rows(id=[1, 2], product=["pen", "ink"]))
     changes = catalog.read_changes(spark, "orders")
-    writer = Catalog(catalog.warehouse, optimize=optimize).write_changes(changes, "copy")
+    own = Catalog(catalog.warehouse, optimize=optimize)
+    with pytest.warns(UnprovenKeyWarning, match=r"PRIMARY KEY \(id\).*optimize=planner\.optimize"):
+        writer = own.write_changes(changes, "copy")
     writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
     writer.start().awaitTermination()
     assert seen == [changes]
@@ -250,7 +255,8 @@ def test_optimize_with_a_parameter_for_it_is_told_the_key_of_the_table(
     catalog.sql("CREATE TABLE log (id BIGINT, product STRING)")
     changes = catalog.read_changes(spark, "orders")
     for name in ("orders", "log"):
-        Catalog(catalog.warehouse, optimize=optimize).write_changes(changes, name)
+        with pytest.warns(UnprovenKeyWarning) if name == "orders" else nullcontext():
+            Catalog(catalog.warehouse, optimize=optimize).write_changes(changes, name)
     assert told == [("id",), ()]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
 from upsert import types
 from upsert.catalog import persistence
@@ -27,6 +28,7 @@ from upsert.kafka import frames
 from upsert.managed.datasource import UpsertTableSource
 from upsert.schema import Column, TableSchema
 from upsert.store import Table
+from upsert.unique_keys import KEYS_MARK, UniqueKeys
 
 COLUMNS = "word STRING, n BIGINT, ts TIMESTAMP METADATA FROM 'timestamp' VIRTUAL"
 OPTIONS = {
@@ -159,6 +161,12 @@ class Frame:
 
     isStreaming = True  # noqa: N815 - Spark's own name
     columns = ("word", "n", "_row_kind")
+    schema = (
+        StructType()
+        .add("word", "string")
+        .add("n", "long")
+        .add("_row_kind", "string", metadata={KEYS_MARK: UniqueKeys(((("word",),),)).to_text()})
+    )
 
 
 def test_reads_and_writes_reach_the_connector(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,8 @@ from upsert.catalog.carry_out.spark_sessions import needed
 from upsert.catalog.results import Done, Result, Running
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.managed import frames
+from upsert.managed.sink import sink_of
+from upsert.materializer.choice import mode_of
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
 from upsert.store import Table
@@ -207,16 +209,15 @@ class Target:
         job = streams.Job.of(catalog, self.name, self.what, uuid)
         start_from = None if job.has_begun else start_from
         if self.connected is not None:
-            changes = catalog.optimized(rows, self.name, self.connected.sink_key, start_from)
+            changes = catalog.optimized(rows, self.name, self.connected.sink, start_from)
             if replaces and self.connected.sink_key and ROW_KIND_COLUMN not in changes.columns:
                 writer = self.connected.write_upsert(changes).outputMode("update")
             else:
                 writer = self.connected.write_changes(changes)
         else:
-            key = self.schema.primary_key
-            changes = catalog.optimized(rows, self.name, key, start_from)
-            writer = frames.write_changes(changes, str(self.path))
-            writer = writer.options(**self.options)
+            sink = sink_of(Table.open(str(self.path)), mode_of(self.options, self.what))
+            changes = catalog.optimized(rows, self.name, sink, start_from)
+            writer = frames.write_changes(changes, str(self.path), self.options)
         return Running(self.what, job.started(writer, streams.trigger(catalog.options)), job.checkpoint)
 
 

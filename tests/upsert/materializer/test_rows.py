@@ -1,0 +1,172 @@
+"""The rows of each key as a multiset, against a model of dicts, over random histories."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from upsert.materializer.micro_batch import whole_keys
+from upsert.materializer.rows import ARRIVAL, COUNT, IDENTITY, KeptRows
+from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.schema import Column, TableSchema
+from upsert.store import Snapshot, Table
+from upsert.store.layout import Layout
+from upsert.store.rows import conform
+
+Values = tuple[Any, ...]
+
+SCHEMA = TableSchema(
+    (
+        Column("count", pa.int64(), id=4),
+        Column("k", pa.string(), id=2),
+        Column("value", pa.float64(), id=3),
+        Column("tags", pa.list_(pa.int64()), id=7),
+    ),
+    ("k",),
+)
+"""Names that the hidden table has itself are those of other columns here."""
+NUMBERS = (None, 1, 2, 3)
+FLOATS = (None, 0.0, -1.5, float("inf"))
+TAGS = (None, (), (1,), (1, 2))
+
+
+@dataclass
+class Model:
+    """Entries of rows: how often, and the micro-batch that last added one."""
+
+    entries: dict[Values, tuple[int, int]] = field(default_factory=dict)
+
+    def apply(self, changes: list[tuple[Values, int]], batch: int) -> None:
+        net: dict[Values, int] = {}
+        for row, sign in changes:
+            net[row] = net.get(row, 0) + sign
+        for row, sum_ in net.items():
+            count, arrival = self.entries.get(row, (0, 0))
+            if sum_:
+                self.entries[row] = (max(count + sum_, 0), batch if sum_ > 0 else arrival)
+        self.entries = {row: entry for row, entry in self.entries.items() if entry[0]}
+
+    def newest(self, sequence: bool) -> dict[str, Values]:
+        found: dict[str, Values] = {}
+        for row in sorted(self.entries, key=lambda row: self.order(row, sequence)):
+            found[row[1]] = row
+        return found
+
+    def order(self, row: Values, sequence: bool) -> tuple[Any, ...]:
+        ordered = tuple((value is not None, value) for value in (row[0], row[2]))
+        first = ((row[2] is not None, row[2]),) if sequence else ()
+        return (*first, self.entries[row][1], *ordered)
+
+
+def table_of(rows: list[Values], form: KeptRows, kinds: list[str] | None = None) -> pa.Table:
+    columns = [pa.array([row[n] for row in rows], c.type) for n, c in enumerate(form.schema.columns)]
+    table = pa.table(columns, names=list(form.names))
+    return table if kinds is None else table.append_column(ROW_KIND_COLUMN, pa.array(kinds))
+
+
+def history(rng: random.Random, batches: int) -> Iterator[list[tuple[Values, int]]]:
+    """Rows that come and go; of those that go some were never there."""
+    present: list[Values] = []
+    for _ in range(batches):
+        changes: list[tuple[Values, int]] = []
+        for _ in range(rng.randrange(8)):
+            row = (rng.choice(NUMBERS), rng.choice("ab"), rng.choice(FLOATS), rng.choice(TAGS))
+            if present and rng.random() < 0.5:
+                row = present.pop(rng.randrange(len(present)))
+                changes.append((row, -1))
+            elif rng.random() < 0.1:
+                changes.append((row, -1))
+            else:
+                present.append(row)
+                changes.append((row, 1))
+        rng.shuffle(changes)
+        yield changes
+
+
+def step(table: Table, form: KeptRows, changes: list[tuple[Values, int]], batch: int) -> pa.Table:
+    """What the sink is told of one micro-batch."""
+    base = table.snapshot()
+    columns = form.table_schema().columns[: len(form.names)]
+    layout = Layout.of(TableSchema(columns, form.kept_key))
+    kinds = ["+I" if sign > 0 else "-D" for _, sign in changes]
+    rows, weights = conform(layout, table_of([row for row, _ in changes], form, kinds))
+    table.write(form.entries(base, rows, weights, batch))
+    keys = pa.table({form.kept_key[0]: ["a", "b"]})
+    return form.written(base, table.snapshot(), keys)
+
+
+def kept(snapshot: Snapshot, form: KeptRows) -> dict[Values, tuple[int, int]]:
+    return {
+        tuple(tuple(v) if isinstance(v, list) else v for v in (row[name] for name in form.names)): (
+            row[COUNT],
+            row[ARRIVAL],
+        )
+        for row in snapshot.scan().to_pylist()
+    }
+
+
+def run(seed: int, folder: Path, batches: int, *, sequence: bool) -> None:
+    rng = random.Random(seed)
+    form = KeptRows(SCHEMA, ("k",), ("value",) if sequence else ())
+    table = Table.create(
+        folder / f"hidden-{seed}-{sequence}", form.table_schema(), {"bucket": "2", "bucket-key": "c2"}
+    )
+    model, sink = Model(), dict[str, Values]()
+    for batch, changes in enumerate(history(rng, batches)):
+        model.apply(changes, batch)
+        written = step(table, form, changes, batch)
+        assert written.column_names == [*SCHEMA.names, ROW_KIND_COLUMN]
+        for row in written.to_pylist():
+            kind = row.pop(ROW_KIND_COLUMN)
+            values = tuple(tuple(v) if isinstance(v, list) else v for v in row.values())
+            if kind == "-D":
+                assert sink.pop(values[1]) == values, seed  # the last row that there was
+            else:
+                assert sink.get(values[1]) != values, seed  # nothing is written that is there
+                sink[values[1]] = values
+        assert kept(table.snapshot(), form) == model.entries, seed
+        wanted = model.newest(sequence)
+        # tags are compared by an identity of their own: of rows that differ in them alone either is right
+        assert {k: row[:3] for k, row in sink.items()} == {k: row[:3] for k, row in wanted.items()}, seed
+
+
+@pytest.mark.parametrize("sequence", [False, True])
+def test_the_newest_row_that_is_left_is_written(tmp_path: Path, sequence: bool) -> None:
+    for seed in range(4):
+        run(seed, tmp_path, 12, sequence=sequence)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("sequence", [False, True])
+def test_the_newest_row_is_written_in_many_histories(tmp_path: Path, sequence: bool) -> None:
+    for seed in range(100, 200):
+        run(seed, tmp_path, 30, sequence=sequence)
+
+
+def test_columns_are_kept_by_their_ids() -> None:
+    """A column that is renamed is the same, and no name is taken."""
+    form = KeptRows(SCHEMA, ("k",))
+    assert form.table_schema().names == ("c4", "c2", "c3", "c7", IDENTITY, COUNT, ARRIVAL)
+    assert form.table_schema().primary_key == ("c2", IDENTITY)
+
+
+def test_whole_keys_ends_where_a_key_ends() -> None:
+    rng = random.Random(3)
+    keys = sorted((rng.choice("abc"), rng.randrange(4)) for _ in range(200))
+    batches, rest = [], keys
+    while rest:
+        size = rng.randrange(1, 20)
+        part, rest = rest[:size], rest[size:]
+        batches.append(pa.record_batch({"a": [a for a, _ in part], "b": [b for _, b in part]}))
+    pieces = [
+        list(zip(piece["a"].to_pylist(), piece["b"].to_pylist(), strict=True))
+        for piece in whole_keys(batches, ("a", "b"), most_rows=30)
+    ]
+    assert [key for piece in pieces for key in piece] == keys
+    assert len(pieces) > 3
+    assert all(one[-1] != other[0] for one, other in pairwise(pieces))

@@ -1,0 +1,219 @@
+"""A micro-batch through the hidden table into the sink, in two steps of which each counts once.
+
+First the rows go into the hidden table, in one commit. Then the newest row of each key that this has touched
+is looked up before and after the commit, and what differs is written into the sink. Both steps share the work
+by the hash of the key, so a task has all rows of its keys; none holds more than a part of its rows at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from upsert.managed.micro_batch import WriteBatch
+from upsert.managed.spark_schema import spark_schema
+from upsert.materializer.hidden_table import HiddenTable
+from upsert.materializer.rows import ARRIVAL, COUNT, KeptRows
+from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.schema import TableSchema
+from upsert.spark_batches import from_spark
+from upsert.spark_formats import register
+from upsert.store.failpoints import reach
+from upsert.store.layout import Layout
+from upsert.store.merge import gather
+from upsert.store.row_keys import equal_rows, order_by
+from upsert.store.rows import conform
+from upsert.store.snapshot import Snapshot
+from upsert.store.table import Table
+from upsert.store.version import Version
+from upsert.streaming_query import query_of_micro_batch
+
+POINTS: Final = ("materialize.before-rows", "materialize.after-rows", "materialize.after-sink")
+"""Points of ``upsert.store.failpoints`` at which a test can kill the driver."""
+
+_MOST_ROWS: Final = 100_000
+"""Rows, or keys, of which a task makes entries at once."""
+
+Write = Callable[[DataFrame, int], None]
+"""Writes the rows of a micro-batch into the sink, as often as it is called for it; they count once."""
+
+
+def write_materialized(df: DataFrame, hidden: HiddenTable, write: Write) -> DataStreamWriter:
+    """A writer of a stream of changes into a keyed sink that keeps all rows of each key.
+
+    The caller adds at least ``option("checkpointLocation", …)`` and starts it.
+
+    Args:
+        df: the stream; it has all columns of the sink that are written.
+        hidden: where the rows of the keys are kept.
+        write: writes what is newest into the sink.
+    """
+    return df.writeStream.foreachBatch(Materialize(hidden, write))
+
+
+@dataclass(frozen=True)
+class Materialize:
+    """Writes one micro-batch; Spark calls it in the driver, for the same one again after a failure.
+
+    Attributes:
+        hidden: where the rows of the keys are kept.
+        write: writes what is newest into the sink.
+    """
+
+    hidden: HiddenTable
+    write: Write
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        """Write the rows of a micro-batch.
+
+        Raises:
+            ConfigurationError: the call comes from no query, or its thread does not know which; or the query
+                writes other columns than before.
+            MissingStateError: what is kept is not that of the checkpoint.
+        """
+        hidden = self.hidden
+        query = query_of_micro_batch(rows, f"{hidden.sink}: micro-batches of 'sink.materialize'")
+        register(rows.sparkSession)
+        table = hidden.opened(query, batch)
+        base = hidden.base(table, query, batch)
+        if table.published.latest().writers.get(query, -1) < batch:
+            reach("materialize.before-rows")
+            keep = Keep(hidden.sink, hidden.rows, table.path, table.uuid, base.id, batch)
+            keep.write(rows)
+            reach("materialize.after-rows")
+        target = table.published.latest()
+        if target.writers.get(query, -1) == batch:
+            newest = Newest(hidden.rows, table.path, table.uuid, base.id, target.id)
+            self.write(newest.rows(rows, hidden.buckets), batch)
+            reach("materialize.after-sink")
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Makes entries of the hidden table of the rows of a micro-batch.
+
+    Attributes:
+        sink: the sink, for messages.
+        form: the form of the entries.
+        path: folder of the hidden table.
+        uuid: the hidden table.
+        base: its snapshot before the micro-batch.
+        batch: the number of the micro-batch.
+    """
+
+    sink: str
+    form: KeptRows
+    path: str
+    uuid: str
+    base: int
+    batch: int
+
+    def write(self, rows: DataFrame) -> None:
+        """Commit the entries as the micro-batch of the query."""
+        from pyspark.sql import functions as F
+
+        from upsert.managed.frames import bucket_expression
+
+        table = Table.open(self.path, self.uuid)
+        kept = spark_schema(self.form.table_schema(), row_kind=True)
+        named = [
+            F.col(_quoted(name)).cast(kept[self.form.own(name)].dataType).alias(self.form.own(name))
+            for name in self.form.schema.names
+        ]
+        kinds = [F.col(ROW_KIND_COLUMN)] if ROW_KIND_COLUMN in rows.columns else []
+        write = WriteBatch(table.path, table.uuid, table.options.bucket, bucket_expression(table))
+        shared = write.shared(rows.select(*named, *kinds))
+        entries = shared.sortWithinPartitions(*self.form.kept_key).mapInArrow(self, kept)
+        write.write(entries, self.batch)
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The entries of a task, which has all rows of its keys, ascending by key."""
+        base = Table.open(self.path, self.uuid).snapshot(self.base)
+        form = self.form
+        columns = form.table_schema().columns[: len(form.names)]
+        layout = Layout.of(TableSchema(columns, form.kept_key))
+        for given in whole_keys(from_spark(batches), form.kept_key):
+            rows, weights = conform(layout, given, self.sink)
+            yield from form.entries(base, rows, weights, self.batch).to_batches()
+
+
+@dataclass(frozen=True)
+class Newest:
+    """Gives what a step of the hidden table changes in the sink.
+
+    Attributes:
+        form: the form of the entries.
+        path: folder of the hidden table.
+        uuid: the hidden table.
+        base: its snapshot before the micro-batch.
+        target: and after it.
+    """
+
+    form: KeptRows
+    path: str
+    uuid: str
+    base: int
+    target: int
+
+    def rows(self, like: DataFrame, buckets: int) -> DataFrame:
+        """The rows to write, a task for each bucket, in the session of another DataFrame."""
+        numbers = like.sparkSession.range(0, buckets, 1, buckets)
+        return numbers.mapInArrow(self, spark_schema(self.form.schema, row_kind=True))
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows of some buckets."""
+        table = Table.open(self.path, self.uuid)
+        base, target = table.snapshot(self.base), table.snapshot(self.target)
+        for batch in batches:
+            for bucket in batch.column(0).to_pylist():
+                for keys in self._touched(table, base, target, bucket):
+                    yield from self.form.written(base, target, keys).to_batches()
+
+    def _touched(self, table: Table, base: Snapshot, target: Snapshot, bucket: int) -> Iterator[pa.Table]:
+        """The keys of a bucket of which an entry has changed, each once, in parts."""
+        versions = (Version.complete(one.info.data_version) for one in (base, target))
+        key = list(self.form.kept_key)
+        changes = table.changes_between(*versions, columns=[*key, COUNT, ARRIVAL], buckets=[bucket])
+        order = order_by([changes.column(name) for name in key])
+        keys = gather(changes.select(key), order.firsts)
+        for start in range(0, keys.num_rows, _MOST_ROWS):
+            yield keys.slice(start, _MOST_ROWS)
+
+
+def whole_keys(
+    batches: Iterable[pa.RecordBatch], key: tuple[str, ...], most_rows: int = _MOST_ROWS
+) -> Iterator[pa.Table]:
+    """Batches that ascend by key as tables that end where a key ends, of some rows at least.
+
+    >>> batches = [pa.record_batch({"k": keys}) for keys in ([1, 2], [2, 2], [3])]
+    >>> [table["k"].to_pylist() for table in whole_keys(batches, ("k",), most_rows=2)]
+    [[1], [2, 2, 2], [3]]
+    """
+    held: pa.Table | None = None
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        table = pa.Table.from_batches([batch])
+        held = table if held is None else pa.concat_tables([held, table])
+        if held.num_rows >= most_rows and (end := _begin_of_last_key(held, key)):
+            yield held.slice(0, end)
+            held = held.slice(end)
+    if held is not None:
+        yield held
+
+
+def _begin_of_last_key(rows: pa.Table, key: tuple[str, ...]) -> int:
+    last = pa.array(np.full(rows.num_rows, rows.num_rows - 1))
+    columns = [rows.column(name) for name in key]
+    is_last = equal_rows(columns, [column.take(last) for column in columns])
+    return int(np.argmax(is_last))
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
