@@ -21,14 +21,11 @@ from upsert.managed.spark_schema import spark_schema
 from upsert.materializer.hidden_table import HiddenTable
 from upsert.materializer.rows import ARRIVAL, COUNT, KeptRows
 from upsert.rowkind import ROW_KIND_COLUMN
-from upsert.schema import TableSchema
 from upsert.spark_batches import from_spark
 from upsert.spark_formats import register
 from upsert.store.failpoints import reach
-from upsert.store.layout import Layout
 from upsert.store.merge import gather
 from upsert.store.row_keys import equal_rows, order_by
-from upsert.store.rows import conform
 from upsert.store.snapshot import Snapshot
 from upsert.store.table import Table
 from upsert.store.version import Version
@@ -136,10 +133,8 @@ class Keep:
         """The entries of a task, which has all rows of its keys, ascending by key."""
         base = Table.open(self.path, self.uuid).snapshot(self.base)
         form = self.form
-        columns = form.table_schema().columns[: len(form.names)]
-        layout = Layout.of(TableSchema(columns, form.kept_key))
         for given in whole_keys(from_spark(batches), form.kept_key):
-            rows, weights = conform(layout, given, self.sink)
+            rows, weights = form.conformed(given, self.sink)
             yield from form.entries(base, rows, weights, self.batch).to_batches()
 
 

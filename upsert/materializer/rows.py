@@ -24,10 +24,11 @@ from upsert.rowkind import ROW_KIND_COLUMN, RowKind, every_kind
 from upsert.schema import Column, TableSchema
 from upsert.store.fold import key_numbers
 from upsert.store.hashing import one_array
+from upsert.store.layout import Layout
 from upsert.store.merge import gather
 from upsert.store.row_hash import row_hashes
 from upsert.store.row_keys import order_by
-from upsert.store.rows import Signs
+from upsert.store.rows import Signs, conform
 from upsert.store.sequences import last_of_each, sequence_codes
 from upsert.store.snapshot import Snapshot
 
@@ -76,6 +77,22 @@ class KeptRows:
         added = ((IDENTITY, pa.binary()), (COUNT, pa.int64()), (ARRIVAL, pa.int64()))
         columns += [Column(name, type_, id=last + n) for n, (name, type_) in enumerate(added, 1)]
         return TableSchema(tuple(columns), (*self.kept_key, IDENTITY))
+
+    def conformed(self, given: pa.Table, of: str) -> tuple[pa.Table, Signs | None]:
+        """Rows in the sink's types, and the sign of each; what does not fit is told by the sink's names.
+
+        Args:
+            given: the columns under the names that are kept, and perhaps ``_row_kind``.
+            of: the sink, for messages.
+
+        Raises:
+            SchemaError: a column of the key, or one that is NOT NULL, is NULL.
+            ChangelogError: a row kind is none of the four.
+        """
+        others = given.column_names[len(self.names) :]
+        layout = Layout.of(TableSchema(self.schema.columns, self.key))
+        rows, weights = conform(layout, given.rename_columns([*self.schema.names, *others]), of)
+        return rows.rename_columns(list(self.names)), weights
 
     def entries(self, base: Snapshot, rows: pa.Table, weights: Signs | None, batch: int) -> pa.Table:
         """What changes make of the entries.

@@ -10,13 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from upsert.errors import SchemaError
 from upsert.materializer.micro_batch import whole_keys
 from upsert.materializer.rows import ARRIVAL, COUNT, IDENTITY, KeptRows
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
 from upsert.store import Snapshot, Table
-from upsert.store.layout import Layout
-from upsert.store.rows import conform
 
 Values = tuple[Any, ...]
 
@@ -91,10 +90,8 @@ def history(rng: random.Random, batches: int) -> Iterator[list[tuple[Values, int
 def step(table: Table, form: KeptRows, changes: list[tuple[Values, int]], batch: int) -> pa.Table:
     """What the sink is told of one micro-batch."""
     base = table.snapshot()
-    columns = form.table_schema().columns[: len(form.names)]
-    layout = Layout.of(TableSchema(columns, form.kept_key))
     kinds = ["+I" if sign > 0 else "-D" for _, sign in changes]
-    rows, weights = conform(layout, table_of([row for row, _ in changes], form, kinds))
+    rows, weights = form.conformed(table_of([row for row, _ in changes], form, kinds), "table 's'")
     table.write(form.entries(base, rows, weights, batch))
     keys = pa.table({form.kept_key[0]: ["a", "b"]})
     return form.written(base, table.snapshot(), keys)
@@ -146,6 +143,12 @@ def test_the_newest_row_that_is_left_is_written(tmp_path: Path, sequence: bool) 
 def test_the_newest_row_is_written_in_many_histories(tmp_path: Path, sequence: bool) -> None:
     for seed in range(100, 200):
         run(seed, tmp_path, 30, sequence=sequence)
+
+
+def test_a_row_that_does_not_fit_is_told_by_the_sink_s_names() -> None:
+    form = KeptRows(SCHEMA, ("k",))
+    with pytest.raises(SchemaError, match="table 's': PRIMARY KEY column 'k' must not be NULL"):
+        form.conformed(table_of([(1, None, 1.0, None)], form), "table 's'")
 
 
 def test_columns_are_kept_by_their_ids() -> None:
