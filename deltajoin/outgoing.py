@@ -19,7 +19,7 @@ from deltajoin import conditions
 from deltajoin.changes import Signs, stay_after_netting
 from deltajoin.equalities import classes
 from deltajoin.expressions import Condition, Ref
-from deltajoin.row_codes import Ints, codes_of_keys, dense, paired
+from deltajoin.row_codes import Ints, codes_of_values, dense, paired
 from deltajoin.spec import DeltaJoinSpec, output_name
 from deltajoin.tree import Inner, Node, nodes
 from upsert.rowkind import ROW_KIND_COLUMN, signs
@@ -118,7 +118,7 @@ def _with_both_signs(rows: pa.Table, sign: Signs) -> tuple[Ints, Ints]:
     for name in (None, *names):
         if name is not None:
             values = rows.column(name).take(pa.array(at)).combine_chunks()
-            codes = paired(codes, codes_of_keys([values]))
+            codes = paired(codes, codes_of_values([values]))
         both = _have_both_signs(codes, sign[at])
         at, codes = at[both], dense(codes[both])
         if not len(at):

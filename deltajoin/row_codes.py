@@ -1,7 +1,8 @@
 """Small numbers for equal rows, so that joining and netting are array arithmetic (pure).
 
-Two rows get the same code if and only if they are equal column by column, as Spark's join keys and the
-store's rows are: NULL equals NULL, NaN equals NaN, -0.0 equals 0.0, maps are equal in any order of entries.
+Two keys get the same code if and only if they are equal column by column, as Spark's join keys are: NULL
+equals NULL, NaN equals NaN, -0.0 equals 0.0, maps are equal in any order of entries. So do rows that are to
+cancel, but in them -0.0 is not 0.0: see `upsert.store.float_values`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from upsert import types
 from upsert.errors import SchemaError
+from upsert.store.float_values import as_values
 from upsert.store.hashing import fixed_width, is_null, normalised_floats, one_array
 from upsert.store.row_hash import canonical_bytes
 from upsert.store.row_keys import is_integer_like
@@ -103,12 +105,21 @@ def stable_order(codes: Ints) -> Ints:
 
 
 def codes_of_rows(rows: pa.Table) -> Ints:
-    """A code for every distinct row, dense from 0 in order of first appearance.
+    """A code for every distinct row, dense from 0 in order of first appearance; -0.0 is not 0.0 here.
 
     >>> codes_of_rows(pa.table({"a": [1, 1, None], "b": [[1], [1], None]})).tolist()
     [0, 0, 1]
     """
-    return codes_of_keys([one_array(column) for column in rows.columns])
+    return codes_of_values([one_array(column) for column in rows.columns])
+
+
+def codes_of_values(columns: Sequence[pa.Array]) -> Ints:
+    """As ``codes_of_keys``, of columns that are no key: -0.0 and 0.0 are two values.
+
+    >>> codes_of_values([pa.array([0.0, -0.0, 0.0])]).tolist()
+    [0, 1, 0]
+    """
+    return codes_of_keys([as_values(column) for column in columns])
 
 
 def dense(codes: Ints) -> Ints:

@@ -1,7 +1,9 @@
 """What aggregate functions give of the rows of each group: Spark's own types and values, on Arrow (pure).
 
-The values of a column are sorted within their groups once, as Spark orders them (NULL left out, NaN greatest,
-text by its bytes, -0.0 equal to 0.0); everything but sums reads off the ends or the steps of that order.
+The values of a column are sorted within their groups once, as Spark orders them (NULL least, NaN greatest,
+text by its bytes); everything but sums reads off the ends or the steps of that order. So all results are
+functions of the rows: of rows that tie, `max_by(value, by)` takes the greatest value and `min_by` the least,
+as `max(struct(by, value))` and `min(struct(by, value))` have them.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from deltajoin.conditions import mask
 from deltajoin.row_codes import Ints, codes_of_keys
 from upsert import types
 from upsert.errors import SchemaError
+from upsert.store.float_values import as_key, as_values
 from upsert.store.hashing import decimal_words, is_null, one_array
 
 _MAX_DIGITS: Final = 38
@@ -95,23 +98,30 @@ def computed(measure: Measure, rows: pa.Table, groups: Ints, count: int) -> pa.A
         case "collect_list" | "collect_set":
             return _collected(values[0], groups, count, type_, is_set=measure.function == "collect_set")
         case "min_by" | "max_by":
-            order = _order(groups, values[1], values[0])
+            order = _order(groups, as_key(values[1]), values[0])
         case _:
             order = _order(groups, values[0])
     return _ends(values[0], groups, order, count, is_last=measure.function.startswith("max"))
 
 
 def _order(groups: Ints, *values: pa.Array) -> Ints:
-    """Positions by group, then by value."""
-    names = [f"v{number}" for number in range(len(values))]
-    table = pa.table([pa.array(groups), *map(_orderable, values)], names=["g", *names])
-    found: Ints = pc.sort_indices(table, [(name, "ascending") for name in ("g", *names)]).to_numpy()
+    """Positions by group, then by value, NULL first as Spark orders it; of zeros -0.0 goes before 0.0."""
+    columns = [pa.array(groups)]
+    for value in values:
+        columns += [pa.array(~is_null(value)).cast(pa.int8())] if value.null_count else []
+        columns.append(_orderable(value))
+    table = pa.table(columns, names=[str(number) for number in range(len(columns))])
+    found: Ints = pc.sort_indices(table, [(name, "ascending") for name in table.column_names]).to_numpy()
     return found.astype(np.int64)
 
 
 def _orderable(value: pa.Array) -> pa.Array:
     if pa.types.is_boolean(value.type):
         return value.cast(pa.int8())
+    if pa.types.is_floating(value.type):
+        bits = as_values(value)
+        turned = pc.bit_wise_xor(bits, pa.scalar(np.iinfo(bits.type.to_pandas_dtype()).max, bits.type))
+        return pc.if_else(pc.less(bits, 0), turned, bits)  # those of negative numbers count downwards
     return value
 
 
@@ -129,6 +139,7 @@ def _collected(value: pa.Array, groups: Ints, count: int, type_: pa.DataType, *,
     if is_set and len(order):
         codes = codes_of_keys([pa.array(groups), value])
         order = order[np.sort(_firsts(codes[order]))]
+        value = as_key(value)
     lengths = np.bincount(groups[order], minlength=count)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), value.take(pa.array(order)), type=type_)

@@ -21,6 +21,7 @@ from deltajoin.conditions import mask
 from deltajoin.row_codes import Ints, codes_of_keys, codes_of_rows, first_of_each
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import TableSchema
+from upsert.store.float_values import as_key
 from upsert.store.hashing import one_array
 
 Lookup = Callable[[pa.Table], pa.Table]
@@ -50,9 +51,12 @@ def wanted(spec: DeltaAggregateSpec, rows: pa.Table) -> pa.Table:
 
 
 def touched_groups(spec: DeltaAggregateSpec, images: pa.Table) -> pa.Table:
-    """The group keys of some rows, each once."""
+    """The group keys of some rows, each once, as Spark gives them: 0.0 for -0.0."""
     keys = images.select(list(spec.groups))
-    return keys.take(pa.array(first_of_each(codes_of_rows(keys)))) if keys.num_rows else keys
+    if not keys.num_rows:
+        return keys
+    columns = [as_key(one_array(column)) for column in keys.columns]
+    return pa.table(columns, schema=keys.schema).take(pa.array(first_of_each(codes_of_keys(columns))))
 
 
 def differences(

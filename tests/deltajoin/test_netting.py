@@ -83,11 +83,18 @@ def test_rows_of_each_micro_batch_are_the_difference_of_the_joins(random: Random
         assert netted(pairs) == wanted
 
 
-def test_equal_rows_are_equal_as_sparks_are() -> None:
-    """NaN equals NaN, 0.0 equals -0.0, NULL equals NULL."""
+def test_rows_that_cancel_are_equal_in_every_value() -> None:
+    """NaN equals NaN, NULL equals NULL; -0.0 is another value than 0.0."""
     rows = [(1, None, math.nan), (1, None, 0.0)]
     assert netted([(rows[0], "+I", "+I"), ((1, None, math.nan), "-U", "+I")]) == {}
-    assert netted([(rows[1], "+I", "+I"), ((1, None, -0.0), "+I", "-D")]) == {}
+    assert netted([(rows[1], "+I", "+I"), ((1, None, 0.0), "+I", "-D")]) == {}
+    given = [(rows[1], "+I", "+I"), ((1, None, -0.0), "+I", "-D")]
+    batch = pa.RecordBatch.from_pylist(
+        [{"c0": 1, "c2": row[2], "_kind_0": a, "_kind_1": b} for row, a, b in given]
+    )
+    assert repr([row for net in net_rows([batch]) for row in net.to_pylist()]) == repr(
+        [{"c0": 1, "c2": 0.0, "_row_kind": "+I"}, {"c0": 1, "c2": -0.0, "_row_kind": "-D"}]
+    )
 
 
 def test_nothing_comes_of_nothing() -> None:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from upsert import types
+from upsert.store.float_values import as_values
 from upsert.store.hashing import is_null, one_array
 from upsert.store.merge import gather
 from upsert.store.row_hash import canonical_bytes
@@ -21,8 +22,9 @@ Positions = npt.NDArray[np.int64]
 def equal_pairs(rows: pa.Table, left: Positions, right: Positions, columns: Sequence[str]) -> Positions:
     """Which pairs (row ``left[i]``, row ``right[i]``) agree in all columns, ascending.
 
-    Equal are NULL and NULL, NaN and NaN, -0.0 and 0.0, maps with the same entries in any order. A column is
-    looked at only where all before it were equal, the cheap ones first: rows that differ mostly do so soon.
+    Equal are NULL and NULL, NaN and NaN, maps with the same entries in any order; not -0.0 and 0.0. A column
+    is looked at only where all before it were equal, the cheap ones first: rows that differ mostly do so
+    soon.
 
     >>> rows = pa.table({"a": [1, 1, None, None]})
     >>> equal_pairs(rows, np.array([0, 1, 2]), np.array([1, 2, 3]), ["a"]).tolist()
@@ -45,11 +47,20 @@ def _cost(type_: pa.DataType) -> int:
 
 
 def same_values(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
-    """Where two arrays of one type hold the same value, or NULL both.
+    """Where two arrays of one type hold the same value, or NULL both; -0.0 is not 0.0.
 
     >>> nan = float("nan")
     >>> same_values(pa.array([nan, 0.0, None, 1.0]), pa.array([nan, -0.0, None, None])).tolist()
-    [True, True, True, False]
+    [True, False, True, False]
+    """
+    return same_keys(as_values(left), as_values(right))
+
+
+def same_keys(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
+    """Where two arrays of one type hold equal keys, or NULL both; -0.0 equals 0.0.
+
+    >>> same_keys(pa.array([0.0, None]), pa.array([-0.0, 1.0])).tolist()
+    [True, False]
     """
     if not types.is_scalar(left.type):
         pairs = zip(canonical_bytes(left), canonical_bytes(right), strict=True)

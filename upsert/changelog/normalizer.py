@@ -5,8 +5,8 @@ directly followed by ``+U``, a delete is ``-D`` with all columns of the last ima
 table. Rows come in as Arrow and go out as Arrow, all keys at once: previous images and records are brought
 into one line, key by key, and what a record meets is what stands before it; see ``line``.
 
-An image is compared by the columns of ``Rules.compare`` only: NULL equals NULL, NaN equals NaN, -0.0 equals
-0.0. A record that equals the image gives nothing and leaves the image as it was, metadata included,
+An image is compared by the columns of ``Rules.compare`` only: NULL equals NULL, NaN equals NaN, -0.0 is
+not 0.0. A record that equals the image gives nothing and leaves the image as it was, metadata included,
 so that the next ``-U`` takes back the very row that was emitted.
 """
 

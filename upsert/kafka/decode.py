@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from upsert.changelog.equality import same_values
+from upsert.changelog.equality import same_keys
 from upsert.errors import SchemaError
 from upsert.formats.base import Decoded, Decoder, Side
 from upsert.kafka.record_metadata import record_column, record_values
@@ -166,7 +166,7 @@ class RecordDecoder:
         assert in_key is not None
         assert in_value is not None
         one, other = parts.of_key(in_key), parts.of_value(in_value)
-        for row in np.flatnonzero(~same_values(one, other) & ~parts.is_tombstone).tolist():
+        for row in np.flatnonzero(~same_keys(one, other) & ~parts.is_tombstone).tolist():
             reason = (
                 f"column {column.name!r} must be the same in key and value, got {one[row].as_py()!r} and "
                 f"{other[row].as_py()!r}"

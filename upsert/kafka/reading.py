@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from upsert.changelog.equality import same_values
+from upsert.changelog.equality import same_keys
 from upsert.changelog.image_log import ImageLog
 from upsert.changelog.normalizer import Expiry, fold
 from upsert.errors import ConfigurationError, RecordsExpiredError
@@ -196,7 +196,7 @@ def _without_updates_before(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     is_said_by_next[:-1] = before[:-1] & after[1:]
     for name in key:
         values = one_array(rows.column(name))
-        is_said_by_next[:-1] &= same_values(values[:-1], values[1:])
+        is_said_by_next[:-1] &= same_keys(values[:-1], values[1:])
     return rows.filter(pa.array(~is_said_by_next)) if is_said_by_next.any() else rows
 
 

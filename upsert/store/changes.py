@@ -24,6 +24,7 @@ from upsert.store.change_files import EVERYTHING, ChangeFiles, Scope, VersionedT
 from upsert.store.data_file import DataFile
 from upsert.store.file_entry import FileEntry
 from upsert.store.filters import Filter
+from upsert.store.float_values import as_values
 from upsert.store.hashing import is_null, one_array
 from upsert.store.layout import COUNT_COLUMN, Layout
 from upsert.store.merge import SortedRows, check_counts, gather, merge_runs, present
@@ -263,10 +264,10 @@ def _net(
 
 
 def _same_images(one: pa.Table, other: pa.Table) -> npt.NDArray[np.bool_]:
-    """Row by row, whether all columns are equal: NULL equals NULL, NaN equals NaN."""
+    """Row by row, whether all columns are equal: NULL equals NULL, NaN equals NaN, -0.0 is not 0.0."""
     same = np.ones(one.num_rows, np.bool_)
     for name in one.column_names:
-        left, right = one_array(one.column(name)), one_array(other.column(name))
+        left, right = (as_values(one_array(side.column(name))) for side in (one, other))
         if types.is_scalar(left.type):
             equal = equal_rows([left], [right])
             if left.null_count and right.null_count:

@@ -16,6 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from upsert.errors import ChangelogError
+from upsert.store.float_values import as_values
+from upsert.store.hashing import one_array
 from upsert.store.layout import COUNT_COLUMN, Layout
 from upsert.store.merge import SortedRows, gather
 from upsert.store.row_hash import row_hashes
@@ -140,7 +142,7 @@ def _agreed(
         sequence: the columns that decide between different rows of a key, if any.
     """
     some = gather(rows, positions)
-    identity = row_hashes(some.columns, some.num_rows)
+    identity = row_hashes([as_values(one_array(column)) for column in some.columns], some.num_rows)
     same = order_by([pa.array(key_of), identity])
     weight = np.ones(len(positions), np.int64) if weights is None else weights[positions].astype(np.int64)
     sums = np.add.reduceat(weight[same.rows], same.starts)

@@ -17,7 +17,8 @@ from upsert import types
 from upsert.errors import SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN, signs
 from upsert.schema import Column
-from upsert.store.hashing import normalised_floats, one_array
+from upsert.store.float_values import as_key, has_floats
+from upsert.store.hashing import one_array
 from upsert.store.layout import ROW_HASH_COLUMN, Layout
 from upsert.store.row_hash import child_values, row_hashes
 
@@ -27,8 +28,8 @@ Signs = npt.NDArray[np.int8]
 def conform(layout: Layout, rows: pa.Table, owner: str = "rows") -> tuple[pa.Table, Signs | None]:
     """The rows in the table's column order and types, and the sign of each; ``_row_kind`` itself is gone.
 
-    Float keys are normalised (-0.0 becomes 0.0). A table without primary key gets ``_row_hash`` as last
-    column.
+    Float keys are normalised (-0.0 becomes 0.0), and all floats of a table without primary key, of which
+    whole rows are the key; it gets ``_row_hash`` as last column.
 
     Args:
         layout: layout of the table that the rows are for.
@@ -97,8 +98,9 @@ def _stored(
             )
         if weights is None or (missing & (weights > 0)).any():
             raise SchemaError(f"{owner}: column {column.name!r} is NOT NULL, got {int(missing.sum())} NULLs")
-    if is_key and pa.types.is_floating(column.type):
-        return pa.chunked_array([pa.array(normalised_floats(one_array(cast)))])
+    if (is_key or layout.is_counted) and has_floats(column.type):
+        array = as_key(one_array(cast))
+        return pa.chunked_array([array if array.type == cast.type else pa.array(_Declared(array, cast.type))])
     return cast
 
 
