@@ -58,7 +58,7 @@ class FixedPoint:
             part: gives a value of each row a name.
         """
         value = part(signed)
-        counts = " AND ".join(filter(None, (condition, finite(value))))
+        counts = " AND ".join(filter(None, (condition, _finite(value))))
         limb = f"cast(floor((log2(abs({value})) + {self.digits}) / {_BITS}) AS INT)"
         top = part(f"CASE WHEN {counts} THEN greatest(0, {limb}) END")
         # twice the root of the power, which itself may be none of DOUBLE
@@ -124,7 +124,7 @@ FIXED_POINTS: Final = {"float": FixedPoint(150, 9), "double": FixedPoint(1074, 6
 """By the type that is summed."""
 
 
-def finite(value: str) -> str:
+def _finite(value: str) -> str:
     """The condition that a number is one; NULL for NULL."""
     return f"abs({value}) < double('Infinity')"
 

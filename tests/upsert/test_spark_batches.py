@@ -1,0 +1,51 @@
+"""Arrow batches as sessions label them, in the types of tables; and rows of types that no table has."""
+
+import pyarrow as pa
+import pytest
+
+from upsert.errors import SchemaError
+from upsert.spark_batches import from_spark
+from upsert.store.row_hash import row_hashes
+from upsert.types import TIMESTAMP
+
+BERLIN = pa.timestamp("us", tz="Europe/Berlin")
+INSIDE = pa.field("at", BERLIN, nullable=False)
+COLUMNS = {
+    "at": (BERLIN, TIMESTAMP, [0, None]),
+    "text": (pa.large_string(), pa.string(), ["a", None]),
+    "bytes": (pa.large_binary(), pa.binary(), [b"a", None]),
+    "list": (pa.list_(BERLIN), pa.list_(pa.field("element", TIMESTAMP)), [[1, None], None]),
+    "map": (pa.map_(pa.large_string(), BERLIN), pa.map_(pa.string(), TIMESTAMP), [[("x", 1)], None]),
+    "struct": (pa.struct([INSIDE]), pa.struct([INSIDE.with_type(TIMESTAMP)]), [{"at": 1}, None]),
+    "span": (pa.duration("us"), pa.duration("us"), [1, None]),
+    "nothing": (pa.null(), pa.null(), [None, None]),
+}
+
+
+def test_batches_get_the_types_of_tables() -> None:
+    """Also where they are slices, or have no rows."""
+    given = pa.record_batch({name: pa.array(values, type_) for name, (type_, _, values) in COLUMNS.items()})
+    for batch in from_spark([given, given.slice(1), given.slice(0, 0)]):
+        assert batch.schema.types == [type_ for _, type_, _ in COLUMNS.values()]
+        batch.validate(full=True)
+    whole, *_ = from_spark([given])
+    for name, (_, type_, values) in COLUMNS.items():
+        assert whole.column(name).to_pylist() == pa.array(values, type_).to_pylist()
+
+
+def test_batches_of_the_types_of_tables_are_not_touched() -> None:
+    given = pa.record_batch({"at": pa.array([0], TIMESTAMP)})
+    assert [batch is given for batch in from_spark([given])] == [True]
+
+
+@pytest.mark.parametrize("type_", [BERLIN, pa.duration("us"), pa.time64("ns"), pa.list_(BERLIN), pa.null()])
+def test_rows_of_other_types_are_told_apart(type_: pa.DataType) -> None:
+    values = {pa.list_(BERLIN): [[1], [2], [1]], pa.null(): [None] * 3}.get(type_, [1, 2, 1])
+    first, second, third = row_hashes([pa.array(values, type_)], 3).to_pylist()
+    assert first == third
+    assert (first == second) == (values[0] == values[1])
+
+
+def test_rows_that_cannot_be_compared_are_refused() -> None:
+    with pytest.raises(SchemaError, match="large_string; cast it"):
+        row_hashes([pa.array(["a"], pa.large_string())], 1)
