@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from upsert.errors import ConfigurationError
 from upsert.kafka.client import admin
-from upsert.kafka.client.connection import Connection
 from upsert.kafka.table import KafkaTable
 
 
@@ -19,7 +18,7 @@ def cleanup_warning(table: KafkaTable) -> str | None:
     """
     if not table.is_upsert:
         return None
-    connection = Connection(table.properties)
+    connection = table.connection
     names = admin.topics(connection, names=table.topics, pattern=table.values["topic-pattern"])
     try:
         policies = admin.cleanup_policies(connection, list(names))

@@ -67,6 +67,12 @@ _SHARED: Final = (
         "fail",
     ),
     Option("bad-records.topic", topic_names, "the topic of bad-records = dead-letter", None),
+    Option(
+        "connection.timeout",
+        options.duration_ms,
+        "how long Kafka may be out of reach before a read or write gives up; the cause is logged after 3 s",
+        120_000,
+    ),
 )
 _SOURCE: Final = (
     Option(

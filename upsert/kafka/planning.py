@@ -12,7 +12,6 @@ from typing import Final
 from upsert.errors import ConfigurationError, RecordsExpiredError, TableNotFoundError
 from upsert.kafka.cleanup import cleanup_warning
 from upsert.kafka.client import admin, offsets
-from upsert.kafka.client.connection import Connection
 from upsert.kafka.offsets import Offset, Place, share
 from upsert.kafka.positions import Positions
 from upsert.kafka.records import TopicPartition
@@ -38,7 +37,7 @@ class Planner:
         new_name: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
         self._table = table
-        self._connection = Connection(table.properties)
+        self._connection = table.connection
         self._now = now
         self._new_name = new_name
         self._looked_s: float | None = None

@@ -104,7 +104,7 @@ def rows_of(table: KafkaTable, part: Range, output: Output, query_id: str | None
 
 
 def _decoded(table: KafkaTable, part: Range, hidden: Sequence[MetadataColumn] = ()) -> Iterator[pa.Table]:
-    connection = Connection(table.properties)
+    connection = table.connection
     decoder = RecordDecoder(table, part.partition.topic, hidden)
     bad_records = BadRecords(table, connection, part.partition)
     for records in _records(table, connection, part, decoder.wanted | bad_records.wanted):

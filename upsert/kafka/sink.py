@@ -86,7 +86,7 @@ class _Writer:
             return TaskResult(outcome.rows, outcome.skipped)
         records = self._maker.records(given, task)
         topic = (table.topics or ("",))[0]  # where there are several, each record names its own
-        return TaskResult(produce(Connection(table.properties), topic, records, guarantee))
+        return TaskResult(produce(table.connection, topic, records, guarantee))
 
     def _micro_batch(self, context: TaskContext | None) -> tuple[str, int]:
         """The id of the query and the number of the micro-batch that the task belongs to."""
@@ -188,7 +188,7 @@ _warned: Final[set[tuple[Connection, str]]] = set()
 
 def _warn_once(table: KafkaTable) -> None:
     """Log what is to be said of the clean-up of topics; once: each micro-batch has a writer of its own."""
-    place = (Connection(table.properties), str(table.topics or table.values["topic-pattern"]))
+    place = (table.connection, str(table.topics or table.values["topic-pattern"]))
     if place not in _warned:
         _warned.add(place)
         if warning := cleanup_warning(table):

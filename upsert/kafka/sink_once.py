@@ -37,7 +37,7 @@ def write_once(
         DeliveryError, KafkaUnavailableError: nothing of this attempt is visible, or it is not known.
     """
     table = maker.table
-    connection, topic = Connection(table.properties), (table.topics or ("",))[0]
+    connection, topic = table.connection, (table.topics or ("",))[0]
     base = f"{table.values['sink.transactional-id-prefix']}-{query}"
     seen = Seen() if maker.tasks is None else None
     records = maker.records(batches, task, seen)

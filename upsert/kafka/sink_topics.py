@@ -20,7 +20,7 @@ def partitions_of(table: KafkaTable) -> Mapping[str, int]:
         ConfigurationError: a topic is missing, or no topic matches the pattern.
         KafkaUnavailableError: the brokers did not answer.
     """
-    connection = Connection(table.properties)
+    connection = table.connection
     pattern = table.values["topic-pattern"]
     found = {name: info.partitions for name, info in admin.topics(connection, table.topics, pattern).items()}
     for name in table.topics or ():
@@ -42,7 +42,7 @@ def create_missing(table: KafkaTable) -> tuple[str, ...]:
         ConfigurationError: a topic is missing, and the table does not say how many partitions it shall have.
         KafkaUnavailableError: the brokers did not answer; topics may have been created.
     """
-    connection = Connection(table.properties)
+    connection = table.connection
     found = admin.topics(connection, table.topics, None) if table.topics else {}
     missing = [name for name in table.topics or () if name not in found]
     return tuple(name for name in missing if _create(connection, table, name))
@@ -54,7 +54,7 @@ def delete(table: KafkaTable, names: Iterable[str]) -> None:
     Raises:
         KafkaUnavailableError: the brokers did not answer.
     """
-    connection = Connection(table.properties)
+    connection = table.connection
     wanted = tuple(names)
     for name in admin.topics(connection, wanted, None):
         admin.delete_topic(connection, name)

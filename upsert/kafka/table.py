@@ -17,6 +17,7 @@ from upsert import options as option_parser
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats.base import FORMATS, Format, FormatContext, Side, format_named
 from upsert.kafka import table_checks
+from upsert.kafka.client.connection import Connection
 from upsert.kafka.options import CONNECTOR_ALIASES, PLAIN, UPSERT, parse
 from upsert.kafka.record_metadata import record_metadata
 from upsert.metadata_columns import MetadataColumn, MetadataKey, resolve
@@ -81,6 +82,11 @@ class KafkaTable:
     value: Part
     properties: Mapping[str, str]
     given: Mapping[str, str]
+
+    @property
+    def connection(self) -> Connection:
+        """How its cluster is reached, and for how long that is tried."""
+        return Connection(self.properties, self.values["connection.timeout"] / 1000)
 
     def __repr__(self) -> str:
         where = ";".join(self.topics or ()) or self.values["topic-pattern"]

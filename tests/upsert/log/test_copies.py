@@ -88,9 +88,7 @@ def test_a_topic_that_was_made_again_is_noticed_wherever_it_ends(table: Table) -
     for number in range(8):
         table.write(rows(*(("+U", key, f"{number}") for key in range(1, 9))))
     query.restart_without_replay()
-    with pytest.raises(
-        RecordsExpiredError, match=r"topic .orders-.*. with the id .* was deleted"
-    ):
+    with pytest.raises(RecordsExpiredError, match=r"topic .orders-.*. with the id .* was deleted"):
         query.drain()
 
 

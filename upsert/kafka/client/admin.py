@@ -15,7 +15,7 @@ from typing import Any, Final
 from upsert.errors import TableNotFoundError
 from upsert.kafka.client.connection import Connection, admin_library, library
 from upsert.kafka.client.failures import unavailable
-from upsert.kafka.client.requests import answers, request_seconds, with_admin
+from upsert.kafka.client.requests import answers, blocking_seconds, request_seconds, with_admin
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def topics(
 
 def _listed(connection: Connection, pattern: re.Pattern[str]) -> list[str]:
     subject = f"listing topics that match {pattern.pattern!r}"
-    listing = lambda admin: admin.list_topics(timeout=request_seconds(connection)).topics  # noqa: E731
+    listing = lambda admin: admin.list_topics(timeout=blocking_seconds(connection)).topics  # noqa: E731
     found = with_admin(connection, subject, listing)
     return [name for name in found if pattern.fullmatch(name) and not name.startswith("__")]
 

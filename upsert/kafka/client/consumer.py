@@ -17,8 +17,7 @@ import pyarrow as pa
 from upsert.errors import RecordsExpiredError, UpsertError
 from upsert.kafka.client.client_cache import ClientCache
 from upsert.kafka.client.connection import LOGGER, Connection, client_properties, library
-from upsert.kafka.client.failures import is_lasting, is_passing, made, translated, unavailable
-from upsert.kafka.client.sender import Reports
+from upsert.kafka.client.failures import Reports, is_lasting, is_passing, made, tell, translated, unavailable
 from upsert.kafka.records import HEADERS, RECORD_SCHEMA, TIMESTAMP_TYPES, TopicPartition, record_schema
 
 MAX_ROWS: Final = 100_000
@@ -203,8 +202,10 @@ class PartitionReader:
 
     def _check_patience(self, last_progress: float, end: int) -> None:
         failure = self._reports.broker_failure
-        if failure is not None and is_lasting(failure):
-            raise self._failed(failure)
+        if failure is not None:
+            if is_lasting(failure):
+                raise self._failed(failure)
+            tell(self._connection, self._subject, failure, last_progress)
         if time.monotonic() - last_progress < self._connection.patience_s:
             return
         if failure is not None:

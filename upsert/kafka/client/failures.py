@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -21,6 +22,12 @@ T = TypeVar("T")
 
 FIRST_PAUSE_SECONDS: Final = 0.05
 LONGEST_PAUSE_SECONDS: Final = 1.0
+
+TELL_SECONDS: Final = 3.0
+"""How long Kafka is tried in silence; then the cause is logged, while it is tried again."""
+TELL_AGAIN_SECONDS: Final = 60.0
+
+LOG: Final = logging.getLogger("upsert.kafka")
 
 _PASSING: Final = (
     "_TRANSPORT",
@@ -145,6 +152,56 @@ def unavailable(connection: Connection, subject: str, last: str | None) -> Kafka
     )
 
 
+class Reports:
+    """What a client reports from within its calls; apart from it, so that neither keeps the other alive."""
+
+    def __init__(self) -> None:
+        self.failure: tuple[Any, Any] | None = None
+        self.broker_failure: Any = None
+        self.fatal: Any = None
+
+    def on_delivery(self, error: Any, message: Any) -> None:
+        """Keep the first record that was not delivered."""
+        if error is not None and self.failure is None:
+            self.failure = (error, message)
+
+    def on_error(self, error: Any) -> None:
+        """Keep what the client last met while it goes on trying, and what ended it for good."""
+        if self.broker_failure is None or error.code() != library().KafkaError._ALL_BROKERS_DOWN:
+            self.broker_failure = error  # which says more than that none is left
+        if error.fatal():
+            self.fatal = error
+
+
+_told: dict[tuple[str, str], float] = {}
+"""When a process last said that a cluster cannot be reached, by address and kind of failure."""
+
+
+def tell(connection: Connection, subject: str, error: Any, since: float) -> None:
+    """Log why Kafka cannot be reached, soon after it could not and then once a minute.
+
+    Args:
+        connection: the cluster.
+        subject: what is done.
+        error: the ``KafkaError`` that says why.
+        since: when it was tried first, on the monotonic clock.
+    """
+    now = time.monotonic()
+    key = connection.bootstrap_servers, error.name()
+    if now < since + min(TELL_SECONDS, connection.patience_s / 2):
+        return
+    if now < _told.get(key, -TELL_AGAIN_SECONDS) + TELL_AGAIN_SECONDS:
+        return
+    _told[key] = now
+    LOG.warning(
+        "%s: Kafka at %r cannot be reached: %s; trying again for %g s",
+        subject,
+        connection.bootstrap_servers,
+        connection.masked(error.str()),
+        max(0.0, since + connection.patience_s - now),
+    )
+
+
 def made(connection: Connection, subject: str, make: Callable[[], T]) -> T:
     """A new client; what the library says against its properties becomes a `ConfigurationError`."""
     try:
@@ -156,20 +213,30 @@ def made(connection: Connection, subject: str, make: Callable[[], T]) -> T:
     raise ConfigurationError(f"{subject}: the properties were refused: {text}; correct 'properties.*'")
 
 
-def retried(connection: Connection, subject: str, call: Callable[[], T]) -> T:
+def retried(connection: Connection, subject: str, call: Callable[[], T], reports: Reports | None = None) -> T:
     """The result of a call, made again while Kafka is away and the connection has patience.
+
+    Args:
+        connection: the cluster.
+        subject: what is done.
+        call: the call.
+        reports: what its clients have said of brokers, which is the cause where the call only took too long.
 
     Raises:
         KafkaUnavailableError: Kafka was away for longer than that.
         UpsertError: Kafka answered with an error that another try would not change; see `translated`.
     """
-    deadline = time.monotonic() + connection.patience_s
+    begun = time.monotonic()
+    deadline = begun + connection.patience_s
     pause = FIRST_PAUSE_SECONDS
     while True:
         try:
             return call()
         except library().KafkaException as failure:
             error = failure.args[0]
+        if reports is not None and reports.broker_failure is not None and is_passing(error):
+            error = reports.broker_failure
+        tell(connection, subject, error, begun)
         if not is_passing(error) or time.monotonic() + pause > deadline:
             raise translated(connection, subject, error)
         time.sleep(pause)

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from upsert.kafka.client.client_cache import ClientCache
 from upsert.kafka.client.connection import LOGGER, Connection, client_properties, library
-from upsert.kafka.client.failures import made, retried
-from upsert.kafka.client.requests import request_seconds
+from upsert.kafka.client.failures import Reports, made, retried
+from upsert.kafka.client.requests import blocking_seconds
 from upsert.kafka.records import TopicPartition
 
 _FIXED: Final = {"enable.auto.commit": False, "max.poll.interval.ms": 86_400_000}
@@ -42,27 +42,49 @@ def group_markers(
         return {}
     subject = f"offsets of the consumer group {group!r}"
     key = (connection, group, settled)
+    reports = Reports()
 
     def attempt() -> dict[TopicPartition, tuple[int, str]]:
-        consumer = _consumers.take(key) or group_consumer(connection, group, subject, settled=settled)
+        kept = _consumers.take(key)
+        if kept is None:
+            own = Reports()
+            consumer = group_consumer(connection, group, subject, settled=settled, reports=own)
+        else:
+            consumer, own = kept
+            own.broker_failure = None  # of an earlier request, which has been answered since
         found = {}
-        for place in consumer.committed(asked, timeout=request_seconds(connection)):
+        try:
+            places = consumer.committed(asked, timeout=blocking_seconds(connection))
+        except library().KafkaException:
+            consumer.poll(0)  # hands on what the client has met
+            reports.broker_failure = own.broker_failure
+            raise
+        for place in places:
             if place.error is not None:
                 raise library().KafkaException(place.error)
             if place.offset >= 0:
                 found[TopicPartition(place.topic, place.partition)] = (place.offset, place.metadata or "")
-        _consumers.give_back(key, consumer)
+        _consumers.give_back(key, (consumer, own))
         return found
 
-    return retried(connection, subject, attempt)
+    return retried(connection, subject, attempt, reports)
 
 
-def group_consumer(connection: Connection, group: str, subject: str, *, settled: bool = True) -> Any:
-    """A consumer that can speak of a group, and does not join it."""
+def group_consumer(
+    connection: Connection,
+    group: str,
+    subject: str,
+    *,
+    settled: bool = True,
+    reports: Reports | None = None,
+) -> Any:
+    """A consumer that can speak of a group, and does not join it; ``reports`` gets what it meets."""
     isolation = _SETTLED if settled else _AT_ONCE
-    fixed = {**_FIXED, "isolation.level": isolation, "group.id": group}
+    fixed: dict[str, Any] = {**_FIXED, "isolation.level": isolation, "group.id": group}
+    if reports is not None:
+        fixed["error_cb"] = reports.on_error
     properties = client_properties(connection, fixed=fixed)
     return made(connection, subject, lambda: library().Consumer(properties, logger=LOGGER))
 
 
-_consumers: ClientCache[Any] = ClientCache(16, close=lambda consumer: consumer.close())
+_consumers: ClientCache[tuple[Any, Reports]] = ClientCache(16, close=lambda kept: kept[0].close())

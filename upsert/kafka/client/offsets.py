@@ -66,19 +66,16 @@ def _offsets(
     places = [TopicPartition(key.topic, key.partition) for key in asked]
 
     def ask(admin: Any) -> Mapping[Any, Any]:
-        try:
-            futures: Mapping[Any, Any] = admin.list_offsets(
-                asked, isolation_level=isolation, request_timeout=request_seconds(connection)
-            )
-            for future in futures.values():
-                future.result()
-        except library().KafkaException as failure:
-            if failure.args[0].code() in codes("_NOENT"):  # no leader, either for now or for ever
-                _check_existence(connection, places)
-            raise
+        futures: Mapping[Any, Any] = admin.list_offsets(
+            asked, isolation_level=isolation, request_timeout=request_seconds(connection)
+        )
         return futures
 
-    found = answers(connection, f"offsets of {_named(places)}", ask)
+    def on_failure(error: Any) -> None:
+        if error.code() in codes("_NOENT"):  # no leader, either for now or for ever
+            _check_existence(connection, places)
+
+    found = answers(connection, f"offsets of {_named(places)}", ask, on_failure=on_failure)
     return {TopicPartition(key.topic, key.partition): result.offset for key, result in found.items()}
 
 

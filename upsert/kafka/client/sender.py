@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from upsert.errors import ConfigurationError, DeliveryError, FencedError, KafkaUnavailableError
 from upsert.kafka.client.connection import LOGGER, Connection, client_properties, library
-from upsert.kafka.client.failures import made, translated, unavailable
+from upsert.kafka.client.failures import Reports, is_lasting, made, tell, translated, unavailable
 from upsert.kafka.records import HEADERS, PRODUCED, RECORD_SCHEMA
 
 FLUSH_GRACE_SECONDS: Final = 10.0
@@ -40,26 +40,6 @@ _DEFAULTS: Final = {
     "acks": "all",
 }
 _FIXED: Final = {"delivery.report.only.error": True}
-
-
-class Reports:
-    """What a client reports from within its calls; apart from it, so that neither keeps the other alive."""
-
-    def __init__(self) -> None:
-        self.failure: tuple[Any, Any] | None = None
-        self.broker_failure: Any = None
-        self.fatal: Any = None
-
-    def on_delivery(self, error: Any, message: Any) -> None:
-        """Keep the first record that was not delivered."""
-        if error is not None and self.failure is None:
-            self.failure = (error, message)
-
-    def on_error(self, error: Any) -> None:
-        """Keep what the client last met while it goes on trying, and what ended it for good."""
-        self.broker_failure = error
-        if error.fatal():
-            self.fatal = error
 
 
 class Sender:
@@ -181,9 +161,14 @@ class Sender:
         The client's own flush() goes on calling back after a fatal error has raised an exception, which
         Python does not survive; poll() stops there.
         """
-        deadline = time.monotonic() + self._connection.patience_s + FLUSH_GRACE_SECONDS
+        begun = time.monotonic()
+        deadline = begun + self._connection.patience_s + FLUSH_GRACE_SECONDS
         while len(self.client):
             self._poll(_FLUSH_POLL_SECONDS)
+            if (failure := self._reports.broker_failure) is not None:
+                if is_lasting(failure):
+                    raise translated(self._connection, self.subject, failure)
+                tell(self._connection, self.subject, failure, begun)
             if time.monotonic() > deadline:
                 raise self._unavailable(self.subject)
         self.check()

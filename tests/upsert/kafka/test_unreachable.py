@@ -1,0 +1,105 @@
+"""Kafka that cannot be reached: every client says why, and tries again for as long as the option says."""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+
+import pyarrow as pa
+import pytest
+
+from upsert.errors import ConfigurationError, KafkaUnavailableError
+from upsert.kafka.client import admin, failures, groups, offsets
+from upsert.kafka.client.connection import Connection
+from upsert.kafka.client.consumer import read_range
+from upsert.kafka.client.producer import produce, produce_once
+from upsert.kafka.options import UPSERT
+from upsert.kafka.records import TopicPartition
+from upsert.kafka.sink_topics import partitions_of
+from upsert.kafka.table import KafkaTable
+from upsert.kafka.testing import LocalKafka
+from upsert.schema import TableSchema
+
+PLACE = TopicPartition("t", 0)
+ROWS = pa.table({"key": [b"k"], "value": [b"v"]})
+
+CLIENTS: Mapping[str, Callable[[Connection], object]] = {
+    "topics": lambda at: admin.topics(at, ["t"]),
+    "pattern": lambda at: admin.topics(at, pattern="t"),
+    "offsets": lambda at: offsets.latest_offsets(at, [PLACE]),
+    "group": lambda at: groups.group_markers(at, "g", [PLACE]),
+    "produce": lambda at: produce(at, "t", [ROWS]),
+    "produce once": lambda at: produce_once(at, "t", [ROWS], transactional_id="i", batch=0, fingerprint=""),
+    "read": lambda at: list(read_range(at, PLACE, 0, 1)),
+}
+
+
+@pytest.fixture(autouse=True)
+def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failures, "_told", {})
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize(
+    ("servers", "cause"),
+    [("127.0.0.1:1", "Connection refused"), ("no-such-host.invalid:9092", "Failed to resolve")],
+)
+def test_the_cause_is_in_the_log_and_in_the_error(
+    client: str, servers: str, cause: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        caplog.at_level(logging.WARNING, "upsert.kafka"),
+        pytest.raises(
+            KafkaUnavailableError, match=rf"within 0\.6 s, and did not; last: .*{cause}"
+        ),
+    ):
+        CLIENTS[client](Connection({"bootstrap.servers": servers}, patience_s=0.6))
+    told = [record.getMessage() for record in caplog.records if "cannot be reached" in record.getMessage()]
+    assert len(told) == 1
+    assert f"Kafka at {servers!r} cannot be reached: " in told[0]
+    assert cause in told[0]
+
+
+def test_the_option_says_how_long_it_is_tried() -> None:
+    given = {"topic": "t", "properties.bootstrap.servers": "127.0.0.1:1", "connection.timeout": "400 ms"}
+    schema = TableSchema.of({"id": pa.int64()}, primary_key=["id"])
+    table = KafkaTable.of(UPSERT, schema, {**given, "key.format": "json", "format": "json"})
+    with pytest.raises(KafkaUnavailableError, match=r"within 0\.4 s.*Connection refused"):
+        partitions_of(table)
+
+
+@pytest.fixture(scope="module")
+def secured() -> Iterator[str]:
+    """The address of a broker that asks for a password."""
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+    users = 'username="admin" password="right" user_admin="right"'
+    settings = {
+        "listener.security.protocol.map": "PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "listener.name.plaintext.plain.sasl.jaas.config": f"{module} required {users};",
+    }
+    with LocalKafka(own=True, settings=settings) as broker:
+        yield broker.bootstrap_servers
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_wrong_password_is_said_at_once(secured: str, client: str) -> None:
+    """Not after the patience, which is longer than this test may take: trying again does not help."""
+    given = {
+        "bootstrap.servers": secured,
+        "security.protocol": "sasl_plaintext",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "admin",
+        "sasl.password": "wr0ng",
+    }
+    with pytest.raises(ConfigurationError, match="correct the user, the password or the rights") as refused:
+        CLIENTS[client](Connection(given, patience_s=600))
+    assert "wr0ng" not in str(refused.value)
+    assert admin.topics(Connection({**given, "sasl.password": "right"}), ["t"]) == {}
+
+
+@pytest.mark.kafka
+def test_a_broker_without_tls_is_told(kafka: LocalKafka) -> None:
+    secure = {"bootstrap.servers": kafka.bootstrap_servers, "security.protocol": "ssl"}
+    with pytest.raises(KafkaUnavailableError, match="SSL connection closed by peer"):
+        admin.topics(Connection(secure, patience_s=1), ["t"])
