@@ -46,6 +46,7 @@ TRIES: dict[str, Try] = {
     ),
     "value.fields-include": Try("EXCEPT_KEY", "except_key", "SOME", "must be one of all, except_key"),
     "fields.verify-integrity": Try("true", True, *BOOLEAN),
+    "connection.timeout": Try("5 s", 5_000, "soon", "must be a duration"),
     "bad-records": Try("skip", "skip", "ignore", "must be one of fail, skip, dead-letter"),
     "bad-records.topic": Try(
         "letters",
