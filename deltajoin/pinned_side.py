@@ -83,7 +83,12 @@ class PinnedSide:
         return found
 
     def changes_between(
-        self, start: Version, end: Version, columns: Sequence[str], buckets: Collection[int] | None = None
+        self,
+        start: Version,
+        end: Version,
+        columns: Sequence[str],
+        buckets: Collection[int] | None = None,
+        where: Any = None,
     ) -> pa.Table:
         """The net changes of one step, as ``Table.changes_between`` gives them.
 
@@ -92,7 +97,9 @@ class PinnedSide:
         """
         return self._pinned(columns).read(
             self.table,
-            lambda names: self.table.changes_between(start, end, columns=names, buckets=buckets),
+            lambda names: self.table.changes_between(
+                start, end, columns=names, buckets=buckets, where=self._now(where)
+            ),
         )
 
     def scan(self, version: Version, columns: Sequence[str], where: Any = None) -> pa.Table:

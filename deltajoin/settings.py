@@ -151,11 +151,7 @@ class JoinSettings:
         >>> found.cache_enabled, found.left_cache_size, found.right_cache_size
         (False, 7, 10000)
         """
-        in_session = {
-            key.removeprefix(SESSION_PREFIX): value
-            for key, value in session.items()
-            if key.startswith((SESSION_PREFIX, *FLINK_PREFIXES)) or key in _ALIASES
-        }
+        in_session = {key.removeprefix(SESSION_PREFIX): value for key, value in _of_joins(session).items()}
         given = {_KEYS.get(name, name): str(value) for name, value in arguments.items()}
         values = parse("the session's delta join options", OPTIONS, in_session)
         overriding = parse(caller, OPTIONS, given)
@@ -171,6 +167,28 @@ class JoinSettings:
                 f"{chosen['physical']!r}; the other forms read snapshots"
             )
         return cls(**{_attribute(key): value for key, value in chosen.items()})
+
+
+def given_in(
+    arguments: Mapping[str, Any], session: Mapping[str, str]
+) -> tuple[frozenset[str], Mapping[str, str]]:
+    """The keys of the options that a call gives, and those of the session with the names they have there.
+
+    >>> given_in({"on_error": "fail"}, {"spark.deltajoin.shards": "3", "spark.app.name": "x"})
+    (frozenset({'on-error'}), {'shards': 'spark.deltajoin.shards'})
+    """
+    keys = {name: option.key for option in OPTIONS for name in (option.key, *option.aliases)}
+    of_session = {keys.get(name.removeprefix(SESSION_PREFIX), name): name for name in _of_joins(session)}
+    return frozenset(keys.get(_KEYS.get(name, name), name) for name in arguments), of_session
+
+
+def _of_joins(session: Mapping[str, str]) -> Mapping[str, str]:
+    """What of a session's configuration is about joins."""
+    return {
+        key: value
+        for key, value in session.items()
+        if key.startswith((SESSION_PREFIX, *FLINK_PREFIXES)) or key in _ALIASES
+    }
 
 
 def _attribute(key: str) -> str:

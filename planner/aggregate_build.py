@@ -46,8 +46,12 @@ def lookup_aggregate(catalyst: Catalyst, plan: LookupAggregate, shards: int) -> 
         plan.where,
         shards,
         plan.table.max_rows,
+        plan.table.where,
     )
-    source = catalyst.analyzed(read_aggregate(catalyst.session, spec))
+    changes = read_aggregate(
+        catalyst.session, spec, consumer_id=plan.table.consumer_id, lease_ms=plan.table.lease_ms
+    )
+    source = catalyst.analyzed(changes)
     found = {catalyst.attribute(one)[1]: one for one in catalyst.output(source)}
     known = [*_groups(catalyst, plan, found)]
     for measure in plan.measures:

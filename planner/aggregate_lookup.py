@@ -18,6 +18,7 @@ from planner.changelogs import Changelog
 from planner.conditions import Refused
 from planner.delta_join import DeltaJoin
 from planner.expressions import Aggregation, Column, Expr, Literal
+from planner.held_options import Rewrite, not_held, read_apart
 from planner.keys import index_within
 from planner.plan import Filter, Plan, RegularJoin
 from planner.sources import KafkaTopic, ManagedTable, Mode
@@ -69,6 +70,9 @@ def lookup_aggregate(node: Aggregate, because: str) -> LookupAggregate | Refused
             pass
         case Changelog(origin=KafkaTopic(mode=Mode.ALL, mirror=ManagedTable() as table)):
             pass
+        case Changelog(origin=KafkaTopic(mode=Mode.ALL, apart=str()) as topic):
+            how, remedy = read_apart(topic)
+            return Refused(f"{what}, and the query {how}", remedy)
         case Changelog(origin=KafkaTopic(mode=Mode.ALL, table=str(name))):
             return Refused(
                 f"{what}, and a topic cannot be looked up",
@@ -82,6 +86,8 @@ def lookup_aggregate(node: Aggregate, because: str) -> LookupAggregate | Refused
             )
         case _:
             return Refused(f"{what}, and the aggregate does not read one managed table", _ON_A_TABLE)
+    if refused := not_held(table, Rewrite.AGGREGATE):
+        return Refused(f"{what}, and {refused.reason}", refused.remedy)
     if not node.groups:
         return Refused(
             f"{what}, and an aggregate without GROUP BY would look every row up",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from deltajoin.aggregate.spec import Measure as Computation
 from deltajoin.expressions import Condition
+from planner.delta_join import filters_in_words
 from planner.expressions import Aggregation, Column, Expr, ref_field
 from planner.sources import ManagedTable
 
@@ -118,7 +119,8 @@ class LookupAggregate:
         return (*(output.column for output in self.outputs), self.row_kind)
 
     def __str__(self) -> str:
-        where = "" if self.where is None else f" where {self.where}"
+        conditions = (filters_in_words(self.table.where), "" if self.where is None else str(self.where))
+        where = "".join(f" where {condition}" for condition in conditions if condition)
         outputs = ", ".join(map(str, self.outputs))
         by = f"({', '.join(self.keys)}) by {self.index}"
         return f"LookupAggregate {self.table.name} {by}{where} [{outputs}, {self.row_kind}]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from planner.jvm import Catalyst
 from planner.optimizer import CHEAPER, Trace, optimize_plan
 from planner.read import read_plan
 from planner.settings import Settings
+from planner.settings_in_use import unused
 from planner.sink_reports import sink_report
 from planner.starting import check_can_go_on
 from planner.trees import reads_changes
@@ -68,6 +70,9 @@ def optimize(
         CheckpointMismatchError: `start_from` is no checkpoint of a join of these tables, or it has an
             unfinished micro-batch.
 
+    Warns:
+        UserWarning: an option means nothing for the joins of this query; the text names it.
+
     >>> import tempfile, upsert
     >>> catalog = upsert.Catalog(tempfile.mkdtemp())
     >>> _ = catalog.sql(
@@ -83,6 +88,8 @@ def optimize(
         raise PlanError(trace.refusals)
     if start_from is not None:
         check_can_go_on(trace.after)
+    for sentence in unused(trace.after, options, df.sparkSession.conf.getAll):
+        warnings.warn(sentence, stacklevel=2)
     if not trace.is_changed:
         return df if sink_key is None else _with_keys(df, trace)
     return _with_keys(build_plan(catalyst, trace.after, settings), trace)

@@ -48,7 +48,7 @@ def spec_of(join: DeltaJoin, shards: int) -> DeltaJoinSpec:
         JoinedTable(
             one.table.path,
             tuple(column.name for column in one.columns),
-            (one.where,) if one.where else None,
+            one.filters,
             tuple(column.name for column in one.emitted) if one.compared else None,
         )
         for one in join.tables
@@ -198,6 +198,7 @@ class _Builder:
             on=[(names[ids.index(column.id)], name) for column, name in plan.keys],
             how=plan.how,
             select=[column.name for column in plan.added],
+            where=plan.rows.table.where,
             snapshot=plan.rows.snapshot,
         )
         columns = dict(zip(joined.columns, plan.columns, strict=True))

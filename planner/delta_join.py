@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deltajoin.expressions import Condition, Ref
+from deltajoin.filters import Filters
 from deltajoin.tree import Inner, Leaf, Node, On, Outer, Where, visible
 from planner.expressions import Column
 from planner.sources import ManagedTable
@@ -23,6 +24,11 @@ def predicates_in_words(predicates: Sequence[Predicate]) -> str:
     """
     parts = ((column, op, None if value is None else repr(value)) for column, op, value in predicates)
     return " and ".join(" ".join(filter(None, part)) for part in parts)
+
+
+def filters_in_words(filters: Filters | None) -> str:
+    """Alternatives of which one must hold, as text; empty for None."""
+    return " or ".join(map(predicates_in_words, filters or ()))
 
 
 @dataclass(frozen=True)
@@ -42,9 +48,21 @@ class JoinTable:
         """The columns that come out of the join."""
         return tuple(column for column in self.columns if column not in self.compared)
 
+    @property
+    def filters(self) -> Filters | None:
+        """Which rows of the table take part: those that the read asks for, without those left out here."""
+        if self.table.where is None:
+            return (self.where,) if self.where else None
+        return tuple((*parts, *self.where) for parts in self.table.where)
+
+    @property
+    def filters_in_words(self) -> str:
+        """The same as text; empty for all rows."""
+        return filters_in_words(self.filters)
+
     def __str__(self) -> str:
         compared = tuple(column for column in self.columns if column in self.compared)
-        where = predicates_in_words(self.where)
+        where = self.filters_in_words
         return (
             f"{self.table.name} {typed(self.emitted)}"
             + (f" comparing {typed(compared)}" if compared else "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from planner.delta_join import typed
+from planner.delta_join import filters_in_words, typed
 from planner.expressions import Column, ref_field
 from planner.sources import ManagedTable
 
@@ -22,7 +22,8 @@ class TableRows:
 
     def __str__(self) -> str:
         pinned = "" if self.snapshot is None else f" at snapshot {self.snapshot}"
-        return f"table {self.table.name}{pinned}"
+        where = filters_in_words(self.table.where)
+        return f"table {self.table.name}{pinned}{f' where {where}' if where else ''}"
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from typing import Final
 
 from planner.chain import chain_of
 from planner.changelogs import Changelog, Normalized, Relation
-from planner.conditions import OBSERVATION, Refused, sources
+from planner.conditions import OBSERVATION, Refused, changes_have_their_kind, sources
 from planner.delta_join import DeltaJoin
+from planner.held_options import Rewrite, not_held, read_apart
 from planner.join_tree import KINDS
 from planner.operator_conditions import OPERATORS
 from planner.plan import Distinct, Join, Opaque, Plan, RegularJoin, Wrapper
@@ -41,11 +42,19 @@ def join_is_of_a_known_kind(join: Join) -> Refused | None:
     )
 
 
+def inputs_have_their_kind(join: Join) -> Refused | None:
+    """A row of a table without `_row_kind` may be one that went."""
+    leaves = (chain_of(plan).leaf for plan in (join.left, join.right))
+    return next((refused for leaf in leaves if (refused := changes_have_their_kind(leaf))), None)
+
+
 def inputs_can_be_looked_up(join: Join) -> Refused | None:
     """The rows of the other side are found in a table; a topic is a log, and knows no row by its key."""
     for side, plan in (("left", join.left), ("right", join.right)):
         remedy = "write it into a managed table with catalog.write_changes and join the changes of that table"
         match chain_of(plan).leaf:
+            case Changelog(origin=KafkaTopic(apart=str()) as topic):
+                what, remedy = read_apart(topic)
             case Changelog(name, origin=KafkaTopic(table=table)):
                 what = f"reads the topic {name!r}"
                 if table is not None:
@@ -124,10 +133,14 @@ def inputs_are_read_in_full(join: Join) -> Refused | None:
                     f"table {name!r} is read with scan.mode {mode!r}, a join needs 'full'",
                     "leave out the option 'scan.mode'",
                 )
+            case Changelog(origin=ManagedTable() as table):
+                if refused := not_held(table, Rewrite.DELTA_JOIN):
+                    return refused
     return None
 
 
 JOIN_CONDITIONS: Final[tuple[JoinCondition, ...]] = (
+    inputs_have_their_kind,
     inputs_can_be_looked_up,
     join_is_of_a_known_kind,
     inputs_are_changelogs,

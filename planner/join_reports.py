@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from deltajoin.paths import Path
-from planner.changelogs import Changelog, LookupChanges, LookupJoined
+from planner.changelogs import Changelog, LookupChanges, LookupJoined, Relation
 from planner.conditions import Refused
-from planner.delta_join import DeltaJoin, predicates_in_words, tree_in_words
+from planner.delta_join import DeltaJoin, tree_in_words
 from planner.enriched import Enriched
 from planner.lookup_paths import lookup_paths
 from planner.netness import blurred
@@ -34,6 +34,10 @@ _CONSISTENCY: Final = {
 _ENRICHED: Final = (
     "each row of the stream looks the table up when it is processed; what changes in the table later comes "
     "to later rows only, and a micro-batch that is run again may find newer rows"
+)
+_READ_ONCE: Final = (
+    "table {0!r} is read as it was when the query was analysed, what is written later comes to no row; an "
+    "INDEX of it within the join columns lets each row of the stream look up what is newest"
 )
 _BLURRED: Final = (
     "the query computes with {} and does not put it out as it is: where what it computes is equal, an update "
@@ -206,7 +210,7 @@ def _delta_join(name: str, made: DeltaJoin, settings: Settings, hidden: Sequence
         TableReport(
             one.table.name,
             tuple(column.name for column in one.columns),
-            predicates_in_words(one.where),
+            one.filters_in_words,
             one.table.rows,
             one.table.changed_rows,
         )
@@ -284,4 +288,11 @@ def _lookup_join(name: str, made: LookupJoined, whole: LookupChanges | None) -> 
 def _left_to_spark(join: Join) -> JoinReport:
     reason = "it reads no changes of managed tables, so Spark's own join is right"
     remedy = "none needed; keep the inputs in managed tables and join their changes for a delta join"
-    return JoinReport(join_in_words(join), "spark", refusals=(Refused(reason, remedy),))
+    read_once = dict.fromkeys(
+        node.rows.table.name
+        for node in walk(join)
+        if isinstance(node, Relation) and node.rows is not None and node.rows.snapshot is None
+    )
+    is_stream = any(isinstance(node, Relation) and node.is_streaming for node in walk(join))
+    hints = tuple(_READ_ONCE.format(name) for name in read_once) if is_stream else ()
+    return JoinReport(join_in_words(join), "spark", refusals=(Refused(reason, remedy),), hints=hints)

@@ -25,7 +25,7 @@ from planner.predicates import predicates_of
 from planner.sources import ManagedTable
 from planner.stack import Raw
 from planner.translate import NotTranslatableError, translated
-from upsert.errors import ConfigurationError
+from upsert.errors import ConfigurationError, SchemaError
 
 _COMPUTE: Final = "compute it when the rows are written, as a column of the table"
 
@@ -85,7 +85,7 @@ class Scope:
             check_is_condition(found, self.type_of)
         except NotTranslatableError as cause:
             reason = f"{what} must hold inside the delta join, which cannot evaluate {cause}"
-        except ConfigurationError as cause:
+        except (ConfigurationError, SchemaError) as cause:
             reason = f"{what} must hold inside the delta join: {cause}"
         else:
             return found

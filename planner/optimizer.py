@@ -25,6 +25,7 @@ from planner.rules.narrow_kafka_range import narrow_kafka_range
 from planner.rules.prune_columns import prune_columns
 from planner.rules.push_filters import push_filters
 from planner.rules.put_in_normalizer import put_in_normalizer
+from planner.rules.refuse_metadata_in_join import refuse_metadata_in_join
 from planner.rules.refuse_over_groups import refuse_over_groups
 from planner.rules.refuse_static_join import refuse_static_join
 from planner.rules.refuse_ungrouped_sink import refuse_ungrouped_sink
@@ -76,6 +77,7 @@ RULES: Final[tuple[tuple[Walk, Rule], ...]] = (
     (transform_up, push_filters),
     (at_top, keep_rows_inside),  # what it moves was pushed into the tables before
     (transform_down, prune_columns),  # downwards: what a Project does not ask for, none below need pass on
+    (transform_up, refuse_metadata_in_join),
     (at_top, leave_out_normalizer),  # the sink is above the whole query
     (transform_up, narrow_kafka_range),
 )

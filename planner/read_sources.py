@@ -12,8 +12,10 @@ from dataclasses import replace
 from typing import Final
 
 from deltajoin.aggregate.source import FORMAT as AGGREGATE_FORMAT
+from deltajoin.filters import normalized
 from planner.changelogs import Changelog, Relation, Upserts
 from planner.enriched import TableRows
+from planner.held_options import Rewrite, not_held
 from planner.jvm import JavaObject
 from planner.plan import Plan
 from planner.read_expressions import ExpressionReader
@@ -23,12 +25,14 @@ from upsert.kafka.declaration import declared
 from upsert.kafka.options import UPSERT
 from upsert.kafka.table import SPARK_FORMATS, KafkaTable
 from upsert.managed.options import FORMAT, ReadOptions
+from upsert.store.filters import parse_where
 from upsert.store.row_metadata import is_of_commit
 from upsert.store.table import Table
 from upsert.update_mode import UpsertKey
 
 JOIN_FORMAT: Final = "delta-join"
 _MIRROR: Final = "mirror.path"
+_APART: Final = "mirror.not-given"
 _CONNECTORS: Final = {name: connector for connector, name in SPARK_FORMATS.items()}
 
 
@@ -59,7 +63,8 @@ class SourceReader:
             return Relation(name, columns, is_streaming=True, ref=ref)
         asked = self.catalyst.struct(self.catalyst.output(node))
         topic = topic_of(declared(connector, options, asked), options)
-        topic = replace(topic, source=name.lower(), label=self.catalyst.label(node))
+        label, apart = self.catalyst.label(node), options.get(_APART)
+        topic = replace(topic, source=name.lower(), label=label, apart=apart)
         if topic.mode is Mode.ROWS:
             return Relation(name, columns, is_streaming=True, topic=topic, ref=ref)
         if (mirror := options.get(_MIRROR)) is not None:
@@ -75,9 +80,10 @@ class SourceReader:
         if name != FORMAT:
             return None
         asked = ReadOptions.parse(options)
-        if asked.row_kind or asked.timestamp_ms is not None or asked.tag is not None:
+        table = self.table(asked)
+        if asked.row_kind or not_held(table, Rewrite.ENRICHMENT) is not None:
             return None
-        return TableRows(self.table(asked), asked.snapshot_id)
+        return TableRows(table, asked.snapshot_id)
 
     def mirror(self, path: str, options: Mapping[str, str]) -> ManagedTable | None:
         """The managed table that mirrors a topic, read in steps of the same size; None if there is none."""
@@ -93,9 +99,15 @@ class SourceReader:
         return table
 
     def table(self, options: ReadOptions) -> ManagedTable:
-        """What the planner needs of a managed table that is read with these options."""
+        """What the planner needs of a managed table that is read with these options.
+
+        Raises:
+            SchemaError: ``scan.where`` is malformed, or does not fit the table.
+        """
         path = options.path
         table = self.opened(path)
+        where = options.where_of(table.schema)
+        parse_where(where, table.schema)
         snapshot = table.snapshot()
         latest = snapshot.info
         return ManagedTable(
@@ -114,6 +126,8 @@ class SourceReader:
             consumer_id=options.consumer_id,
             lease_ms=options.lease_ms,
             changing=frozenset(name for name, key in options.metadata.items() if is_of_commit(key)),
+            where=normalized(where),
+            asked=options.asked - ({"scan.source"} if options.source == "files" else set()),
         )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, Self
 
+from deltajoin.filters import Filters
 from upsert.errors import ConfigurationError
 from upsert.managed.options import DEFAULT_LEASE_MS
 from upsert.schema import TableSchema
@@ -18,7 +19,8 @@ class ManagedTable:
 
     `changed_rows` is the size of the latest commit, unless a compaction came after it; `rows` is about how
     many rows there are, `rows_per_key` about how many of them one key finds, by the name of the index.
-    `changing` are the METADATA columns of the read that a change has from its own commit.
+    `changing` are the METADATA columns of the read that a change has from its own commit. `where` are the
+    rows that the read asks for, all if None, and `asked` the options that it gives.
     """
 
     name: str
@@ -34,6 +36,8 @@ class ManagedTable:
     consumer_id: str | None = field(default=None, compare=False)
     lease_ms: int = field(default=DEFAULT_LEASE_MS, compare=False)
     changing: frozenset[str] = frozenset()
+    where: Filters | None = None
+    asked: frozenset[str] = field(default=frozenset(), compare=False)
 
 
 def consumer_of(tables: Iterable[ManagedTable]) -> tuple[str | None, int]:
@@ -155,6 +159,7 @@ class KafkaTopic:
         source: the Spark format.
         label: the name that the user gave the source, by which checkpoints know it.
         options: those of the query, by key in lower case; they may hold secrets.
+        apart: the options of the query that its mirror, if it has one, was not given.
         table: the catalog's table that declares it, if it may have a mirror.
         mirror: the managed table that mirrors it, with the changes that the query reads.
     """
@@ -168,6 +173,7 @@ class KafkaTopic:
     options: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     table: str | None = field(default=None, compare=False)
     mirror: ManagedTable | None = field(default=None, compare=False)
+    apart: str | None = field(default=None, compare=False)
 
     def as_upserts(self) -> KafkaTopic:
         """The topic read without a normalizer."""

@@ -25,7 +25,7 @@ from deltajoin.errors import CheckpointMismatchError
 from deltajoin.fingerprint import what_differs
 from deltajoin.pinned_side import PinnedSide
 from upsert.errors import SchemaError
-from upsert.managed.options import ReadOptions
+from upsert.managed.options import DEFAULT_LEASE_MS, READ_OPTIONS, ReadOptions
 from upsert.managed.reader import ChangesReader, version_of
 from upsert.managed.spark_schema import arrow_schema, spark_schema
 from upsert.options import Option, parse, text
@@ -35,9 +35,13 @@ from upsert.store.hashing import bucket_of, hash_columns, one_array
 from upsert.store.steps import touched_rows
 from upsert.store.table import Table
 from upsert.store.version import Version
+from upsert.store.where_text import where_to_json
 
 FORMAT: Final = "delta-aggregate"
-OPTIONS: Final = (Option("spec", text, "the aggregate: JSON text of a DeltaAggregateSpec"),)
+OPTIONS: Final = (
+    Option("spec", text, "the aggregate: JSON text of a DeltaAggregateSpec"),
+    *(one for one in READ_OPTIONS if one.key in ("consumer-id", "consumer.lease")),
+)
 
 TASK_ROWS: Final = 50_000
 """Changed rows that are worth a task of their own."""
@@ -49,11 +53,22 @@ _OWN: Final = ("aggregate", "fingerprint", "parts")
 """What an offset has beside that of the table."""
 
 
-def read_aggregate(spark: SparkSession, spec: DeltaAggregateSpec) -> DataFrame:
+def read_aggregate(
+    spark: SparkSession,
+    spec: DeltaAggregateSpec,
+    consumer_id: str | None = None,
+    lease_ms: int = DEFAULT_LEASE_MS,
+) -> DataFrame:
     """A stream of the aggregate's net changes: the columns of ``spec.columns``, then ``_row_kind``.
 
     Each group that a micro-batch touches is computed anew from all of its rows, so that the cost follows the
     size of the groups, and functions may be any; there is no state. A group without rows is no group.
+
+    Args:
+        spark: the session; the format is registered in it.
+        spec: what is computed of which table.
+        consumer_id: name under which the query holds what a restart would read again; None for a random one.
+        lease_ms: how long that is held after the query was last heard of, in milliseconds; 0: not at all.
 
     Raises:
         TableNotFoundError: there is no table at the path.
@@ -70,7 +85,9 @@ def read_aggregate(spark: SparkSession, spec: DeltaAggregateSpec) -> DataFrame:
             f"the group columns ({names}), there is none; declare INDEX ({names}) in its CREATE TABLE"
         )
     located = replace(spec, path=table.path, began=_side(table, spec).columns)
-    return spark.readStream.format(FORMAT).option("spec", located.to_json()).load()
+    reader = spark.readStream.format(FORMAT).option("spec", located.to_json())
+    reader = reader.option("consumer.lease", str(lease_ms))
+    return (reader if consumer_id is None else reader.option("consumer-id", consumer_id)).load()
 
 
 class DeltaAggregateSource(DataSource):
@@ -89,7 +106,8 @@ class DeltaAggregateSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """A stream read."""
-        return AggregateReader(_spec(self.options), schema)
+        values = parse(FORMAT, OPTIONS, self.options)
+        return AggregateReader(_spec(self.options), schema, values["consumer-id"], values["consumer.lease"])
 
 
 @dataclass(frozen=True)
@@ -106,12 +124,24 @@ class ShareOfGroups(InputPartition):
 class AggregateReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads the net changes of the aggregate; goes through the table's versions as its changes are read."""
 
-    def __init__(self, spec: DeltaAggregateSpec, asked: StructType) -> None:
+    def __init__(
+        self,
+        spec: DeltaAggregateSpec,
+        asked: StructType,
+        consumer_id: str | None = None,
+        lease_ms: int = DEFAULT_LEASE_MS,
+    ) -> None:
         """Check what is asked of the table."""
         table = Table.open(spec.path)
         self._spec = spec
         self._asked = asked
-        options = ReadOptions(spec.path, max_rows=spec.max_rows_per_trigger)
+        options = ReadOptions(
+            spec.path,
+            max_rows=spec.max_rows_per_trigger,
+            where=_where_now(table, spec),
+            consumer_id=consumer_id,
+            lease_ms=lease_ms,
+        )
         self._versions = ChangesReader(options, spark_schema(table.schema, row_kind=True))
 
     def initialOffset(self) -> Offset:  # noqa: N802
@@ -200,7 +230,7 @@ def _named(side: PinnedSide, spec: DeltaAggregateSpec) -> set[str]:
 def changes_of(table: Table, spec: DeltaAggregateSpec, part: ShareOfGroups) -> Iterator[pa.RecordBatch]:
     """The net changes of a share of the groups that a step touches."""
     side = _side(table, spec)
-    changes = side.changes_between(part.start, part.end, spec.read)
+    changes = side.changes_between(part.start, part.end, spec.read, where=spec.pushed)
     images = _of_share(spec, wanted(spec, changes.drop_columns([ROW_KIND_COLUMN])), part)
     keys = touched_groups(spec, images)
     schema = output_schema(spec, side.schema)
@@ -232,14 +262,30 @@ def _rows_of(side: PinnedSide, version: Version, spec: DeltaAggregateSpec, keys:
     for column in keys.columns:
         is_known &= pc.is_valid(column).to_numpy(zero_copy_only=False)
     known = keys.filter(pa.array(is_known))
-    found = [side.lookup(version, spec.groups, known, spec.read)] if known.num_rows else []
+    where = spec.pushed
+    match = side.match(version, where, side.schema.arrow)
+    found = [match(spec.groups, known, spec.read)[1]] if known.num_rows else []
     unknown = keys.filter(pa.array(~is_known))
     found += [
-        _first_null_in(name, spec, side.scan(version, spec.read, [[(name, "is null", None)]]))
+        _first_null_in(name, spec, side.scan(version, spec.read, _with_null_in(name, where)))
         for name in spec.groups
         if unknown.column(name).null_count
     ]
     return pa.concat_tables(found) if found else side.schema.arrow.empty_table().select(list(spec.read))
+
+
+def _where_now(table: Table, spec: DeltaAggregateSpec) -> str | None:
+    """The filters of a spec with the present names of their columns, as the option of a reader."""
+    if spec.rows is None:
+        return None
+    side = _side(table, spec)
+    now = [[(*side.names_now([name]), op, value) for name, op, value in parts] for parts in spec.rows]
+    return where_to_json(now)
+
+
+def _with_null_in(name: str, where: list[list[Any]] | None) -> list[list[Any]]:
+    """The filters, of rows that have a NULL in a column."""
+    return [[*parts, (name, "is null", None)] for parts in where or [[]]]
 
 
 def _first_null_in(name: str, spec: DeltaAggregateSpec, rows: pa.Table) -> pa.Table:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, Final, Self
 
-from deltajoin import expressions_json
+from deltajoin import expressions_json, filters
 from deltajoin.column_names import renamed_condition, untyped
 from deltajoin.expressions import Condition, Ref, refs_of
+from deltajoin.filters import Filters
 from deltajoin.fingerprint import part
 from deltajoin.joined_table import columns_from_json
 from upsert.errors import ConfigurationError
@@ -95,6 +96,7 @@ class DeltaAggregateSpec:
         max_rows_per_trigger: changed rows that a micro-batch reads at most.
         began: the columns in ``read`` as they were when the query began, so that it finds them again after
             ``ALTER TABLE``; () for those that have the names now.
+        rows: which rows of the table are read at all, as filters of the store; None for all.
     """
 
     path: str
@@ -104,10 +106,12 @@ class DeltaAggregateSpec:
     shards: int = 2
     max_rows_per_trigger: int = 1_000_000
     began: tuple[Column, ...] = field(default=(), compare=False, repr=False)
+    rows: Filters | None = None
 
     def __post_init__(self) -> None:
         """Check the parts against each other."""
         object.__setattr__(self, "groups", tuple(self.groups))
+        object.__setattr__(self, "rows", filters.normalized(self.rows))
         object.__setattr__(self, "measures", tuple(self.measures))
         if not self.groups or len(set(self.groups)) != len(self.groups):
             raise ConfigurationError(f"an aggregate needs groups, each once, got {self.groups!r}")
@@ -128,7 +132,13 @@ class DeltaAggregateSpec:
     def read(self) -> tuple[str, ...]:
         """Columns of the table that it reads: those of the groups first."""
         others = {ref.column for ref in refs_of(self.where)}.union(*(m.names for m in self.measures))
+        others |= {column for parts in self.rows or () for column, _, _ in parts}
         return (*self.groups, *sorted(others.difference(self.groups)))
+
+    @property
+    def pushed(self) -> list[list[tuple[str, str, Any]]] | None:
+        """``rows`` in the lists that the store takes."""
+        return None if self.rows is None else [list(parts) for parts in self.rows]
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -143,7 +153,9 @@ class DeltaAggregateSpec:
         Columns count by name, as in checkpoints of release 0.1; see `fingerprint_by`.
         """
         meaning = {
-            key: value for key, value in self._values().items() if key in ("groups", "measures", "where")
+            key: value
+            for key, value in self._values().items()
+            if key in ("groups", "measures", "where", "rows")
         }
         return _hash(meaning)
 
@@ -152,7 +164,8 @@ class DeltaAggregateSpec:
         by_ids = self.renamed(id_of)
         where = None if by_ids.where is None else untyped(by_ids.where)
         measures = [measure.meaning for measure in by_ids.measures]
-        return _hash({"groups": list(by_ids.groups), "measures": measures, "where": where})
+        rows = {} if by_ids.rows is None else {"rows": filters.to_json(by_ids.rows)}
+        return _hash({"groups": list(by_ids.groups), "measures": measures, "where": where, **rows})
 
     def renamed(self, name: Callable[[str], str]) -> Self:
         """The same aggregate with its columns under the names that ``name`` gives them."""
@@ -161,6 +174,7 @@ class DeltaAggregateSpec:
             groups=tuple(map(name, self.groups)),
             measures=tuple(measure.renamed(name) for measure in self.measures),
             where=renamed_condition(self.where, lambda ref: name(ref.column)),
+            rows=self.rows and tuple(tuple((name(c), op, v) for c, op, v in parts) for parts in self.rows),
             began=(),
         )
 
@@ -175,6 +189,8 @@ class DeltaAggregateSpec:
         ]
         if self.where is not None and by_ids.where is not None:
             found.append(part("filter", json.dumps(untyped(by_ids.where)), str(self.where)))
+        if by_ids.rows is not None:
+            found.append(part("rows", json.dumps(filters.to_json(by_ids.rows)), str(self.pushed)))
         return tuple(found)
 
     def __str__(self) -> str:
@@ -191,6 +207,7 @@ class DeltaAggregateSpec:
         return json.dumps(self._values())
 
     def _values(self) -> dict[str, Any]:
+        rows = {} if self.rows is None else {"rows": filters.to_json(self.rows)}
         return {
             "path": self.path,
             "groups": list(self.groups),
@@ -199,6 +216,7 @@ class DeltaAggregateSpec:
             "shards": self.shards,
             "max-rows-per-trigger": self.max_rows_per_trigger,
             "began": [column.to_json() for column in self.began],
+            **rows,
         }
 
     @classmethod
@@ -220,13 +238,15 @@ class DeltaAggregateSpec:
                 "where": where,
                 "shards": int(shards),
                 "max-rows-per-trigger": int(max_rows),
-            } if all(isinstance(name, str) for name in groups):
+                **rest,
+            } if rest.keys() <= {"rows", "began"} and all(isinstance(name, str) for name in groups):
                 parsed = tuple(_measure(measure) for measure in measures)
                 condition, began = (
                     expressions_json.from_json(where),
                     columns_from_json(value.get("began", [])),
                 )
-                return cls(path, tuple(groups), parsed, condition, shards, max_rows, began)
+                rows = filters.from_json(rest.get("rows"))
+                return cls(path, tuple(groups), parsed, condition, shards, max_rows, began, rows)
         raise ConfigurationError(f"the spec of an aggregate must be JSON text, got {text[:80]!r}")
 
 

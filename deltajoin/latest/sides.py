@@ -79,6 +79,9 @@ def with_lookup(
     )
     _check(side, _names(keys))
     columns = [quoted(name) for name in side.columns.names]
+    if ROW_KIND_COLUMN in df.columns and side.can_update:
+        # the row that comes after it says by its key what it replaces
+        df = df.where(F.col(ROW_KIND_COLUMN) != RowKind.UPDATE_BEFORE.value)
     kind = F.col(ROW_KIND_COLUMN) if ROW_KIND_COLUMN in df.columns else F.lit(_kind_of_rows(side))
     metadata = {LOOKUP_SIDE_MARK: mark_of(side)}
     marked = df.select(*columns, kind.alias(ROW_KIND_COLUMN, metadata=metadata))

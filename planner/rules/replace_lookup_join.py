@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from typing import Final
 
+from planner.chain import chain_of, trace
+from planner.changelogs import Changelog
 from planner.conditions import Refused
+from planner.keys import equalities
 from planner.lookup_join import faults_of_join, is_lookup_join, made_of
 from planner.plan import Join, Plan
 from planner.settings import Settings
+from planner.sources import ManagedTable
 from planner.trees import joins_changes
 
-_NOT_DECLARED: Final = Refused(
-    "consistency is 'latest', and managed tables may delete rows on both sides and change their join keys",
-    "declare what they do not: deltajoin.with_lookup(catalog.read_changes(…).where(\"_row_kind <> '-U'\"), "
-    "TableLookup.of(path, keys), keys=…, upsert_key=…, kinds=['+I', '+U'], immutable=…); or leave the "
-    "consistency at 'snapshot', which is exact",
+_NOT_DECLARED: Final = (
+    "consistency is 'latest', and managed tables may delete rows on both sides and change their join keys"
 )
+_SIDE: Final = (
+    "deltajoin.with_lookup({changes}, TableLookup.of({path!r}, {keys!r}), keys={keys!r}, upsert_key={key!r}, "
+    "kinds=['+I', '+U'], immutable={immutable!r})"
+)
+"""A side of which is said that its rows are never deleted and keep their join keys."""
+_EXACT: Final = "or leave the consistency at 'snapshot', which is exact"
 
 
 def replace_lookup_join(node: Plan, settings: Settings) -> Plan | tuple[Refused, ...] | None:
@@ -34,8 +41,37 @@ def replace_lookup_join(node: Plan, settings: Settings) -> Plan | tuple[Refused,
     if not isinstance(node, Join):
         return None
     if not is_lookup_join(node):
-        return (_NOT_DECLARED,) if settings.consistency == "latest" and joins_changes(node) else None
+        return (_not_declared(node),) if settings.consistency == "latest" and joins_changes(node) else None
     if settings.strategy == "none":
         why = "strategy is 'none', and Spark's own join would take each change for a row"
         return (Refused(why, "allow a delta join with strategy='auto'"),)
     return faults_of_join(node, settings) or made_of(node, settings)
+
+
+def _not_declared(join: Join) -> Refused:
+    """That nobody has said what the sides never do, and how to say it of two managed tables."""
+    pairs = [(trace(one, join.left), trace(other, join.right)) for _, one, other in equalities(join)]
+    sides = []
+    for number, plan in enumerate((join.left, join.right)):
+        leaf = chain_of(plan).leaf
+        keys = [pair[number] for pair in pairs if pair[0] is not None and pair[1] is not None]
+        names = [column.name for column in keys if column is not None]
+        if not isinstance(leaf, Changelog) or not isinstance(leaf.origin, ManagedTable) or not names:
+            break
+        table = leaf.origin
+        key = table.schema.primary_key
+        if not key:
+            break
+        sides.append(
+            _SIDE.format(
+                changes=f"catalog.read_changes(spark, {table.name!r})",
+                path=table.path,
+                keys=names,
+                key=list(key),
+                immutable=[name for name in names if name not in key],
+            )
+        )
+    if len(sides) < 2:
+        remedy = "join managed tables with a PRIMARY KEY on equal columns, each in deltajoin.with_lookup(…)"
+        return Refused(_NOT_DECLARED, f"{remedy}; {_EXACT}")
+    return Refused(_NOT_DECLARED, f"if they do not, join {' and '.join(sides)}; {_EXACT}")

@@ -6,8 +6,8 @@ Connectors are imported when a table needs one: every worker of a query imports 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -30,10 +30,9 @@ _STATE_FOLDER: Final = "state"
 _MIRRORED: Final = frozenset({"upsert-kafka"})
 """Connectors whose tables have a mirror, and so may have an INDEX."""
 _MIRROR_OPTION: Final = "mirror.path"
-_SAME_ROWS: Final = frozenset(
-    {"max_rows_per_trigger", "scan_parallelism", "scan_topic_partition_discovery_interval", "changelog"}
-)
-"""Options of a query with which it reads the rows that the mirror has."""
+_APART_OPTION: Final = "mirror.not-given"
+HELD_BY_MIRRORS: Final = frozenset({"max-rows-per-trigger", "changelog"})
+"""Options of a query that hold where its topic is read by its mirror."""
 
 
 class ConnectorTable(Protocol):
@@ -46,6 +45,10 @@ class ConnectorTable(Protocol):
     @property
     def sink(self) -> Sink:
         """The table as a sink of changes."""
+
+    @property
+    def has_order(self) -> bool:
+        """Whether a column says which of several written rows of a key is the newest."""
 
     def read_changes(self, spark: SparkSession, **options: object) -> DataFrame:
         """The table as a streaming DataFrame."""
@@ -61,6 +64,12 @@ class ConnectorTable(Protocol):
 
     def write(self, df: DataFrame) -> None:
         """Write all rows of a batch DataFrame."""
+
+    def fill(self, df: DataFrame) -> None:
+        """Write the rows of ``CREATE TABLE AS``."""
+
+    def check_unused(self, spark: SparkSession) -> None:
+        """Refuse a place that has rows, which a new table would have beside its own; nothing by default."""
 
     def prepare(self) -> tuple[str, ...]:
         """Make what the table needs outside and does not find there; the names of what was made."""
@@ -86,10 +95,14 @@ class ConnectorTable(Protocol):
 
 @dataclass(frozen=True)
 class KafkaConnector:
-    """A Kafka topic as a table of the catalog."""
+    """A Kafka topic as a table of the catalog.
+
+    ``own`` are the options that one query has for itself, in a hint.
+    """
 
     table: KafkaTable
     mirror: Mirror | None
+    own: frozenset[str] = frozenset()
 
     @property
     def sink_key(self) -> tuple[str, ...]:
@@ -103,23 +116,32 @@ class KafkaConnector:
 
         return sink_of(self.table)
 
+    @property
+    def has_order(self) -> bool:
+        """Whether there is a ``sequence.field``."""
+        return self.table.values.get("sequence.field") is not None
+
     def read_changes(self, spark: SparkSession, **options: object) -> DataFrame:
         """The topic as a streaming DataFrame; ``options`` replace those of the table."""
         from upsert.kafka import frames
 
-        table = self.table if _SAME_ROWS.issuperset(map(_keyword, options)) else self._without_mirror()
-        return frames.read_changes(spark, table, **options)
+        return frames.read_changes(spark, self._read_with(map(_key, options)), **options)
 
-    def _without_mirror(self) -> KafkaTable:
+    def _read_with(self, names: Iterable[str] = ()) -> KafkaTable:
+        """The table for a query with options of these names, which its mirror may not have been given."""
+        apart = sorted((self.own | set(names)) - HELD_BY_MIRRORS)
         table = self.table
+        if not apart or self.mirror is None:
+            return table
         given = {name: text for name, text in table.given.items() if name != _MIRROR_OPTION}
+        given[_APART_OPTION] = ", ".join(map(repr, apart))
         return table.called(table.name, table.connector, table.schema, given)
 
     def read(self, spark: SparkSession) -> DataFrame:
         """The rows that the topic holds now."""
         from upsert.kafka import frames
 
-        return frames.read(spark, self.table)
+        return frames.read(spark, self._read_with())
 
     def write_changes(self, df: DataFrame) -> DataStreamWriter:
         """A writer of changes, or of upserts, into the topic."""
@@ -143,6 +165,13 @@ class KafkaConnector:
         from upsert.kafka import frames
 
         frames.write(df, self.table)
+
+    def fill(self, df: DataFrame) -> None:
+        """Send the rows of ``CREATE TABLE AS``; a topic that is there may hold others."""
+        self.write(df)
+
+    def check_unused(self, spark: SparkSession) -> None:
+        """Nothing: a table may be declared over a topic that others write."""
 
     def prepare(self) -> tuple[str, ...]:
         """Create the topics that do not exist, where ``topic.partitions`` says how; the names of these."""
@@ -191,13 +220,16 @@ class KafkaConnector:
         return self.mirror
 
 
-def connect(name: str, definition: Definition, folder: str) -> ConnectorTable:
+def connect(
+    name: str, definition: Definition, folder: str, options: Mapping[str, str] = {}
+) -> ConnectorTable:
     """The table that a definition means, after every check that needs no look at the outside.
 
     Args:
         name: of the table, for messages.
         definition: its connector, schema and options.
         folder: that of the definition; state lies there unless ``state.path`` says otherwise.
+        options: those of one query, which replace options of the definition.
 
     Raises:
         ConfigurationError: the connector is unknown, or an option is wrong.
@@ -206,6 +238,7 @@ def connect(name: str, definition: Definition, folder: str) -> ConnectorTable:
     from upsert.kafka.options import CONNECTOR_ALIASES, OPTIONS
     from upsert.kafka.table import KafkaTable
 
+    definition = replace(definition, options={**definition.options, **options})
     connector = definition.connector.lower()
     if connector in (*spark_connector.FORMATS, spark_connector.SPARK):
         _refuse_clauses_of_managed_tables(name, connector, definition)
@@ -217,20 +250,25 @@ def connect(name: str, definition: Definition, folder: str) -> ConnectorTable:
         raise ConfigurationError(f"table {name!r}: unknown connector {definition.connector!r}; {hint}")
     connector = CONNECTOR_ALIASES.get(connector, connector)
     _refuse_clauses_of_managed_tables(name, connector, definition)
-    options = dict(definition.options)
-    if _STATE_OPTION not in map(str.lower, options):
-        options[_STATE_OPTION] = os.path.join(state_folder(folder, definition), _STATE_FOLDER)
+    given = dict(definition.options)
+    if _STATE_OPTION not in map(str.lower, given):
+        given[_STATE_OPTION] = os.path.join(state_folder(folder, definition), _STATE_FOLDER)
     if connector not in _MIRRORED:
-        return KafkaConnector(KafkaTable.of(connector, definition.schema, options, name=name), None)
-    options, of_mirror = split_options(options)
+        return KafkaConnector(KafkaTable.of(connector, definition.schema, given, name=name), None)
+    given, of_mirror = split_options(given)
     mirror = Mirror.of(name, folder, state_folder(folder, definition), definition.schema, of_mirror)
-    options[_MIRROR_OPTION] = mirror.path
-    return KafkaConnector(KafkaTable.of(connector, definition.schema, options, name=name), mirror)
+    given[_MIRROR_OPTION] = mirror.path
+    table = KafkaTable.of(connector, definition.schema, given, name=name)
+    return KafkaConnector(table, mirror, frozenset(map(_key, options)))
 
 
-def _keyword(option: str) -> str:
-    """An option of a query as a keyword, however it was written."""
-    return option.lower().replace(".", "_").replace("-", "_")
+def _key(option: str) -> str:
+    """The key of an option that a query gives, which may be written as a keyword."""
+    from upsert.kafka.options import OPTIONS, UPSERT
+
+    written = option.lower()
+    declared = (key for one in OPTIONS[UPSERT] for key in (one.key, *one.aliases))
+    return {key.replace(".", "_").replace("-", "_"): key for key in declared}.get(written, written)
 
 
 def _refuse_clauses_of_managed_tables(name: str, connector: str, definition: Definition) -> None:

@@ -21,7 +21,7 @@ from upsert.schema import TableSchema
 from upsert.store.failpoints import reach
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -45,6 +45,9 @@ class Target(Protocol):
 
     def make_outside(self, folder: str) -> tuple[str, ...]:
         """Make what the table needs outside of the warehouse and does not find; what was made."""
+
+    def check_unused(self, folder: str, spark: SparkSession) -> None:
+        """Refuse a place outside of the warehouse that has rows already, before a stream begins there."""
 
     def fill(self, folder: str, rows: DataFrame) -> None:
         """Write all rows of a batch DataFrame, in one commit where the table has commits."""
@@ -162,12 +165,15 @@ def stream_into_table(
     from upsert.catalog.query_watcher import QueryWatcher
 
     stage = tables.resume(target.name, settings.checkpoint)
+    is_new = stage is None
     if stage is not None:
         check_same_columns(target, stage)
     else:
         entry = Entry.of_this_process("streaming", settings.checkpoint)
         stage = tables.begin(target.name, entry, target.create)
     try:
+        if is_new:
+            target.check_unused(stage.folder, changes.sparkSession)
         prepare(stage, target)
         writer = target.write(stage.folder, changes).option("checkpointLocation", settings.checkpoint)
         if settings.trigger:

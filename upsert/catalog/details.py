@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from upsert import types
 from upsert.catalog.databases import Place
+from upsert.computed import ComputedColumn
 from upsert.errors import ConfigurationError
 from upsert.schema import TableSchema
 from upsert.store import Table
+from upsert.store.event_time import newest, source_of, value_of
+from upsert.store.partitions import is_within, specified
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from upsert.store.partition_info import PartitionInfo
 
 _MAP: Final = pa.map_(pa.string(), pa.string())
@@ -38,10 +43,21 @@ _TABLE: Final = {
     "bucket": pa.int32(),
     **{name: type_ for name, type_ in _PARTITION.items() if name != "file.path"},
 }
+_ASCENDING: Final = re.compile(
+    r"(?i)(?:TO_TIMESTAMP(?:_LTZ|_NTZ)?|TIMESTAMP_(?:MILLIS|MICROS|SECONDS))\(\s*`?\w+`?\s*(?:,\s*\d\s*)?\)"
+    r"|CAST\(\s*`?\w+`?\s+AS\s+TIMESTAMP\w*\s*(?:\(\d\))?\s*\)"
+)
+"""Expressions of one column that are the later the larger its value is."""
 _SERVERS: Final = "properties.bootstrap.servers"
 
 
-def details(place: Place, schema: TableSchema, options: Mapping[str, str], table: Table | None) -> pa.Table:
+def details(
+    place: Place,
+    schema: TableSchema,
+    options: Mapping[str, str],
+    table: Table | None,
+    spark: SparkSession | None,
+) -> pa.Table:
     """One row about a table.
 
     Args:
@@ -49,6 +65,7 @@ def details(place: Place, schema: TableSchema, options: Mapping[str, str], table
         schema: its columns.
         options: as they were written; of a table with a connector they say where it lies.
         table: the managed table; None for one with a connector, which has NULL for what files have.
+        spark: the session that evaluates a computed rowtime; without one its watermark is NULL.
     """
     row: dict[str, Any] = {"name": place.qualified}
     if table is None:
@@ -65,7 +82,7 @@ def details(place: Place, schema: TableSchema, options: Mapping[str, str], table
             "bucket": table.options.bucket,
             **_together(table),
             "change-tracking": table.options.change_tracking,
-            "watermark": _watermark(table, schema),
+            "watermark": _watermark(table, schema, spark),
         }
     return _rows([row], _TABLE)
 
@@ -79,6 +96,7 @@ def partition_details(table: Table, chosen: Mapping[str, Any]) -> pa.Table:
 
     Raises:
         ConfigurationError: a name is that of no partition column.
+        SchemaError: a value does not fit its column.
     """
     known = table.schema.partitioned_by
     if unknown := [name for name in chosen if name not in known]:
@@ -86,7 +104,6 @@ def partition_details(table: Table, chosen: Mapping[str, Any]) -> pa.Table:
             f"table {table.name!r}: PARTITION names {unknown[0]!r}; partition columns are "
             f"{', '.join(known) or 'none'}"
         )
-    found = [info for info in table.partitions() if _has(table.schema, info, chosen)]
     rows = [
         {
             "partition": info.name,
@@ -96,16 +113,19 @@ def partition_details(table: Table, chosen: Mapping[str, Any]) -> pa.Table:
             "compacted": info.is_compacted,
             "num-files": info.files,
         }
-        for info in found
+        for info in fitting(table, chosen)
     ]
     return _rows(rows, {"partition": pa.string(), **_PARTITION})
 
 
-def _has(schema: TableSchema, info: PartitionInfo, chosen: Mapping[str, Any]) -> bool:
-    return all(
-        pa.scalar(info.spec[name], schema.type_of(name)) == pa.scalar(value).cast(schema.type_of(name))
-        for name, value in chosen.items()
-    )
+def fitting(table: Table, chosen: Mapping[str, Any]) -> list[PartitionInfo]:
+    """The partitions that have some values.
+
+    Raises:
+        SchemaError: a column is no partition column, or a value does not fit it.
+    """
+    wanted = specified(table.schema, chosen, f"table {table.name!r}")
+    return [info for info in table.partitions() if is_within(info.partition, wanted)]
 
 
 def _together(table: Table) -> dict[str, Any]:
@@ -119,13 +139,43 @@ def _together(table: Table) -> dict[str, Any]:
     }
 
 
-def _watermark(table: Table, schema: TableSchema) -> datetime | None:
-    """The watermark of the rows that are there: the newest time in them, less the delay."""
+def _watermark(table: Table, schema: TableSchema, spark: SparkSession | None) -> datetime | None:
+    """The watermark that the rows so far have brought: the newest time in them, less the delay.
+
+    By the bounds of the files and what commits have kept of them, so that it never goes back. A computed
+    rowtime is evaluated for the newest value of its column where it ascends with it, else for all rows.
+    """
     watermark = schema.watermark
-    if watermark is None or watermark.column not in schema.names:
+    if watermark is None:
         return None
-    newest = pc.max(table.snapshot().scan([watermark.column]).column(0).cast(types.TIMESTAMP)).as_py()
-    return None if newest is None else newest - timedelta(milliseconds=watermark.delay_ms)
+    snapshot, source = table.snapshot(), source_of(schema)
+    number = newest(schema, snapshot.files.entries, snapshot.info.watermark)
+    computed = next((column for column in schema.computed if column.name == watermark.column), None)
+    moment: datetime | None = None
+    if computed is None:
+        if source is not None and number is not None:
+            moment = value_of(source, number).cast(types.TIMESTAMP).as_py()
+    elif spark is not None and computed.metadata is None:
+        if source is not None and number is not None and _ascends(computed):
+            rows = pa.table({source.name: pa.array([value_of(source, number).as_py()], source.type)})
+        else:
+            rows = snapshot.scan(computed.uses)
+        moment = _newest_computed(spark, rows, computed)
+    return None if moment is None else moment - timedelta(milliseconds=watermark.delay_ms)
+
+
+def _ascends(computed: ComputedColumn) -> bool:
+    """Whether the expression is a function of one column that grows with it."""
+    return _ASCENDING.fullmatch(computed.expression.strip()) is not None
+
+
+def _newest_computed(spark: SparkSession, rows: pa.Table, computed: ComputedColumn) -> datetime | None:
+    from upsert.catalog.column_expressions import spark_expression
+
+    expression = f"unix_micros(CAST(max({spark_expression(computed.expression)}) AS TIMESTAMP)) AS newest"
+    (row,) = spark.createDataFrame(rows).selectExpr(expression).toArrow().to_pylist()
+    micros = row["newest"]
+    return None if micros is None else datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
 
 
 def _log(table: Table) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from upsert.catalog import persistence
@@ -92,8 +91,7 @@ class KnownTables:
         definition = persistence.load(path)
         if definition is None:
             return None
-        changed = replace(definition, options={**definition.options, **options})
-        return connect(place.shown, changed, path)
+        return connect(place.shown, definition, path, options)
 
     def _managed(self, name: str) -> Table:
         return Table.open(self.databases.place(name).existing())

@@ -10,12 +10,8 @@ from upsert.catalog.tokens import Cursor
 from upsert.errors import SchemaError
 
 
-def partition(cursor: Cursor, *, allow_names: bool = False) -> dict[str, Any]:
+def partition(cursor: Cursor) -> dict[str, Any]:
     """Read ``(column = value, …)``: values by the names of their columns.
-
-    Args:
-        cursor: stands before the bracket.
-        allow_names: whether a column may stand alone; it is left out then, for the rows have its value.
 
     Raises:
         SchemaError: it is no such list, or has a column twice.
@@ -23,19 +19,37 @@ def partition(cursor: Cursor, *, allow_names: bool = False) -> dict[str, Any]:
     >>> partition(Cursor("(day = DATE '2020-10-01', n = -3, region = 'Berlin', x = NULL)"))
     {'day': datetime.date(2020, 10, 1), 'n': -3, 'region': 'Berlin', 'x': None}
     """
-    found: dict[str, Any] = {}
+    return _partition(cursor, allow_names=False)[0]
+
+
+def written_partition(cursor: Cursor) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Read ``(column = value, other, …)`` of INSERT: values, and the columns whose values the rows have.
+
+    Raises:
+        SchemaError: it is no such list, or has a column twice.
+
+    >>> written_partition(Cursor("(day = DATE '2020-10-01', hub)"))
+    ({'day': datetime.date(2020, 10, 1)}, ('hub',))
+    """
+    return _partition(cursor, allow_names=True)
+
+
+def _partition(cursor: Cursor, *, allow_names: bool) -> tuple[dict[str, Any], tuple[str, ...]]:
+    values: dict[str, Any] = {}
+    dynamic: list[str] = []
 
     def read() -> None:
         name = cursor.name("the name of a partition column")
+        if name in values or name in dynamic:
+            raise SchemaError(f"{cursor.subject}: PARTITION names column {name!r} twice")
         if allow_names and not cursor.ahead("="):
+            dynamic.append(name)
             return
         cursor.expect("=")
-        if name in found:
-            raise SchemaError(f"{cursor.subject}: PARTITION names column {name!r} twice")
-        found[name] = literal(cursor)
+        values[name] = literal(cursor)
 
     cursor.listed(read)
-    return found
+    return values, tuple(dynamic)
 
 
 def literal(cursor: Cursor) -> Any:

@@ -18,7 +18,7 @@ from upsert.store import Table
 from upsert.store.table_options import TableOptions
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
@@ -47,6 +47,9 @@ class NewManagedTable:
     def make_outside(self, folder: str) -> tuple[str, ...]:  # noqa: ARG002
         """Nothing: all of it lies in the warehouse."""
         return ()
+
+    def check_unused(self, folder: str, spark: SparkSession) -> None:
+        """Nothing: a new table has no rows."""
 
     def fill(self, folder: str, rows: DataFrame) -> None:
         """Write all rows, in one commit."""
@@ -92,9 +95,13 @@ class NewConnectorTable:
         """Create what does not exist yet, such as the topic."""
         return connect(self.name, self.definition, folder).prepare()
 
+    def check_unused(self, folder: str, spark: SparkSession) -> None:
+        """Refuse a place that has rows."""
+        connect(self.name, self.definition, folder).check_unused(spark)
+
     def fill(self, folder: str, rows: DataFrame) -> None:
         """Write all rows of a batch."""
-        connect(self.name, self.definition, folder).write(rows)
+        connect(self.name, self.definition, folder).fill(rows)
 
     def write(self, folder: str, changes: DataFrame) -> DataStreamWriter:
         """A writer of a stream."""

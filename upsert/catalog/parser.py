@@ -14,7 +14,7 @@ from typing import Final
 from upsert.catalog import alter, namespaces, row_changes
 from upsert.catalog.ddl import create_table, query_at, table_name
 from upsert.catalog.elements import names
-from upsert.catalog.literals import partition
+from upsert.catalog.literals import partition, written_partition
 from upsert.catalog.namespace_statements import ShowCatalogs, ShowDatabases
 from upsert.catalog.statements import (
     DescribeTable,
@@ -138,10 +138,10 @@ def _insert(cursor: Cursor) -> Insert:
     name = table_name(cursor)
     cursor.subject = f"INSERT {'OVERWRITE' if overwrite else 'INTO'} {name}"
     options |= cursor.hint()
-    values = partition(cursor, allow_names=True) if cursor.skip("PARTITION") else {}
+    values, dynamic = written_partition(cursor) if cursor.skip("PARTITION") else ({}, ())
     columns = names(cursor) if _columns_ahead(cursor) else None
     options |= cursor.hint()
-    return Insert(name, query_at(cursor), columns, values, options, overwrite)
+    return Insert(name, query_at(cursor), columns, values, options, overwrite, dynamic)
 
 
 def _columns_ahead(cursor: Cursor) -> bool:

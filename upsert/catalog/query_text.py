@@ -177,6 +177,11 @@ class QueryText:
     def _hints(self) -> tuple[Hint, ...]:
         return hints_in(self._white, self.subject)
 
+    @property
+    def is_list(self) -> bool:
+        """Whether the query is a list of rows, ``VALUES (…), (…)``: the only one whose rows have an order."""
+        return isinstance(self.tree, exp.Values)
+
     @cached_property
     def tree(self) -> exp.Expr:
         """The query as sqlglot reads it, in Spark's words."""

@@ -24,8 +24,23 @@ PIPELINE: Final = "pipeline.name"
 DROP_ON_CANCEL: Final = "drop-on-cancel"
 TABLE_PREFIX: Final = "table-storage."
 
-_FORWARDED: Final = ("spark.", "table.optimizer.", "table.exec.")
+_FLINK: Final = ("table.optimizer.", "table.exec.")
+_FORWARDED: Final = ("spark.", *_FLINK)
 """Options of Spark and of delta joins, which the Spark session keeps."""
+FLINK_OPTIONS: Final = (
+    "table.optimizer.delta-join.strategy",
+    "table.exec.delta-join.cache-enabled",
+    "table.exec.delta-join.cache-enable",
+    "table.exec.delta-join.left.cache-size",
+    "table.exec.delta-join.left-cache-size",
+    "table.exec.delta-join.right.cache-size",
+    "table.exec.delta-join.right-cache-size",
+    "table.exec.async-lookup.buffer-capacity",
+    "table.exec.async-lookup.timeout",
+)
+"""Flink's names of options of joins, which are declared above this layer; others mean nothing here."""
+_OF_TABLES: Final = {"table.exec.source.cdc-events-duplicate": "cdc-events-duplicate"}
+"""What is an option of the session in Flink, and of a single table here."""
 _AVAILABLE_NOW: Final = "available-now"
 
 
@@ -110,7 +125,9 @@ class SessionOptions(MutableMapping[str, str]):
             ConfigurationError: it is unknown, or the value is none that it can have.
         """
         name = _canonical(key)
-        if not name.startswith(_FORWARDED):
+        if name.lower().startswith(_FLINK):
+            _check_known(name)
+        elif not name.startswith(_FORWARDED):
             own, declared = _declared(name)
             options.parse("SET", [declared], {own: str(value)})
         self._given[name] = str(value)
@@ -165,6 +182,22 @@ class SessionOptions(MutableMapping[str, str]):
     def forwarded(self) -> dict[str, str]:
         """The options that the Spark session keeps."""
         return {key: value for key, value in self._given.items() if key.startswith(_FORWARDED)}
+
+
+def _check_known(key: str) -> None:
+    """Refuse an option of Flink's that nothing here reads.
+
+    Raises:
+        ConfigurationError: it is none of ``FLINK_OPTIONS``.
+    """
+    if (own := _OF_TABLES.get(key.lower())) is not None:
+        raise ConfigurationError(
+            f"SET: option {key!r} is one of a single table; give {own!r} in WITH (…) of the table"
+        )
+    if key not in FLINK_OPTIONS:
+        close = get_close_matches(key, FLINK_OPTIONS, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(FLINK_OPTIONS)}"
+        raise ConfigurationError(f"SET: unknown option {key!r}; {hint}")
 
 
 def _canonical(key: str) -> str:

@@ -80,6 +80,11 @@ class SparkConnector:
         """A table that keeps every row."""
         return Sink(f"table {self.name!r}", (), "none")
 
+    @property
+    def has_order(self) -> bool:
+        """No: every row stays."""
+        return False
+
     def read_changes(self, spark: SparkSession, **options: object) -> DataFrame:
         """The rows that are added, as a stream without ``_row_kind``."""
         return self._loaded(spark.readStream, options)
@@ -129,9 +134,42 @@ class SparkConnector:
         Raises:
             ConfigurationError: the format cannot be written, or not these rows.
         """
+        self._write(df, "append")
+
+    def fill(self, df: DataFrame) -> None:
+        """Write the rows of CREATE TABLE AS: nothing may be there.
+
+        Raises:
+            ConfigurationError: there are rows, or a table; or as for ``write``.
+        """
+        self.check_unused(df.sparkSession)
+        self._write(df, "append" if self.format in _FILES else "errorifexists")
+
+    def check_unused(self, spark: SparkSession) -> None:
+        """Refuse files that have rows, which a new table would have beside its own.
+
+        Raises:
+            ConfigurationError: there are rows.
+        """
+        if self.format not in _FILES:
+            return
+        try:
+            is_used = not self.read(spark).isEmpty()
+        except AnalysisException as cause:
+            if cause.getCondition() != "PATH_NOT_FOUND":
+                raise
+            return
+        if is_used:
+            raise ConfigurationError(
+                f"table {self.name!r}: CREATE TABLE AS needs a place without rows, got rows in "
+                f"{self.options.get('path')!r}; create the table without AS and INSERT INTO it, or give "
+                "another 'path'"
+            )
+
+    def _write(self, df: DataFrame, mode: str) -> None:
         self._check_written_by(streams=False)
         try:
-            df.write.format(self.format).options(**self.options).mode("append").save()
+            df.write.format(self.format).options(**self.options).mode(mode).save()
         except AnalysisException as cause:
             reason = str(cause.getMessage() or cause).splitlines()[0]
             raise ConfigurationError(

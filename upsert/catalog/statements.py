@@ -192,6 +192,7 @@ class Insert:
         partition: columns with the value that every row has.
         options: of the hint ``/*+ OPTIONS(…) */``.
         overwrite: whether the rows take the place of those that are there.
+        dynamic: columns of PARTITION without a value, which the rows have.
     """
 
     name: str
@@ -200,6 +201,7 @@ class Insert:
     partition: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
     overwrite: bool = False
+    dynamic: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

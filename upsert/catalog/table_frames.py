@@ -103,9 +103,11 @@ class TableFrames(KnownTables):
         return with_declared(df, table.schema)
 
     def read(self, spark: SparkSession, name: str, snapshot: int | None = None) -> DataFrame:
-        """A table's rows as a batch DataFrame: of the latest snapshot, or of the one with this id.
+        """A table's rows as a batch DataFrame: of the snapshot with this id, or of the latest one now.
 
-        Computed columns stand at their places.
+        Such a DataFrame has the same rows whenever it runs, until its snapshot expires; call ``read`` again
+        for what was written since. Only a stream that looks its rows up in it (``planner.explain``: form
+        "lookup") finds the newest ones. Computed columns stand at their places.
 
         Raises:
             ConfigurationError: the table has a connector, and a snapshot is asked for.

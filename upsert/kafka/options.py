@@ -168,6 +168,12 @@ _UPSERT_ONLY: Final = (
         "folder of the managed table that mirrors the topic (set by the catalog)",
         None,
     ),
+    Option(
+        "mirror.not-given",
+        options.text,
+        "options of the query that the mirror does not have, so that it is not read (set by the catalog)",
+        None,
+    ),
     Option("sequence.field", options.text, "of several values for a key in a batch the highest wins", None),
     SINK_MATERIALIZE,
     Option(

@@ -44,8 +44,7 @@ def one_row_per_key(chunks: Iterable[Rows], layout: Layout, sequence: str | None
         folded = fold(layout, rows, weights, "none", () if sequence is None else (sequence,))
     except ChangelogError as cause:
         raise ChangelogError(
-            f"{of}: {cause}; or name the column that orders them in 'sequence.field'; a stream of changes "
-            "may keep all rows of each key: 'sink.materialize' = 'force'"
+            f"{of}: {cause}; a stream of changes may keep all rows of each key: 'sink.materialize' = 'force'"
         ) from None
     return Effects(folded.rows, None if folded.kinds is None else folded.kinds == 1)
 

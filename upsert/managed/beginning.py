@@ -17,6 +17,8 @@ def state_named_by(options: ReadOptions, table: Table) -> int:
         return table.snapshot(options.tag or options.snapshot_id).info.data_version
     if options.scan_mode == "from-timestamp" and options.timestamp_ms is not None:
         return _state_at(options.timestamp_ms, table)
+    if options.pinned is not None:
+        return table.snapshot(options.pinned[0]).info.data_version
     return table.snapshot().info.data_version
 
 

@@ -36,6 +36,8 @@ _KEYWORDS: Final = {
     if name != "path"
 }
 
+_STATES: Final = frozenset({"scan.mode", "log.scan", "scan.pinned"})
+"""Options by which a read says itself which state it is of."""
 _FOLDED_BUCKETS: Final = 4
 """Up to so many a stream's commit folds itself; a shuffle would take longer: docs/decisions/0023."""
 _FOLDED_TASKS: Final = 8
@@ -67,12 +69,12 @@ def read(
     columns: Sequence[str] | None = None,
     options: Mapping[str, str] = {},
 ) -> DataFrame:
-    """The rows of a table as a batch DataFrame, without ``_row_kind``.
+    """The rows of a table as a batch DataFrame, without ``_row_kind``: those of one state, whenever it runs.
 
     Args:
         spark: the session; the format is registered in it.
         path: the table's folder.
-        snapshot: id of the snapshot to read; the latest one, at each planning of a query, if None.
+        snapshot: id of the snapshot to read; if None, and ``options`` name no state, the latest one now.
         columns: those to read, in this order; all if None. Those of ``metadata.columns`` follow.
         options: more of the format's options.
     """
@@ -81,6 +83,8 @@ def read(
     reader = spark.read.format(FORMAT).option("row-kind", "false").options(**options)
     if snapshot is not None:
         reader = reader.option("scan.mode", "from-snapshot").option("scan.snapshot-id", str(snapshot))
+    elif _STATES.isdisjoint(map(str.lower, options)):
+        reader = reader.option("scan.pinned", f"{table.snapshot().id}@{table.uuid}")
     if columns is not None:
         own = spark_schema(table.schema, row_kind=False)
         keys = metadata_option(options[METADATA_COLUMNS]) if METADATA_COLUMNS in options else {}
@@ -128,7 +132,7 @@ def write_changes(df: DataFrame, path: str, options: Mapping[str, str] = {}) -> 
 
     Raises:
         ConfigurationError: the DataFrame is no stream, or an aggregate by another key than the table's; or
-            ``sink.materialize`` cannot be what it is.
+            ``sink.materialize`` cannot be what it is; or an option is unknown, or means nothing for a stream.
         SchemaError: its columns do not fit the table.
     """
     if not df.isStreaming:
@@ -137,13 +141,14 @@ def write_changes(df: DataFrame, path: str, options: Mapping[str, str] = {}) -> 
         )
     table = Table.open(path)
     check_fits(df.schema, table.schema, of=f"table {table.name!r}")
+    asked = WriteOptions.parse({**options, "path": table.path})
+    asked.check_for_a_stream()
     register(df.sparkSession)
     expression = bucket_expression(table)
     schema, began = df.schema.jsonValue(), table.definition.version
-    materialize = WriteOptions.parse({**options, "path": table.path}).materialize
     others = {key: text for key, text in options.items() if key.lower() != SINK_MATERIALIZE.key}
     write = WriteBatch(table.path, table.uuid, table.options.bucket, expression, began, others)
-    if choose(sink_of(table, materialize), Changes.of_schema(schema)).is_materialized:
+    if choose(sink_of(table, asked.materialize), Changes.of_schema(schema)).is_materialized:
         return write_materialized(df, hidden_table(table), write.write)
     if (key := UpsertKey.of_schema(schema)) is not None:
         key.check_is_key(table.schema.primary_key, of=f"table {table.name!r}")

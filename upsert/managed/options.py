@@ -26,6 +26,19 @@ CHANGELOGS: Final = ("all", "upsert")
 DEFAULT_MAX_ROWS: Final = 1_000_000
 DEFAULT_LEASE_MS: Final = int(DEFAULT_LEASE_S * 1000)
 
+
+def pinned_state(value: str) -> tuple[int, str]:
+    """Id of a snapshot and uuid of its table.
+
+    >>> pinned_state("7@8f14e45f")
+    (7, '8f14e45f')
+    """
+    number, _, uuid = value.partition("@")
+    if not number.isascii() or not number.isdigit() or not uuid:
+        raise ValueError("the id of a snapshot and the uuid of its table, as id@uuid")
+    return int(number), uuid
+
+
 PATH: Final = Option("path", options.text, "folder of the table; what load() and start() are given")
 
 READ_OPTIONS: Final = (
@@ -67,6 +80,13 @@ READ_OPTIONS: Final = (
         "the state of scan.mode = from-timestamp: milliseconds since 1970",
         None,
         aliases=("log.scan.timestamp-mills",),
+    ),
+    Option(
+        "scan.pinned",
+        pinned_state,
+        "snapshot and table that a batch without a state of its own was analysed with, as id@uuid (set by "
+        "catalog.read)",
+        None,
     ),
     Option(
         "max-rows-per-trigger",
@@ -118,6 +138,8 @@ READ_OPTIONS: Final = (
 class ReadOptions:
     """What a reader was asked for; ``path`` is absolute.
 
+    ``asked`` are the keys of the options that say something else than their defaults.
+
     >>> ReadOptions.parse({"path": "/data/orders", "scan.mode": "latest"}).scan_mode
     'latest'
     """
@@ -131,6 +153,7 @@ class ReadOptions:
     metadata: Mapping[str, str] = field(default_factory=dict)
     where: str | None = None
     tag: str | None = None
+    pinned: tuple[int, str] | None = None
     consumer_id: str | None = None
     lease_ms: int = DEFAULT_LEASE_MS
     skips_untracked: bool = False
@@ -138,6 +161,7 @@ class ReadOptions:
     changelog: str = "all"
     state_path: str | None = None
     names_mode: bool = field(default=False, compare=False)
+    asked: frozenset[str] = field(default=frozenset(), compare=False)
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> ReadOptions:
@@ -161,6 +185,7 @@ class ReadOptions:
             metadata=values["metadata.columns"] or {},
             where=values["scan.where"],
             tag=values["scan.tag-name"],
+            pinned=values["scan.pinned"],
             consumer_id=values["consumer-id"],
             lease_ms=values["consumer.lease"],
             skips_untracked=values["scan.untracked"] == "skip",
@@ -168,6 +193,7 @@ class ReadOptions:
             changelog=values["changelog"],
             state_path=None if values["state.path"] is None else table_folder(values["state.path"]),
             names_mode=not {"scan.mode", "log.scan"}.isdisjoint(map(str.lower, given)),
+            asked=frozenset(one.key for one in READ_OPTIONS if values[one.key] != one.default),
         )
 
     def reads_log_of(self, table: Table) -> bool:

@@ -37,6 +37,8 @@ OPEN_BYTES: Final = 1 << 20
 BATCH_ROWS: Final = 65_536
 """Rows of an Arrow batch that goes to the JVM: large enough for speed, small beside a task's memory."""
 
+STREAM_ONLY: Final = frozenset({"max-rows-per-trigger", "scan.untracked", "consumer.lease"})
+"""Options that mean nothing for a batch, beside those that are refused with a remedy of their own."""
 Offset = dict[str, Any]
 
 
@@ -80,6 +82,10 @@ class SnapshotReader(DataSourceReader):
             raise ConfigurationError(
                 f"{FORMAT}: option {option!r} must go with a stream, a batch reads the files; leave it out"
             )
+        if only := sorted(options.asked & STREAM_ONLY):
+            raise ConfigurationError(
+                f"{FORMAT}: option {only[0]!r} must go with a stream, a batch reads one state; leave it out"
+            )
         table = Table.open(options.path)
         self._options = options
         of = f"table {table.name!r}"
@@ -91,7 +97,7 @@ class SnapshotReader(DataSourceReader):
 
     def partitions(self) -> list[SnapshotPartition]:
         """The buckets of the snapshot that the scan options name, where ``scan.where`` may be true."""
-        table = Table.open(self._options.path)
+        table = Table.open(self._options.path, self._options.pinned and self._options.pinned[1])
         chosen = state_named_by(self._options, table)
         snapshot = table.snapshot(chosen)
         sizes = {
@@ -155,6 +161,10 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._where = PinnedWhere(options.where_of(table.schema), table.schema, of)
         self._until: int | None = None
         self._holding = Holding(options.consumer_id, options.lease_ms)
+        if options.pinned is not None:
+            raise ConfigurationError(
+                f"{FORMAT}: option 'scan.pinned' must go with a batch, a stream goes on; leave it out"
+            )
         if ROW_KIND_COLUMN not in asked.names:
             raise ConfigurationError(
                 f"{FORMAT}: a stream of changes must have the column {ROW_KIND_COLUMN!r}, or deletions would "

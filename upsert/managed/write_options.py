@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from upsert import options
+from upsert.errors import ConfigurationError
 from upsert.managed.options import FORMAT, PATH
 from upsert.materializer.choice import SINK_MATERIALIZE
 from upsert.options import Option
@@ -77,6 +78,18 @@ class WriteOptions:
     change_tracking: bool | None = None
     unchanged_since: int | None = None
     materialize: str | None = None
+
+    def check_for_a_stream(self) -> None:
+        """Refuse how to overwrite for a write that adds to what is there.
+
+        Raises:
+            ConfigurationError: an option says it.
+        """
+        if self.overwrite_mode is not None:
+            raise ConfigurationError(
+                f"{FORMAT}: option 'partition-overwrite-mode' must go with a batch write of mode overwrite, "
+                f"got {self.overwrite_mode!r} for another; leave it out, no stream overwrites partitions"
+            )
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> WriteOptions:

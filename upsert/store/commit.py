@@ -29,6 +29,7 @@ from upsert.errors import (
 )
 from upsert.store import paths
 from upsert.store.commit_rules import CommitRules
+from upsert.store.event_time import newest
 from upsert.store.failpoints import reach
 from upsert.store.history import History
 from upsert.store.layout import Layout
@@ -159,7 +160,10 @@ class Committer:
             tracked=visible.is_tracked,
             untracked=visible.hidden,
             writers=_with_transaction(head.writers, change.transaction),
-            watermark=head.watermark,
+            # another definition may have another WATERMARK
+            watermark=newest(
+                self.layout.schema, change.added, head.watermark if change.definition is None else None
+            ),
             log_offsets=self._log_offsets(head, change),
             manifests=manifests,
             delta=own[0] if own else None,

@@ -188,5 +188,5 @@ def _check_one_value(layout: Layout, rows: pa.Table, values: Positions, key_of: 
         key = rows.select(list(layout.key)).slice(int(clashing[0]), 1).to_pylist()[0]
         raise ChangelogError(
             f"key {key!r}: rows without an order must leave one value per key, got {len(clashing)} different "
-            "ones; fold the stream to one row per key, or write them in order"
+            "ones; fold the stream to one row per key, declare 'sequence.field', or write them in order"
         )

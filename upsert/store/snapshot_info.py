@@ -46,7 +46,8 @@ class SnapshotInfo:
     not. ``rows`` counts stored rows of all live files, so a key that was updated counts once per file.
     ``states`` counts the commits up to this one that changed rows, ``last_untracked`` is the id of the newest
     of them that does not show as a whole (0: none). ``definition_checksum`` is that of what the definition
-    says (0: an older release has written the snapshot).
+    says (0: an older release has written the snapshot). ``watermark`` is the newest value that the column of
+    WATERMARK has had, see ``event_time``; None if that is not known.
     """
 
     id: int

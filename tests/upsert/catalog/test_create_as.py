@@ -271,3 +271,33 @@ def test_columns_that_no_table_can_have_are_refused(catalog: Catalog, spark: Spa
         catalog.create_table_as("t", spark.sql("SELECT INTERVAL '1' DAY AS i"))
     with pytest.raises(SchemaError, match="'id' is declared twice"):
         catalog.create_table_as("t", spark.sql("SELECT 1 AS id, 2 AS id"))
+
+
+@pytest.mark.parametrize("form", ["parquet", "orc", "json", "csv"])
+def test_files_that_have_rows_are_not_added_to(
+    catalog: Catalog, spark: SparkSession, tmp_path: Path, form: str
+) -> None:
+    """As Spark refuses a place that is not empty; an empty folder, or none, is as good as a new one."""
+    folder = tmp_path / "files"
+    options = f"WITH ('connector' = '{form}', 'path' = '{folder}')"
+    catalog.sql(f"CREATE TABLE one {options} AS SELECT 1 AS id", spark)
+    with pytest.raises(ConfigurationError, match=r"'two': CREATE TABLE AS needs a place without rows, got"):
+        catalog.sql(f"CREATE TABLE two {options} AS SELECT 2 AS id", spark)
+    with pytest.raises(TableNotFoundError):
+        catalog.schema("two")
+    assert [row.id for row in catalog.read(spark, "one").collect()] == [1]
+    (tmp_path / "empty").mkdir()
+    options = f"WITH ('connector' = '{form}', 'path' = '{tmp_path / 'empty'}')"
+    catalog.sql(f"CREATE TABLE three {options} AS SELECT 3 AS id", spark)
+    assert [row.id for row in catalog.read(spark, "three").collect()] == [3]
+
+
+def test_a_stream_does_not_begin_among_rows(catalog: Catalog, spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    spark.range(1).write.json(str(folder))
+    stream = spark.readStream.schema("id BIGINT").json(str(folder))
+    options = {"connector": "json", "path": str(folder)}
+    with pytest.raises(ConfigurationError, match="needs a place without rows, got"):
+        catalog.create_table_as("s", stream, options=options, checkpoint=tmp_path / "c")
+    with pytest.raises(TableNotFoundError):
+        catalog.schema("s")

@@ -10,7 +10,13 @@ from pyspark.sql import SparkSession
 import planner
 from upsert.catalog.catalog import Catalog
 from upsert.catalog.results import Done, Frame, Live, Result, Running
-from upsert.errors import ConfigurationError, DatabaseNotFoundError, SchemaError, TableNotFoundError
+from upsert.errors import (
+    ChangelogError,
+    ConfigurationError,
+    DatabaseNotFoundError,
+    SchemaError,
+    TableNotFoundError,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -102,6 +108,27 @@ class TestBatch:
         sql("INSERT INTO sales (amount, id) VALUES (1.5, 2), (2.5, 3)")
         sql("INSERT INTO sales TABLE sales")
         assert sql.stored("sales") == [(1, "5", 2.0), (2, None, 1.5), (3, None, 2.5)]
+
+    def test_of_a_list_of_rows_the_last_of_each_key_goes_in(self, sql: Session) -> None:
+        """A list has an order, as no other query has; a merge engine makes one row of all of them."""
+        sql("INSERT INTO sales (amount, id) VALUES (1.5, 2), (2.5, 3), (3.5, 2), (0.5, 2)")
+        assert sql.stored("sales") == [(2, None, 0.5), (3, None, 2.5)]
+        with pytest.raises(ChangelogError, match=r"leave one value per key, .* declare 'sequence\.field'"):
+            sql("INSERT INTO sales SELECT 5, 'x', CAST(id AS DOUBLE) FROM orders")
+        sql(
+            "CREATE TABLE sums (id INT, n INT, PRIMARY KEY (id) NOT ENFORCED) "
+            "WITH ('merge-engine' = 'aggregation', 'fields.n.aggregate-function' = 'sum')"
+        )
+        sql("INSERT INTO sums VALUES (1, 2), (1, 3)")
+        assert sql.stored("sums") == [(1, 5)]
+        sql(
+            "CREATE TABLE newest (id INT, n INT, PRIMARY KEY (id) NOT ENFORCED) WITH ('sequence.field' = 'n')"
+        )
+        sql("INSERT INTO newest VALUES (1, 9), (1, 3)")
+        assert sql.stored("newest") == [(1, 9)]
+        sql("CREATE TABLE bag (number INT, place INT)")
+        sql("INSERT INTO bag VALUES (1, 1), (1, 1)")
+        assert sql.stored("bag") == [(1, 1), (1, 1)]
 
     def test_overwrite_replaces_the_table_or_a_partition(self, sql: Session) -> None:
         sql(

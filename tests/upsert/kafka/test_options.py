@@ -70,6 +70,7 @@ TRIES: dict[str, Try] = {
     "row-kind": Try("false", False, *BOOLEAN),
     "state.path": Try("/state", "/state", "", "must be a non-empty text"),
     "mirror.path": Try("/mirror", "/mirror", "", "must be a non-empty text"),
+    "mirror.not-given": Try("bad-records", "bad-records", "", "must be a non-empty text"),
     "state.ttl": Try("1 d", 86_400_000, *DURATION),
     "sink.delivery-guarantee": Try(
         "none", "none", "perhaps-once", "must be one of none, at-least-once, exactly-once"

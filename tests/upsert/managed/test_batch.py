@@ -158,3 +158,29 @@ def test_bad_options_and_paths_are_refused(session: SparkSession, table: Table, 
         frame(session, (1, "a")).write.format("upsert-table").mode("append").option("buckets", 2).save(
             table.path
         )
+
+
+def test_a_dataframe_keeps_the_snapshot_that_it_was_analysed_with(
+    spark: SparkSession, table: Table, tmp_path: Path
+) -> None:
+    """However often it runs, and whatever is made of it: as Delta's frames do."""
+    empty = read(spark, table.path)
+    table.write(pa.table({"id": [1], "v": ["a"]}))
+    one = read(spark, table.path)
+    table.write(pa.table({"id": [1, 2], "v": ["b", "c"]}))
+    table.compact()
+    assert (empty.count(), one.count()) == (0, 1)
+    assert [tuple(row) for row in one.select("v", "id").collect()] == [("a", 1)]
+    assert one.join(read(spark, table.path).withColumnRenamed("v", "w"), "id").collect() == [
+        (1, "a", "b")  # two reads of one table, each of its own snapshot
+    ]
+    table.write(pa.table({"id": [3], "v": ["d"]}))
+    assert one.filter("id > 0").count() == 1
+    assert read(spark, table.path).count() == 3
+
+
+def test_a_pin_is_of_one_table_and_for_a_batch(spark: SparkSession, table: Table) -> None:
+    with pytest.raises(Exception, match=r"option 'scan\.pinned' must be the id of a snapshot and the uuid"):
+        read(spark, table.path, options={"scan.pinned": "1"}).collect()
+    with pytest.raises(Exception, match=r"another one|no table"):
+        read(spark, table.path, options={"scan.pinned": "0@gone"}).collect()

@@ -9,11 +9,13 @@ from upsert.catalog import statements as s
 from upsert.catalog.carry_out.definitions import managed
 from upsert.catalog.carry_out.rewrites import delete_found, update_found
 from upsert.catalog.carry_out.spark_sessions import active, needed, zone
+from upsert.catalog.details import fitting
 from upsert.catalog.predicates import alternatives
 from upsert.catalog.results import Done, Result
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.options import boolean
 from upsert.store.filters import Where
+from upsert.store.partitions import partition_name, specified
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,7 +67,22 @@ def update(catalog: Catalog, statement: s.Update, spark: SparkSession | None) ->
 
 
 def drop_partition(catalog: Catalog, statement: s.DropPartition, _: SparkSession | None) -> Result:
-    """``ALTER TABLE t DROP PARTITION (…)``: its rows are deleted."""
+    """``ALTER TABLE t DROP [IF EXISTS] PARTITION (…)``: its rows are deleted.
+
+    Raises:
+        ConfigurationError: there is no such partition, and the statement does not say IF EXISTS.
+        SchemaError: a column is no partition column, or a value does not fit it.
+    """
     table = managed(catalog, statement.name, "DROP PARTITION")
+    what = f"ALTER TABLE {statement.name} DROP PARTITION"
+    found = fitting(table, statement.partition)
+    if not found and statement.partition:
+        if statement.if_exists:
+            return Done(what, "there was no such partition")
+        name = partition_name(specified(table.schema, statement.partition, f"table {table.name!r}"))
+        raise ConfigurationError(
+            f"{what}: there must be a partition {name}, there is none; see SHOW PARTITIONS {statement.name}, "
+            "or write DROP IF EXISTS PARTITION"
+        )
     done = table.drop_partition(statement.partition)
-    return Done(f"ALTER TABLE {statement.name} DROP PARTITION", f"dropped, snapshot {done.id}")
+    return Done(what, f"dropped, snapshot {done.id}")

@@ -23,6 +23,7 @@ from upsert.materializer.choice import mode_of
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
 from upsert.store import Table
+from upsert.store.merge_rules import DEDUPLICATE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 START_FROM: Final = "start-from"
 """Option of a streaming statement: checkpoint of a stopped query from which its delta joins go on."""
+
+
+_OVERWRITE_MODE: Final = "partition-overwrite-mode"
 
 
 def insert(catalog: Catalog, statement: s.Insert, spark: SparkSession | None) -> Result:
@@ -57,6 +61,8 @@ def insert(catalog: Catalog, statement: s.Insert, spark: SparkSession | None) ->
     if rows.isStreaming:
         check_stable(catalog, statement.query, target.key, what)
         return target.started(catalog, rows, start_from, replaces=_replaces_rows(catalog, statement))
+    if statement.query.is_list:
+        rows = target.last_of_each_key(rows)
     target.write(rows, overwrite=statement.overwrite)
     return Done(what, "overwritten" if statement.overwrite else "written")
 
@@ -73,6 +79,8 @@ class Target:
         connected: the table with a connector, its options replaced by those of the hint.
         columns: those that the query gives, in its order.
         partition: values of columns that all rows have.
+        dynamic: columns of PARTITION without a value: of partitions only those in which rows are written are
+            overwritten.
         options: of the hint.
     """
 
@@ -83,6 +91,7 @@ class Target:
     connected: ConnectorTable | None
     columns: tuple[Column, ...]
     partition: Mapping[str, Any]
+    dynamic: tuple[str, ...]
     options: Mapping[str, str]
 
     @classmethod
@@ -95,13 +104,13 @@ class Target:
         """
         schema = catalog.schema(statement.name)
         connected = catalog.connected(statement.name, statement.options)
-        if connected is not None and (statement.overwrite or statement.partition):
+        if connected is not None and (statement.overwrite or statement.partition or statement.dynamic):
             clause = "OVERWRITE" if statement.overwrite else "PARTITION"
             raise ConfigurationError(
                 f"{what}: {clause} needs a managed table, got one with a connector; leave it out"
             )
         writable = {c.name: c for c in schema.columns if c.metadata is None or not c.virtual}
-        for name in statement.partition:
+        for name in (*statement.partition, *statement.dynamic):
             if name not in schema.partitioned_by:
                 known = ", ".join(schema.partitioned_by) or "none"
                 raise SchemaError(f"{what}: PARTITION names {name!r}; partition columns are {known}")
@@ -118,8 +127,21 @@ class Target:
             )
         path = None if connected is not None else catalog.databases.place(statement.name).existing()
         columns = tuple(writable[name] for name in chosen)
+        if lacking := next((name for name in statement.dynamic if name not in chosen), None):
+            raise SchemaError(
+                f"{what}: PARTITION names {lacking!r} without a value, and the query does not give it; write "
+                f"{lacking} = value, or name it among the columns"
+            )
         return cls(
-            what, statement.name, schema, path, connected, columns, statement.partition, statement.options
+            what,
+            statement.name,
+            schema,
+            path,
+            connected,
+            columns,
+            statement.partition,
+            statement.dynamic,
+            statement.options,
         )
 
     @staticmethod
@@ -159,6 +181,31 @@ class Target:
         """The columns by which a row that goes in replaces an older one; () if rows are counted."""
         return self.schema.primary_key if self.connected is None else self.connected.sink_key
 
+    def last_of_each_key(self, rows: DataFrame) -> DataFrame:
+        """Of each key the row that comes last in a list of rows, where rows replace each other as they come.
+
+        Tasks share the rows, and nothing says later in which order they stood.
+        """
+        key = self.key
+        if not key or self._has_order:
+            return rows
+        from pyspark.sql import Window
+        from pyspark.sql import functions as F
+
+        number, place = (_free_name(name, rows.columns) for name in ("number", "place"))
+        of_key = Window.partitionBy(*(F.col(_quoted(name)) for name in key)).orderBy(F.desc(number))
+        numbered = rows.withColumn(number, F.monotonically_increasing_id())
+        newest = numbered.withColumn(place, F.row_number().over(of_key)).where(F.col(place) == 1)
+        return newest.drop(number, place)
+
+    @property
+    def _has_order(self) -> bool:
+        """Whether the table itself says what two rows of one key are together."""
+        if self.connected is not None:
+            return self.connected.has_order
+        merge = Table.open(str(self.path)).options.merge
+        return merge.engine != DEDUPLICATE or bool(merge.sequence)
+
     @property
     def _all_columns(self) -> Sequence[Column]:
         return [column for column in self.schema.columns if column.metadata is None or not column.virtual]
@@ -179,7 +226,7 @@ class Target:
         from pyspark.sql import functions as F
 
         wanted = spark_type(column)
-        own = F.col(f"`{column.name.replace('`', '``')}`")
+        own = F.col(_quoted(column.name))
         if given == wanted:
             return own
         if not is_assignable(given, wanted):
@@ -196,6 +243,8 @@ class Target:
             self.connected.write(rows)
             return
         options = dict(self.options)
+        if overwrite and self.dynamic:
+            options = {_OVERWRITE_MODE: "dynamic", **{key.lower(): text for key, text in options.items()}}
         if overwrite and self.partition:
             options["partition"] = json.dumps({name: _plain(value) for name, value in self.partition.items()})
         frames.write(rows, str(self.path), options, overwrite=overwrite)
@@ -227,6 +276,16 @@ def _replaces_rows(catalog: Catalog, statement: s.Insert) -> bool:
         return False
     places = (catalog.databases.place(reference.name) for reference in statement.query.references)
     return not any(place.exists and catalog.schema(place.qualified).watermark for place in places)
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def _free_name(name: str, taken: Sequence[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name
 
 
 def _plain(value: Any) -> Any:

@@ -12,6 +12,7 @@ from upsert import types
 from upsert.catalog import namespace_statements as n
 from upsert.catalog import statements as s
 from upsert.catalog.carry_out.definitions import given_options, managed
+from upsert.catalog.carry_out.spark_sessions import active
 from upsert.catalog.declared_columns import declared_names
 from upsert.catalog.details import details, partition_details
 from upsert.catalog.results import Result, Rows
@@ -70,7 +71,7 @@ def show_partitions(catalog: Catalog, statement: s.ShowPartitions, _: SparkSessi
     return Rows(f"SHOW PARTITIONS {statement.name}", partition_details(table, statement.partition))
 
 
-def describe_table(catalog: Catalog, statement: s.DescribeTable, _: SparkSession | None) -> Result:
+def describe_table(catalog: Catalog, statement: s.DescribeTable, spark: SparkSession | None) -> Result:
     """``DESCRIBE``: a row for each column; with EXTENDED FLIP-188's row of the table, or partitions."""
     place = catalog.databases.place(statement.name)
     what = f"DESCRIBE {place.shown}"
@@ -82,7 +83,7 @@ def describe_table(catalog: Catalog, statement: s.DescribeTable, _: SparkSession
         return Rows(what, columns_table(schema))
     options = given_options(place.existing())
     table = None if "connector" in options else Table.open(place.existing())
-    return Rows(what, details(place, schema, options, table))
+    return Rows(what, details(place, schema, options, table, active(spark)))
 
 
 def columns_table(schema: TableSchema) -> pa.Table:

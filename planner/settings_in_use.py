@@ -1,0 +1,53 @@
+"""Which options of a call or a session mean nothing for its plan (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from deltajoin.settings import OPTIONS, given_in
+from planner.changelogs import Changelog, LookupChanges, LookupJoined
+from planner.delta_join import DeltaJoin
+from planner.plan import Plan, RegularJoin
+from planner.trees import walk
+
+OF_LOOKUP_JOINS: Final = frozenset(
+    {
+        *("cache.enabled", "left.cache-size", "right.cache-size", "cache.max-bytes"),
+        *("async.buffer-capacity", "async.timeout", "on-error", "changelog", "state-path"),
+    }
+)
+"""Options of joins of streams with lookups: an exact join keeps nothing and asks nobody."""
+OF_EXACT_JOINS: Final = frozenset({"first-load"})
+"""Options of joins of managed tables."""
+
+
+def unused(after: Plan, arguments: Mapping[str, Any], session: Mapping[str, str]) -> Iterator[str]:
+    """Sentences about the options that were given and do nothing in a plan.
+
+    Those of the session are for all of its queries: one is told where a join does not follow it, and not
+    where there is none.
+    """
+    nodes = list(walk(after))
+    has_lookups = any(
+        isinstance(node, Changelog) and isinstance(node.origin, LookupJoined | LookupChanges)
+        for node in nodes
+    )
+    has_exact = any(isinstance(node, DeltaJoin) for node in nodes)
+    has_joins = has_lookups or has_exact or any(isinstance(node, RegularJoin) for node in nodes)
+    kinds = (
+        (OF_LOOKUP_JOINS, has_lookups, "joins of streams with lookups, deltajoin.with_lookup,"),
+        (OF_EXACT_JOINS, has_exact, "delta joins of managed tables"),
+    )
+    in_call, in_session = given_in(arguments, session)
+    for options, is_used, what in kinds:
+        if is_used:
+            continue
+        for option in (one.key for one in OPTIONS if one.key in options):
+            if option in in_call:
+                yield f"optimize: option {option!r} is of {what} and the query has none; leave it out"
+            elif option in in_session and has_joins:
+                yield (
+                    f"the session's option {in_session[option]!r} is of {what} and this query has none; its "
+                    "joins do not follow it"
+                )

@@ -1,0 +1,81 @@
+"""The watermark that DESCRIBE EXTENDED tells: of every rowtime, from the bounds of files, never back."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from upsert import Catalog
+from upsert.catalog.results import Rows
+from upsert.store.snapshot import Snapshot
+
+HOUR = 3_600_000_000
+
+
+def described(catalog: Catalog, spark: SparkSession | None = None) -> datetime | None:
+    found = catalog.sql("DESCRIBE TABLE EXTENDED t", spark)
+    assert isinstance(found, Rows)
+    watermark: datetime | None = found.rows.column("watermark")[0].as_py()
+    return watermark
+
+
+def at(hour: int) -> datetime:
+    return datetime(1970, 1, 1, hour, tzinfo=UTC)
+
+
+def test_watermark_comes_from_bounds_and_never_goes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = Catalog(tmp_path / "warehouse")
+    catalog.sql(
+        "CREATE TABLE t (id INT, ts TIMESTAMP, PRIMARY KEY (id) NOT ENFORCED, "
+        "WATERMARK FOR ts AS ts - INTERVAL '1' HOUR)"
+    )
+    assert described(catalog) is None
+    table = catalog.table("t")
+    stamps = pa.array([3 * HOUR, 9 * HOUR], pa.timestamp("us", "UTC"))
+    table.write(pa.table({"id": [1, 2], "ts": stamps}))
+
+    def scanned(*_: object, **__: object) -> pa.Table:
+        raise AssertionError("no data file is to be read")
+
+    monkeypatch.setattr(Snapshot, "scan", scanned)
+    assert described(catalog) == at(8)
+    monkeypatch.undo()
+    table.delete([("id", "=", 2)])
+    table.compact()
+    table.write(pa.table({"id": [1], "ts": stamps.slice(0, 1)}))
+    assert described(catalog) == at(8)
+    table.overwrite(pa.table({"id": [4], "ts": pa.array([12 * HOUR], stamps.type)}))
+    assert described(catalog) == at(11)
+    catalog.sql("ALTER TABLE t ADD COLUMN n BIGINT")
+    assert described(catalog) == at(11)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("stored", "expression", "values"),
+    [
+        ("ms BIGINT", "TO_TIMESTAMP_LTZ(ms, 3)", [5 * HOUR // 1000, 2 * HOUR // 1000]),
+        ("ms BIGINT", "timestamp_micros(ms * 1000)", [5 * HOUR // 1000, 2 * HOUR // 1000]),
+        ("ms BIGINT", "timestamp_millis(-ms)", [-5 * HOUR // 1000, -2 * HOUR // 1000]),
+        ("day STRING", "CAST(day AS TIMESTAMP)", ["1970-01-01 05:00:00", "1970-01-01 02:00:00"]),
+        ("at TIMESTAMP(3)", "CAST(at AS TIMESTAMP)", [5 * HOUR, 2 * HOUR]),
+    ],
+)
+def test_watermark_of_a_computed_rowtime(
+    spark: SparkSession, tmp_path: Path, stored: str, expression: str, values: list[int | str]
+) -> None:
+    """Also where the expression falls when its column grows: then all rows are looked at."""
+    catalog = Catalog(tmp_path / "warehouse")
+    catalog.sql(
+        f"CREATE TABLE t (id INT, {stored}, rowtime AS {expression}, PRIMARY KEY (id) NOT ENFORCED, "
+        "WATERMARK FOR rowtime AS rowtime - INTERVAL '1' HOUR)"
+    )
+    table = catalog.table("t")
+    name = stored.split()[0]
+    assert described(catalog, spark) is None
+    table.write(pa.table({"id": [1, 2], name: pa.array(values).cast(table.schema.type_of(name))}))
+    assert described(catalog, spark) == at(4)
