@@ -382,6 +382,40 @@ def test_texts_are_escaped_and_numbers_beyond_finite_are_strings() -> None:
     ]
 
 
+@pytest.mark.parametrize("type_", [pa.float64(), pa.float32()])
+def test_floating_numbers_are_written_as_java_writes_them(type_: pa.DataType) -> None:
+    """`Double.toString` is what Jackson, so Flink, writes; in a key the bytes decide the partition."""
+    expected = {
+        0.0: "0.0",
+        1.0: "1.0",
+        -12.0: "-12.0",
+        0.5: "0.5",
+        0.001: "0.001",
+        0.00025: "2.5E-4",
+        9999999.0: "9999999.0",
+        1e7: "1.0E7",
+        -12345678.0: "-1.2345678E7",
+        1.5e-7: "1.5E-7",
+        1e16: "1.0E16",
+        1e30: "1.0E30",
+    }
+    numbers = [-0.0, *expected, None, float("nan"), float("inf")]
+    column = pa.array(numbers, type_)
+    texts = ["-0.0", *expected.values(), "null", '"NaN"', '"Infinity"']
+    assert encode(pa.table({"x": column})) == [b'{"x":%s}' % text.encode() for text in texts]
+    nested = pa.array([{"y": [number]} for number in numbers], pa.struct({"y": pa.list_(type_)}))
+    assert encode(pa.table({"x": nested})) == [b'{"x":{"y":[%s]}}' % text.encode() for text in texts]
+    sliced = pa.table({"x": column}).slice(1, 4)
+    assert encode(sliced) == [b'{"x":%s}' % text.encode() for text in texts[1:5]]
+
+
+@given(st.lists(st.one_of(st.floats(), st.integers(-(2**53), 2**53).map(float)), max_size=20))
+def test_floating_numbers_read_back_as_they_were(numbers: list[float]) -> None:
+    written = encode(pa.table({"x": pa.array(numbers, pa.float64())}))
+    read = [json.loads(text)["x"] for text in written]
+    assert list(map(repr, map(float, read))) == list(map(repr, numbers))
+
+
 def test_year_that_has_no_four_digits_is_refused() -> None:
     with pytest.raises(SchemaError, match="column 'd': a DATE must be within the years 0001 to 9999"):
         encode(pa.table({"d": pa.array([2**30], pa.int32()).cast(pa.date32())}))
