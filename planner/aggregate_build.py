@@ -46,7 +46,7 @@ def lookup_aggregate(catalyst: Catalyst, plan: LookupAggregate, shards: int) -> 
         plan.where,
         shards,
         plan.table.max_rows,
-        plan.table.where,
+        rows=plan.table.where,
     )
     changes = read_aggregate(
         catalyst.session, spec, consumer_id=plan.table.consumer_id, lease_ms=plan.table.lease_ms

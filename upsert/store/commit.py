@@ -160,10 +160,7 @@ class Committer:
             tracked=visible.is_tracked,
             untracked=visible.hidden,
             writers=_with_transaction(head.writers, change.transaction),
-            # another definition may have another WATERMARK
-            watermark=newest(
-                self.layout.schema, change.added, head.watermark if change.definition is None else None
-            ),
+            watermark=self._watermark(head, change),
             log_offsets=self._log_offsets(head, change),
             manifests=manifests,
             delta=own[0] if own else None,
@@ -177,6 +174,12 @@ class Committer:
             definition=definition,
             definition_checksum=self.history.definition_at(definition).checksum,
         )
+
+    def _watermark(self, head: SnapshotInfo, change: Change) -> int | None:
+        """The newest value so far; another definition may have another WATERMARK."""
+        known = head.watermark if change.definition is None else None
+        found = newest(self.layout.schema, change.added, known)
+        return None if found is None or found < 0 else found
 
     def _log_offsets(self, head: SnapshotInfo, change: Change) -> Mapping[str, Any]:
         if not change.changes_rows and change.definition is None:

@@ -47,7 +47,7 @@ class SnapshotInfo:
     ``states`` counts the commits up to this one that changed rows, ``last_untracked`` is the id of the newest
     of them that does not show as a whole (0: none). ``definition_checksum`` is that of what the definition
     says (0: an older release has written the snapshot). ``watermark`` is the newest value that the column of
-    WATERMARK has had, see ``event_time``; None if that is not known.
+    WATERMARK has had, see ``event_time``; None if that is not known, or below 0.
     """
 
     id: int

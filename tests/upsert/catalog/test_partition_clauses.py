@@ -52,7 +52,7 @@ CLAUSES = (
 @pytest.mark.parametrize(
     ("partition", "names"),
     [
-        ("(nonsense = 1)", "'nonsense'"),
+        ("(nonsense = 1)", "nonsense"),
         ("(day = DATE '2020-01-01', hub = 'a', id = 1)", "'id'|hub, id"),
         ("(day = 'never', hub = 'a')", "'day'"),
         ("(day = DATE '2020-01-01', hub = 'a', hub = 'b')", "'hub' twice"),

@@ -9,6 +9,8 @@ from datetime import date
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+
 from upsert import types
 from upsert.catalog import statements as s
 from upsert.catalog.assignments import is_assignable, spark_type
@@ -24,6 +26,7 @@ from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
 from upsert.store import Table
 from upsert.store.merge_rules import DEDUPLICATE
+from upsert.store.partitions import specified
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -114,6 +117,12 @@ class Target:
             if name not in schema.partitioned_by:
                 known = ", ".join(schema.partitioned_by) or "none"
                 raise SchemaError(f"{what}: PARTITION names {name!r}; partition columns are {known}")
+        given = {
+            name: value
+            for name, value in statement.partition.items()
+            if not pa.types.is_string(schema.type_of(name))  # any value has a text
+        }
+        specified(schema, given, what)
         chosen = statement.columns
         if chosen is None:
             chosen = tuple(name for name in writable if name not in statement.partition)
