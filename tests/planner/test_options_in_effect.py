@@ -182,6 +182,7 @@ WRITES: Mapping[str, str] = {
     "partition-overwrite-mode": "dynamic",
     "change-tracking": "false",
     "unchanged-since": "0",
+    "sink.materialize": "none",
 }
 OF_THE_CATALOG = {"path", "bucketed", "micro-batch", "definition"}
 """What `catalog.write_changes` sets itself."""
