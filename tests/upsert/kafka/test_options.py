@@ -72,6 +72,7 @@ TRIES: dict[str, Try] = {
     "mirror.path": Try("/mirror", "/mirror", "", "must be a non-empty text"),
     "mirror.not-given": Try("bad-records", "bad-records", "", "must be a non-empty text"),
     "state.ttl": Try("1 d", 86_400_000, *DURATION),
+    "sink.materialize": Try("force", "force", "perhaps", "must be one of auto, force, none"),
     "sink.delivery-guarantee": Try(
         "none", "none", "perhaps-once", "must be one of none, at-least-once, exactly-once"
     ),
