@@ -9,8 +9,12 @@ ROWS ?=
 WORKERS ?= 2
 PYTEST_ARGS ?=
 # Which of the long tests `make test-slice` runs, and for how long.
-SEED ?= $(shell date +%s)
+ifndef SEED
+SEED := $(shell date +%s)
+endif
 SECONDS ?= 150
+COUNT ?= 300
+MUTATE_ARGS ?=
 
 # Spark's Python workers run $PYSPARK_PYTHON, not the interpreter of the driver.
 export PYSPARK_PYTHON := $(CURDIR)/$(PY)
@@ -25,7 +29,7 @@ WITH_JAVA = JAVA_HOME="$$(sh scripts/java.sh)" && export JAVA_HOME &&
 # Options of pytest: the tests of a file stay together, files are begun in their order.
 IN_PARALLEL = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install demo demo-kafka test test-long test-slice bench bench-store bench-kafka lint clean
+.PHONY: help install demo demo-kafka test test-long test-slice mutate bench bench-store bench-kafka lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +62,9 @@ test-slice: $(CLASSES)  ## some of the long tests, others in every run (SEED=…
 	@$(WITH_JAVA) $(PY) -m pytest -p tests.long_slice --slice-seed=$(SEED) --slice-seconds=$(SECONDS) \
 	  --hypothesis-seed=$(SEED) $(IN_PARALLEL) -m "long or hypothesis" --hypothesis-profile=long $(PYTEST_ARGS)
 
+mutate: $(STAMP)  ## change the pure core in small ways and see that its tests notice (COUNT=300, SEED=…, MUTATE_ARGS=--again)
+	@CI=1 $(PY) scripts/mutate.py --count $(COUNT) --seed $(SEED) $(MUTATE_ARGS)
+
 bench: $(STAMP)  ## measure the store, the sink, the join and lookups; tables, JSON and plots
 	@$(WITH_JAVA) $(PY) -m bench.store
 	@$(WITH_JAVA) $(PY) -m bench.sink
@@ -77,5 +84,5 @@ lint: $(STAMP)  ## ruff and mypy --strict
 	$(PY) -m mypy upsert deltajoin planner examples bench
 
 clean:  ## remove .venv, caches and build output
-	rm -rf $(VENV) build dist ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse warehouse
+	rm -rf $(VENV) mutants build dist ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse warehouse
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -107,6 +107,20 @@ CASES: list[tuple[Condition, list[Any]]] = [
     (of("=", of("coalesce", "s", const(7, pa.int16())), const(7, pa.int16())), [F] * 6 + [T]),
     (of("=", of("if", "c", "s", const(9, pa.int16())), const(9, pa.int16())), [F, T, T, T, T, T, N]),
     (of("isnull", of("case", "c", "s")), [F, T, T, T, T, T, T]),
+    # 100 * 400 is no SMALLINT: a condition that can fail is asked for only where none before it is true
+    (
+        of(
+            "case",
+            of("in", "s", const(100, pa.int16()), const(-100, pa.int16())),
+            "b",
+            of("<", of("*", "s", const(400, pa.int16())), const(0, pa.int16())),
+            "c",
+            "c",
+        ),
+        [T, F, N, F, F, N, T],
+    ),
+    (of("isnull", of("substring", "t", const(None, pa.int32()), const(1, pa.int32()))), [T] * 7),
+    (of("=", of("substring", "t", const(None, pa.int32()), const(1, pa.int32())), "t"), [N] * 7),
     (of("isnull", "l"), [F, T, F, F, F, F, T]),
     (of("<", "n", const(Decimal("1.50"), pa.decimal128(10, 2))), [F, T, N, F, F, F, F]),
     (of("=", Cast(field("n"), WIDE), const(Decimal("1.500"), WIDE)), [T, F, N, F, F, F, F]),

@@ -65,6 +65,16 @@ def test_write_of_equal_rows_is_no_change(table: Table) -> None:
     assert lines(table.changes(1)) == []
 
 
+@pytest.mark.parametrize(("old", "new"), [(("x", 1), ("y", 1)), (("x", 1), ("x", 2)), ((None, 1), ("x", 1))])
+def test_a_change_of_any_one_column_is_a_change(tmp_path: Path, old: Any, new: Any) -> None:
+    columns = {"id": pa.int64(), "name": pa.string(), "n": pa.int64()}
+    table = Table.create(tmp_path / "pairs", TableSchema.of(columns, primary_key=["id"]))
+    for name, n in (old, new):
+        table.write(pa.table({"id": [1], "name": pa.array([name], pa.string()), "n": [n]}))
+    rows = table.changes(1, 2).to_pylist()
+    assert [(row["_row_kind"], row["name"], row["n"]) for row in rows] == [("-U", *old), ("+U", *new)]
+
+
 def test_key_that_came_and_went_is_no_change(table: Table) -> None:
     table.write(rows("+I 1 a"))
     table.write(rows("+I 2 b"))
