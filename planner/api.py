@@ -13,6 +13,7 @@ from planner.conditions import Refused
 from planner.errors import PlanError
 from planner.explain import Explanation, explanation_of
 from planner.jvm import Catalyst
+from planner.jvm_state import with_state_of_one_shape
 from planner.optimizer import CHEAPER, Trace, optimize_plan
 from planner.read import read_plan
 from planner.settings import Settings
@@ -90,9 +91,8 @@ def optimize(
         check_can_go_on(trace.after)
     for sentence in unused(trace.after, options, df.sparkSession.conf.getAll):
         warnings.warn(sentence, stacklevel=2)
-    if not trace.is_changed:
-        return df if sink_key is None else _with_keys(df, trace)
-    return _with_keys(build_plan(catalyst, trace.after, settings), trace)
+    made = with_state_of_one_shape(build_plan(catalyst, trace.after, settings) if trace.is_changed else df)
+    return _with_keys(made, trace) if trace.is_changed or sink_key is not None else made
 
 
 def explain(
@@ -166,6 +166,15 @@ def check_sink(df: DataFrame, sink_key: Sequence[str] = ()) -> None:
     )
     if refusals := (*trace.refusals, *unmet):
         raise PlanError(refusals)
+    if with_state_of_one_shape(df) is not df:
+        raise PlanError(
+            [
+                Refused(
+                    "what Spark keeps as state for the query has other fields where a source has no new rows",
+                    "write planner.optimize(df) instead of df",
+                )
+            ]
+        )
     if _needs_rewriting(trace):
         raise PlanError(
             [

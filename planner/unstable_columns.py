@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from planner.changelogs import Changelog
-from planner.expressions import Expr, columns_of
+from planner.expressions import Column, Expr, columns_of
 from planner.plan import Filter, Generate, Join, Plan, Project, SlidingWindows, Union
 from planner.sources import ManagedTable
 from planner.trees import children, expressions, walk
@@ -37,9 +37,10 @@ def unstable_columns(plan: Plan) -> Unstable:
             if (name := first_unstable(plan.values, found)) is not None:
                 found[plan.made.id] = name
         case Union():
-            for part in plan.inputs:
-                pairs = zip(part.columns, plan.columns, strict=True)
-                found |= {first.id: found[own.id] for own, first in pairs if own.id in found}
+            first, *others = map(_without_kinds, plan.inputs)
+            for other in others:
+                pairs = zip(other, first, strict=True)
+                found |= {column.id: found[own.id] for own, column in pairs if own.id in found}
     return found
 
 
@@ -54,3 +55,8 @@ def first_unstable(exprs: Iterable[Expr], unstable: Unstable) -> str | None:
     """The METADATA column that one of some expressions is made of; None if there is none."""
     used = columns_of(*exprs)
     return next((name for id, name in unstable.items() if id in used), None)
+
+
+def _without_kinds(plan: Plan) -> list[Column]:
+    """The columns of a union's input that meet those of the others; some may have their kind already."""
+    return [column for column in plan.columns if not column.is_row_kind]

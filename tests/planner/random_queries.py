@@ -5,7 +5,7 @@ from itertools import count
 
 import pyarrow as pa
 from hypothesis import strategies as st
-from hypothesis.strategies import DrawFn, SearchStrategy
+from hypothesis.strategies import DrawFn
 
 from upsert.schema import TableSchema
 
@@ -54,6 +54,7 @@ class _Names:
     """Names that no other part of the query has."""
 
     numbers: count
+    unions: bool = False
 
     def next(self, prefix: str) -> str:
         return f"{prefix}{next(self.numbers)}"
@@ -73,8 +74,64 @@ def queries(draw: DrawFn, most_tables: int = 4) -> str:
     return f"SELECT {', '.join(outputs)} FROM {relation.sql}{where}"
 
 
-def _relation(names: _Names, tables: int) -> SearchStrategy[Relation]:
-    return _table(names) if tables == 1 else _join(names, tables)
+@st.composite
+def queries_with_unions(draw: DrawFn, most_tables: int = 4) -> str:
+    """A query with UNION ALL below and above joins, one table in several places, perhaps grouped."""
+    names = _Names(count(), unions=True)
+    relation = draw(_relation(names, draw(st.integers(2, most_tables))))
+    if draw(st.booleans()):
+        return draw(_grouped(relation))
+    chosen = draw(st.lists(st.sampled_from(relation.columns), min_size=1, max_size=6, unique=True))
+    return f"SELECT {', '.join(column.name for column in chosen)} FROM {relation.sql}"
+
+
+@st.composite
+def _grouped(draw: DrawFn, relation: Relation) -> str:
+    """Sums of a relation by some of its columns; `g0`, `g1` … are the groups."""
+    groups = draw(st.lists(st.sampled_from(relation.columns), max_size=2, unique=True))
+    text, integer = (draw(st.sampled_from(relation.of(kind))) for kind in ("text", "integer"))
+    functions = [
+        "count(*)",
+        f"count({text})",
+        f"count({groups[0].name if groups else integer})",
+        f"sum({integer})",
+        f"bool_and({text} = 'x')",
+        f"bool_or({integer} > 2)",
+        f"count_if({integer} IS NULL)",
+        f"sum({integer}) FILTER (WHERE {text} IS NOT NULL)",
+    ]
+    chosen = draw(st.lists(st.sampled_from(functions), min_size=1, max_size=4, unique=True))
+    by = [f"{column.name} AS g{number}" for number, column in enumerate(groups)]
+    made = [f"{function} AS x{number}" for number, function in enumerate(chosen)]
+    group_by = f" GROUP BY {', '.join(column.name for column in groups)}" if groups else ""
+    return f"SELECT {', '.join([*by, *made])} FROM {relation.sql}{group_by}"
+
+
+@st.composite
+def _relation(draw: DrawFn, names: _Names, tables: int) -> Relation:
+    if tables == 1:
+        return draw(_table(names))
+    is_union = names.unions and draw(st.integers(0, 2)) == 0
+    return draw(_union(names, tables) if is_union else _join(names, tables))
+
+
+@st.composite
+def _union(draw: DrawFn, names: _Names, tables: int) -> Relation:
+    """All rows of two relations, with columns of one kind side by side; no index finds them."""
+    left_tables = draw(st.integers(1, tables - 1))
+    sides = [draw(_relation(names, number)) for number in (left_tables, tables - left_tables)]
+    kinds = [
+        *("text", "integer", "integer"),
+        *(kind for kind in ("number", "flag") if all(side.of(kind) for side in sides)),
+    ]
+    pairs = [[draw(st.sampled_from(side.of(kind))) for side in sides] for kind in kinds]
+    columns = tuple(Column(names.next("u"), kind) for kind in kinds)
+    left, right = (
+        ", ".join(f"{pair[place]} AS {column.name}" for pair, column in zip(pairs, columns, strict=True))
+        for place in range(2)
+    )
+    both = f"SELECT {left} FROM {sides[0].sql} UNION ALL SELECT {right} FROM {sides[1].sql}"
+    return Relation(f"({both}) {names.next('q')}", columns)
 
 
 @st.composite
@@ -93,7 +150,10 @@ def _join(draw: DrawFn, names: _Names, tables: int) -> Relation:
     left_tables = draw(st.integers(1, tables - 1))
     left, right = draw(_relation(names, left_tables)), draw(_relation(names, tables - left_tables))
     kind = draw(st.sampled_from(KINDS))
-    keys = [[column.name for column in side.columns if column.is_key] for side in (left, right)]
+    keys = [
+        [c.name for c in side.columns if c.is_key or (names.unions and c.kind == "integer")]
+        for side in (left, right)
+    ]
     if not all(keys):
         return left if keys[0] else right
     on = " = ".join(draw(st.sampled_from(side)) for side in keys)
