@@ -239,6 +239,7 @@ def write(root: str, layout: Layout, base: int, merge: Merge, group: Group) -> l
         level=merge.output_level,
         base=base,
         target_bytes=merge.target_bytes,
+        within=(min(e.first_key for e in group.files), max(e.last_key for e in group.files)),
     )
     newest = max(entry.sequence for entry in group.files)
     return [replace(entry, sequence=newest) for entry in written]

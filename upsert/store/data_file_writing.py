@@ -19,7 +19,7 @@ from upsert.store.layout import KIND_COLUMN, Layout
 from upsert.store.lookup_index import build_sidecar
 from upsert.store.paths import Partition, data_file, index_file, resolve
 from upsert.store.projection import with_ids
-from upsert.store.row_keys import key_bytes
+from upsert.store.row_keys import key_of_row, lower_bound, upper_bound
 from upsert.store.storage import storage_of
 
 
@@ -28,6 +28,7 @@ def write_data_file(
     layout: Layout,
     rows_sorted: pa.Table,
     kinds: Kinds | None,
+    key_bounds: tuple[bytes, bytes] | None = None,
     *,
     partition: Partition,
     bucket: int,
@@ -44,6 +45,7 @@ def write_data_file(
         layout: the table's layout.
         rows_sorted: the columns of ``layout.stored``, at least one row, ascending by key, each key once.
         kinds: 0 (the row is there) or 1 (the key is deleted) for each row; None for no deletion.
+        key_bounds: no key is below the one or above the other; None for the keys of first and last row, cut.
         partition: partition of all rows.
         bucket: bucket of all rows.
         level: level of the LSM that the file belongs to.
@@ -61,6 +63,11 @@ def write_data_file(
     storage_of(path).settle(os.path.dirname(path))
     reach("data.after-sidecar")
     low, high = bounds(layout, batch)
+    if key_bounds is None:
+        key_bounds = (
+            lower_bound(key_of_row(batch, layout.key, 0)),
+            upper_bound(key_of_row(batch, layout.key, -1)),
+        )
     return FileEntry(
         file=name,
         partition=partition,
@@ -73,18 +80,14 @@ def write_data_file(
         base=base,
         min=low,
         max=high,
-        first_key=_key_of_row(layout, batch, 0),
-        last_key=_key_of_row(layout, batch, batch.num_rows - 1),
+        first_key=key_bounds[0],
+        last_key=key_bounds[1],
         definition=layout.version,
         written_ms=written.st_mtime_ns // 1_000_000,
         memory=batch.nbytes,
         checksum=checksum,
         index_checksum=index_checksum,
     )
-
-
-def _key_of_row(layout: Layout, batch: pa.RecordBatch, row: int) -> bytes:
-    return key_bytes([batch.column(name).slice(row, 1) for name in layout.key])
 
 
 def _one_batch(layout: Layout, rows: pa.Table, kinds: Kinds | None) -> pa.RecordBatch:

@@ -149,7 +149,7 @@ def _delete_expired(history: History, head: SnapshotInfo) -> None:
         storage.delete(paths.resolve(history.root, paths.snapshot_file(number)))
         reach("expire.after-snapshot")
     for name in sorted(waste.manifests):
-        storage.delete(paths.resolve(history.root, name))
+        storage.delete(paths.manifest_path(history.root, name))
         reach("expire.after-manifest")
     for name in sorted(waste.data):
         remove_data_file(history.root, name)

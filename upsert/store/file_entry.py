@@ -28,8 +28,9 @@ class FileEntry:
         base: id of the snapshot that its writer began at.
         min: smallest value of each scalar column by its field id; None if there is none or it is not known.
         max: largest value, likewise.
-        first_key: key of the first row, in bytes that compare as keys do, see ``row_keys.key_bytes``.
-        last_key: key of the last row, likewise.
+        first_key: key of the first row, in bytes that compare as keys do, see ``row_keys.key_bytes``; the
+            beginning of a long one.
+        last_key: key of the last row, likewise; what is a little above a long one.
         definition: version of the table's definition that it was written under.
         written_ms: when, in milliseconds since 1970, by the clock of the file system.
         memory: size of its rows in memory; 0 if it is not known.

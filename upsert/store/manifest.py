@@ -112,7 +112,7 @@ def checked(root: str, ref: ManifestRef) -> ManifestRef:
 
 def _parsed(root: str, ref: ManifestRef) -> tuple[Manifest, int]:
     """A manifest and the checksum of its bytes; Arrow sees only what has the checksum that is known."""
-    path = paths.resolve(root, ref.name)
+    path = paths.manifest_path(root, ref.name)
     content = storage_of(path).read(path)
     found = checksum_of(content)
     if ref.checksum and found != ref.checksum:
@@ -172,6 +172,9 @@ def _impossible(table: pa.Table) -> str | None:
                 return f"{name!r} of {numbers[name].min()}"
     if not set(table.column("action").to_pylist()) <= {_ADD, _DELETE}:
         return f"an 'action' that is neither {_ADD!r} nor {_DELETE!r}"
+    named = pc.match_substring_regex(table.column("file"), paths.DATA_FILE)
+    if not pc.all(named).as_py():
+        return f"{table.column('file').filter(pc.invert(named))[0].as_py()!r}, which is no data file"
     if (numbers["rows"] < np.maximum(numbers["deletes"], 1)).any():
         return "a file without rows, or with more deletions than rows"
     if pc.any(pc.greater(table.column("first_key"), table.column("last_key"))).as_py():

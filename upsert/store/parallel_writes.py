@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from upsert.store.data_file import Kinds
 from upsert.store.file_entry import FileEntry
-from upsert.store.run_files import WriteFile
+from upsert.store.run_files import KeyBounds, WriteFile
 
 _AT_ONCE: Final = 8
 _ONE_BY_ONE: Final = 4
@@ -43,20 +43,24 @@ class ParallelWrites:
             self._pool.shutdown(cancel_futures=type_ is not None)
 
     def write(
-        self, write_file: WriteFile[FileEntry], rows_sorted: pa.Table, kinds: Kinds | None
+        self,
+        write_file: WriteFile[FileEntry],
+        rows_sorted: pa.Table,
+        kinds: Kinds | None,
+        key_bounds: KeyBounds,
     ) -> Future[FileEntry]:
         """What ``write_file`` gives, some time; its errors come with the result."""
         self._count += 1
         if self._count <= _ONE_BY_ONE:
             done: Future[FileEntry] = Future()
-            done.set_result(write_file(rows_sorted, kinds))
+            done.set_result(write_file(rows_sorted, kinds, key_bounds))
             return done
         if self._pool is None:
             self._pool = ThreadPoolExecutor(_AT_ONCE, "data-files")
         size = rows_sorted.nbytes
         while self._waiting() + size > _MAX_BYTES and self._running:
             self._running.popleft()[1].result()
-        future = self._pool.submit(write_file, rows_sorted, kinds)
+        future = self._pool.submit(write_file, rows_sorted, kinds, key_bounds)
         self._running.append((size, future))
         return future
 

@@ -51,10 +51,16 @@ _MAX_NAME: Final = 200
 """Most file systems take names of up to 255 bytes."""
 _DATA: Final = ".arrow"
 _INDEX: Final = ".index.arrow"
-_BUCKET: Final = re.compile(r"([^/]+=[^/]*/)*bucket-\d+")
+_BUCKET_FOLDER: Final = r"(?:[^/=~]*[=~][^/]*/)*bucket-[0-9]+"
+_BUCKET: Final = re.compile(_BUCKET_FOLDER)
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
 _UNIQUE: Final = re.compile("[0-9a-f]{32}")
 _SNAPSHOT: Final = re.compile(r"snapshot-(\d{20})")
+_MANIFEST: Final = re.compile(r"manifest/[0-9]{20}-[0-9a-f]{32}\.arrow")
+_STAGING: Final = re.compile(r"staging/[0-9]{20}-[0-9a-f]{32}\.arrow")
+DATA_FILE: Final = rf"\A{_BUCKET_FOLDER}/[0-9]{{20}}-[0-9a-f]{{32}}\.(?:arrow|parquet|orc|avro)\z"
+"""What every name of a data file matches; for Arrow's regular expressions."""
+_DATA_FILE: Final = re.compile(DATA_FILE.removesuffix(r"\z").removeprefix(r"\A"))
 _BASED: Final = re.compile(r"(\d{20})-[0-9a-f]{32}(\.index\.arrow|\.(arrow|parquet|orc|avro))")
 
 Partition = tuple[tuple[str, str | None], ...]
@@ -114,6 +120,39 @@ def resolve(root: str, name: str) -> str:
             f"table {root!r}: a file name must stay within the table's folder, got {name!r}; restore it"
         )
     return os.path.join(root, *parts)
+
+
+def manifest_path(root: str, name: str) -> str:
+    """Absolute path of a manifest; ``name`` may come from a file and is not trusted.
+
+    Raises:
+        CorruptTableError: it is not that of a manifest.
+    """
+    return _path_of_kind(root, name, "manifest", _MANIFEST)
+
+
+def data_path(root: str, name: str) -> str:
+    """Absolute path of a data file, likewise."""
+    return _path_of_kind(root, name, "data file", _DATA_FILE)
+
+
+def staging_path(root: str, name: str) -> str:
+    """Absolute path of a file of raw changes, likewise."""
+    return _path_of_kind(root, name, "file of raw changes", _STAGING)
+
+
+def _path_of_kind(root: str, name: str, kind: str, form: re.Pattern[str]) -> str:
+    path = resolve(root, name)
+    if not form.fullmatch(name):
+        raise CorruptTableError(
+            f"table {root!r}: a {kind} must have the name of one, got {name!r}; restore what names it"
+        )
+    return path
+
+
+def is_manifest(name: str) -> bool:
+    """Whether a name, relative to the table, is that of a manifest."""
+    return _MANIFEST.fullmatch(name) is not None
 
 
 def name_of(root: str) -> str:

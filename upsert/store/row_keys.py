@@ -94,6 +94,33 @@ def key_bytes(columns: Sequence[Column]) -> bytes:
     return b"".join(_ordered_bytes(one_array(column)) for column in columns)
 
 
+def key_of_row(rows: pa.Table | pa.RecordBatch, key: Sequence[str], row: int) -> bytes:
+    """``key_bytes`` of one row by the columns of a key; -1 is the last row."""
+    at = row % rows.num_rows
+    return key_bytes([rows.column(name).slice(at, 1) for name in key])
+
+
+MAX_BOUND: Final = 1024
+"""Bytes of a key of a file's first or last row that its manifest repeats."""
+
+
+def lower_bound(key: bytes) -> bytes:
+    """A key as a bound from below, cut where it is long: no key of which it is the beginning is less."""
+    return key[:MAX_BOUND]
+
+
+def upper_bound(key: bytes) -> bytes:
+    """A key as a bound from above, cut where it is long and then more than any key with that beginning.
+
+    >>> upper_bound(b"a" * 2000) > b"a" * 2000, len(upper_bound(b"a" * 2000)), upper_bound(b"a")
+    (True, 1024, b'a')
+    """
+    if len(key) <= MAX_BOUND:
+        return key
+    beginning = key[:MAX_BOUND].rstrip(b"\xff")
+    return beginning[:-1] + bytes([beginning[-1] + 1]) if beginning else key
+
+
 def _ordered_bytes(array: pa.Array) -> bytes:
     if _is_text(array.type):
         text: bytes = array.view(pa.binary())[0].as_py()

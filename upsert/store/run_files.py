@@ -17,11 +17,14 @@ from upsert.store.key_ranges import halves, weight
 from upsert.store.layout import Layout
 from upsert.store.merge import SortedRows
 from upsert.store.paths import Partition
+from upsert.store.row_keys import key_of_row, lower_bound, upper_bound
 from upsert.store.table_options import TARGET_BYTES
 
 Written = TypeVar("Written")
-WriteFile = Callable[[pa.Table, Kinds | None], Written]
-"""``write_data_file`` of sorted rows and their kinds at some place, or what does the same at another time."""
+KeyBounds = tuple[bytes, bytes]
+"""Bounds of keys, from below and from above, see ``row_keys.lower_bound``."""
+WriteFile = Callable[[pa.Table, Kinds | None, KeyBounds], Written]
+"""``write_data_file`` of sorted rows, their kinds and the bounds of their keys, now or at another time."""
 
 
 def write_run(
@@ -34,36 +37,54 @@ def write_run(
     level: int,
     base: int,
     target_bytes: int = TARGET_BYTES,
+    within: KeyBounds | None = None,
 ) -> list[FileEntry]:
     """Write a sorted run, given in pieces that ascend by key, as files of half to all of ``target_bytes``.
 
     A piece is asked for when the ones before it are written, or held back for their common file. Of a run
     below the target there is one file; nothing is written for no rows. Otherwise as ``write_data_file``.
+    Where the run takes the place of files, ``within`` are their bounds: where these end, others may begin.
     """
     write_file = partial(
         write_data_file, root, layout, partition=partition, bucket=bucket, level=level, base=base
     )
-    return list(written_files(write_file, pieces, target_bytes))
+    return list(written_files(write_file, layout.key, pieces, target_bytes, within))
 
 
 def written_files(
-    write_file: WriteFile[Written], pieces: Iterable[SortedRows], target_bytes: int
+    write_file: WriteFile[Written],
+    key: Sequence[str],
+    pieces: Iterable[SortedRows],
+    target_bytes: int,
+    within: KeyBounds | None = None,
 ) -> Iterator[Written]:
-    """What ``write_file`` gives for each file of a run, see ``write_run``."""
+    """What ``write_file`` gives for each file of a run of rows with a key, see ``write_run``."""
     held: list[SortedRows] = []
+    lowest, highest = within or (b"", None)
+    below: bytes | None = None
 
-    def write() -> Written:
+    def write(following: SortedRows | None) -> Written:
+        """Write the rows that are held; bounds are cut, but not so that they would meet those beside them."""
+        nonlocal below
+        first, last = key_of_row(held[0].rows, key, 0), key_of_row(held[-1].rows, key, -1)
+        low = max(lowest, lower_bound(first))
+        if below is not None and upper_bound(below) >= low:
+            low = first
+        high = upper_bound(last) if highest is None else min(highest, upper_bound(last))
+        if following is not None and high >= lower_bound(key_of_row(following.rows, key, 0)):
+            high = last
+        below = last
         rows, kinds = _joined(held)
         held.clear()
-        return write_file(rows, kinds)
+        return write_file(rows, kinds, (low, high))
 
     for piece in pieces:
         for part in halves(piece, target_bytes):
             if held and sum(map(weight, held)) + weight(part) > target_bytes:
-                yield write()
+                yield write(part)
             held.append(part)
     if held:
-        yield write()
+        yield write(None)
 
 
 def _joined(parts: Sequence[SortedRows]) -> SortedRows:

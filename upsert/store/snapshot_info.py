@@ -205,7 +205,9 @@ def _offsets(value: Any) -> Mapping[str, int]:
 def _ref(value: Any) -> ManifestRef:
     fields = _mapping(value)
     entries, sequence = _integer(fields["entries"]), _integer(fields["sequence"])
-    return ManifestRef(_text(fields["name"]), entries, sequence, _integer(fields.get("checksum", 0)))
+    if not paths.is_manifest(name := _text(fields["name"])):
+        raise ValueError(f"{name!r} is no name of a manifest")
+    return ManifestRef(name, entries, sequence, _integer(fields.get("checksum", 0)))
 
 
 _FIELDS: Final[dict[str, Any]] = {

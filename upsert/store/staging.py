@@ -132,7 +132,8 @@ def _write_all(
             write_file = partial(
                 write_data_file, root, layout, partition=partition, bucket=bucket, level=0, base=base
             )
-            written += written_files(partial(writes.write, write_file), run, 2 * raw_changes.PIECE_BYTES)
+            target = 2 * raw_changes.PIECE_BYTES
+            written += written_files(partial(writes.write, write_file), layout.key, run, target)
     files = tuple(one.result() for one in written)
     retracting: set[str] = set()
     if layout.is_counted:
@@ -187,12 +188,17 @@ def _shared_bucket(bucket: int) -> ConfigurationError:
 def remove(root: str, staged: StagedFiles) -> None:
     """Delete the files of ``staged``; whatever is gone already is no error."""
     for raw in staged.raw:
-        storage_of(root).delete(paths.resolve(root, raw.file))
+        storage_of(root).delete(paths.staging_path(root, raw.file))
     for entry in staged.files:
         remove_data_file(root, entry.file)
 
 
 def remove_data_file(root: str, name: str) -> None:
-    """Delete a data file and its sidecar."""
-    for file in (name, paths.index_file(name)):
-        storage_of(root).delete(paths.resolve(root, file))
+    """Delete a data file and its sidecar.
+
+    Raises:
+        CorruptTableError: the name is no data file's. Nothing was deleted.
+    """
+    path = paths.data_path(root, name)
+    for file in (path, paths.index_file(path)):
+        storage_of(root).delete(file)

@@ -108,7 +108,7 @@ def _give_back(history: History, tag: Tag, others: list[Tag], head: SnapshotInfo
         data -= history.live(keeper).keys()
         manifests -= {ref.name for ref in refs_of(keeper)}
     for file in sorted(manifests):
-        storage_of(history.root).delete(paths.resolve(history.root, file))
+        storage_of(history.root).delete(paths.manifest_path(history.root, file))
     for file in sorted(data):
         remove_data_file(history.root, file)
         reach("untag.after-data")

@@ -25,11 +25,15 @@ def entry(name: str, sequence: int = 0) -> FileEntry:
     return FileEntry(name, (), 0, 0, sequence, 1, 0, 100, 0, {1: 1}, {1: 2})
 
 
+def named(letter: str) -> str:
+    return f"bucket-0/{0:020d}-{letter * 32}.arrow"
+
+
 def test_what_is_written_is_read_and_new_files_get_the_commits_sequence(tmp_path: Path) -> None:
-    merged = entry("merged", sequence=3)
-    ref = write_manifest(str(tmp_path), LAYOUT, 4, [entry("new"), merged], [entry("old", sequence=2)])
+    new, merged, old = entry(named("a")), entry(named("b"), sequence=3), entry(named("c"), sequence=2)
+    ref = write_manifest(str(tmp_path), LAYOUT, 4, [new, merged], [old])
     found = read_manifest(str(tmp_path), ManifestRef(ref.name, ref.entries, 5))
-    assert found == Manifest((entry("new", sequence=5), merged), (entry("old", sequence=2),))
+    assert found == Manifest((replace(new, sequence=5), merged), (old,))
 
 
 def test_statistics_of_every_type_survive(tmp_path: Path) -> None:
@@ -104,7 +108,7 @@ def test_a_table_of_many_commits_reads_the_same_with_nothing_remembered(tmp_path
 
 def test_bounds_that_were_read_are_values_for_other_processes(tmp_path: Path) -> None:
     """What a reader holds is a row of the whole manifest; what it sends is that of the file alone."""
-    ref = write_manifest(str(tmp_path), LAYOUT, 4, [entry("one"), entry("two")], [])
+    ref = write_manifest(str(tmp_path), LAYOUT, 4, [entry(named("a")), entry(named("b"))], [])
     (one, _) = read_manifest(str(tmp_path), replace(ref, sequence=5)).added
     sent = pickle.loads(pickle.dumps(one))
     assert (sent, sent.min, type(sent.min)) == (one, {1: 1}, dict)

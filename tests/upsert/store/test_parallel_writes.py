@@ -44,12 +44,12 @@ def test_rows_of_more_than_may_wait_are_written_after_all_others_have_been(
     monkeypatch.setattr(parallel_writes, "_MAX_BYTES", 1)
     written: list[int] = []
 
-    def write_file(rows_sorted: pa.Table, kinds: Any) -> Any:
+    def write_file(rows_sorted: pa.Table, kinds: Any, key_bounds: Any) -> Any:
         written.append(rows_sorted.num_rows)
 
     with parallel_writes.ParallelWrites() as writes:
         for _ in range(8):
-            writes.write(write_file, ROWS, None).result()
+            writes.write(write_file, ROWS, None, (b"", b"")).result()
     assert written == [ROWS.num_rows] * 8
 
 
