@@ -34,7 +34,9 @@ SCALARS: Final[dict[str, pa.DataType]] = {
 
 _WORDS: Final = {arrow: word for word, arrow in SCALARS.items()}
 _SQL_NAMES: Final = {"byte": "TINYINT", "short": "SMALLINT", "integer": "INT", "long": "BIGINT"}
-_DECIMAL: Final = re.compile(r"decimal\((\d+),(-?\d+)\)")
+_MAX_LEVELS: Final = 200
+"""More than any format of files takes, and few enough to go down one by one."""
+_DECIMAL: Final = re.compile(r"decimal\(([0-9]{1,9}),(-?[0-9]{1,9})\)")
 MAX_DECIMAL_PRECISION: Final = 38
 
 
@@ -83,21 +85,27 @@ def widens(old: pa.DataType, new: pa.DataType) -> bool:
     return bool(pa.types.is_float32(old) and pa.types.is_float64(new))
 
 
-def canonical(type_: pa.DataType, of: str) -> pa.DataType:
+def canonical(type_: pa.DataType, of: str, levels: int = _MAX_LEVELS) -> pa.DataType:
     """The Arrow type in which a column of ``type_`` is stored: large and view variants become plain ones.
 
     Args:
         type_: any Arrow type.
         of: what has this type, for the message.
+        levels: how deeply it may be nested.
 
     Raises:
-        SchemaError: Spark has no type that equals it.
+        SchemaError: Spark has no type that equals it, or it is nested too deeply.
 
     >>> canonical(pa.large_string(), "column 'name'")
     DataType(string)
     """
     if is_scalar(type_):
         return type_
+    if not levels:
+        raise SchemaError(
+            f"{of}: a type must be nested at most {_MAX_LEVELS} levels deep; make its parts columns"
+        )
+    levels -= 1
     if pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
         return pa.string()
     if pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_):
@@ -105,21 +113,21 @@ def canonical(type_: pa.DataType, of: str) -> pa.DataType:
     if pa.types.is_fixed_size_binary(type_):
         return pa.binary()
     if pa.types.is_dictionary(type_):
-        return canonical(type_.value_type, of)
+        return canonical(type_.value_type, of, levels)
     if pa.types.is_timestamp(type_):
         return TIMESTAMP if type_.tz else TIMESTAMP_NTZ
     if pa.types.is_list(type_) or pa.types.is_large_list(type_):
-        return pa.list_(_plain_field("element", type_.value_field, of))
+        return pa.list_(_plain_field("element", type_.value_field, of, levels))
     if pa.types.is_map(type_):
-        item = _plain_field("value", type_.item_field, of)
-        return pa.map_(canonical(type_.key_type, of), item)
+        item = _plain_field("value", type_.item_field, of, levels)
+        return pa.map_(canonical(type_.key_type, of, levels), item)
     if pa.types.is_struct(type_):
-        return pa.struct([_plain_field(field.name, field, of) for field in type_])
+        return pa.struct([_plain_field(field.name, field, of, levels) for field in type_])
     raise SchemaError(f"{of}: Spark has no type that equals Arrow's {type_}")
 
 
-def _plain_field(name: str, field: pa.Field, of: str) -> pa.Field:
-    return pa.field(name, canonical(field.type, of), nullable=field.nullable)
+def _plain_field(name: str, field: pa.Field, of: str, levels: int) -> pa.Field:
+    return pa.field(name, canonical(field.type, of, levels), nullable=field.nullable)
 
 
 def to_json(type_: pa.DataType) -> Any:

@@ -65,7 +65,13 @@ WIDE = pa.decimal128(14, 3)
 F, T, N = False, True, None
 
 
+MORE_THAN_ONE = of(">", of("+", "i", const(0, pa.int64())), const(1, pa.int64()))
+"""What an argument says that could fail, so it is asked for only where it must be."""
+
 CASES: list[tuple[Condition, list[Any]]] = [
+    (of("and", "c", MORE_THAN_ONE), [F, F, F, F, N, N, N]),
+    (of("or", "c", MORE_THAN_ONE), [T, F, N, F, T, T, T]),
+    (of("and", of("isnull", "i"), "c", MORE_THAN_ONE), [F, F, F, F, F, F, N]),
     (of("=", "f", const(NAN, pa.float64())), [F, F, F, F, F, T, N]),
     (of("=", "f", const(0.0, pa.float64())), [F, T, T, F, F, F, N]),
     (of(">", "f", const(INF, pa.float64())), [F, F, F, F, F, T, N]),

@@ -113,12 +113,22 @@ def _parsed(text: str, subject: str, revision: Revision, *, is_query: bool) -> e
         raise SchemaError(f"{subject}: {_described(cause, revision)}") from None
     except TokenError as cause:
         raise SchemaError(f"{subject}: the text has an open quote or comment: {cause}") from None
+    except RecursionError:
+        raise too_deep(subject) from None
     tree = trees[0] if len(trees) == 1 else None
     wanted = (exp.Query, exp.Values) if is_query else exp.Expr
     if tree is None or isinstance(tree, exp.Command) or not isinstance(tree, wanted):
         what = "a query" if is_query else "an expression"
         raise SchemaError(f"{subject}: expected {what}, found {text.strip()[:40]!r}")
     return tree
+
+
+def too_deep(subject: str) -> SchemaError:
+    """The refusal of a text whose brackets or operators go deeper than a parser does."""
+    return SchemaError(
+        f"{subject}: brackets, types and operators must be nested less deeply, got more levels than "
+        "can be read; use IN for a chain of OR, and columns or views for parts"
+    )
 
 
 def _described(error: ParseError, revision: Revision) -> str:

@@ -13,6 +13,7 @@ from typing import Final
 
 from upsert.catalog import alter, namespaces, row_changes
 from upsert.catalog.ddl import create_table, query_at, table_name
+from upsert.catalog.dialect import too_deep
 from upsert.catalog.elements import names
 from upsert.catalog.literals import partition, written_partition
 from upsert.catalog.namespace_statements import ShowCatalogs, ShowDatabases
@@ -31,6 +32,11 @@ from upsert.catalog.statements import (
 from upsert.catalog.tokens import Cursor
 from upsert.errors import SchemaError
 
+_ASSIGNMENT_HEAD: Final = re.compile(
+    # possessive: what was read as a comment is not read in another way
+    r"(?:\s++|--[^\n]*+\n|/\*(?:[^*]|\*(?!/))*+\*/)*+(SET|RESET)\b\s*+",
+    re.IGNORECASE,
+)
 _ASSIGNMENT: Final = re.compile(
     r"(?:'(?P<quoted>(?:[^']|'')*)'|(?P<key>[\w.\-]+))\s*(?:=\s*(?P<value>'(?:[^']|'')*'|[^'].*)?)?",
     re.DOTALL,
@@ -54,6 +60,13 @@ def parse(text: str) -> Statement:
     """
     if (assignment := _assignment(text)) is not None:
         return assignment
+    try:
+        return _statement(text)
+    except RecursionError:
+        raise too_deep("statement") from None
+
+
+def _statement(text: str) -> Statement:
     cursor = Cursor(text)
     for words, read in _STATEMENTS.items():
         if cursor.ahead(*words):
@@ -72,7 +85,7 @@ def parse(text: str) -> Statement:
 
 def _assignment(text: str) -> Statement | None:
     """``SET …`` and ``RESET …``, whose keys and values need no quotes."""
-    match = re.match(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(SET|RESET)\b\s*", text, re.IGNORECASE | re.DOTALL)
+    match = _ASSIGNMENT_HEAD.match(text)
     if match is None:
         return None
     word = match[1].upper()

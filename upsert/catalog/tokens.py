@@ -22,8 +22,10 @@ T = TypeVar("T")
 _VALUES: Final = frozenset({TokenType.STRING, TokenType.NUMBER, TokenType.IDENTIFIER})
 
 
-_HINT: Final = re.compile(r"/\*\+(\s*OPTIONS\b.*?)\*/", re.IGNORECASE | re.DOTALL)
+_HINT: Final = re.compile(r"/\*\+(?=\s*+OPTIONS\b)", re.IGNORECASE)
 """FLIP-188's ``/*+ OPTIONS('key' = 'value', …) */``, which the tokenizer takes for a comment."""
+_MAX_DIGITS: Final = 18
+"""Digits of a whole number; it fits into 64 bits."""
 _OPENED: Final = frozenset("([{")
 _CLOSED: Final = frozenset(")]}")
 
@@ -112,7 +114,7 @@ class Cursor:
     def number(self, what: str) -> int:
         """Read a whole number."""
         token = self._token(0)
-        if token is None or not token.text.isdigit():
+        if token is None or not token.text.isdecimal() or len(token.text) > _MAX_DIGITS:
             raise self.refusal(f"expected {what}")
         return int(self._read(TokenType.NUMBER, what))
 
@@ -237,21 +239,31 @@ def without_hints(text: str, subject: str) -> str:
     Raises:
         SchemaError: one is malformed.
     """
+    parts, at = [], 0
     for hint in hints_in(text, subject):
-        text = text[: hint.start] + re.sub(r"[^\n]", " ", text[hint.start : hint.end]) + text[hint.end :]
-    return text
+        parts += [text[at : hint.start], re.sub(r"[^\n]", " ", text[hint.start : hint.end])]
+        at = hint.end
+    return "".join((*parts, text[at:]))
 
 
 def _hint_between(text: str, after: int, before: int, subject: str) -> Hint | None:
     match = _HINT.search(text, after, before)
-    if match is None:
+    end = -1 if match is None else text.find("*/", match.end(), before)
+    if match is None or end < 0:
         return None
-    cursor = Cursor(blanked(text, match.start(1), match.end(1)), subject)
+    try:
+        options = _options_of(Cursor(text[match.end() : end], subject))
+    except SchemaError:  # say where in the whole text
+        options = _options_of(Cursor(blanked(text, match.end(), end), subject))
+    return Hint(match.start(), end + 2, after, options)
+
+
+def _options_of(cursor: Cursor) -> dict[str, str]:
     cursor.expect("OPTIONS")
     options = unique(cursor, cursor.listed(lambda: option(cursor)))
     if not cursor.at_end:
         raise cursor.refusal("expected nothing after OPTIONS(…)")
-    return Hint(match.start(), match.end(), after, options)
+    return options
 
 
 def blanked(text: str, start: int, end: int) -> str:

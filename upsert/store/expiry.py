@@ -14,7 +14,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import overload
+from datetime import UTC, datetime
+from typing import Final, overload
 
 from upsert.errors import ConfigurationError
 from upsert.store import consumers, expiry_policy, paths, tag_file
@@ -29,6 +30,9 @@ from upsert.store.snapshot_info import SnapshotInfo, refs_of
 from upsert.store.staging import remove_data_file
 from upsert.store.storage import storage_of
 from upsert.store.tag_file import Tag
+
+_AHEAD_MS: Final = 3_600_000
+"""A snapshot that is further ahead comes from a clock that is wrong."""
 
 
 class ExpiryWarning(UserWarning):
@@ -72,7 +76,7 @@ def _asked(configured: Retention, keep: int | None, older_than_s: float | None) 
 def after_commit(committer: Committer, retention: Retention) -> None:
     """Expire what has become due, if anything has and nobody else is at it; never fails the commit."""
     try:
-        marks = _Retained(committer.history, committer.history.latest())
+        marks = _Retained(committer.history, committer.history.latest(), _now_ms(committer))
         if not expiry_policy.is_due(marks, retention, _now_ms(committer)):
             return
         with lifetime_lock_if_free(committer.history) as lock:
@@ -91,9 +95,18 @@ def _expire(committer: Committer, rule: Retention, lock: Lock) -> int:
     """Publish the boundary and delete what lies below."""
     history, now_ms = committer.history, _now_ms(committer)
     before = history.latest()
+    if before.time_ms > now_ms + _AHEAD_MS:
+        until = datetime.fromtimestamp(before.time_ms / 1000, UTC).isoformat(timespec="seconds")
+        warnings.warn(
+            f"table {committer.root!r}: a snapshot must have the time of its commit, got {until}, which is "
+            "ahead of the clock here; its age is taken from its file, and reads as of a time go wrong: set "
+            "the clocks of all writers right",
+            ExpiryWarning,
+            stacklevel=5,
+        )
 
     def propose(latest: SnapshotInfo) -> Change | None:
-        marks = _Retained(history, latest)
+        marks = _Retained(history, latest, now_ms)
         if not marks:
             return None
         # after ``latest`` was looked at: who takes the lock from us publishes a snapshot before going on
@@ -118,11 +131,15 @@ def _now_ms(committer: Committer) -> int:
 
 
 class _Retained(Sequence[SnapshotInfo]):
-    """The snapshots that can be read, oldest first; each is read from the disk when it is looked at."""
+    """The snapshots that can be read, oldest first; each is read from the disk when it is looked at.
 
-    def __init__(self, history: History, head: SnapshotInfo) -> None:
+    Of one whose time has not come yet, for a clock was ahead, the time of its file is taken.
+    """
+
+    def __init__(self, history: History, head: SnapshotInfo, now_ms: int) -> None:
         self._history = history
         self._head = head
+        self._now_ms = now_ms
         self._ids = range(max(head.oldest, 1), head.id + 1)
 
     def __len__(self) -> int:
@@ -134,8 +151,16 @@ class _Retained(Sequence[SnapshotInfo]):
     def __getitem__(self, at: slice) -> Sequence[SnapshotInfo]: ...
     def __getitem__(self, at: int | slice) -> SnapshotInfo | Sequence[SnapshotInfo]:
         if isinstance(at, slice):
-            return [self._history.info(id, self._head) for id in self._ids[at]]
-        return self._history.info(self._ids[at], self._head)
+            return [self._mark(id) for id in self._ids[at]]
+        return self._mark(self._ids[at])
+
+    def _mark(self, id: int) -> SnapshotInfo:
+        info = self._history.info(id, self._head)
+        if info.time_ms <= self._now_ms:
+            return info
+        root = self._history.root
+        found = storage_of(root).stat(paths.resolve(root, paths.snapshot_file(id)))
+        return info if found is None else replace(info, time_ms=min(info.time_ms, found.modified_ns // 10**6))
 
 
 def _delete_expired(history: History, head: SnapshotInfo) -> None:

@@ -13,6 +13,7 @@ from upsert.errors import ConfigurationError, SchemaError
 from upsert.options import Option
 from upsert.schema import TableSchema
 from upsert.store.file_formats import FORMATS, Compression, FileForm, format_called
+from upsert.store.file_formats.refusals import refuse_depth
 
 _ZSTD: Final = "zstd"
 _GREATEST_LEVEL: Final = 22
@@ -71,6 +72,6 @@ def file_form(owner: str, values: Mapping[str, Any], schema: TableSchema) -> Fil
             f"{codec!r} in {format_.name!r}; leave it out"
         )
     for field in schema.arrow:
-        if reason := format_.refusal(field):
+        if reason := refuse_depth(field, format_.name) or format_.refusal(field):
             raise SchemaError(f"{owner}: file.format {format_.name!r}: {reason}")
     return FileForm(format_.name, Compression(codec, level))

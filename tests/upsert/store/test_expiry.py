@@ -1,6 +1,7 @@
 """What expiry keeps, what it says about the rest, and what clean-up takes away."""
 
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from upsert.store import Table, Version, paths
 from upsert.store.commit import Committer, Surroundings
 from upsert.store.expiry import ExpiryWarning
 from upsert.store.orphans import clean
+from upsert.store.proposal import Change
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "value": pa.int64()}, primary_key=["id"])
 
@@ -40,6 +42,21 @@ def test_exactly_the_last_states_stay(table: Table) -> None:
     ):
         table.snapshot(3)
     assert_nothing_is_left_over(table)
+
+
+def test_one_commit_with_a_clock_far_ahead_does_not_stop_expiry_by_age(tmp_path: Path) -> None:
+    """What comes after it has its time too: the times of the files say what is old."""
+    table = Table.create(tmp_path / "t", SCHEMA, {"write-only": "true", "snapshot.time-retained": "1000 d"})
+    ahead = Surroundings(now=lambda: time.time() + 3650 * 86_400)
+    Committer(table.published, ahead).commit(lambda _: Change("append", transaction=("writer", 1)))
+    for value in range(1, 5):
+        table.write(pa.table({"id": [1], "value": [value]}))
+    assert min(info.time_ms for info in table.history()) > (time.time() + 3000 * 86_400) * 1000
+    for id in (1, 2, 3):  # an hour old
+        os.utime(Path(table.path, paths.snapshot_file(id)), (time.time() - 3600,) * 2)
+    with pytest.warns(ExpiryWarning, match="ahead of the clock here"):
+        assert table.expire(older_than_s=600) == 2
+    assert [info.id for info in table.history()] == [3, 4, 5, 6]
 
 
 def test_expiring_twice_is_expiring_once(table: Table) -> None:

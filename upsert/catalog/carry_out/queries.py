@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from upsert.catalog.catalog import Catalog
 
 _POSITION: Final = re.compile(r"\(?line (\d+),? pos (\d+)\)?")
-_NOISE: Final = re.compile(r"\s*(SQLSTATE: \w+)?\.?\s*(;\s*line \d+ pos \d+;?)?\s*$")
+_NOISE: Final = re.compile(r"(?<!\s)\s*+(SQLSTATE: \w++)?\.?\s*+(;\s*+line \d++ pos \d++;?\s*+)?$")
 
 
 def select(catalog: Catalog, statement: s.Select, spark: SparkSession | None) -> Result:

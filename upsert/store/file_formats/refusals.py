@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pyarrow as pa
 
 from upsert import types
@@ -24,6 +26,36 @@ def refuse_nested_struct(field: pa.Field, format_name: str) -> str | None:
             reason = f"Arrow's writer of {format_name} mixes up a struct within a struct, if one is NULL"
             return refusal(field, reason, "make its fields columns")
     return None
+
+
+MAX_LEVELS: Final = 64
+"""Levels of a type that Arrow's writers and readers go down; a map takes two."""
+_PARQUET_LEVELS: Final = 98
+"""Levels of a column that Arrow's reader of Parquet goes down, where an array takes two as well."""
+
+
+def refuse_depth(field: pa.Field, format_name: str) -> str | None:
+    """A type that is nested so deeply that what is written in it cannot be read back."""
+    levels, limit = _levels(field.type, of_list=1) + 1, MAX_LEVELS
+    if format_name == "parquet" and levels <= limit:
+        levels, limit = _levels(field.type, of_list=2), _PARQUET_LEVELS
+    if levels <= limit:
+        return None
+    return (
+        f"column {field.name!r}: its type must be nested at most {limit} levels deep, where a MAP takes two"
+        f"{' and an ARRAY too' if limit == _PARQUET_LEVELS else ''}, got {levels}; make its parts columns, "
+        "or store it as text"
+    )
+
+
+def _levels(type_: pa.DataType, of_list: int) -> int:
+    if pa.types.is_list(type_):
+        return of_list + _levels(type_.value_type, of_list)
+    if pa.types.is_map(type_):
+        return 2 + max(_levels(type_.key_type, of_list), _levels(type_.item_type, of_list))
+    if pa.types.is_struct(type_):
+        return 1 + max((_levels(inner.type, of_list) for inner in type_), default=0)
+    return 0
 
 
 def refuse_negative_scale(field: pa.Field, format_name: str) -> str | None:
