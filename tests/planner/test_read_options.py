@@ -245,6 +245,7 @@ TOPIC: Mapping[str, Mapping[str, str]] = {
     },
     "scan.topic-partition-discovery.interval": {"scan.topic-partition-discovery.interval": "7 s"},
     "scan.parallelism": {"scan.parallelism": "3"},
+    "connection.timeout": {"connection.timeout": "9 s"},
     "max-rows-per-trigger": {"max-rows-per-trigger": "7"},
     "fail-on-data-loss": {"fail-on-data-loss": "false"},
     "row-kind": {"row-kind": "false"},
