@@ -137,7 +137,7 @@ def _text(call: Call, op: str, args: list[pa.DataType]) -> pa.DataType:
         _need(call, are_numbers, "position and length must be numbers from 0", args)
         return pa.string()
     if op == "like" and constants[0].value is not None:
-        like.regular_expression(constants[0].value)
+        like.check(constants[0].value)
     return pa.bool_()
 
 

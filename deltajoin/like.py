@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from upsert.errors import ConfigurationError
 
 
@@ -20,6 +23,21 @@ def regular_expression(pattern: str) -> str:
     '(?s)\\Aa.*_\\z'
     """
     return f"(?s)\\A{''.join(_parts(pattern))}\\z"
+
+
+def check(pattern: str) -> None:
+    """Make sure that texts can be compared with a pattern, in a time that grows with them.
+
+    Raises:
+        ConfigurationError: a backslash stands where Spark fails on it too, or the pattern is too long.
+    """
+    try:
+        pc.match_substring_regex(pa.array([""]), regular_expression(pattern))
+    except pa.ArrowInvalid as cause:
+        raise ConfigurationError(
+            f"LIKE pattern {pattern[:40]!r}…: it must be short enough to be compared at once, got "
+            f"{len(pattern)} signs; compare with substring or length"
+        ) from cause
 
 
 def _parts(pattern: str) -> Iterator[str]:

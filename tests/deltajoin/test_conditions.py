@@ -182,6 +182,12 @@ def test_an_overflow_is_an_error(condition: Condition) -> None:
         answers(condition)
 
 
+def test_a_pattern_that_is_too_long_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="got 100000 signs"):
+        type_of(of("like", "t", const("_" * 100_000, pa.string())), types)
+    assert type_of(of("like", "t", const("%a" * 1000, pa.string())), types) == pa.bool_()
+
+
 def test_an_overflow_that_spark_would_not_look_at_is_none() -> None:
     is_small = of("<", "i", const(1000, pa.int64()))
     added = of(">", of("+", "i", ONE), ONE)
