@@ -18,6 +18,7 @@ from deltajoin.step import JoinStep
 from deltajoin.tables import JoinedTables
 from upsert.errors import SnapshotExpiredError
 from upsert.managed.holding import CONSUMER, Holding
+from upsert.managed.idle import IdleLooks
 from upsert.store.version import Version
 
 Offset = dict[str, Any]
@@ -35,6 +36,7 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._spec = options.spec
         self._until: tuple[int, ...] | None = None
         self._holding = Holding(options.consumer_id, options.lease_ms)
+        self._idle = IdleLooks()
 
     def initialOffset(self) -> Offset:  # noqa: N802
         """All tables before their first commit, so that the first load is read as changes.
@@ -66,6 +68,8 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             SnapshotExpiredError: the changes after ``start`` are gone.
             UntrackedChangesError: a commit was written with ``change-tracking = false``.
         """
+        if self._until is None:
+            self._idle.wait(start)
         tables, holding = JoinedTables.open(self._spec), self._holding
         old = JoinOffset.of(start, tables.identity).versions
         known = holding.consumer_of(start)
@@ -79,6 +83,7 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             except SnapshotExpiredError:
                 new = self._ends(tables, old, limit)  # expired just after it was chosen
         if new == old and not (known is None and holding.is_needed(new)):
+            self._idle.note(tables.tables, start)
             return start
         owner = holding.in_offset(consumer).get(CONSUMER)
         return JoinOffset(tables.identity, new, owner).to_json()
@@ -105,6 +110,8 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802
         """Where the stream will be when it has read all: for the progress that Spark shows."""
+        if (known := self._idle.answer) is not None:
+            return dict(known)
         tables = JoinedTables.open(self._spec)
         versions = tuple(map(Version.complete, _data_versions(tables)))
         return JoinOffset(tables.identity, versions).to_json()

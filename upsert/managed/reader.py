@@ -20,6 +20,7 @@ from upsert.errors import ConfigurationError, SnapshotExpiredError
 from upsert.log.log_offset import LOG
 from upsert.managed.beginning import state_named_by
 from upsert.managed.holding import Holding
+from upsert.managed.idle import IdleLooks
 from upsert.managed.metadata_reading import Commit, RowMetadata
 from upsert.managed.options import FORMAT, ReadOptions
 from upsert.managed.spark_schema import arrow_schema, read_columns
@@ -161,6 +162,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._where = PinnedWhere(options.where_of(table.schema), table.schema, of)
         self._until: int | None = None
         self._holding = Holding(options.consumer_id, options.lease_ms)
+        self._idle = IdleLooks()
         if options.pinned is not None:
             raise ConfigurationError(
                 f"{FORMAT}: option 'scan.pinned' must go with a batch, a stream goes on; leave it out"
@@ -195,6 +197,8 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ConfigurationError: ``start`` belongs to another table.
             SnapshotExpiredError: the changes after ``start`` are gone.
         """
+        if self._until is None:
+            self._idle.wait(start)
         table, holding = Table.open(self._options.path), self._holding
         version = version_of(start, table)
         reached = version or Version.EMPTY
@@ -209,6 +213,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             except SnapshotExpiredError:
                 end = self._end(table, version, limit)  # expired just after it was chosen
         if end == version and not (known is None and holding.is_needed([end])):
+            self._idle.note([table], start)
             return start
         return _offset(table, end, holding.in_offset(consumer))
 
@@ -246,6 +251,8 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802
         """Where the stream will be when it has read all: for the progress that Spark shows."""
+        if (known := self._idle.answer) is not None:
+            return dict(known)
         table = Table.open(self._options.path)
         return _offset(table, Version.complete(table.snapshot().info.data_version))
 

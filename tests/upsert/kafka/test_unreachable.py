@@ -47,9 +47,7 @@ def test_the_cause_is_in_the_log_and_in_the_error(
 ) -> None:
     with (
         caplog.at_level(logging.WARNING, "upsert.kafka"),
-        pytest.raises(
-            KafkaUnavailableError, match=rf"within 0\.6 s, and did not; last: .*{cause}"
-        ),
+        pytest.raises(KafkaUnavailableError, match=rf"within 0\.6 s, and did not; last: .*{cause}"),
     ):
         CLIENTS[client](Connection({"bootstrap.servers": servers}, patience_s=0.6))
     told = [record.getMessage() for record in caplog.records if "cannot be reached" in record.getMessage()]
