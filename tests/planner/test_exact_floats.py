@@ -10,10 +10,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyspark.sql.functions as F
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import planner
 from planner.aggregate_nodes import Measure
+from planner.exact_floats import FIXED_POINTS, FixedPoint
 from planner.expressions import Aggregation, Column
 from planner.signed_sums import Sums, result_of
 from upsert import Catalog
@@ -143,3 +145,25 @@ def test_a_stream_keeps_what_a_large_number_hid(spark: SparkSession, tmp_path: P
         found = catalog.table("sums").snapshot().scan().to_pylist()
         assert {row["g"]: repr((row["s"], row["a"], row["y"])) for row in found} == wanted
     query.stop()
+
+
+def test_a_checkpoint_with_other_state_is_refused(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of an older release, which kept one DOUBLE: Spark compares the fields before it reads a row."""
+    catalog = Catalog(tmp_path / "warehouse", optimize=planner.optimize)
+    catalog.sql("CREATE TABLE t (id BIGINT, y FLOAT, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.sql("CREATE TABLE sums (k INT, s DOUBLE, PRIMARY KEY (k) NOT ENFORCED)")
+    catalog.read_changes(spark, "t").createOrReplaceTempView("t")
+    df = spark.sql("SELECT 1 AS k, sum(y) AS s FROM t")
+
+    def run(number: int) -> None:
+        catalog.table("t").write(pa.table({"id": [number], "y": pa.array([0.5], pa.float32())}))
+        writer = catalog.write_changes(df, "sums").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    with monkeypatch.context() as older:
+        older.setitem(FIXED_POINTS, "float", FixedPoint(150, 1))
+        run(1)
+    with pytest.raises(StreamingQueryException, match="STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE"):
+        run(2)
