@@ -13,6 +13,8 @@ ifndef SEED
 SEED := $(shell date +%s)
 endif
 SECONDS ?= 150
+MINUTES ?= 10
+FUZZ_ARGS ?=
 COUNT ?= 300
 MUTATE_ARGS ?=
 
@@ -29,7 +31,7 @@ WITH_JAVA = JAVA_HOME="$$(sh scripts/java.sh)" && export JAVA_HOME &&
 # Options of pytest: the tests of a file stay together, files are begun in their order.
 IN_PARALLEL = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install demo demo-kafka test test-long test-slice mutate bench bench-store bench-kafka lint clean
+.PHONY: help install demo demo-kafka test test-long test-slice fuzz mutate bench bench-store bench-kafka lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +63,9 @@ test-slice: $(CLASSES)  ## some of the long tests, others in every run (SEED=…
 	@echo "make test-slice SEED=$(SEED) SECONDS=$(SECONDS)"
 	@$(WITH_JAVA) $(PY) -m pytest -p tests.long_slice --slice-seed=$(SEED) --slice-seconds=$(SECONDS) \
 	  --hypothesis-seed=$(SEED) $(IN_PARALLEL) -m "long or hypothesis" --hypothesis-profile=long $(PYTEST_ARGS)
+
+fuzz: $(STAMP)  ## random queries over random histories beside Spark's batch (SEED=…, MINUTES=10, FUZZ_ARGS=--only)
+	@$(WITH_JAVA) $(PY) -m tests.planner.fuzz --seed $(SEED) --minutes $(MINUTES) $(FUZZ_ARGS)
 
 mutate: $(STAMP)  ## change the pure core in small ways and see that its tests notice (COUNT=300, SEED=…, MUTATE_ARGS=--again)
 	@CI=1 $(PY) scripts/mutate.py --count $(COUNT) --seed $(SEED) $(MUTATE_ARGS)

@@ -221,3 +221,65 @@ def _condition(draw: DrawFn, relation: Relation) -> str:
             ]
         )
     )
+
+
+@dataclass(frozen=True)
+class GroupedQuery:
+    """An aggregate in SQL, and how many of its first columns are its groups."""
+
+    sql: str
+    groups: int
+
+
+@st.composite
+def grouped_queries(draw: DrawFn, most_tables: int = 3) -> GroupedQuery:
+    """An aggregate over a table, a join or a union of both of its kinds, perhaps with a HAVING."""
+    names = _Names(count())
+    relation = draw(_relation(names, draw(st.integers(1, most_tables))))
+    if draw(st.integers(0, 2)) == 0:
+        relation = draw(_union(names, relation))
+    keys = draw(
+        st.lists(st.sampled_from(relation.of("text", "integer")), min_size=1, max_size=2, unique=True)
+    )
+    measures = draw(st.lists(_measure(relation), min_size=1, max_size=4))
+    groups = [f"{key} AS g{number}" for number, key in enumerate(keys)]
+    outputs = [f"{measure} AS m{number}" for number, measure in enumerate(measures)]
+    having = draw(st.sampled_from(["", "", " HAVING count(*) > 1"]))
+    sql = f"SELECT {', '.join(groups + outputs)} FROM {relation.sql} GROUP BY {', '.join(keys)}{having}"
+    return GroupedQuery(sql, len(keys))
+
+
+@st.composite
+def _union(draw: DrawFn, names: _Names, relation: Relation) -> Relation:
+    """UNION ALL of one text and one integer of a relation, and those of a table."""
+    other = draw(_table(names))
+    own = (Column(names.next("s"), "text"), Column(names.next("n"), "integer"))
+    sides = [
+        f"SELECT {draw(st.sampled_from(side.of('text')))} AS {own[0].name}, "
+        f"CAST({draw(st.sampled_from(side.of('integer')))} AS BIGINT) AS {own[1].name} FROM {side.sql}"
+        for side in (relation, other)
+    ]
+    return Relation(f"({' UNION ALL '.join(sides)}) {names.next('u')}", own)
+
+
+@st.composite
+def _measure(draw: DrawFn, relation: Relation) -> str:
+    text, integer = (draw(st.sampled_from(found)) for found in (relation.of("text"), relation.of("integer")))
+    condition = draw(_condition(relation))
+    return draw(
+        st.sampled_from(
+            [
+                "count(*)",
+                f"count({text})",
+                f"count({integer})",
+                f"sum({integer})",
+                f"avg({integer})",
+                f"sum({integer}) FILTER (WHERE {condition})",
+                f"count_if({condition})",
+                f"bool_or({condition})",
+                f"max({integer})",
+                f"min({text})",
+                f"count(DISTINCT {integer})",
+            ]
+        )
+    )

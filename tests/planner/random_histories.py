@@ -1,0 +1,283 @@
+"""Random histories of tables, and queries streamed over them with limits, restarts and forms of joins.
+
+After each step of a history, what the stream has given must be what Spark's batch gives for the same query.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame, SparkSession
+
+import planner
+from planner import PlanError
+from planner.netness import blurred
+from tests.planner.in_steps import joined_in_steps, local, step_of, versions_of
+from tests.planner.random_queries import SCHEMAS, GroupedQuery, grouped_queries, queries
+from tests.planner.test_queries import Rows, in_one
+from upsert.managed import frames
+from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.store import Table
+
+_KEY = st.none() | st.integers(0, 4)
+_TEXT = st.sampled_from(["x", "yy", "z", None])
+_VALUES = {"id": st.integers(0, 12), "v": st.floats(allow_nan=True, width=16) | st.none(), "s": _TEXT}
+
+Changes = Mapping[str, Sequence[dict[str, Any]]]
+
+
+def _rows(name: str) -> st.SearchStrategy[list[dict[str, Any]]]:
+    schema = SCHEMAS[name]
+    values = {c.name: _VALUES.get(c.name, _KEY) for c in schema.columns}
+    values |= {column: st.integers(0, 12) for column in schema.primary_key}
+    row = st.fixed_dictionaries(values)
+    key = schema.primary_key
+    unique = (lambda one: tuple(one[column] for column in key)) if key else None
+    return st.lists(row, max_size=12, unique_by=unique)
+
+
+_CHANGES = st.fixed_dictionaries({name: _rows(name) for name in SCHEMAS})
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a stream is run over one step of a history: each is a start from the checkpoint.
+
+    Attributes:
+        max_rows: rows of a table that a micro-batch reads at most; it begins with the first run.
+        form: of its joins.
+        shards: of its joins.
+        silent: tables that do not change in this step.
+    """
+
+    max_rows: int
+    form: str
+    shards: int
+    silent: frozenset[str]
+
+
+_RUNS = st.builds(
+    Run,
+    st.sampled_from([4, 1000]),
+    st.sampled_from(["fused", "shuffled"]),
+    st.integers(1, 3),
+    st.frozensets(st.sampled_from(sorted(SCHEMAS)), max_size=2),
+)
+
+
+@dataclass(frozen=True)
+class History:
+    """Changes of all tables, step by step, how the streams run over each, and how tables are stored."""
+
+    steps: tuple[tuple[Changes, Run], ...]
+    buckets: int
+
+    @classmethod
+    def of(cls, changes: Sequence[Changes], runs: Sequence[Run], buckets: int) -> "History":
+        """The history of these changes and runs."""
+        return cls(tuple(zip(changes, runs, strict=True)), buckets)
+
+
+def histories(steps: int) -> st.SearchStrategy[History]:
+    """Histories of so many steps."""
+    changes, runs = (st.lists(each, min_size=steps, max_size=steps) for each in (_CHANGES, _RUNS))
+    return st.builds(History.of, changes, runs, st.integers(1, 2))
+
+
+@dataclass
+class Found:
+    """What comparisons have found: how much was compared, and what was wrong."""
+
+    queries: int = 0
+    micro_batches: int = 0
+    compared: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+
+class Warehouse:
+    """The tables of a history in a folder."""
+
+    def __init__(self, spark: SparkSession, history: History, folder: Path) -> None:
+        self.spark = spark
+        self.folder = folder
+        options = {"bucket": str(history.buckets)}
+        self.tables = {name: Table.create(folder / name, schema, options) for name, schema in SCHEMAS.items()}
+
+    def change(self, rows: Changes, silent: frozenset[str]) -> None:
+        """Take some rows away, then write others: those of equal keys are updates."""
+        for name, table in self.tables.items():
+            if name not in silent:
+                _write(table, table.snapshot().scan().to_pylist()[::3], "-D")
+                _write(table, rows[name], "+I")
+
+    def view_changes(self, max_rows: int) -> None:
+        """Make the tables' names those of their changes."""
+        for name, table in self.tables.items():
+            changes = frames.read_changes(self.spark, table.path, max_rows_per_trigger=max_rows)
+            changes.createOrReplaceTempView(name)
+
+    def view_rows(self) -> None:
+        """Make the tables' names those of their present rows."""
+        for name, table in self.tables.items():
+            local(self.spark, table).createOrReplaceTempView(name)
+
+
+def _write(table: Table, rows: Sequence[dict[str, Any]], kind: str) -> None:
+    if rows:
+        batch = pa.Table.from_pylist(list(rows), schema=table.schema.arrow)
+        table.write(batch.append_column(ROW_KIND_COLUMN, pa.array([kind] * len(rows))))
+
+
+def compare_in_steps(warehouse: Warehouse, texts: Sequence[str], history: History, found: Found) -> None:
+    """Step queries without a stream, as `tests.planner.in_steps`, from commit to commit of the tables."""
+    spark, texts, ends = warehouse.spark, tuple(dict.fromkeys(texts)), []
+    for rows, run in history.steps:
+        for name in warehouse.tables:
+            warehouse.change(rows, run.silent | (warehouse.tables.keys() - {name}))
+            ends.append(versions_of([*warehouse.tables.values()]))
+    warehouse.view_changes(1000)
+    known = _known(warehouse, texts, found)
+    if not known:
+        return
+    with joined_in_steps(ends):
+        given = in_one(
+            {text: planner.optimize(spark.sql(text), strategy="force", shards=1) for text in known}
+        )
+        changes = given.collect()
+    net: dict[str, Rows] = {text: Counter() for text in known}
+    for number, end in enumerate(ends):
+        found.micro_batches += 1
+        for text, row, marked in changes:
+            kind, step = step_of(marked)
+            if step == number:
+                net[text][row] += kind.sign
+        for name, table in warehouse.tables.items():
+            local(spark, table, end[table.path]).createOrReplaceTempView(name)
+        _compare_all(warehouse, number, net, found)
+
+
+def _known(warehouse: Warehouse, texts: Sequence[str], found: Found) -> list[str]:
+    """The queries that are planned as delta joins."""
+    planned = {text: _refused(warehouse.spark.sql(text)) for text in texts}
+    found.queries += len(texts)
+    found.refused.update(refusal for refusal in planned.values() if refusal is not None)
+    return [text for text, refusal in planned.items() if refusal is None]
+
+
+def _compare_all(warehouse: Warehouse, step: int, net: Mapping[str, Rows], found: Found) -> None:
+    """Compare what streams have given so far with the same queries over the rows that are in view."""
+    wanted: dict[str, Rows] = {text: Counter() for text in net}
+    for text, row, _ in in_one({text: warehouse.spark.sql(text) for text in net}).collect():
+        wanted[text][row] += 1
+    for text in net:
+        _compare(found, step, text, {row: n for row, n in net[text].items() if n}, wanted[text])
+
+
+def compare_joins(warehouse: Warehouse, texts: Sequence[str], history: History, found: Found) -> None:
+    """Stream queries as one, and compare the net of what it gives after each step."""
+    spark, texts = warehouse.spark, tuple(dict.fromkeys(texts))
+    warehouse.view_changes(1000)
+    known = _known(warehouse, texts, found)
+    if not known:
+        return
+    is_net = {text for text in known if not blurred(planner.explain(spark.sql(text)).after)}
+    net: dict[str, Rows] = {text: Counter() for text in known}
+    opposites: list[tuple[str, str]] = []
+
+    def take(batch: DataFrame, _: int) -> None:
+        found.micro_batches += 1
+        signs: dict[tuple[str, str], set[int]] = {}
+        for text, row, kind in batch.collect():
+            net[text][row] += RowKind(kind).sign
+            signs.setdefault((text, row), set()).add(RowKind(kind).sign)
+        opposites.extend(key for key, both in signs.items() if len(both) > 1 and key[0] in is_net)
+
+    for number, (rows, run) in enumerate(history.steps):
+        warehouse.change(rows, run.silent)
+        warehouse.view_changes(history.steps[0][1].max_rows)
+        options = {"strategy": "force", "physical": run.form, "shards": run.shards}
+        df = in_one({text: planner.optimize(spark.sql(text), **options) for text in known})
+        writer = df.writeStream.foreachBatch(take).trigger(availableNow=True)
+        writer.option("checkpointLocation", str(warehouse.folder / "joins")).start().awaitTermination()
+        warehouse.view_rows()
+        _compare_all(warehouse, number, net, found)
+    found.wrong += [
+        f"a row came with both signs in one micro-batch: {text}: {row}" for text, row in opposites
+    ]
+
+
+def compare_aggregate(warehouse: Warehouse, query: GroupedQuery, history: History, found: Found) -> None:
+    """Stream an aggregate, keep the newest row of each group, and compare these after each step."""
+    spark = warehouse.spark
+    found.queries += 1
+    warehouse.view_changes(1000)
+    if (refusal := _refused(spark.sql(query.sql), strategy="auto")) is not None:
+        found.refused[refusal] += 1
+        return
+    groups: dict[tuple[Any, ...], Any] = {}
+
+    def take(batch: DataFrame, _: int) -> None:
+        found.micro_batches += 1
+        for row in sorted(batch.collect(), key=lambda one: RowKind(one[ROW_KIND_COLUMN]).sign):
+            key, kind = tuple(map(repr, row[: query.groups])), RowKind(row[ROW_KIND_COLUMN])
+            if kind.sign > 0:
+                groups[key] = repr(tuple(row)[:-1])
+            else:
+                groups.pop(key, None)
+
+    for number, (rows, run) in enumerate(history.steps):
+        warehouse.change(rows, run.silent)
+        warehouse.view_changes(history.steps[0][1].max_rows)
+        df = planner.optimize(spark.sql(query.sql), shards=run.shards)
+        writer = df.writeStream.outputMode("update").foreachBatch(take).trigger(availableNow=True)
+        writer.option("checkpointLocation", str(warehouse.folder / "groups")).start().awaitTermination()
+        warehouse.view_rows()
+        wanted = Counter(repr(tuple(row)) for row in spark.sql(query.sql).collect())
+        _compare(found, number, query.sql, Counter(groups.values()), wanted)
+
+
+def _compare(found: Found, step: int, text: str, given: Mapping[Any, int], wanted: Mapping[Any, int]) -> None:
+    found.compared += 1
+    if given != wanted:
+        more = {row: n for row, n in given.items() if wanted.get(row) != n}
+        less = {row: n for row, n in wanted.items() if given.get(row) != n}
+        found.wrong.append(f"step {step}: {text}: stream {more!r}, batch {less!r}")
+
+
+def _refused(df: DataFrame, strategy: str = "force") -> str | None:
+    """The reason why a query is refused, without its names; None if it is planned."""
+    try:
+        planner.optimize(df, strategy=strategy, shards=1)
+    except PlanError as refused:
+        for reason in KNOWN_REFUSALS:
+            if reason in str(refused):
+                return reason
+        raise
+    return None
+
+
+KNOWN_REFUSALS = (
+    "for no column of its table is never NULL",
+    "is no sum, so the rows of a group that changes must be looked up",
+    "groups by what can change",
+)
+"""Reasons that a random query may be refused for; any other one is an error."""
+
+
+__all__ = [
+    "Found",
+    "History",
+    "Run",
+    "Warehouse",
+    "compare_aggregate",
+    "compare_in_steps",
+    "compare_joins",
+    "grouped_queries",
+    "histories",
+    "queries",
+]
