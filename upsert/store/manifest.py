@@ -170,7 +170,7 @@ def _impossible(table: pa.Table) -> str | None:
             numbers[name] = column.to_numpy()
             if (numbers[name] < 0).any():
                 return f"{name!r} of {numbers[name].min()}"
-    if not set(table.column("action").to_pylist()) <= {_ADD, _DELETE}:
+    if not set(pc.unique(table.column("action")).to_pylist()) <= {_ADD, _DELETE}:
         return f"an 'action' that is neither {_ADD!r} nor {_DELETE!r}"
     named = pc.match_substring_regex(table.column("file"), paths.DATA_FILE)
     if not pc.all(named).as_py():
