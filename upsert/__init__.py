@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from upsert.changelog.operator import normalize
     from upsert.kafka.write_upsert import write_upsert
     from upsert.spark_formats import register
+    from upsert.wrapped_errors import own_error
 
 __all__ = [
     "ROW_KIND_COLUMN",
@@ -26,6 +27,7 @@ __all__ = [
     "Version",
     "errors",
     "normalize",
+    "own_error",
     "register",
     "write_upsert",
 ]
@@ -35,6 +37,7 @@ __getattr__, __dir__ = _imported_on_use(
     {
         "Catalog": "upsert.catalog.catalog",
         "normalize": "upsert.changelog.operator",
+        "own_error": "upsert.wrapped_errors",
         "register": "upsert.spark_formats",
         "write_upsert": "upsert.kafka.write_upsert",
     },

@@ -1,16 +1,17 @@
-"""Streaming queries until they end or somebody stops them, with their progress as it comes."""
+"""Streaming queries until they end, fail or are stopped, with their progress as it comes."""
 
 from __future__ import annotations
 
 import json
-import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.live import Live
 
+from deltajoin.cli.exits import reason_of
 from deltajoin.cli.grids import RowGrid
 from deltajoin.cli.output import Output
 from upsert.errors import UpsertError
@@ -22,59 +23,114 @@ _REFRESH_S: Final = 0.5
 
 
 class JobFailedError(UpsertError):
-    """A query of a job has failed; the others were stopped."""
+    """Queries of a job have failed; all others have been stopped, or have ended."""
 
 
-def follow(queries: Sequence[StreamingQuery], output: Output) -> None:
-    """Show the progress of queries until all have ended; SIGINT and SIGTERM stop them, in good order.
+def follow(
+    queries: Sequence[StreamingQuery], output: Output, stopped: Sequence[int], *, keep_going: bool = False
+) -> None:
+    """Tell the progress of queries until all have ended or `stopped` has something in it; then stop them.
+
+    On a terminal they are a table that changes. Elsewhere each start, micro-batch and end is a line of a log,
+    with ``--json`` an object ``{"event": "started" | "micro-batch" | "ended" | "stopped" | "failed", …}``.
+
+    Args:
+        queries: of one job, running.
+        output: where it is told.
+        stopped: filled when a signal comes.
+        keep_going: whether a query that fails leaves the others running.
 
     Raises:
-        JobFailedError: one has failed. The others have been stopped; each goes on from its checkpoint.
+        JobFailedError: one has failed. All have been stopped; each goes on from its checkpoint.
     """
-    with _stopped_by_signals() as stopped:
-        if output.as_json:
-            seen: dict[str, int] = {}
-            while _active(queries) and not stopped:
-                _print_news(queries, seen)
-                time.sleep(_REFRESH_S)
-            _print_news(queries, seen)
-        else:
-            with Live(console=output.console, auto_refresh=False) as view:
-                while _active(queries) and not stopped:
-                    view.update(picture(queries), refresh=True)
-                    time.sleep(_REFRESH_S)
+    log = _Log(queries, output)
+    is_seen = output.console.is_terminal and not output.as_json
+    with Live(console=output.console, auto_refresh=False) if is_seen else nullcontext() as view:
+        while _goes_on(queries, keep_going=keep_going) and not stopped:
+            if view is not None:
                 view.update(picture(queries), refresh=True)
-        failed = next((query for query in queries if query.exception() is not None), None)
+            log.tell(is_seen=is_seen)
+            time.sleep(_REFRESH_S)
+        log.tell(is_seen=is_seen)
+        failed = {_name(query): reason_of(failure) for query in queries if (failure := query.exception())}
         for query in queries:
             query.stop()
-    if failed is not None:
+        if view is not None:
+            view.update(picture(queries), refresh=True)
+        log.tell(is_seen=is_seen, end="stopped")
+    if failed:
         raise JobFailedError(
-            f"query {_name(failed)} must go on until it is stopped, got {failed.exception()}; correct the "
-            "cause and run the job again, it goes on from its checkpoint"
+            "; ".join(f"query {name} has failed: {reason}" for name, reason in failed.items())
+            + "; correct the cause and run the job again, it goes on from its checkpoints"
         )
 
 
-def _active(queries: Sequence[StreamingQuery]) -> bool:
-    """Whether the job goes on: something runs, and nothing has failed."""
-    return any(query.isActive for query in queries) and all(query.exception() is None for query in queries)
+def _goes_on(queries: Sequence[StreamingQuery], *, keep_going: bool) -> bool:
+    """Whether the job goes on: something runs, and nothing has failed that ends it."""
+    is_running = any(query.isActive for query in queries)
+    return is_running and (keep_going or all(query.exception() is None for query in queries))
+
+
+class _Log:
+    """What queries have done since it was told last."""
+
+    def __init__(self, queries: Sequence[StreamingQuery], output: Output) -> None:
+        self._queries = queries
+        self._output = output
+        self._seen: dict[str, int] = {}
+        self._ended: set[str] = set()
+
+    def tell(self, *, is_seen: bool, end: str = "ended") -> None:
+        """Tell what is new; on a terminal, which shows the rest, only that a query has failed."""
+        for query in self._queries:
+            for event in self._news(query, end):
+                if not is_seen or event["event"] == "failed":
+                    self._line(event)
+
+    def _news(self, query: StreamingQuery, end: str) -> Iterator[dict[str, Any]]:
+        number = str(query.id)
+        if number not in self._seen:
+            self._seen[number] = -1
+            yield {"event": "started", **_line(query, {})}
+        last = query.lastProgress
+        if last is not None and last["batchId"] != self._seen[number]:
+            for progress in query.recentProgress:
+                if progress["batchId"] > self._seen[number]:
+                    self._seen[number] = progress["batchId"]
+                    yield {"event": "micro-batch", **_line(query, progress)}
+        if not query.isActive and number not in self._ended:
+            self._ended.add(number)
+            failure = query.exception()
+            event = end if failure is None else "failed"
+            reason = {} if failure is None else {"message": reason_of(failure)}
+            yield {"event": event, **_line(query, last or {}), **reason}
+
+    def _line(self, event: dict[str, Any]) -> None:
+        if self._output.as_json:
+            print(json.dumps(event), flush=True)
+            return
+        parts = [f"query {event['query']}: {event['event']}"]
+        if event["event"] == "micro-batch":
+            parts = [f"{parts[0]} {event['micro-batch']}", f"{event['rows']} rows", f"{event['seconds']} s"]
+        if "message" in event:
+            parts.append(str(event["message"]))
+        self._output.say(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {', '.join(parts)}")
 
 
 def picture(queries: Sequence[StreamingQuery]) -> RowGrid:
     """The queries and what each has done last."""
     names = ["query", "state", "micro-batch", "rows", "rows/s", "seconds"]
-    return RowGrid(names, [list(_line(query).values()) for query in queries])
+    return RowGrid(names, [list(_line(query, query.lastProgress or {}).values()) for query in queries])
 
 
-def _line(query: StreamingQuery) -> dict[str, Any]:
-    progress = query.lastProgress
-    known = {} if progress is None else progress
-    seconds = known.get("durationMs", {}).get("triggerExecution")
+def _line(query: StreamingQuery, progress: Any) -> dict[str, Any]:
+    seconds = progress["durationMs"].get("triggerExecution") if progress else None
     return {
         "query": _name(query),
         "state": _state(query),
-        "micro-batch": known.get("batchId"),
-        "rows": known.get("numInputRows"),
-        "rows/s": None if progress is None else round(progress["processedRowsPerSecond"] or 0.0),
+        "micro-batch": progress["batchId"] if progress else None,
+        "rows": progress["numInputRows"] if progress else None,
+        "rows/s": round(progress["processedRowsPerSecond"] or 0.0) if progress else None,
         "seconds": None if seconds is None else seconds / 1000,
     }
 
@@ -87,26 +143,3 @@ def _state(query: StreamingQuery) -> str:
     if query.isActive:
         return "running"
     return "ended" if query.exception() is None else "failed"
-
-
-def _print_news(queries: Sequence[StreamingQuery], seen: dict[str, int]) -> None:
-    for query in queries:
-        progress = query.lastProgress
-        if progress is not None and seen.get(str(query.id)) != progress["batchId"]:
-            seen[str(query.id)] = progress["batchId"]
-            print(json.dumps(_line(query)), flush=True)
-
-
-@contextmanager
-def _stopped_by_signals() -> Iterator[list[int]]:
-    """A list that SIGINT and SIGTERM are put into, instead of ending the process half-way."""
-    received: list[int] = []
-    handlers = {
-        number: signal.signal(number, lambda number, _frame: received.append(number))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    try:
-        yield received
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 
+from deltajoin.cli.java import check_java
 from upsert import Catalog
 from upsert.catalog.parser import parse
 from upsert.catalog.results import Result
 from upsert.catalog.statements import CreateTableAs, Insert, Select
 from upsert.errors import ConfigurationError
+from upsert.wrapped_errors import own_errors_first
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,6 +29,8 @@ _SETTINGS: Final = {
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
 }
 """Where neither the user nor Spark's own configuration says otherwise; 200 partitions suit a cluster only."""
+_JOBS: Final = "deltajoin-statement"
+"""The group of the jobs of statements, by which they are cancelled."""
 _QUIET_LOG: Final = Path(__file__).with_name("log4j2.properties")
 _JVM_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
 
@@ -64,6 +68,7 @@ class Session:
         # it prints a page of the JVM's stack for each error, which the command tells in one line
         PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # its workers run this, not sys.executable
+        check_java(os.environ)
         builder = SparkSession.builder.appName("deltajoin").master(self._master or "local[*]")
         for key, value in (_SETTINGS | self._conf).items():
             builder = builder.config(key, value)
@@ -78,8 +83,32 @@ class Session:
         Raises:
             UpsertError: the statement is wrong or fails.
         """
+        return self.catalog.sql(text, self._spark_for(text))
+
+    def planned(self, text: str) -> Callable[[], Result] | Result:
+        """What runs an INSERT, which has been found possible; any other statement is carried out.
+
+        Raises:
+            UpsertError: the statement is wrong or fails.
+        """
+        from upsert.catalog.execution import planned
+
+        spark = self._spark_for(text)
+        with own_errors_first():
+            return planned(self.catalog, parse(text), spark)
+
+    def _spark_for(self, text: str) -> SparkSession | None:
         needs_spark = isinstance(parse(text), Insert | Select | CreateTableAs)
-        return self.catalog.sql(text, self.spark if needs_spark or self.has_spark else None)
+        if not needs_spark and not self.has_spark:
+            return None
+        # streams that run have groups of their own, so they go on when a statement is cancelled
+        self.spark.sparkContext.setJobGroup(_JOBS, "a statement")
+        return self.spark
+
+    def cancel(self) -> None:
+        """Cancel the jobs of the statement that another thread carries out."""
+        if self.has_spark:
+            self.spark.sparkContext.cancelJobGroup(_JOBS)
 
     @property
     def has_spark(self) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -14,8 +15,10 @@ from rich.text import Text
 from deltajoin.cli.grids import RowGrid
 from deltajoin.cli.output import Output
 from deltajoin.cli.session import Session
+from upsert.catalog.parser import parse
 from upsert.catalog.results import Done, Frame, Live, Result, Rows, Running
 from upsert.catalog.script import split_statements
+from upsert.wrapped_errors import own_errors_first
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,6 +40,8 @@ class Statements:
         self._session = session
         self._output = output
         self._rows = rows
+        self._shown: list[StreamingQuery] = []
+        self._is_cancelled = False
         self.started: list[StreamingQuery] = []
 
     def run_script(self, text: str) -> None:
@@ -44,12 +49,65 @@ class Statements:
 
         Raises:
             UpsertError: a statement is wrong or fails.
+            KeyboardInterrupt: `cancel` was called before the last one.
         """
+        self._is_cancelled = False
         for statement in split_statements(text):
+            self._go_on()
             self.run(statement.text)
 
+    def check(self, text: str) -> None:
+        """Make sure that each statement of a text is one; nothing is carried out.
+
+        Raises:
+            SchemaError: one is none; the message has its place.
+        """
+        for statement in split_statements(text):
+            parse(statement.text)
+
+    def plan_script(self, text: str) -> list[Callable[[], Result]]:
+        """Carry out all statements of a text but its INSERTs, and give back what runs those, in their order.
+
+        So no query starts before all of them are known to be possible.
+
+        Raises:
+            UpsertError: a statement is wrong or fails.
+        """
+        self.check(text)
+        found: list[Callable[[], Result]] = []
+        for statement in split_statements(text):
+            self._go_on()
+            planned = self._session.planned(statement.text)
+            if isinstance(planned, Result):
+                self.show(planned)
+            else:
+                found.append(planned)
+        return found
+
+    def run_planned(self, planned: Sequence[Callable[[], Result]]) -> None:
+        """Run what `plan_script` gave.
+
+        Raises:
+            UpsertError: a statement fails.
+            KeyboardInterrupt: `cancel` was called before the last one.
+        """
+        for start in planned:
+            self._go_on()
+            self.show(start())
+
+    def _go_on(self) -> None:
+        if self._is_cancelled:
+            raise KeyboardInterrupt
+
+    def cancel(self) -> None:
+        """End what another thread carries out: a statement's jobs, the stream that it shows, what follows."""
+        self._is_cancelled = True
+        for query in [*self._shown]:
+            query.stop()
+        self._session.cancel()
+
     def run(self, text: str) -> None:
-        """Carry out one statement and show what it gives; a stream is shown until the user interrupts it.
+        """Carry out one statement and show what it gives; a stream is shown until `cancel` stops it.
 
         Raises:
             UpsertError: the statement is wrong or fails.
@@ -57,7 +115,15 @@ class Statements:
         self.show(self._session.sql(text))
 
     def show(self, result: Result) -> None:
-        """Show what a statement gave."""
+        """Show what a statement gave.
+
+        Raises:
+            UpsertError: what it reads is wrong; Spark's own error is the cause.
+        """
+        with own_errors_first():
+            self._show(result)
+
+    def _show(self, result: Result) -> None:
         match result:
             case Done():
                 self._output.say(f"{result.statement}: {result.note}")
@@ -90,34 +156,34 @@ class Statements:
                 self._output.table(found)
 
         query = df.writeStream.outputMode("update").foreachBatch(show).start()
-        self._until_interrupted([query])
+        with self._showing(query):
+            query.awaitTermination()
 
     def _show_live(self, result: Live) -> None:
         query = result.query
         if query is None:
             return
-        if self._output.as_json:
-            self._until_interrupted([query])
-            self._output.table(result.rows)
-            return
-        with LiveView(console=self._output.console, auto_refresh=False, vertical_overflow="crop") as view:
-            try:
+        with self._showing(query):
+            if self._output.as_json:
+                query.awaitTermination()
+                self._output.table(result.rows)
+                return
+            with LiveView(console=self._output.console, auto_refresh=False, vertical_overflow="crop") as view:
                 while query.isActive:
                     view.update(picture(result.rows), refresh=True)
                     time.sleep(_REFRESH_S)
-            except KeyboardInterrupt:
-                query.stop()
-            view.update(picture(result.rows), refresh=True)
+                view.update(picture(result.rows), refresh=True)
         _raise_failure(query)
 
-    def _until_interrupted(self, queries: Sequence[StreamingQuery]) -> None:
-        """Wait for queries; the user's Ctrl-C stops them and is the end of it."""
+    @contextmanager
+    def _showing(self, query: StreamingQuery) -> Iterator[None]:
+        """While a query is shown, `cancel` stops it."""
+        self._shown.append(query)
         try:
-            for query in queries:
-                query.awaitTermination()
-        except KeyboardInterrupt:
-            for query in queries:
-                query.stop()
+            yield
+        finally:
+            query.stop()
+            self._shown.remove(query)
 
 
 def picture(rows: pa.Table) -> Group:

@@ -31,6 +31,21 @@ def execute(catalog: Catalog, statement: s.Statement, spark: SparkSession | None
     return _CARRIED_OUT_BY[type(statement)](catalog, statement, spark)
 
 
+def planned(
+    catalog: Catalog, statement: s.Statement, spark: SparkSession | None
+) -> Callable[[], Result] | Result:
+    """What runs an ``INSERT`` of a stream, after it was found possible; all else is carried out at once.
+
+    So the queries of a script start when all of them are known to be right.
+
+    Raises:
+        UpsertError: as ``Catalog.sql``.
+    """
+    if isinstance(statement, s.Insert) and catalog.options.is_streaming:
+        return inserts.planned(catalog, statement, spark)
+    return execute(catalog, statement, spark)
+
+
 def _set(catalog: Catalog, statement: s.SetOption, _: SparkSession | None) -> Result:
     catalog.options[statement.key] = statement.value
     return Done(f"SET {statement.key}", "set")

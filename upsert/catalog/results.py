@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from upsert.errors import ConfigurationError
+from upsert.wrapped_errors import own_errors_first
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -81,13 +82,15 @@ class Frame(Result):
 
         Raises:
             ConfigurationError: the query is a stream, which never ends.
+            UpsertError: a table could not be read; Spark's own error is its cause.
         """
         if self.df is None or self.df.isStreaming:
             raise ConfigurationError(
                 f"{self.statement}: only a batch has rows, got a streaming query; start it with "
                 "df.writeStream, or SET 'execution.result-mode' = 'table'"
             )
-        return self.df.toArrow()
+        with own_errors_first():
+            return self.df.toArrow()
 
 
 @dataclass(frozen=True, repr=False)

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -22,6 +23,8 @@ from upsert.catalog.script import split_statements
 
 pytestmark = pytest.mark.spark
 
+SILENT_S = 100
+"""A command that prints nothing for so long hangs, on any machine."""
 FLAGS = ("--conf", "spark.driver.bindAddress=127.0.0.1", "--conf", "spark.sql.shuffle.partitions=1")
 
 
@@ -105,11 +108,18 @@ def test_a_job_runs_until_it_is_stopped_and_goes_on(tmp_path: Path, spark: Spark
 
     process = started("run", str(job), "-w", str(warehouse), "--json", *FLAGS)
     assert process.stdout is not None
-    first = process.stdout.readline()
+    told = [json.loads(process.stdout.readline()) for _ in range(2)]
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=300)
+    rest, errors = process.communicate(timeout=300)
     assert (process.returncode, counts()) == (0, {"a": 2, "b": 1}), errors
-    assert json.loads(first)["state"] == "running"
+    told += [json.loads(line) for line in rest.splitlines()]
+    assert [one["event"] for one in told if one["event"] != "micro-batch"] == ["started", "stopped"]
+    assert [told[1][name] for name in ("event", "micro-batch", "rows", "state")] == [
+        "micro-batch",
+        0,
+        3,
+        "running",
+    ]
 
     words.write(pa.table({"id": [1, 4], "word": ["b", "b"]}))
     again = Catalog(warehouse, optimize=planner.optimize)
@@ -160,6 +170,8 @@ def until(screen: int, text: str | None) -> str:
     """What the process prints until ``text``, or until it ends."""
     seen = ""
     while text is None or text not in seen:
+        ready, _, _ = select.select([screen], [], [], SILENT_S)
+        assert ready, f"{text!r} must be printed, got {seen!r}"
         try:
             part = os.read(screen, 4096)
         except OSError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from decimal import Decimal
@@ -44,6 +44,11 @@ _OVERWRITE_MODE: Final = "partition-overwrite-mode"
 
 def insert(catalog: Catalog, statement: s.Insert, spark: SparkSession | None) -> Result:
     """``INSERT INTO`` and ``INSERT OVERWRITE``."""
+    return planned(catalog, statement, spark)()
+
+
+def planned(catalog: Catalog, statement: s.Insert, spark: SparkSession | None) -> Callable[[], Result]:
+    """What runs an ``INSERT`` that has been found possible, as far as that can be told before it runs."""
     what = f"INSERT {'OVERWRITE' if statement.overwrite else 'INTO'} {statement.name}"
     is_streaming = catalog.options.is_streaming
     start_from = statement.options.get(START_FROM)
@@ -63,11 +68,15 @@ def insert(catalog: Catalog, statement: s.Insert, spark: SparkSession | None) ->
     rows = target.fitted(frame(catalog, session, statement.query, is_streaming=is_streaming))
     if rows.isStreaming:
         check_stable(catalog, statement.query, target.key, what)
-        return target.started(catalog, rows, start_from, replaces=_replaces_rows(catalog, statement))
+        return target.planned(catalog, rows, start_from, replaces=_replaces_rows(catalog, statement))
     if statement.query.is_list:
         rows = target.last_of_each_key(rows)
-    target.write(rows, overwrite=statement.overwrite)
-    return Done(what, "overwritten" if statement.overwrite else "written")
+
+    def write() -> Result:
+        target.write(rows, overwrite=statement.overwrite)
+        return Done(what, "overwritten" if statement.overwrite else "written")
+
+    return write
 
 
 @dataclass(frozen=True)
@@ -258,8 +267,10 @@ class Target:
             options["partition"] = json.dumps({name: _plain(value) for name, value in self.partition.items()})
         frames.write(rows, str(self.path), options, overwrite=overwrite)
 
-    def started(self, catalog: Catalog, rows: DataFrame, start_from: str | None, *, replaces: bool) -> Result:
-        """The running query of a stream, an aggregate without a watermark if ``replaces``.
+    def planned(
+        self, catalog: Catalog, rows: DataFrame, start_from: str | None, *, replaces: bool
+    ) -> Callable[[], Result]:
+        """What starts the query of a stream, an aggregate without a watermark if ``replaces``.
 
         Without a micro-batch of its own it goes on from the checkpoint ``start_from``, if that is not None.
         """
@@ -276,7 +287,8 @@ class Target:
             sink = sink_of(Table.open(str(self.path)), mode_of(self.options, self.what))
             changes = catalog.optimized(rows, self.name, sink, start_from)
             writer = frames.write_changes(changes, str(self.path), self.options)
-        return Running(self.what, job.started(writer, streams.trigger(catalog.options)), job.checkpoint)
+        trigger = streams.trigger(catalog.options)
+        return lambda: Running(self.what, job.started(writer, trigger), job.checkpoint)
 
 
 def _replaces_rows(catalog: Catalog, statement: s.Insert) -> bool:

@@ -1,0 +1,59 @@
+"""The sentence of this project is found in what Spark makes of it."""
+
+import pytest
+
+from upsert import own_error
+from upsert.errors import DuplicateKeyError, SchemaError, UpsertError
+from upsert.wrapped_errors import own_errors_first
+
+TASK = """An error occurred while calling o61.save.
+: org.apache.spark.SparkException: [JOB_ABORTED] Job aborted due to stage failure: Task 0 in stage 4.0
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "/venv/upsert/store/unique.py", line 99, in check
+    raise KeyError(1)
+KeyError: 1
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "/venv/pyspark/worker.py", line 3, in main
+    process()
+upsert.errors.DuplicateKeyError: table 'u': two rows have k = 1; correct one of them
+
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:581)
+Caused by: java.lang.RuntimeException: upsert.errors is not this
+"""
+
+
+@pytest.mark.parametrize(
+    ("told", "kind", "sentence"),
+    [
+        (TASK, DuplicateKeyError, "table 'u': two rows have k = 1; correct one of them"),
+        ("upsert.errors.SchemaError: first\nupsert.errors.ConfigurationError: last", UpsertError, "last"),
+        ("planner.errors.PlanError: no way; do this", UpsertError, "no way; do this"),
+        ("deltajoin.lookup.errors.NewError: gone; come back", UpsertError, "gone; come back"),
+    ],
+)
+def test_it_is_an_error_of_its_kind(told: str, kind: type[UpsertError], sentence: str) -> None:
+    found = own_error(RuntimeError(told))
+    assert isinstance(found, kind)
+    assert str(found) == sentence
+
+
+def test_what_is_another_matter_stays_it() -> None:
+    assert own_error(RuntimeError("ValueError: in upsert.errors")) is None
+    with pytest.raises(ZeroDivisionError), own_errors_first():
+        raise ZeroDivisionError
+
+
+def test_it_is_raised_from_what_spark_says() -> None:
+    wrapped = RuntimeError(TASK)
+    with pytest.raises(DuplicateKeyError, match=r"^table 'u': two rows") as raised, own_errors_first():
+        raise wrapped
+    assert raised.value.__cause__ is wrapped
+
+
+def test_an_error_of_this_project_in_the_chain_is_the_one() -> None:
+    wrapped = RuntimeError("wrapped")
+    wrapped.__cause__ = SchemaError("column 'a' is gone")
+    assert own_error(wrapped) is wrapped.__cause__
