@@ -142,6 +142,7 @@ class Statements:
     def _show_batch(self, df: DataFrame) -> None:
         if self._output.as_json:
             for row in df.toLocalIterator(prefetchPartitions=True):
+                self._go_on()
                 self._output.rows([row.asDict(recursive=True)])
             return
         found = df.limit(self._rows + 1).toArrow()

@@ -16,6 +16,8 @@ from upsert import Catalog
 pytestmark = pytest.mark.spark
 
 CTRL_C = b"\x03"
+NUMBERS = "(SELECT explode(sequence(1, 1000000)) AS n)"
+ENDLESS = f"SELECT max(a.n * b.n % 7) AS m FROM {NUMBERS} a CROSS JOIN {NUMBERS} b"
 
 
 def on_a_terminal(folder: Path, *arguments: str) -> tuple[subprocess.Popen[bytes], int]:
@@ -50,7 +52,7 @@ def test_the_prompt_is_back_after_a_batch_and_a_stream_were_cancelled(
         return until(screen, answer)
 
     seen = until(screen, "sql> ")
-    seen += typed("SELECT id AS n FROM range(0, 100000, 1, 100000);", '{"n": 2}')
+    seen += typed(f"SELECT 'begun' AS n; {ENDLESS};", '{"n": "begun"}')
     os.write(screen, CTRL_C)
     seen += until(screen, "cancelled")
     seen += until(screen, "sql> ")
