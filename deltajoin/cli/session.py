@@ -101,6 +101,9 @@ class Session:
         needs_spark = isinstance(parse(text), Insert | Select | CreateTableAs)
         if not needs_spark and not self.has_spark:
             return None
+        if type(self.spark).getActiveSession() is None:
+            # the data sources of a session are found in threads where it is active, which this makes it
+            self.spark.createDataFrame([], "a INT")
         # streams that run have groups of their own, so they go on when a statement is cancelled
         self.spark.sparkContext.setJobGroup(_JOBS, "a statement")
         return self.spark

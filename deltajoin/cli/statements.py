@@ -93,7 +93,9 @@ class Statements:
         """
         for start in planned:
             self._go_on()
-            self.show(start())
+            with own_errors_first():
+                result = start()
+            self.show(result)
 
     def _go_on(self) -> None:
         if self._is_cancelled:
