@@ -10,7 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -134,7 +134,7 @@ def main() -> int:
         "first_seed": arguments.seed,
         "cases": cases,
         "minutes": round((time.monotonic() - begun) / 60, 1),
-        **asdict(found),
+        **vars(found),
     }
     if not arguments.only:
         RESULTS.write_text(json.dumps(result, indent=1) + "\n")
