@@ -14,8 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 import planner
 from planner import PlanError
+from planner.jvm_state import agree, state_shapes
 from planner.netness import blurred
-from tests.planner.random_queries import SCHEMAS, queries
+from tests.planner.random_queries import SCHEMAS, queries, queries_with_unions
 from tests.planner.test_queries import Rows, in_one
 from upsert.managed import frames
 from upsert.rowkind import RowKind
@@ -128,3 +129,35 @@ def test_net_rows_are_those_of_the_query(spark: SparkSession, texts: list[str], 
 )
 def test_net_rows_of_many_queries(spark: SparkSession, texts: list[str], changes: list[Any]) -> None:
     _check(spark, texts, changes)
+
+
+def _check_plan(text: str) -> None:
+    """The query over the views of the tables' changes is refused in words, or has state of one shape."""
+    df = SparkSession.active().sql(text)
+    try:
+        optimized = planner.optimize(df)
+    except PlanError:
+        return
+    assert agree(state_shapes(optimized)), text
+
+
+@pytest.fixture
+def _views(spark: SparkSession, tmp_path: Path) -> None:
+    for name, schema in SCHEMAS.items():
+        path = Table.create(tmp_path / name, schema).path
+        frames.read_changes(spark, path).createOrReplaceTempView(name)
+
+
+@pytest.mark.usefixtures("_views")
+@settings(_SETTINGS, max_examples=5, derandomize=True)
+@given(queries_with_unions(most_tables=3))
+def test_unions_are_answered_or_refused(text: str) -> None:
+    _check_plan(text)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("_views")
+@settings(_SETTINGS, max_examples=300)
+@given(queries_with_unions())
+def test_many_unions_are_answered_or_refused(text: str) -> None:
+    _check_plan(text)
