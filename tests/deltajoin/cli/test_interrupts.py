@@ -1,0 +1,89 @@
+"""Ctrl-C, typed on a real terminal: the statement ends, the prompt is back, the session is whole."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.deltajoin.cli.test_sql import FLAGS, environment, until
+from upsert import Catalog
+
+pytestmark = pytest.mark.spark
+
+CTRL_C = b"\x03"
+NUMBERS = "(SELECT explode(sequence(1, 1000000)) AS n)"
+ENDLESS = f"SELECT max(a.n * b.n % 7) AS m FROM {NUMBERS} a CROSS JOIN {NUMBERS} b"
+
+
+def on_a_terminal(folder: Path, *arguments: str) -> tuple[subprocess.Popen[bytes], int]:
+    """A command whose controlling terminal is a new one, so that Ctrl-C goes to all of its processes."""
+    screen, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "deltajoin.cli", *arguments],
+        env=environment() | {"HOME": str(folder), "XDG_CONFIG_HOME": str(folder / "config")},
+        preexec_fn=lambda: os.login_tty(terminal),
+        close_fds=False,
+    )
+    os.close(terminal)
+    return process, screen
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Path:
+    catalog = Catalog(tmp_path / "w")
+    catalog.sql("CREATE TABLE words (id BIGINT, word STRING, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.sql("CREATE TABLE copies (id BIGINT, word STRING, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.table("words").write(pa.table({"id": [1, 2], "word": ["tea", "rum"]}))
+    return tmp_path / "w"
+
+
+def test_the_prompt_is_back_after_a_batch_and_a_stream_were_cancelled(
+    tmp_path: Path, warehouse: Path
+) -> None:
+    process, screen = on_a_terminal(tmp_path, "sql", "-w", str(warehouse), "--json", *FLAGS)
+
+    def typed(line: str, answer: str) -> str:
+        os.write(screen, f"{line}\r".encode())
+        return until(screen, answer)
+
+    seen = until(screen, "sql> ")
+    seen += typed(f"SELECT 'begun' AS n; {ENDLESS};", '{"n": "begun"}')
+    os.write(screen, CTRL_C)
+    seen += until(screen, "sql> ")
+    assert "cancelled" in seen
+    seen += typed("SET 'execution.runtime-mode' = 'streaming';", "sql> ")
+    seen += typed("SELECT id, word FROM words;", '"rum"')
+    os.write(screen, CTRL_C)
+    seen += until(screen, "sql> ")
+    seen += typed("RESET;", "sql> ")
+    seen += typed("SELECT max(word) AS last FROM words;", '{"last": "tea"}')
+    os.write(screen, b"exit\r")
+    seen += until(screen, None)
+    os.close(screen)
+    assert process.wait(timeout=120) == 0
+    assert "Traceback" not in seen
+    assert "error" not in seen
+    assert "reentrant" not in seen
+
+
+def test_a_job_ends_in_good_order_in_its_first_micro_batch(tmp_path: Path, warehouse: Path) -> None:
+    job = tmp_path / "job.sql"
+    job.write_text(
+        "SET 'execution.runtime-mode' = 'streaming';\nSET 'pipeline.name' = 'copies';\n"
+        "INSERT INTO copies SELECT id, word FROM words;\n"
+    )
+    process, screen = on_a_terminal(tmp_path, "run", str(job), "-w", str(warehouse), "--json", *FLAGS)
+    seen = until(screen, '"started"')
+    os.write(screen, CTRL_C)
+    seen += until(screen, None)
+    os.close(screen)
+    assert process.wait(timeout=120) == 0, seen
+    told = [json.loads(line[line.index("{") :]) for line in seen.splitlines() if '"event"' in line]
+    assert [one["event"] for one in told if one["event"] != "micro-batch"] == ["started", "stopped"]
+    assert "Traceback" not in seen
+    assert "error" not in seen
