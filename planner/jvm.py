@@ -1,7 +1,7 @@
 """The door to Spark's own plans: making Catalyst's objects, and reading them, see `planner.jvm_reading`.
 
-Only these two files use py4j. What the objects mean is the business of read.py and build.py. Written for
-PySpark 4.3 in classic mode (no Connect).
+Only the three files `planner/jvm*.py` use py4j. What the objects mean is the business of read.py and
+build.py. Written for PySpark 4.3 in classic mode (no Connect).
 """
 
 from __future__ import annotations

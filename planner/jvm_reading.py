@@ -1,4 +1,4 @@
-"""Reading Spark's own plans: with `planner.jvm` the only file that uses py4j.
+"""Reading Spark's own plans: only the files `planner/jvm*.py` use py4j.
 
 `CatalystReader` looks into Catalyst's objects and gives each a number, the `ref` of plan.py. What such an
 object means is the business of read.py. Written for PySpark 4.3 in classic mode (no Connect).

@@ -6,7 +6,7 @@ left out, and the rows that earlier batches have put into the state are read wit
 optimized here as each micro-batch may be, with any of its sources silent. Where the state would differ, each
 stateful operator gets an input that the optimizer does not see through. See docs/decisions/0027.
 
-With `planner.jvm` and `planner.jvm_reading` the only file that uses py4j. Written for PySpark 4.3.
+Only the files `planner/jvm*.py` use py4j. Written for PySpark 4.3.
 """
 
 from __future__ import annotations
