@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from json.encoder import encode_basestring
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -145,52 +145,13 @@ def _bytes_of(texts: pa.Array) -> npt.NDArray[np.uint8]:
 
 
 def _float_texts(column: pa.Array) -> pa.Array:
-    """Numbers as Java and Jackson write them, and strings for those that JSON has no number for.
+    """Numbers, and strings for those that JSON has no number for.
 
-    The bytes of a key decide its partition, so a key must not look otherwise than Flink writes it: ``1.0``
-    is no whole number there, from 10 million on and below a thousandth there is an exponent.
-
-    >>> _float_texts(pa.array([1.0, -0.0, 1e7, 0.00025, float("nan")])).to_pylist()
-    ['1.0', '-0.0', '1.0E7', '2.5E-4', '"NaN"']
+    >>> _float_texts(pa.array([1.0, float("nan"), None])).to_pylist()
+    ['1.0', '"NaN"', None]
     """
     texts = scalar_texts(column)
-    size = pc.abs(column)
-    is_plain = pc.or_(
-        pc.equal(size, 0.0), pc.and_(pc.greater_equal(size, _SMALLEST), pc.less(size, _LARGEST))
-    )
-    is_whole = pc.and_(is_plain, pc.equal(column, pc.floor(column))).fill_null(False)
-    if pc.any(is_whole).as_py():
-        whole = pc.binary_join_element_wise(texts.filter(is_whole), ".0", "")
-        texts = pc.replace_with_mask(texts, is_whole, whole)
-    if pc.all(is_plain).as_py() is not False:
+    if pc.all(pc.is_finite(column)).as_py() is not False:
         return texts
     is_finite = pc.is_finite(column).fill_null(True)
-    is_scientific = pc.and_(pc.invert(is_plain), is_finite).fill_null(False)
-    texts = pc.replace_with_mask(texts, is_scientific, _scientific(texts.filter(is_scientific)))
     return pc.if_else(is_finite, texts, pc.binary_join_element_wise('"', texts, '"', ""))
-
-
-_SMALLEST: Final = 1e-3
-_LARGEST: Final = 1e7
-"""Java writes what lies between without an exponent."""
-_DECIMAL: Final = r"^(?P<sign>-?)(?P<whole>[0-9]+)(?:[.](?P<part>[0-9]+))?(?:e(?P<power>[+-]?[0-9]+))?$"
-
-
-def _scientific(texts: pa.Array) -> pa.Array:
-    """Decimals, with an exponent or not, as one digit, a point, the others and ``E`` with the exponent.
-
-    >>> _scientific(pa.array(["12345678.5", "0.00001", "-2e+20"])).to_pylist()
-    ['1.23456785E7', '1.0E-5', '-2.0E20']
-    """
-    parts = pc.extract_regex(texts, _DECIMAL)
-    sign, whole, part, power = (parts.field(name) for name in ("sign", "whole", "part", "power"))
-    digits = pc.binary_join_element_wise(whole, part, "")
-    significant = pc.utf8_ltrim(digits, characters="0")
-    leading = pc.subtract(pc.utf8_length(digits), pc.utf8_length(significant))
-    given = pc.if_else(pc.equal(power, ""), "0", pc.utf8_ltrim(power, characters="+")).cast(pa.int32())
-    exponent = pc.add(pc.subtract(pc.subtract(pc.utf8_length(whole), leading), 1), given)
-    significant = pc.utf8_rtrim(significant, characters="0")
-    rest = pc.utf8_slice_codeunits(significant, 1)
-    rest = pc.if_else(pc.equal(rest, ""), "0", rest)
-    first = pc.utf8_slice_codeunits(significant, 0, 1)
-    return pc.binary_join_element_wise(sign, first, ".", rest, "E", exponent.cast(pa.string()), "")

@@ -233,6 +233,30 @@ def test_escape_character() -> None:
     assert encode(table, escape_character="\\\\", disable_quote_character="true") == ["x\\,y\\\\z\\n"]
 
 
+@pytest.mark.parametrize("type_", [pa.float64(), pa.float32()])
+def test_floating_numbers_are_written_as_java_writes_them(type_: pa.DataType) -> None:
+    """Jackson, so Flink, writes `Double.toString`; in a key the bytes decide the partition."""
+    smallest = "4.9E-324" if type_ == pa.float64() else "1.4E-45"
+    expected = {
+        -0.0: "-0.0",
+        1.0: "1.0",
+        -12.0: "-12.0",
+        0.5: "0.5",
+        0.00025: "2.5E-4",
+        9999999.0: "9999999.0",
+        1e7: "1.0E7",
+        float(smallest): smallest,
+        float("nan"): "NaN",
+        float("-inf"): "-Infinity",
+    }
+    column = pa.array([*expected, None], type_)
+    assert encode(pa.table({"x": column, "n": [7] * len(column)})) == [
+        f"{text},7" for text in (*expected.values(), "")
+    ]
+    arrays = pa.table({"x": pa.array([[1.0, None, 1e7]], pa.list_(type_))})
+    assert encode(arrays, null_literal="-") == ["1.0;-;1.0E7"]
+
+
 def test_null_literal() -> None:
     fields = pa.schema([("a", pa.string()), ("b", pa.int64()), ("c", pa.list_(pa.string()))])
     assert rows(fields, b'n/a,"n/a",n/a', b",1,x;n/a", null_literal="n/a") == [

@@ -409,6 +409,21 @@ def test_floating_numbers_are_written_as_java_writes_them(type_: pa.DataType) ->
     assert encode(sliced) == [b'{"x":%s}' % text.encode() for text in texts[1:5]]
 
 
+@pytest.mark.parametrize(
+    ("type_", "expected"),
+    [
+        (pa.float64(), {5e-324: "4.9E-324", -1e-323: "-9.9E-324", 1.5e-323: "1.5E-323", 5e-323: "4.9E-323"}),
+        (pa.float32(), {1e-45: "1.4E-45", -3e-45: "-2.8E-45", 7e-45: "7.0E-45", 1e-44: "9.8E-45"}),
+    ],
+)
+def test_smallest_numbers_have_two_digits(type_: pa.DataType, expected: dict[float, str]) -> None:
+    """Java 19 and later write so; Arrow writes `5e-324`."""
+    column = pa.array([*expected, 1e-20], type_)
+    assert encode(pa.table({"x": column})) == [
+        b'{"x":%s}' % text.encode() for text in (*expected.values(), "1.0E-20")
+    ]
+
+
 @given(st.lists(st.one_of(st.floats(), st.integers(-(2**53), 2**53).map(float)), max_size=20))
 def test_floating_numbers_read_back_as_they_were(numbers: list[float]) -> None:
     written = encode(pa.table({"x": pa.array(numbers, pa.float64())}))
