@@ -127,11 +127,34 @@ class Catalyst(CatalystReader):
         return self._jvm.org.apache.spark.sql.catalyst.plans.logical.Filter(condition, child)
 
     def inner_join(self, left: JavaObject, right: JavaObject, condition: JavaObject) -> JavaObject:
-        """An inner Join of two nodes."""
+        """An inner Join of two nodes; an id that both put out is the left's, also in the condition.
+
+        Such a column of the right gets a new id here. Spark's analyser would do it by new ids for all columns
+        of the relation that it comes from, and leave the condition as it is.
+        """
         package = self._jvm.org.apache.spark.sql.catalyst.plans
         kind = package.JoinType.apply("inner")
         hint = package.logical.JoinHint.NONE()
-        return package.logical.Join(left, right, kind, self._jvm.scala.Option.apply(condition), hint)
+        some = self._jvm.scala.Option.apply(condition)
+        return package.logical.Join(left, self._apart(right, left), kind, some, hint)
+
+    def _apart(self, node: JavaObject, other: JavaObject) -> JavaObject:
+        """The node with new ids for the columns that another one puts out under the same ids."""
+        taken = {int(column.exprId().id()) for column in self.output(other)}
+        columns = self.output(node)
+        if taken.isdisjoint(int(column.exprId().id()) for column in columns):
+            return node
+        made = self._jvm.org.apache.spark.sql.catalyst.expressions
+        none, no_names = self._jvm.scala.Option.empty(), self._seq([])
+        return self.project(
+            (
+                made.Alias(column, column.name(), made.NamedExpression.newExprId(), no_names, none, no_names)
+                if int(column.exprId().id()) in taken
+                else column
+                for column in columns
+            ),
+            node,
+        )
 
     def sliding_windows(self, node: JavaObject, child: JavaObject) -> JavaObject:
         """An Expand with one column of its own, the first, over another input, whose columns it passes on."""

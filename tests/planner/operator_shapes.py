@@ -100,6 +100,15 @@ REGULAR: dict[str, Shape] = {
         .filter("count > 1")
         .select("order_id", "name", "count")
     ),
+    "with itself, renamed on one side": _sql(
+        "SELECT q.x, o.order_id FROM (SELECT product_id + 1 AS x FROM orders) q"
+        " JOIN orders o ON q.x = o.parent"
+    ),
+    "with a union of itself": _sql(
+        "SELECT q.x, o.order_id FROM (SELECT product_id + 0 AS x FROM orders"
+        " UNION ALL SELECT parent FROM orders LEFT ANTI JOIN products USING (product_id)) q"
+        " JOIN orders o ON q.x = o.parent"
+    ),
 }
 """Without an index that could serve a delta join."""
 
@@ -117,5 +126,6 @@ ALIKE = {
     "static rows decide otherwise",
     "static rows above a join",
     "equal or NULL",
+    "with itself, renamed on one side",
 }
 """Shapes that are like others: checked by `make test-long` only."""

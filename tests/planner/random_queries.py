@@ -82,7 +82,8 @@ def queries_with_unions(draw: DrawFn, most_tables: int = 4) -> str:
     if draw(st.booleans()):
         return draw(_grouped(relation))
     chosen = draw(st.lists(st.sampled_from(relation.columns), min_size=1, max_size=6, unique=True))
-    return f"SELECT {', '.join(column.name for column in chosen)} FROM {relation.sql}"
+    distinct = draw(st.sampled_from(["", "", "", "DISTINCT "]))
+    return f"SELECT {distinct}{', '.join(column.name for column in chosen)} FROM {relation.sql}"
 
 
 @st.composite
@@ -126,12 +127,31 @@ def _union(draw: DrawFn, names: _Names, tables: int) -> Relation:
     ]
     pairs = [[draw(st.sampled_from(side.of(kind))) for side in sides] for kind in kinds]
     columns = tuple(Column(names.next("u"), kind) for kind in kinds)
-    left, right = (
-        ", ".join(f"{pair[place]} AS {column.name}" for pair, column in zip(pairs, columns, strict=True))
-        for place in range(2)
-    )
-    both = f"SELECT {left} FROM {sides[0].sql} UNION ALL SELECT {right} FROM {sides[1].sql}"
+    parts = [
+        draw(_part(side, tuple(zip((pair[place] for pair in pairs), columns, strict=True))))
+        for place, side in enumerate(sides)
+    ]
+    both = " UNION ALL ".join(parts)
     return Relation(f"({both}) {names.next('q')}", columns)
+
+
+@st.composite
+def _part(draw: DrawFn, side: Relation, outputs: tuple[tuple[str, Column], ...]) -> str:
+    """A side of a union: rows of a relation as they are, each once, or one for each of its texts."""
+    form = draw(st.sampled_from(["rows", "rows", "rows", "distinct", "groups"]))
+    if form != "groups":
+        chosen = ", ".join(f"{value} AS {column.name}" for value, column in outputs)
+        return f"SELECT {'DISTINCT ' if form == 'distinct' else ''}{chosen} FROM {side.sql}"
+    functions = {
+        "integer": ("sum", "max", "count"),
+        "number": ("sum", "min"),
+        "flag": ("bool_and", "bool_or"),
+    }
+    (text, group), *others = outputs
+    made = [f"{text} AS {group.name}"]
+    for value, column in others:
+        made.append(f"{draw(st.sampled_from(functions[column.kind]))}({value}) AS {column.name}")
+    return f"SELECT {', '.join(made)} FROM {side.sql} GROUP BY {text}"
 
 
 @st.composite
@@ -142,6 +162,10 @@ def _table(draw: DrawFn, names: _Names) -> Relation:
         Column(c.name, kinds.get(c.type, "integer"), c.name in ("id", "k", "n"))
         for c in SCHEMAS[table].columns
     ]
+    if names.unions and draw(st.booleans()):  # with the column ids of its other places in the query
+        name = names.next("t")
+        named = (replace(column, name=f"{name}.{column.name}") for column in columns)
+        return Relation(f"{table} {name}", tuple(named))
     return draw(_wrapped(names, Relation(table, tuple(columns))))
 
 
@@ -237,7 +261,7 @@ def grouped_queries(draw: DrawFn, most_tables: int = 3) -> GroupedQuery:
     names = _Names(count())
     relation = draw(_relation(names, draw(st.integers(1, most_tables))))
     if draw(st.integers(0, 2)) == 0:
-        relation = draw(_union(names, relation))
+        relation = draw(_with_table(names, relation))
     keys = draw(
         st.lists(st.sampled_from(relation.of("text", "integer")), min_size=1, max_size=2, unique=True)
     )
@@ -250,7 +274,7 @@ def grouped_queries(draw: DrawFn, most_tables: int = 3) -> GroupedQuery:
 
 
 @st.composite
-def _union(draw: DrawFn, names: _Names, relation: Relation) -> Relation:
+def _with_table(draw: DrawFn, names: _Names, relation: Relation) -> Relation:
     """UNION ALL of one text and one integer of a relation, and those of a table."""
     other = draw(_table(names))
     own = (Column(names.next("s"), "text"), Column(names.next("n"), "integer"))
