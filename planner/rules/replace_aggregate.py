@@ -114,8 +114,8 @@ def _type_of(value: Expr) -> str:
 
 
 def _without_kind(node: Aggregate) -> Refused | None:
-    """A join below that could not be replaced has said why; nothing else loses the kind."""
-    if any(isinstance(below, Join) for below in walk(node.child)):
+    """A join or an aggregate below that could not be replaced has said why; nothing else loses the kind."""
+    if any(isinstance(below, Join | Aggregate) and reads_changes(below) for below in walk(node.child)):
         return None
     return Refused(
         f"the changes of {sources(node)} have lost their {ROW_KIND_COLUMN!r} below an aggregate",

@@ -136,7 +136,9 @@ def _check_plan(text: str) -> None:
     df = SparkSession.active().sql(text)
     try:
         optimized = planner.optimize(df)
-    except PlanError:
+    except PlanError as refused:
+        if "report it as a bug" in str(refused):
+            raise
         return
     assert agree(state_shapes(optimized)), text
 
