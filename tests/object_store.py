@@ -100,6 +100,8 @@ class LossyProxy:
     Attributes:
         lose: the next request whose first line contains this loses its answer.
         lost: first lines of those that did.
+        refuse: requests whose first line contains this are answered with ``status``, as many as ``times``.
+        cut: of the next answer whose request's first line contains this, half of the content is sent.
     """
 
     def __init__(self, target: str) -> None:
@@ -109,6 +111,9 @@ class LossyProxy:
         self.endpoint = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.lose: str | None = None
         self.lost: list[str] = []
+        self.refuse: str | None = None
+        self.status, self.times = 503, 0
+        self.cut: str | None = None
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._serve, daemon=True).start()
@@ -131,10 +136,20 @@ class LossyProxy:
         with client, socket.create_connection(self._target) as server:
             while head := _head(client):
                 line = head.split(b"\r\n")[0].decode()
-                server.sendall(head + _body(client, head))
+                content = _body(client, head)
+                if self.refuse is not None and self.refuse in line and self.times:
+                    self.times -= 1
+                    client.sendall(b"HTTP/1.1 %d refused\r\nContent-Length: 0\r\n\r\n" % self.status)
+                    continue
+                server.sendall(head + content)
                 while (answer := _head(server)).startswith(b"HTTP/1.1 100"):
                     pass  # the client has been told so already
-                answer += b"" if line.startswith("HEAD") else _body(server, answer)
+                found = b"" if line.startswith("HEAD") else _body(server, answer)
+                if self.cut is not None and self.cut in line and found:
+                    self.cut = None
+                    client.sendall(answer + found[: len(found) // 2])
+                    return
+                answer += found
                 if self.lose is not None and self.lose in line:
                     self.lose = None
                     self.lost.append(line)

@@ -21,6 +21,7 @@
     ├── MissingStateError     what a query remembers is gone or is another's: restore it, or begin anew
     ├── BrokenPayloadError    rows were damaged between two tasks: run the batch again
     ├── UntrackedChangesError a commit wrote rows that no change stream shows: reload what depends on it
+    ├── StorageError          a disk or an object store refused or failed: remove the cause, try again
     └── CorruptTableError     a file is missing, damaged or of another format: restore it
 
 A message reads: subject — expectation — what was found — next step. Lower case, no full stop.
@@ -112,6 +113,17 @@ class BrokenPayloadError(UpsertError):
 
 class UntrackedChangesError(UpsertError):
     """The range of versions holds a commit written with ``change-tracking = false``."""
+
+
+class StorageError(UpsertError, OSError):
+    """A disk or an object store refused or failed: a missing right, no space, no answer.
+
+    Nothing is known to be damaged: restore no files, but remove the cause that the message names and try
+    again. ``errno`` and ``filename`` are those of an ``OSError``. A write that fails so may have happened.
+    """
+
+    def __str__(self) -> str:
+        return f"{self.filename!r}: {self.strerror}" if self.filename is not None else super().__str__()
 
 
 class CorruptTableError(UpsertError):

@@ -81,7 +81,8 @@ def create(folder: str, definition: Definition) -> None:
         is_new = pointer.publish(folder, value)
     except (NotADirectoryError, FileExistsError, PermissionError) as cause:
         raise ConfigurationError(
-            f"table path must be a folder that can be written, got {folder!r}: {cause.strerror}"
+            f"table path must be a folder that can be written, got {folder!r}: "
+            f"{os.strerror(cause.errno or 0)}"
         ) from cause
     if not is_new:
         raise TableExistsError(f"table {folder!r} exists already; choose another name, or IF NOT EXISTS")

@@ -8,12 +8,19 @@ in `upsert.store.check_definitions`, those of data in `upsert.store.check_data`.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from upsert.errors import CorruptTableError, SnapshotExpiredError, TableNotFoundError, UpsertError
+from upsert.errors import (
+    CorruptTableError,
+    SnapshotExpiredError,
+    StorageError,
+    TableNotFoundError,
+    UpsertError,
+)
 from upsert.store import check_data, check_definitions, check_history, consumers, log_beginning, paths
 from upsert.store.check_data import Finding
 from upsert.store.disk_state import DiskState
@@ -71,13 +78,18 @@ def check(history: History, *, deep: bool = False, now_s: float | None = None) -
 def _once(history: History, deep: bool, now_ms: int) -> tuple[Violation, ...]:
     try:
         anew = history.anew()
+    except StorageError as reason:
+        return (Violation(file_is_given.__name__, paths.TABLE_FILE, str(reason)),)
     except CorruptTableError as reason:
         return (Violation(table_can_be_read.__name__, paths.TABLE_FILE, str(reason)),)
     state = DiskState.read(anew, now_ms)
     rules = (*RULES, *check_definitions.RULES, *(check_data.RULES if deep else ()))
     harmful = [Violation(rule.__name__, *finding) for rule in rules for finding in _asked(rule, state)]
-    waste = [Violation(rule.__name__, *finding, True) for rule in INFORMATION for finding in rule(state)]
-    return (*harmful, *waste)
+    waste = [
+        Violation(rule.__name__, *finding, True) for rule in INFORMATION for finding in _asked(rule, state)
+    ]
+    unread = [Violation(file_is_given.__name__, *finding) for finding in file_is_given(state)]
+    return (*harmful, *unread, *waste)
 
 
 def _asked(rule: Rule, state: DiskState) -> Iterator[Finding]:
@@ -86,8 +98,17 @@ def _asked(rule: Rule, state: DiskState) -> Iterator[Finding]:
         yield from rule(state)
     except TableNotFoundError:
         raise
+    except StorageError as reason:
+        subject = os.fspath(reason.filename) if reason.filename is not None else "table"
+        state.unread.setdefault(subject.removeprefix(f"{state.history.root}/"), str(reason))
     except (UpsertError, ValueError, LookupError, TypeError, ArithmeticError) as cause:
         yield Finding("table", f"the rule cannot be asked of what lies there: {cause!r}")
+
+
+def file_is_given(state: DiskState) -> Iterator[Finding]:
+    """The disk or the store gives every file that is asked for; one that it does not give may be whole."""
+    for name, reason in sorted(state.unread.items()):
+        yield Finding(name, f"it could not be read: {reason}")
 
 
 def table_can_be_read(state: DiskState) -> Iterator[Finding]:
@@ -147,6 +168,8 @@ def held_version_can_be_read(state: DiskState) -> Iterator[Finding]:
                 state.history.equal_to(version)
             except SnapshotExpiredError as reason:
                 yield Finding(paths.consumer_file(consumer.name), str(reason))
+            except StorageError:
+                raise
             except UpsertError as reason:
                 yield Finding(
                     paths.consumer_file(consumer.name), f"it must hold a snapshot that is there: {reason}"

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import pyarrow.compute as pc
 
-from upsert.errors import ChangelogError, CorruptTableError
+from upsert.errors import ChangelogError, CorruptTableError, StorageError
 from upsert.store.bounds import bounds
-from upsert.store.checksum import checksum_of
-from upsert.store.data_file import DataFile, forget_open_files, mapped_content
+from upsert.store.data_file import DataFile, check_bytes, forget_open_files
 from upsert.store.file_entry import FileEntry
 from upsert.store.file_set import FileSet
 from upsert.store.hashing import hash_columns
@@ -40,13 +39,15 @@ def bytes_have_their_checksum(state: DiskState) -> Iterator[Finding]:
     for entry in state.entries:
         for name, stated in ((entry.file, entry.checksum), (index_file(entry.file), entry.index_checksum)):
             try:
-                found = checksum_of(mapped_content(resolve(state.history.root, name)))
+                check_bytes(resolve(state.history.root, name), stated)
             except FileNotFoundError:
                 state.misfits.add(entry.file)  # rules that read no data have said so
-                continue
-            if stated and found != stated:
+            except StorageError as reason:
                 state.misfits.add(entry.file)
-                yield Finding(name, f"its checksum must be {stated:x}, got {found:x}")
+                state.unread[name] = str(reason)
+            except CorruptTableError as reason:
+                state.misfits.add(entry.file)
+                yield Finding(name, str(reason))
 
 
 def data_can_be_read(state: DiskState) -> Iterator[Finding]:
@@ -54,6 +55,9 @@ def data_can_be_read(state: DiskState) -> Iterator[Finding]:
     for entry in state.entries:
         try:
             _open(state, entry)
+        except StorageError as reason:
+            state.misfits.add(entry.file)
+            state.unread[entry.file] = str(reason)
         except CorruptTableError as reason:
             if entry.file not in state.misfits:  # else another rule has said so
                 state.misfits.add(entry.file)

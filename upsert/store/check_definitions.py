@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from upsert import types
-from upsert.errors import CorruptTableError
+from upsert.errors import CorruptTableError, StorageError
 from upsert.store import paths
 from upsert.store.check_data import Finding
 from upsert.store.definition import Definition
@@ -23,6 +23,9 @@ def definition_can_be_read(state: DiskState) -> Iterator[Finding]:
     for version in sorted(_named(state)):
         try:
             found = state.history.definition_at(version).checksum
+        except StorageError as reason:
+            state.unread[paths.definition_file(version)] = str(reason)
+            continue
         except CorruptTableError as reason:
             yield Finding(paths.definition_file(version), str(reason))
             continue
@@ -109,6 +112,6 @@ def _in_order(state: DiskState) -> Iterator[tuple[Definition, Definition]]:
     for version in sorted({0, *_named(state)}):
         try:
             readable.append(state.history.definition_at(version))
-        except CorruptTableError:
+        except (CorruptTableError, StorageError):
             continue  # ``definition_can_be_read`` says so
     yield from pairwise(readable)

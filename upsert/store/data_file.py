@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from upsert.errors import ConfigurationError, CorruptTableError, UpsertError
+from upsert.errors import ConfigurationError, CorruptTableError, StorageError, UpsertError
 from upsert.store.checksum import checksum_of
 from upsert.store.file_columns import FileColumns, forget_decoded
 from upsert.store.file_entry import FileEntry
@@ -217,16 +217,21 @@ def _open_file(
     size: int | None,
     checksum: int,
 ) -> FileColumns:
-    try:
-        content = mapped_content(path)
+    storage = storage_of(path)
+
+    def opened(local: str) -> FileColumns:
+        content = _mapped(local)
         if size is not None and content.size != size:
             raise _damaged(path, f"{size} bytes", f"{content.size} bytes")
         # of a local file that would read what the map avoids reading; this one was just downloaded
-        if checksum and not storage_of(path).is_local and checksum_of(content) != checksum:
-            raise _damaged(path, f"checksum {checksum:x}", f"{checksum_of(content):x}")
-        columns = FileColumns(path, format_.open(content))
-    except ConfigurationError:
-        raise  # a package is missing: the file may be whole
+        if checksum and not storage.is_local:
+            _check_checksum(path, content, checksum)
+        return FileColumns(path, format_.open(content))
+
+    try:
+        columns = storage.mapped(path, opened)
+    except (ConfigurationError, StorageError):
+        raise  # a package is missing, or the disk or the store failed: the file may be whole
     except FileNotFoundError as cause:
         raise CorruptTableError(
             f"data file {path!r} is missing; restore it, or read a snapshot that does not need it"
@@ -244,14 +249,32 @@ def mapped_content(path: str) -> pa.Buffer:
     """The bytes of a file, wherever it lies; the buffer keeps the map, and needs no open file for it.
 
     Raises:
-        OSError: it is missing, or cannot be read.
+        FileNotFoundError: it is missing.
+        StorageError: it cannot be read.
     """
+    return storage_of(path).mapped(path, _mapped)
 
-    def content(local: str) -> pa.Buffer:
-        with pa.memory_map(local) as mapped:
-            return mapped.read_buffer()
 
-    return storage_of(path).mapped(path, content)
+def check_bytes(path: str, checksum: int) -> None:
+    """Compare all bytes of a file, wherever it lies, with the checksum of its manifest; 0: it has none.
+
+    Raises:
+        CorruptTableError: it has another one; of a remote file, also a copy that was fetched anew.
+        FileNotFoundError: it is missing.
+        StorageError: it cannot be read.
+    """
+    storage_of(path).mapped(path, lambda local: _check_checksum(path, _mapped(local), checksum))
+
+
+def _check_checksum(path: str, content: pa.Buffer, stated: int) -> None:
+    found = checksum_of(content)
+    if stated and found != stated:
+        raise _damaged(path, f"checksum {stated:x}", f"{found:x}")
+
+
+def _mapped(local: str) -> pa.Buffer:
+    with pa.memory_map(local) as mapped:
+        return mapped.read_buffer()
 
 
 def _damaged(path: str, expected: str, found: str) -> CorruptTableError:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Self
+from typing import Self, TypeVar
 
-from upsert.errors import ConfigurationError, CorruptTableError
+from upsert.errors import ConfigurationError, CorruptTableError, StorageError
 from upsert.store import consumers, paths, tag_file
 from upsert.store.consumers import Consumer
 from upsert.store.file_entry import FileEntry
@@ -17,6 +17,8 @@ from upsert.store.manifest import Manifest
 from upsert.store.snapshot_info import ManifestRef, SnapshotInfo, refs_of
 from upsert.store.storage import storage_of
 from upsert.store.tag_file import Tag
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,8 @@ class DiskState:
         bad_tags: names of the others, and why.
         consumers: those that can be read.
         bad_consumers: names of the others, and why.
+        unread: files and folders that the disk or the store did not give, and why; nothing says that they are
+            damaged.
         misfits: data files that are not what was written, or cannot be opened; found by the rules of data.
     """
 
@@ -77,6 +81,7 @@ class DiskState:
     bad_tags: dict[str, str] = field(default_factory=dict)
     consumers: list[Consumer] = field(default_factory=list)
     bad_consumers: dict[str, str] = field(default_factory=dict)
+    unread: dict[str, str] = field(default_factory=dict)
     misfits: set[str] = field(default_factory=set)
     _manifests: dict[str, Manifest] = field(default_factory=dict)
 
@@ -84,20 +89,33 @@ class DiskState:
     def read(cls, history: History, now_ms: int) -> Self:
         """Look at the table in the history's folder."""
         state = cls(history, now_ms)
-        with suppress(CorruptTableError):  # what cannot be read is found below, one by one
+        with suppress(CorruptTableError, StorageError):  # what cannot be read is found below, one by one
             history.latest()  # files are read in the form of the newest definition
         state._read_snapshots()
         state._read_tags()
-        for name in paths.named_files(history.root, paths.CONSUMER_FOLDER, "consumer-"):
+        for name in state._listed(
+            paths.CONSUMER_FOLDER,
+            lambda: paths.named_files(history.root, paths.CONSUMER_FOLDER, "consumer-"),
+        ):
             try:
                 found = consumers.read(history.root, history.uuid, name)
                 state.consumers += [found] if found else []
+            except StorageError as reason:
+                state.unread[paths.consumer_file(name)] = str(reason)
             except (ConfigurationError, CorruptTableError) as reason:
                 state.bad_consumers[name] = str(reason)
         return state
 
+    def _listed(self, folder: str, ask: Callable[[], list[T]]) -> list[T]:
+        """What lies in a folder; nothing if it cannot be listed, which is noted."""
+        try:
+            return ask()
+        except StorageError as reason:
+            self.unread[folder] = str(reason)
+            return []
+
     def _read_snapshots(self) -> None:
-        ids = self.history.listed_ids()
+        ids = self._listed(paths.SNAPSHOT_FOLDER, self.history.listed_ids)
         infos = {id: info for id in ids if (info := self._info(id)) is not None}
         if not ids or ids[-1] not in infos:
             return
@@ -109,21 +127,27 @@ class DiskState:
         for id in range(first, self.head.id + 1):
             if id in infos:
                 self.published.append(self._published(infos[id], f"snapshot {id}"))
-            else:
+            elif paths.snapshot_file(id) not in self.unread:
                 self.unreadable.setdefault(id, "its file is missing")
 
     def _info(self, id: int) -> SnapshotInfo | None:
         try:
             return self.history.content(id)
+        except StorageError as reason:
+            self.unread[paths.snapshot_file(id)] = str(reason)
+            return None
         except CorruptTableError as reason:
             self.unreadable[id] = str(reason)
             return None
 
     def _read_tags(self) -> None:
         oldest = self.head.oldest if self.head else 0
-        for name in tag_file.names(self.history.root):
+        for name in self._listed(paths.TAG_FOLDER, lambda: tag_file.names(self.history.root)):
             try:
                 found = tag_file.read(self.history.root, self.history.uuid, name)
+            except StorageError as reason:
+                self.unread[paths.tag_file(name)] = str(reason)
+                continue
             except (ConfigurationError, CorruptTableError) as reason:
                 self.bad_tags[name] = str(reason)
                 continue
@@ -138,11 +162,13 @@ class DiskState:
         return Published(info, name, self._manifest(info.delta) if info.delta else Manifest((), ()))
 
     def _manifest(self, ref: ManifestRef) -> Manifest | None:
-        if ref.name not in self._manifests and ref.name not in self.bad_manifests:
+        if not any(ref.name in known for known in (self._manifests, self.bad_manifests, self.unread)):
             try:
                 self._manifests[ref.name] = self.history.read_manifest(ref)
             except FileNotFoundError:
                 self.bad_manifests[ref.name] = "it is missing"
+            except StorageError as reason:
+                self.unread[ref.name] = str(reason)
             except CorruptTableError as reason:
                 self.bad_manifests[ref.name] = str(reason)
         return self._manifests.get(ref.name)
@@ -184,7 +210,7 @@ class DiskState:
     @property
     def is_partial(self) -> bool:
         """Whether something could not be read, so that it is not known what is needed."""
-        return bool(self.unreadable or self.bad_manifests or self.bad_tags)
+        return bool(self.unreadable or self.bad_manifests or self.bad_tags or self.unread)
 
     @cached_property
     def needed(self) -> set[str]:

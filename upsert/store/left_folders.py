@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 
-from upsert.errors import CorruptTableError, UpsertError
+from upsert.errors import CorruptTableError, StorageError, UpsertError
 from upsert.store import paths, pointer
 from upsert.store.logged_tables import drop_log
 from upsert.store.storage import storage_of
@@ -49,6 +49,8 @@ def logs_are_gone(folder: str, drop: Callable[[], None]) -> bool:
         # of what a damaged file says nobody can tell where a log is, and its table must be able to go
         with suppress(CorruptTableError):
             drop()
+    except StorageError:
+        raise  # the disk or the store failed: the table is still there
     except UpsertError as failure:
         warnings.warn(
             f"a table was dropped, and its log could not be: {failure}; it goes with the next table that is "

@@ -28,6 +28,7 @@ from upsert.store.proposal import Change
 from upsert.store.snapshot_info import SnapshotInfo
 from upsert.store.storage import storage_of
 from upsert.store.storage.lease import Lease
+from upsert.store.storage.refusals import disk_errors_of
 
 GIVE_UP_AFTER_S: Final = 120.0
 _PAUSE_S: Final = 0.002
@@ -101,7 +102,8 @@ def lifetime_lock_if_free(history: History) -> Iterator[Lock | None]:
 @contextmanager
 def _of_kernel(path: str, history: History) -> Iterator[Lock | None]:
     try:
-        file = open(path, "ab")  # noqa: SIM115 - closed below
+        with disk_errors_of(path):
+            file = open(path, "ab")  # noqa: SIM115 - closed below
     except FileNotFoundError as cause:
         raise TableNotFoundError(f"no table lies at {history.root!r}; was it dropped?") from cause
     with file:

@@ -24,6 +24,7 @@ from upsert.store.append import Committed
 from upsert.store.commit import Committer
 from upsert.store.compaction import Merge
 from upsert.store.storage import storage_of
+from upsert.store.storage.refusals import disk_errors_of
 from upsert.store.table_options import TableOptions
 
 MAX_FOREGROUND_ROWS: Final = 250_000
@@ -48,13 +49,16 @@ def compaction_lock(root: str, *, wait: bool) -> Iterator[int | None]:
     processes of one machine off each other. Those of other machines may compact a table in an object store at
     the same time: the commit of one of them finds its inputs gone, and its work was in vain.
     """
-    with open(storage_of(root).lock_file(root, paths.COMPACTION_LOCK), "ab") as file:
+    path = storage_of(root).lock_file(root, paths.COMPACTION_LOCK)
+    with disk_errors_of(path):
+        lock = open(path, "ab")  # noqa: SIM115 - closed below
+    with lock:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             yield None
             return
-        yield file.fileno()
+        yield lock.fileno()
 
 
 def after_commit(committer: Committer, uuid: str, options: TableOptions, done: Committed) -> None:

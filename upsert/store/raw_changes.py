@@ -14,7 +14,7 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 
-from upsert.errors import CorruptTableError
+from upsert.errors import CorruptTableError, StorageError
 from upsert.store import paths
 from upsert.store.fold import Order, fold, naming
 from upsert.store.key_ranges import halves, key_ranges, weight
@@ -196,6 +196,8 @@ def _read_batch(root: str, file: str, part: RawPart) -> pa.RecordBatch:
         batch: pa.RecordBatch = storage_of(path).mapped(
             path, lambda local: pa.ipc.open_file(pa.memory_map(local)).get_batch(part.batch)
         )
+    except StorageError:
+        raise  # the file may be whole
     except (pa.ArrowException, OSError) as cause:
         raise CorruptTableError(
             f"file of raw changes {path!r} must be there until it is committed, got {cause}; write the rows "

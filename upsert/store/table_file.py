@@ -86,7 +86,8 @@ def publish(table: TableFile) -> bool:
         return pointer.publish(folder, to_json(table))
     except (NotADirectoryError, FileExistsError, PermissionError) as cause:
         raise ConfigurationError(
-            f"table path must be a folder that can be written, got {folder!r}: {cause.strerror}"
+            f"table path must be a folder that can be written, got {folder!r}: "
+            f"{os.strerror(cause.errno or 0)}"
         ) from cause
 
 

@@ -23,7 +23,7 @@ from upsert.catalog.results import Done, Frame, Live, Result, Running
 from upsert.catalog.scans import Scan, unstable_column
 from upsert.catalog.session import DROP_ON_CANCEL, RESULT_MODE
 from upsert.catalog.show_create import quoted
-from upsert.errors import DatabaseNotFoundError, SchemaError, TableNotFoundError, UpsertError
+from upsert.errors import DatabaseNotFoundError, SchemaError, StorageError, TableNotFoundError, UpsertError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -167,6 +167,8 @@ def _is_in_catalog(catalog: Catalog, spark: SparkSession, reference: Reference, 
         if place_.exists:
             return True
         error: UpsertError = place_.tables.not_found(place_.name)
+    except StorageError:
+        raise  # whether it is there could not be told
     except (UpsertError, ValueError) as cause:
         error = cause if isinstance(cause, DatabaseNotFoundError) else TableNotFoundError(str(cause))
     if _is_path(reference.name) or spark.catalog.tableExists(

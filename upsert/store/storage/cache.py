@@ -7,6 +7,7 @@ object's, so no name leads out of the folder. A copy that is deleted while it is
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -20,11 +21,16 @@ from pathlib import Path
 from typing import Final, TypeVar
 from uuid import uuid4
 
-from upsert.errors import ConfigurationError
+from upsert.errors import ConfigurationError, StorageError
+from upsert.store.storage.refusals import NO_ROOM, cache_errors_of
 
 FOLDER_VARIABLE: Final = "UPSERT_CACHE_FOLDER"
 BYTES_VARIABLE: Final = "UPSERT_CACHE_BYTES"
 DEFAULT_BYTES: Final = 8 << 30
+_SETTINGS: Final = (
+    f"free space there, set {FOLDER_VARIABLE} to a folder that this user may write to on another disk, or "
+    f"{BYTES_VARIABLE} to less"
+)
 _STALE_S: Final = 86_400.0
 """Age of a temporary file whose process is taken to be dead."""
 _LOCKS: Final = 64
@@ -48,47 +54,73 @@ class LocalCache:
             Path(self.folder, name).mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def use(self, name: str, fetch: Callable[[str], None], use: Callable[[str], T]) -> T:
-        """What ``use`` makes of the copy of an object, which ``fetch`` writes to a path if there is none."""
+        """What ``use`` makes of the copy of an object, which ``fetch`` writes to a path if there is none.
+
+        A copy that ``use`` cannot use is dropped and fetched once more. If the disk is full, copies that were
+        not used for long make room.
+
+        Raises:
+            StorageError: the disk of the copies refused or failed, or the object's store did.
+        """
         path = self._path(name)
         failure: Exception | None = None
         for _ in range(_TRIES):
-            self._make_folders()
             is_fresh = self._have(path, fetch)
             try:
-                return use(path)
+                with cache_errors_of(self.folder, _SETTINGS):
+                    return use(path)
             except Exception as cause:
                 # it went to make room before it was opened, or the disk has damaged it: once more
                 if is_fresh and os.path.exists(path):
                     raise
                 failure = cause
                 Path(path).unlink(missing_ok=True)
-        raise OSError(
-            f"cache folder {self.folder!r} is too small for {name!r}: make {BYTES_VARIABLE} larger"
+        raise StorageError(
+            errno.ENOSPC,
+            f"the cache folder is too small for {name!r}; make {BYTES_VARIABLE} larger",
+            self.folder,
         ) from failure
 
     def _have(self, path: str, fetch: Callable[[str], None]) -> bool:
         """Make sure that there is a copy; whether this call has downloaded it."""
-        try:
-            os.utime(path)  # the time of its last use
-        except FileNotFoundError:
-            with self._only_one(path):
-                if os.path.exists(path):
-                    return False
-                with self.new_file() as temporary:
-                    fetch(temporary)
-                    self._publish(temporary, path)
-                return True
+        with cache_errors_of(self.folder, _SETTINGS):
+            self._make_folders()
+            try:
+                os.utime(path)  # the time of its last use
+            except FileNotFoundError:
+                with self._only_one(path):
+                    if os.path.exists(path):
+                        return False
+                    try:
+                        self._fetch(path, fetch)
+                    except OSError as cause:
+                        if isinstance(cause, StorageError) and cause.filename != self.folder:
+                            raise  # of the object's store
+                        if cause.errno not in NO_ROOM or not self._make_half():
+                            raise
+                        self._fetch(path, fetch)
+                    return True
         return False
+
+    def _fetch(self, path: str, fetch: Callable[[str], None]) -> None:
+        with self.new_file() as temporary:
+            fetch(temporary)
+            self._publish(temporary, path)
 
     @contextmanager
     def new_file(self) -> Iterator[str]:
-        """A path for a file that is being written; what is there afterwards is deleted."""
-        self._make_folders()
-        path = os.path.join(self.folder, "new", uuid4().hex)
-        try:
-            yield path
-        finally:
-            Path(path).unlink(missing_ok=True)
+        """A path for a file that is being written; what is there afterwards is deleted.
+
+        Raises:
+            StorageError: the disk refused or failed.
+        """
+        with cache_errors_of(self.folder, _SETTINGS):
+            self._make_folders()
+            path = os.path.join(self.folder, "new", uuid4().hex)
+            try:
+                yield path
+            finally:
+                Path(path).unlink(missing_ok=True)
 
     @contextmanager
     def uploaded(self, name: str, upload: Callable[[str, str], None]) -> Iterator[str]:
@@ -124,6 +156,17 @@ class LocalCache:
         os.replace(temporary, path)
 
     def _make_room(self, coming: int) -> None:
+        self._shrink(self.max_bytes - coming)
+        self._sweep()
+
+    def _make_half(self) -> bool:
+        """Delete half of the copies, of those not used for longest; False if there are none."""
+        used = sum(size for _, size, _ in self._copies())
+        self._shrink(used // 2)
+        return used > 0
+
+    def _copies(self) -> list[tuple[int, int, str]]:
+        """Time of the last use, size and path of each copy."""
         used = []
         with os.scandir(os.path.join(self.folder, "files")) as entries:
             for entry in entries:
@@ -132,13 +175,16 @@ class LocalCache:
                 except FileNotFoundError:
                     continue  # another process makes room too
                 used.append((found.st_mtime_ns, found.st_size, entry.path))
-        too_much = sum(size for _, size, _ in used) + coming - self.max_bytes
+        return used
+
+    def _shrink(self, limit: int) -> None:
+        used = self._copies()
+        too_much = sum(size for _, size, _ in used) - limit
         for _, size, path in sorted(used):
             if too_much <= 0:
                 break
             Path(path).unlink(missing_ok=True)
             too_much -= size
-        self._sweep()
 
     def _sweep(self) -> None:
         """Delete the temporary files of processes that died."""
@@ -168,12 +214,14 @@ def local_cache() -> LocalCache:
 
     Raises:
         ConfigurationError: the environment names no size, or a folder that another user may write to.
+        StorageError: its disk refused or failed.
     """
     key = _configured()
     with _lock:
         if key not in _caches:
-            _check_own(key[0])
-            _caches[key] = LocalCache(*key)
+            with cache_errors_of(key[0], _SETTINGS):
+                _check_own(key[0])
+                _caches[key] = LocalCache(*key)
         return _caches[key]
 
 

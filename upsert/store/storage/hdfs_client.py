@@ -16,9 +16,10 @@ from email.utils import parsedate_to_datetime
 from typing import IO, Any, Final, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
-from upsert.errors import ConfigurationError
+from upsert.errors import ConfigurationError, StorageError
 from upsert.store.storage.base import FileStat
 from upsert.store.storage.hdfs_location import HdfsLocation
+from upsert.store.storage.refusals import NO_ROOM, RefusedError
 
 ENDPOINT_VARIABLE: Final = "UPSERT_WEBHDFS_ENDPOINT"
 """HTTP addresses of the name nodes, for ``hdfs:`` paths that name none."""
@@ -47,7 +48,7 @@ _pools: list[Any] = []
 _lock = threading.Lock()
 
 
-class UnansweredError(OSError):
+class UnansweredError(StorageError):
     """HDFS did not answer, or said that it has failed; the request may have been carried out."""
 
 
@@ -244,13 +245,16 @@ def _error(status: int, body: bytes, url: str, path: str) -> Exception:
         )
     name, message = _remote_exception(body)
     if name in _ERRNO:
-        return OSError(_ERRNO[name], f"HDFS answered {message!r}", path)
+        kind = StorageError if _ERRNO[name] in NO_ROOM else OSError
+        return kind(_ERRNO[name], f"HDFS answered {message!r}", path)
     if name in _NOT_DONE:
         return NotDoneError(errno.EAGAIN, f"HDFS answered {name} {message!r}", path)
     if name in _NOT_ALLOWED:
-        return ConfigurationError(
-            f"{path!r}: HDFS must allow user {_user()!r} what is asked, got {message!r}; correct "
-            f"{USER_VARIABLE}, or the rights"
+        return RefusedError(
+            errno.EACCES,
+            f"HDFS must allow user {_user()!r} what is asked, got {message!r}; correct "
+            f"{USER_VARIABLE}, or the rights",
+            path,
         )
     if not name and status < 500:
         return ConfigurationError(

@@ -13,17 +13,22 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from upsert.errors import ConfigurationError
+from upsert.errors import ConfigurationError, StorageError
 from upsert.store.failpoints import reach
 from upsert.store.storage.base import FileStat, Found, T
+from upsert.store.storage.refusals import disk_errors_of
 
 TEMPORARY_SUFFIX: Final = ".tmp"
 _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
+
+
+_NO_NAME: Final = (errno.ENAMETOOLONG, errno.ELOOP)
+"""No file can have the name."""
 
 
 class LocalStorage:
@@ -42,6 +47,10 @@ class LocalStorage:
             ConfigurationError: the file system has no hard links.
             OSError: anything else; the file may or may not have been published: look before going on.
         """
+        with disk_errors_of(path):
+            return self._put_if_absent(path, content, mode)
+
+    def _put_if_absent(self, path: str, content: bytes, mode: int) -> bool:
         folder, name = os.path.split(path)
         temporary = _temporary(folder, name)
         try:
@@ -60,68 +69,81 @@ class LocalStorage:
 
     def replace(self, path: str, content: bytes, mode: int = 0o666) -> None:
         """Put other content under a name, whose folder is made if necessary."""
-        make_parent(path)
-        folder, name = os.path.split(path)
-        temporary = _temporary(folder, name)
-        try:
-            write_durably(temporary, content, mode)
-            os.replace(temporary, path)
-        finally:
-            Path(temporary).unlink(missing_ok=True)
-        sync_folder(folder)
+        with disk_errors_of(path):
+            make_parent(path)
+            folder, name = os.path.split(path)
+            temporary = _temporary(folder, name)
+            try:
+                write_durably(temporary, content, mode)
+                os.replace(temporary, path)
+            finally:
+                Path(temporary).unlink(missing_ok=True)
+            sync_folder(folder)
 
     def write(self, path: str, content: bytes) -> None:
         """Write a new file, whose folder is made if necessary."""
-        make_parent(path)
-        write_durably(path, content)
-        sync_folder(os.path.dirname(path))
+        with disk_errors_of(path):
+            make_parent(path)
+            write_durably(path, content)
+            sync_folder(os.path.dirname(path))
 
     @contextmanager
     def new_file(self, path: str) -> Iterator[str]:
         """The path itself, whose folder is made if necessary; nothing is left of a block that fails."""
-        make_parent(path)
-        try:
-            yield path
-        except BaseException:
-            Path(path).unlink(missing_ok=True)
-            raise
+        with disk_errors_of(path):
+            make_parent(path)
+            try:
+                yield path
+            except BaseException:
+                Path(path).unlink(missing_ok=True)
+                raise
 
     def prepare(self, folder: str) -> None:
         """Make a folder, durably."""
-        make_parent(os.path.join(folder, "-"))
+        with disk_errors_of(folder):
+            make_parent(os.path.join(folder, "-"))
 
     def settle(self, folder: str) -> None:
         """Make the names in a folder durable."""
-        sync_folder(folder)
+        with disk_errors_of(folder):
+            sync_folder(folder)
 
     def read(self, path: str) -> bytes:
         """The content of a file."""
-        with open(path, "rb") as file:
+        with disk_errors_of(path), open(path, "rb") as file:
             return file.read()
 
     def mapped(self, path: str, use: Callable[[str], T]) -> T:
         """What ``use`` makes of the path itself."""
-        return use(path)
+        with disk_errors_of(path):
+            return use(path)
 
     def exists(self, path: str) -> bool:
         """Whether there is a file."""
-        return os.path.exists(path)
+        try:
+            return self.stat(path) is not None
+        except StorageError as cause:
+            if cause.errno in _NO_NAME:
+                return False
+            raise
 
     def stat(self, path: str) -> FileStat | None:
         """What is known of a file; None if there is none."""
         try:
-            found = os.stat(path)
+            with disk_errors_of(path):
+                found = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         return FileStat(found.st_size, found.st_mtime_ns, (found.st_ino, found.st_mtime_ns))
 
     def names(self, folder: str) -> list[str]:
         """Names of the files and folders directly in a folder."""
-        return os.listdir(folder)
+        with disk_errors_of(folder):
+            return os.listdir(folder)
 
     def walk(self, folder: str) -> Iterator[Found]:
         """All files below a folder."""
-        for inside, _, names in os.walk(folder):
+        for inside, _, names in os.walk(folder, onerror=_unless_missing):
             within = os.path.relpath(inside, folder)
             for name in names:
                 path = os.path.join(inside, name)
@@ -134,24 +156,33 @@ class LocalStorage:
     def aged(self, path: str) -> tuple[bytes, float] | None:
         """The content of a file, and for how many seconds it has it."""
         try:
-            return self.read(path), time.time() - os.stat(path).st_mtime
+            with disk_errors_of(path):
+                return self.read(path), time.time() - os.stat(path).st_mtime
         except FileNotFoundError:
             return None
 
     def delete(self, path: str) -> bool:
         """Delete a file; False if there was none."""
         try:
-            os.unlink(path)
+            with disk_errors_of(path):
+                os.unlink(path)
         except FileNotFoundError:
             return False
         return True
 
     def delete_folder(self, folder: str) -> None:
         """Delete a folder with all that is in it."""
-        shutil.rmtree(folder)
+        with disk_errors_of(folder):
+            shutil.rmtree(folder)
 
 
 LOCAL: Final = LocalStorage()
+
+
+def _unless_missing(error: OSError) -> None:
+    """A folder that cannot be listed is told: what lies in it is not gone."""
+    with suppress(FileNotFoundError, NotADirectoryError), disk_errors_of(os.fspath(error.filename)):
+        raise error
 
 
 def _temporary(folder: str, name: str) -> str:

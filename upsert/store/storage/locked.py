@@ -25,6 +25,7 @@ from upsert.store.storage.base import FileStat, Found, T, Versioned
 from upsert.store.storage.cache import local_cache
 from upsert.store.storage.catalog_lock import VARIABLE, catalog_lock, is_configured
 from upsert.store.storage.local import TEMPORARY_SUFFIX
+from upsert.store.storage.refusals import RefusedError, store_errors_of
 
 SCHEMES: Final = ("gs", "gcs", "abfs", "abfss")
 _CHUNK: Final = 1 << 20
@@ -104,7 +105,7 @@ class LockedStorage:
                 return False
             try:
                 self.replace(path, content)
-            except (FileNotFoundError, PermissionError):
+            except (FileNotFoundError, RefusedError):
                 raise
             except OSError as cause:
                 raise UnknownOutcomeError(
@@ -154,6 +155,10 @@ class LockedStorage:
         Raises:
             ConfigurationError: the store cannot rename files, so that they would be seen half.
         """
+        with store_errors_of(path):
+            self._replace(path, content)
+
+    def _replace(self, path: str, content: bytes) -> None:
         inside = self._inside(path)
         folder, name = os.path.split(inside)
         self._system.create_dir(folder, recursive=True)
@@ -186,14 +191,15 @@ class LockedStorage:
 
     def _upload(self, path: str, source: str) -> None:
         inside = self._inside(path)
-        self._system.create_dir(os.path.dirname(inside), recursive=True)
-        with open(source, "rb") as file, self._system.open_output_stream(inside) as out:
-            while chunk := file.read(_CHUNK):
-                out.write(chunk)
+        with open(source, "rb") as file, store_errors_of(path):
+            self._system.create_dir(os.path.dirname(inside), recursive=True)
+            with self._system.open_output_stream(inside) as out:
+                while chunk := file.read(_CHUNK):
+                    out.write(chunk)
 
     def read(self, path: str) -> bytes:
         """The content of a file."""
-        with self._system.open_input_stream(self._inside(path)) as source:
+        with store_errors_of(path), self._system.open_input_stream(self._inside(path)) as source:
             content: bytes = source.read()
         return content
 
@@ -207,9 +213,14 @@ class LockedStorage:
         return local_cache().use(path, partial(self._download, path), use)
 
     def _download(self, path: str, target: str) -> None:
-        with self._system.open_input_stream(self._inside(path)) as source, open(target, "xb") as out:
-            while chunk := source.read(_CHUNK):
+        with open(target, "xb") as out:
+            for chunk in self._chunks(path):
                 out.write(chunk)
+
+    def _chunks(self, path: str) -> Iterator[bytes]:
+        with store_errors_of(path), self._system.open_input_stream(self._inside(path)) as source:
+            while chunk := source.read(_CHUNK):
+                yield chunk
 
     def exists(self, path: str) -> bool:
         """Whether there is a file."""
@@ -217,7 +228,8 @@ class LockedStorage:
 
     def stat(self, path: str) -> FileStat | None:
         """What is known of a file; None if there is none."""
-        (found,) = self._system.get_file_info([self._inside(path)])
+        with store_errors_of(path):
+            (found,) = self._system.get_file_info([self._inside(path)])
         return _stat(found) if found.is_file else None
 
     def names(self, folder: str) -> list[str]:
@@ -233,22 +245,24 @@ class LockedStorage:
 
     def _listed(self, folder: str, *, recursive: bool) -> Any:
         inside = self._inside(folder)
-        return self._system.get_file_info(
-            pa.fs.FileSelector(inside, allow_not_found=True, recursive=recursive)
-        )
+        with store_errors_of(folder):
+            return self._system.get_file_info(
+                pa.fs.FileSelector(inside, allow_not_found=True, recursive=recursive)
+            )
 
     def delete(self, path: str) -> bool:
         """Delete a file; False if there was none."""
         local_cache().drop(path)
         try:
-            self._system.delete_file(self._inside(path))
+            with store_errors_of(path):
+                self._system.delete_file(self._inside(path))
         except FileNotFoundError:
             return False
         return True
 
     def delete_folder(self, folder: str) -> None:
         """Delete all files below a folder."""
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError), store_errors_of(folder):
             self._system.delete_dir(self._inside(folder))
 
     def lock_file(self, root: str, name: str) -> str:

@@ -32,6 +32,7 @@ from upsert.store.storage.s3_client import (
 from upsert.store.storage.s3_upload import upload
 
 _PUTS: Final = 9
+_GETS: Final = 3
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 5.0
 _CHUNK: Final = 1 << 20
@@ -108,7 +109,9 @@ class S3Storage:
             self._sleep(random.uniform(0.5, 1.0) * pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
         if not has_doubts:
-            raise UnansweredError(errno.EAGAIN, "the object store answers 409 again and again", path)
+            raise UnansweredError(
+                errno.EAGAIN, "the object store must put it, got 409 again and again; try again", path
+            )
         raise UnknownOutcomeError(
             f"{path!r}: the object store must say whether it has the object, got no answer; look at the "
             "table's history before you write the rows again"
@@ -202,9 +205,21 @@ class S3Storage:
 
     def read(self, path: str) -> bytes:
         """The content of an object."""
-        with errors_of(path):
-            content: bytes = self._call(path, "get_object")["Body"].read()
-        return content
+        return self._whole(path, _content)
+
+    def _whole(self, path: str, take: Callable[[Any], T]) -> T:
+        """What is made of an object's content; the client asks anew only where no answer has begun."""
+        left = _GETS
+        while True:
+            body = self._call(path, "get_object")["Body"]
+            left -= 1
+            try:
+                with errors_of(path):
+                    return take(body)
+            except UnansweredError:
+                if not left:
+                    raise
+            self._sleep(random.uniform(0.5, 1.0) * _FIRST_PAUSE_S)
 
     def aged(self, path: str) -> tuple[bytes, float] | None:
         """The content of an object, and for how many seconds it has it by the server's clock."""
@@ -221,9 +236,12 @@ class S3Storage:
         return local_cache().use(path, lambda target: self._download(path, target), use)
 
     def _download(self, path: str, target: str) -> None:
-        with errors_of(path), open(target, "xb") as file:
-            for chunk in self._call(path, "get_object")["Body"].iter_chunks(_CHUNK):
-                file.write(chunk)
+        def save(body: Any) -> None:
+            with open(target, "wb") as file:
+                for chunk in body.iter_chunks(_CHUNK):
+                    file.write(chunk)
+
+        self._whole(path, save)
 
     def exists(self, path: str) -> bool:
         """Whether there is an object."""
@@ -282,7 +300,11 @@ class S3Storage:
                     Bucket=self.location.bucket, Delete={"Objects": keys, "Quiet": True}
                 )
             if failed := done.get("Errors"):
-                raise UnansweredError(errno.EIO, f"{len(failed)} objects were not deleted", folder)
+                raise UnansweredError(
+                    errno.EIO,
+                    f"the object store must delete objects, {len(failed)} are left; try again",
+                    folder,
+                )
 
     def lock_file(self, root: str, name: str) -> str:
         """A file of this machine: processes elsewhere are not kept off."""
@@ -293,6 +315,11 @@ class S3Storage:
         client = client_of(self.location, repeats=repeats)
         with errors_of(path):
             return getattr(client, operation)(Bucket=self.location.bucket, Key=key, **arguments)
+
+
+def _content(body: Any) -> bytes:
+    content: bytes = body.read()
+    return content
 
 
 def _stat(found: dict[str, Any], size: str) -> FileStat:

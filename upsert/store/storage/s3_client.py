@@ -13,13 +13,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from upsert.errors import ConfigurationError
+from upsert.errors import ConfigurationError, StorageError
 from upsert.store.storage.location import Location
+from upsert.store.storage.refusals import RefusedError
 
 _CONNECT_S: Final = 10
 _READ_S: Final = 60
 _ATTEMPTS: Final = 6
 _NOT_THERE: Final = ("404", "NoSuchKey", "NoSuchUpload", "NotFound")
+_REMEDY: Final = "look after it and the way to it, then try again"
 _NOT_ALLOWED: Final = (
     "401", "403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken",
 )  # fmt: skip
@@ -36,7 +38,7 @@ class ConflictError(Exception):
     """A conditional put came between another one's beginning and end: 409. It has not happened; try again."""
 
 
-class UnansweredError(OSError):
+class UnansweredError(StorageError):
     """The server did not answer, or said that it has failed; the request may have been carried out."""
 
 
@@ -94,7 +96,8 @@ def errors_of(path: str) -> Iterator[None]:
     Raises:
         FileNotFoundError: there is no such object.
         NameTakenError, ConflictError: of a conditional put.
-        ConfigurationError: the server refuses who asks, or there is no such bucket.
+        ConfigurationError: there is no such bucket.
+        RefusedError: the server refuses who asks.
         UnansweredError: everything else.
     """
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
@@ -113,11 +116,16 @@ def errors_of(path: str) -> Iterator[None]:
         if code == "NoSuchBucket":
             raise ConfigurationError(f"{path!r}: there must be a bucket of this name; create it") from None
         if code in _NOT_ALLOWED or status in (401, 403):
-            raise ConfigurationError(
-                f"{path!r}: the server must allow what is asked, got {code or status}; correct the "
-                "credentials in the environment or ~/.aws, or the rights of their owner"
+            raise RefusedError(
+                errno.EACCES,
+                f"the server must allow what is asked, got {code or status}; correct the "
+                "credentials in the environment or ~/.aws, or the rights of their owner",
+                path,
             ) from None
-        raise UnansweredError(errno.EIO, f"the object store answered {status} {code}", path) from None
+        found = " ".join(dict.fromkeys((str(status), code)))
+        raise UnansweredError(
+            errno.EIO, f"the object store must do what is asked, got {found}; {_REMEDY}", path
+        ) from None
     except (NoCredentialsError, PartialCredentialsError) as cause:
         raise ConfigurationError(
             f"{path!r}: an object store needs credentials, got none; set AWS_ACCESS_KEY_ID and "
@@ -125,7 +133,7 @@ def errors_of(path: str) -> Iterator[None]:
         ) from cause
     except BotoCoreError as cause:
         raise UnansweredError(
-            errno.EIO, f"the object store did not answer, {type(cause).__name__}", path
+            errno.EIO, f"the object store must answer, got {type(cause).__name__}; {_REMEDY}", path
         ) from cause
 
 

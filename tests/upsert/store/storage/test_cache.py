@@ -1,3 +1,4 @@
+import errno
 import os
 import shutil
 import threading
@@ -5,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from upsert.errors import ConfigurationError
+from upsert.errors import ConfigurationError, StorageError
 from upsert.store.storage import cache
 from upsert.store.storage.cache import LocalCache
 
@@ -156,3 +157,54 @@ def test_a_folder_in_which_others_may_write_is_refused(
     monkeypatch.setenv(cache.FOLDER_VARIABLE, str(tmp_path / "shared"))
     with pytest.raises(ConfigurationError, match="that no other one may write to, got mode 777"):
         cache.local_cache()
+
+
+FULL = "/dev/full"
+"""Every write to it fails as on a full disk."""
+
+
+def test_a_full_disk_is_told_with_the_folder_and_what_to_set(tmp_path: Path) -> None:
+    copies = LocalCache(str(tmp_path), 30)
+
+    def full(_: object) -> None:
+        Path(FULL).write_bytes(b"rows")
+
+    with pytest.raises(StorageError, match=cache.FOLDER_VARIABLE) as told:
+        copies.use("a", full, os.path.getsize)
+    assert (told.value.errno, told.value.filename) == (errno.ENOSPC, str(tmp_path))
+    assert f"got 'No space left on device'; free space there, set {cache.FOLDER_VARIABLE}" in str(told.value)
+    assert cache.BYTES_VARIABLE in str(told.value)
+    with pytest.raises(StorageError, match="No space left on device"), copies.uploaded("b", lambda *_: None):
+        full(None)
+    assert files(tmp_path) == set()
+    assert Source().read(copies, "a") == b"a"
+
+
+def test_copies_not_used_for_longest_make_room_on_a_full_disk(tmp_path: Path) -> None:
+    copies, source = LocalCache(str(tmp_path), 100), Source()
+    for at, name in enumerate("abcd"):
+        source.read(copies, name, 10)
+        os.utime(copies._path(name), (at, at))
+    asked = list[str]()
+
+    def fetch(path: str) -> None:
+        asked.append(path)
+        has_room = len(files(tmp_path)) < 4
+        Path(path if has_room else FULL).write_bytes(b"new")
+
+    assert copies.use("e", fetch, lambda path: Path(path).read_bytes()) == b"new"
+    assert len(asked) == 2
+    assert {Path(copies._path(name)) for name in "cde"} == files(tmp_path)
+
+
+def test_a_full_remote_store_is_not_a_full_cache(tmp_path: Path) -> None:
+    copies, source = LocalCache(str(tmp_path), 100), Source()
+    source.read(copies, "a")
+
+    def full(_: object) -> None:
+        raise StorageError(errno.EDQUOT, "HDFS answered 'quota'", "hdfs://host/t/rows")
+
+    with pytest.raises(StorageError) as told:
+        copies.use("b", full, os.path.getsize)
+    assert told.value.filename == "hdfs://host/t/rows"
+    assert files(tmp_path) == {Path(copies._path("a"))}

@@ -8,7 +8,7 @@ import pyarrow.fs
 import pytest
 
 from tests.file_lock import FileLock
-from upsert.errors import ConfigurationError
+from upsert.errors import ConfigurationError, StorageError
 from upsert.schema import TableSchema
 from upsert.store import Table
 from upsert.store.publication import put_if_absent
@@ -89,3 +89,16 @@ def test_what_another_has_replaced_is_not_replaced_again(bucket: str) -> None:
     assert not storage.swap(path, b"third", seen)
     assert storage.read(path) == b"second"
     assert set(FileLock.taken) == {("shop", "fruit")}
+
+
+def test_a_store_that_fails_has_damaged_nothing(bucket: str, tmp_path: Path) -> None:
+    table = Table.create(f"{bucket}/fruit", SCHEMA)
+    table.write(pa.table({"id": [1]}))
+    (snapshot,) = tmp_path.rglob("snapshot-*1")
+    aside = snapshot.rename(tmp_path / "aside")
+    snapshot.symlink_to("/proc/self/mem")  # it can be opened, and reading fails
+    with pytest.raises(StorageError, match=r"snapshot-.*see that it can be reached .* then try again"):
+        Table.open(table.path).published.anew().latest()
+    assert {one.rule for one in table.check() if not one.is_information} == {"file_is_given"}
+    aside.replace(snapshot)
+    assert table.check() == ()

@@ -1,9 +1,11 @@
 """Tables and their files in a real S3 server."""
 
 import json
+import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -22,11 +24,14 @@ from tests.upsert.store.storage.contract import (
 from upsert.errors import (
     CommitConflictError,
     ConfigurationError,
+    StorageError,
     TableExistsError,
     TableNotFoundError,
     UnknownOutcomeError,
 )
+from upsert.schema import Column
 from upsert.store import Table, consumers, lifetime_lock, paths
+from upsert.store.alterations import AddColumn
 from upsert.store.checked_json import content_of
 from upsert.store.data_file import forget_open_files
 from upsert.store.publication import put_if_absent
@@ -38,6 +43,11 @@ from upsert.store.storage.lease import Lease
 from upsert.store.storage.location import split
 from upsert.store.storage.s3 import S3Storage
 from upsert.store.version import Version
+
+
+def flipped(content: bytes) -> bytes:
+    at = len(content) // 2
+    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
 
 
 @pytest.fixture
@@ -259,6 +269,98 @@ def test_a_cache_that_holds_almost_nothing_slows_reading_and_changes_nothing_els
         table.write(rows(number))
     forget_open_files()
     assert ids_of(table) == [0, 1, 2]
+
+
+@pytest.fixture
+def cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv(FOLDER_VARIABLE, str(folder))
+    return folder
+
+
+UNANSWERED = 503, StorageError, "got 503; look after it and the way to it, then try again"
+REFUSED = 403, ConfigurationError, "must allow what is asked, got 403; correct the credentials"
+
+
+def test_a_store_that_refuses_or_fails_has_damaged_nothing(
+    s3: ObjectStore, lossy: LossyProxy, cache_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3_client, "_ATTEMPTS", 1)
+    folder = s3.folder()
+    direct = Table.create(folder, SCHEMA, {"write-only": "true"})
+    direct.write(rows(1))
+    direct.tag("kept")
+    direct.alter(AddColumn(Column("note", pa.string())))
+    path = folder.replace(s3.endpoint, lossy.endpoint)
+
+    def said() -> tuple[list[int], list[int]]:
+        forget_open_files()
+        shutil.rmtree(cache_folder / "files", ignore_errors=True)
+        found = Table.open(path)
+        found.published = found.published.anew()
+        return ids_of(found), [tag.snapshot.id for tag in found.tags()]
+
+    assert said() == ([1], [1])
+    table = Table.open(path)
+    for asked, (status, kind, message) in (
+        ("/table.json", REFUSED),
+        ("/snapshot/", UNANSWERED),
+        ("/manifest/", REFUSED),
+        ("/definition/", UNANSWERED),
+        ("/tag", REFUSED),
+        ("/bucket-", UNANSWERED),
+    ):
+        lossy.refuse, lossy.status, lossy.times = asked, status, 1_000_000
+        with pytest.raises(StorageError, match=message) as told:
+            said()
+        assert isinstance(told.value, kind)
+        assert asked in str(told.value.filename)
+        wrong = [one for one in table.check(deep=True) if not one.is_information]
+        assert {one.rule for one in wrong} == {"file_is_given"}, asked
+    lossy.refuse = None
+    assert said() == ([1], [1])
+    assert table.check(deep=True) == ()
+
+
+@pytest.mark.usefixtures("cache_folder")
+def test_what_fails_once_is_asked_for_again(s3: ObjectStore, lossy: LossyProxy) -> None:
+    table = Table.create(s3.folder(lossy.endpoint), SCHEMA)
+    path = f"{table.root}/rows"
+    storage = storage_of(path)
+    storage.write(path, b"all rows")
+    lossy.refuse, lossy.times = "/rows", 1
+    assert storage.read(path) == b"all rows"
+    assert lossy.times == 0
+    for read in (storage.read, lambda name: storage.mapped(name, lambda copy: Path(copy).read_bytes())):
+        lossy.cut = "/rows"
+        assert read(path) == b"all rows"
+        assert lossy.cut is None
+
+
+@pytest.mark.parametrize("format_", ["arrow", "parquet", "orc", "avro"])
+def test_a_copy_that_the_disk_has_damaged_is_fetched_once_more(
+    s3: ObjectStore, cache_folder: Path, format_: str
+) -> None:
+    table = Table.create(s3.folder(), SCHEMA.index("name"), {"file.format": format_})
+    table.write(rows(1, 2, 3))
+    copies = list((cache_folder / "files").iterdir())
+    assert len(copies) == 2  # of the rows and of their indexes
+    names = pa.table({"name": ["a"]})
+    looks: list[tuple[Callable[[bytes], bytes], Callable[[], object]]] = [
+        (flipped, lambda: ids_of(table)),
+        (lambda found: found[: len(found) // 2], lambda: len(table.snapshot().lookup(["name"], names))),
+        (lambda _: b"", lambda: table.check(deep=True)),
+    ]
+    found = []
+    for damaged, look in looks:
+        whole = {path: path.read_bytes() for path in copies}
+        for path, content in whole.items():
+            path.unlink()  # what is mapped stays as it is
+            path.write_bytes(damaged(content))
+        forget_open_files()
+        found.append(look())
+        assert {path: path.read_bytes() for path in copies} == whole
+    assert found == [[1, 2, 3], 3, ()]
 
 
 def test_more_names_than_a_page_are_all_found(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,153 @@
+"""A missing right, a disk that fails or is full: an error of its own that names the file, and no damage."""
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.upsert.store.test_damage_sweep import data_files, metadata_files, new_table, rows, said
+from upsert.errors import StorageError
+from upsert.store import Table, paths
+from upsert.store.check import file_is_given
+from upsert.store.storage.local import LOCAL
+
+NOBODY = 65_534
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that every user can reach, which the one for the tests' own files is not."""
+    found = Path(tempfile.mkdtemp())
+    found.chmod(0o755)
+    yield found
+    shutil.rmtree(found)
+
+
+@contextmanager
+def denied(path: Path) -> Iterator[None]:
+    """A file or folder that this process may not open: root, who may, is another user for as long."""
+    mode, user = path.stat().st_mode, os.geteuid()
+    path.chmod(0)
+    if user == 0:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+        path.chmod(mode)
+
+
+@contextmanager
+def failing(path: Path) -> Iterator[None]:
+    """A file in whose place something lies that can be opened, and not be read: EIO."""
+    aside = path.with_name("aside")
+    path.rename(aside)
+    path.symlink_to("/proc/self/mem")
+    try:
+        yield
+    finally:
+        path.unlink()
+        aside.rename(path)
+
+
+def assert_told(table: Table, name: str, number: int, before: dict[str, object]) -> bool:
+    """Who reads the file gets an error of its own; whether anybody does."""
+    error = None
+    try:
+        assert said(table.path) == before
+    except StorageError as raised:
+        error = raised
+    if error is not None:
+        assert error.errno == number
+        assert os.fspath(error.filename).endswith(name)
+        assert str(error).startswith(f"{error.filename!r}: the disk must do what is asked, got ")
+    wrong = [one for one in table.check(deep=True) if not one.is_information]
+    assert {one.rule for one in wrong} <= {file_is_given.__name__}, (name, wrong)
+    if error is not None:
+        assert any(name in str(one) for one in wrong), name
+    return error is not None
+
+
+@pytest.mark.parametrize("format_", ["arrow", "parquet"])
+def test_a_file_that_this_user_may_not_read_is_not_damaged(folder: Path, format_: str) -> None:
+    table = new_table(folder / "t", 3, {"file.format": format_})
+    before = said(table.path)
+    told = []
+    for name in (*metadata_files(table), *data_files(table)):
+        with denied(Path(table.root, name)):
+            if assert_told(table, name, errno.EACCES, before):
+                told.append(name)
+    kinds = {name.partition("/")[0].partition("-")[0] for name in told}
+    assert kinds >= {"table.json", "snapshot", "manifest", "definition", "tag", "consumer", "log", "bucket"}
+    assert any(name in told for name in map(paths.index_file, data_files(table)))
+    assert said(table.path) == before
+
+
+def test_a_folder_that_this_user_may_not_list_is_not_empty(folder: Path) -> None:
+    table = new_table(folder / "t", 3, {})
+    before = said(table.path)
+    for name in (paths.SNAPSHOT_FOLDER, paths.TAG_FOLDER, paths.CONSUMER_FOLDER):
+        with denied(Path(table.root, name)):
+            with pytest.raises(PermissionError) as told:
+                said(table.path)
+            assert isinstance(told.value, StorageError)
+            assert "give this process's user the right" in str(told.value)
+            wrong = [one for one in table.check() if not one.is_information]
+            assert {one.rule for one in wrong} == {file_is_given.__name__}
+            assert all("it could not be read" in one.found for one in wrong)
+    assert said(table.path) == before
+
+
+def test_a_disk_that_cannot_read_a_file_has_not_damaged_it(tmp_path: Path) -> None:
+    table = new_table(tmp_path / "t", 3, {})
+    before = said(table.path)
+    told = 0
+    for name in metadata_files(table):
+        with failing(Path(table.root, name)):
+            told += assert_told(table, name, errno.EIO, before)
+    assert told > 8
+    assert said(table.path) == before
+
+
+def test_a_full_disk_commits_nothing_and_the_writer_goes_on_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = new_table(tmp_path / "t", 3, {})
+    before = said(table.path)
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(StorageError, match="No space left on device'; make room on the disk") as told:
+            table.write(rows(50).append_column("note", pa.nulls(12, pa.string())))
+        assert os.fspath(told.value.filename).startswith(table.root)
+    assert said(table.path) == before
+    table.write(rows(50).append_column("note", pa.nulls(12, pa.string())))
+    assert said(table.path) != before
+
+
+def test_what_arrow_cannot_write_is_told_with_its_file(tmp_path: Path) -> None:
+    path = str(tmp_path / "rows")
+    with pytest.raises(StorageError) as told, LOCAL.new_file(path), pa.OSFile("/dev/full", "wb") as sink:
+        sink.write(b"rows")
+    assert (told.value.errno, told.value.filename) == (errno.ENOSPC, path)
+
+
+@pytest.mark.parametrize("lock", [paths.LIFETIME_LOCK, paths.COMPACTION_LOCK])
+def test_a_lock_that_this_user_may_not_take_is_named(folder: Path, lock: str) -> None:
+    table = new_table(folder / "t", 3, {})
+    with denied(Path(table.root, lock)), pytest.raises(StorageError, match="Permission denied") as told:
+        table.release("reader") if lock == paths.LIFETIME_LOCK else table.compact()
+    assert told.value.filename == os.path.join(table.root, lock)
+
+
+def test_a_name_that_no_file_can_have_is_no_table(tmp_path: Path) -> None:
+    assert not LOCAL.exists(str(tmp_path / ("x" * 300)))
