@@ -72,7 +72,7 @@ def optimize(
             unfinished micro-batch.
 
     Warns:
-        UserWarning: an option means nothing for the joins of this query; the text names it.
+        UserWarning: an option means nothing for this query; the text names it.
 
     >>> import tempfile, upsert
     >>> catalog = upsert.Catalog(tempfile.mkdtemp())
@@ -89,8 +89,7 @@ def optimize(
         raise PlanError(trace.refusals)
     if start_from is not None:
         check_can_go_on(trace.after)
-    for sentence in unused(trace.after, options, df.sparkSession.conf.getAll):
-        warnings.warn(sentence, stacklevel=2)
+    _warn_of_unused(df, trace, options, "optimize")
     made = with_state_of_one_shape(build_plan(catalyst, trace.after, settings) if trace.is_changed else df)
     return _with_keys(made, trace) if trace.is_changed or sink_key is not None else made
 
@@ -113,6 +112,9 @@ def explain(
     Raises:
         ConfigurationError: an option is unknown or has a wrong value.
 
+    Warns:
+        UserWarning: as for `optimize`.
+
     >>> import tempfile, upsert
     >>> catalog = upsert.Catalog(tempfile.mkdtemp())
     >>> _ = catalog.sql("CREATE TABLE clicks (id BIGINT, page STRING, PRIMARY KEY (id) NOT ENFORCED)")
@@ -128,7 +130,15 @@ def explain(
     if found == "force" and sink is not None and sink.form == "materialized":
         # a sink that keeps its rows needs every kind of change, as one without a key does
         settings, _, trace = _optimized(df, options, ())
+    if not trace.refusals:
+        _warn_of_unused(df, trace, options, "explain")
     return explanation_of(trace, settings, settings.sink_key, sink)
+
+
+def _warn_of_unused(df: DataFrame, trace: Trace, options: dict[str, Any], caller: str) -> None:
+    session = df.sparkSession.conf.getAll
+    for sentence in unused(trace.before, trace.after, options, session, caller):
+        warnings.warn(sentence, stacklevel=3)
 
 
 def _with_keys(df: DataFrame, trace: Trace) -> DataFrame:

@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import deltajoin
+import planner
 from deltajoin import DeltaJoinSpec
 from deltajoin.forms.fused import JoiningReader
 from deltajoin.forms.rows import output_type
@@ -77,3 +78,19 @@ def step_of(kind: str) -> tuple[RowKind, int]:
 def local(spark: SparkSession, table: Table, version: Version | None = None) -> DataFrame:
     """The rows of a table as they are or were, read here: no source, no process."""
     return spark.createDataFrame((table.snapshot() if version is None else table.at(version)).scan())
+
+
+def by_session(df: DataFrame, **options: Any) -> DataFrame:
+    """What `planner.optimize` makes of any query: as arguments, options warn where there is no join."""
+    given, conf = (
+        {f"spark.deltajoin.{key}": str(value) for key, value in options.items()},
+        df.sparkSession.conf,
+    )
+    before = {key: conf.get(key, None) for key in given}
+    for key, value in given.items():
+        conf.set(key, value)
+    try:
+        return planner.optimize(df)
+    finally:
+        for key, value in before.items():
+            conf.unset(key) if value is None else conf.set(key, value)

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 import planner
 from planner import PlanError
 from planner.netness import blurred
-from tests.planner.in_steps import joined_in_steps, local, step_of, versions_of
+from tests.planner.in_steps import by_session, joined_in_steps, local, step_of, versions_of
 from tests.planner.random_queries import SCHEMAS, GroupedQuery, grouped_queries, queries
 from tests.planner.test_queries import Rows, in_one
 from upsert.managed import frames
@@ -145,9 +145,7 @@ def compare_in_steps(warehouse: Warehouse, texts: Sequence[str], history: Histor
     if not known:
         return
     with joined_in_steps(ends):
-        given = in_one(
-            {text: planner.optimize(spark.sql(text), strategy="force", shards=1) for text in known}
-        )
+        given = in_one({text: by_session(spark.sql(text), strategy="force", shards=1) for text in known})
         changes = given.collect()
     net: dict[str, Rows] = {text: Counter() for text in known}
     for number, end in enumerate(ends):
@@ -201,7 +199,7 @@ def compare_joins(warehouse: Warehouse, texts: Sequence[str], history: History, 
         warehouse.change(rows, run.silent)
         warehouse.view_changes(history.steps[0][1].max_rows)
         options = {"strategy": "force", "physical": run.form, "shards": run.shards}
-        df = in_one({text: planner.optimize(spark.sql(text), **options) for text in known})
+        df = in_one({text: by_session(spark.sql(text), **options) for text in known})
         writer = df.writeStream.foreachBatch(take).trigger(availableNow=True)
         writer.option("checkpointLocation", str(warehouse.folder / "joins")).start().awaitTermination()
         warehouse.view_rows()
@@ -233,7 +231,7 @@ def compare_aggregate(warehouse: Warehouse, query: GroupedQuery, history: Histor
     for number, (rows, run) in enumerate(history.steps):
         warehouse.change(rows, run.silent)
         warehouse.view_changes(history.steps[0][1].max_rows)
-        df = planner.optimize(spark.sql(query.sql), shards=run.shards)
+        df = by_session(spark.sql(query.sql), shards=run.shards)
         writer = df.writeStream.outputMode("update").foreachBatch(take).trigger(availableNow=True)
         writer.option("checkpointLocation", str(warehouse.folder / "groups")).start().awaitTermination()
         warehouse.view_rows()
@@ -252,7 +250,7 @@ def _compare(found: Found, step: int, text: str, given: Mapping[Any, int], wante
 def _refused(df: DataFrame, strategy: str = "force") -> str | None:
     """The reason why a query is refused, without its names; None if it is planned."""
     try:
-        planner.optimize(df, strategy=strategy, shards=1)
+        by_session(df, strategy=strategy, shards=1)
     except PlanError as refused:
         for reason in KNOWN_REFUSALS:
             if reason in str(refused):

@@ -100,6 +100,72 @@ def test_an_option_of_joins_changes_an_exact_join_or_is_named(
 
 
 @pytest.mark.spark
+def test_an_option_of_joins_is_named_where_there_is_none(spark: SparkSession, catalog: Catalog) -> None:
+    """What holds for all queries of a session is no mistake in one of them."""
+    rows = catalog.read_changes(spark, "a").select("id", "v")
+    for key, value in SETTINGS.items():
+        arguments = {key.replace(".", "_").replace("-", "_"): value}
+        for call in (planner.optimize, planner.explain):
+            if key == "strategy":
+                call(rows, **arguments)
+            else:
+                with pytest.warns(UserWarning, match=f"^{call.__name__}: option '{key}' is of .*joins"):
+                    call(rows, **arguments)
+        spark.conf.set(f"spark.deltajoin.{key}", str(value).lower())
+        try:
+            planner.optimize(rows)
+        finally:
+            spark.conf.unset(f"spark.deltajoin.{key}")
+
+
+@pytest.mark.spark
+def test_shards_are_those_of_aggregates_by_lookups_too(spark: SparkSession, catalog: Catalog) -> None:
+    a = catalog.read_changes(spark, "a")
+    planner.optimize(a.groupBy("k").agg({"v": "max"}), shards=3)
+    with pytest.warns(UserWarning, match="'physical' is of joins and the query has none; leave it out"):
+        planner.optimize(a.groupBy("k").agg({"v": "max"}), physical="fused")
+
+
+SINK = "table.exec.sink.upsert-materialize"
+
+
+@pytest.mark.spark
+def test_flinks_option_materializes_what_does_not_say_otherwise(
+    spark: SparkSession, catalog: Catalog, tmp_path: Path
+) -> None:
+    """A table's own option and a statement's count more; a table without a key keeps every row anyway."""
+    catalog.table("a").write(pa.table({"id": [1], "k": [1], "v": [5]}))
+    columns = "k BIGINT, v BIGINT"
+    for name, with_ in (("plain", ""), ("own", "WITH ('sink.materialize' = 'none')"), ("hinted", "")):
+        catalog.sql(f"CREATE TABLE {name} ({columns}, PRIMARY KEY (k) NOT ENFORCED) {with_}")
+    catalog.sql(f"CREATE TABLE bag ({columns})")
+    catalog.sql("SET 'execution.runtime-mode' = 'streaming'")
+    catalog.sql("SET 'execution.trigger' = 'available-now'")
+    catalog.sql(f"SET 'checkpoint.location' = '{tmp_path}'")
+    catalog.sql(f"SET '{SINK}' = 'FORCE'")
+    hints = {"plain": "", "own": "", "hinted": "/*+ OPTIONS('sink.materialize' = 'none') */", "bag": ""}
+    for name, hint in hints.items():
+        running = catalog.sql(f"INSERT INTO {name} {hint} SELECT id, v FROM a", spark)
+        assert isinstance(running, Running)
+        running.query.awaitTermination()
+        assert multiset(catalog.table(name).snapshot().scan()) == {(1, 5): 1}
+    kept = [name for name in hints if (Path(catalog.table(name).path) / "materialized").exists()]
+    assert kept == ["plain"]
+
+
+def test_flinks_option_is_checked_and_not_given_to_spark() -> None:
+    options = SessionOptions()
+    with pytest.raises(ConfigurationError, match=f"'{SINK}' must be one of auto, force, none, got 'ON'"):
+        options[SINK] = "ON"
+    options[SINK.upper()] = "NONE"
+    assert dict(options) == {SINK: "NONE"}
+    assert options.forwarded() == {}
+    assert options.with_materialize({"a": "b"}, {"Sink.Materialize": "auto"}) == {"a": "b"}
+    options.reset(SINK)
+    assert options.with_materialize({}, {}) == {}
+
+
+@pytest.mark.spark
 def test_latest_says_calls_that_it_takes(spark: SparkSession, catalog: Catalog) -> None:
     """The remedy, word by word, is a query that works."""
     with pytest.raises(PlanError) as refused:

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import planner
 from planner.trees import tree
-from tests.planner.in_steps import joined_in_steps, local, step_of, versions_of
+from tests.planner.in_steps import by_session, joined_in_steps, local, step_of, versions_of
 from tests.planner.shapes import ALIKE, SCHEMAS, SHAPES, VIEWS, Shape
 from upsert.managed import frames
 from upsert.rowkind import RowKind
@@ -143,7 +143,7 @@ def results_in_steps(shapes: Mapping[str, Shape], warehouse: Warehouse) -> InSte
     changes = warehouse.changes()
     with joined_in_steps(ends):
         optimized = {
-            title: planner.optimize(shape(warehouse.spark, changes), strategy="force", shards=1)
+            title: by_session(shape(warehouse.spark, changes), strategy="force", shards=1)
             for title, shape in shapes.items()
         }
     found: dict[str, tuple[Rows, Rows]] = {title: (Counter(), Counter()) for title in shapes}
@@ -169,7 +169,7 @@ def results_of(
     """Net rows of optimized queries after a first load and a round of changes; rows of the same in batch."""
     changes = warehouse.changes()
     optimized = {
-        title: planner.optimize(shape(warehouse.spark, changes), strategy=strategy, shards=1)
+        title: by_session(shape(warehouse.spark, changes), strategy=strategy, shards=1)
         for title, shape in shapes.items()
     }
     found: dict[str, tuple[Rows, Rows]] = {title: (Counter(), Counter()) for title in shapes}

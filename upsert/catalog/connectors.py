@@ -124,8 +124,15 @@ class KafkaConnector:
     def read_changes(self, spark: SparkSession, **options: object) -> DataFrame:
         """The topic as a streaming DataFrame; ``options`` replace those of the table."""
         from upsert.kafka import frames
+        from upsert.kafka.options import key_of
 
-        return frames.read_changes(spark, self._read_with(map(_key, options)), **options)
+        self._check_options(options, writes=False)
+        return frames.read_changes(spark, self._read_with(map(key_of, options)), **options)
+
+    def _check_options(self, names: Iterable[str] = (), *, writes: bool) -> None:
+        from upsert.kafka.options import check_in_use
+
+        check_in_use((*self.own, *names), writes=writes, of=self.table.name)
 
     def _read_with(self, names: Iterable[str] = ()) -> KafkaTable:
         """The table for a query with options of these names, which its mirror may not have been given."""
@@ -141,18 +148,21 @@ class KafkaConnector:
         """The rows that the topic holds now."""
         from upsert.kafka import frames
 
+        self._check_options(writes=False)
         return frames.read(spark, self._read_with())
 
     def write_changes(self, df: DataFrame) -> DataStreamWriter:
         """A writer of changes, or of upserts, into the topic."""
         from upsert.kafka import frames
 
+        self._check_options(writes=True)
         return frames.write_changes(df, self.table)
 
     def write_upsert(self, df: DataFrame) -> DataStreamWriter:
         """A writer in update mode; only upsert topics have one."""
         from upsert.kafka import frames
 
+        self._check_options(writes=True)
         if not self.table.is_upsert:
             raise ConfigurationError(
                 f"{self.table.name}: write_upsert needs the connector 'upsert-kafka', got "
@@ -164,6 +174,7 @@ class KafkaConnector:
         """Send all rows of a batch DataFrame."""
         from upsert.kafka import frames
 
+        self._check_options(writes=True)
         frames.write(df, self.table)
 
     def fill(self, df: DataFrame) -> None:
@@ -235,7 +246,7 @@ def connect(
         ConfigurationError: the connector is unknown, or an option is wrong.
         SchemaError: the columns do not fit the connector.
     """
-    from upsert.kafka.options import CONNECTOR_ALIASES, OPTIONS
+    from upsert.kafka.options import CONNECTOR_ALIASES, OPTIONS, key_of
     from upsert.kafka.table import KafkaTable
 
     definition = replace(definition, options={**definition.options, **options})
@@ -254,21 +265,13 @@ def connect(
     if _STATE_OPTION not in map(str.lower, given):
         given[_STATE_OPTION] = os.path.join(state_folder(folder, definition), _STATE_FOLDER)
     if connector not in _MIRRORED:
-        return KafkaConnector(KafkaTable.of(connector, definition.schema, given, name=name), None)
+        plain = KafkaTable.of(connector, definition.schema, given, name=name)
+        return KafkaConnector(plain, None, frozenset(map(key_of, options)))
     given, of_mirror = split_options(given)
     mirror = Mirror.of(name, folder, state_folder(folder, definition), definition.schema, of_mirror)
     given[_MIRROR_OPTION] = mirror.path
     table = KafkaTable.of(connector, definition.schema, given, name=name)
-    return KafkaConnector(table, mirror, frozenset(map(_key, options)))
-
-
-def _key(option: str) -> str:
-    """The key of an option that a query gives, which may be written as a keyword."""
-    from upsert.kafka.options import OPTIONS, UPSERT
-
-    written = option.lower()
-    declared = (key for one in OPTIONS[UPSERT] for key in (one.key, *one.aliases))
-    return {key.replace(".", "_").replace("-", "_"): key for key in declared}.get(written, written)
+    return KafkaConnector(table, mirror, frozenset(map(key_of, options)))
 
 
 def _refuse_clauses_of_managed_tables(name: str, connector: str, definition: Definition) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from upsert import options
 from upsert.errors import ConfigurationError
 from upsert.log import log_options
+from upsert.materializer.choice import SINK_MATERIALIZE
 from upsert.options import Option
 from upsert.store import table_options
 
@@ -22,6 +23,7 @@ TRIGGER: Final = "execution.trigger"
 CHECKPOINT: Final = "checkpoint.location"
 PIPELINE: Final = "pipeline.name"
 DROP_ON_CANCEL: Final = "drop-on-cancel"
+MATERIALIZE: Final = "table.exec.sink.upsert-materialize"
 TABLE_PREFIX: Final = "table-storage."
 
 _FLINK: Final = ("table.optimizer.", "table.exec.")
@@ -98,8 +100,16 @@ OPTIONS: Final = (
         "drop the table of a streaming CREATE TABLE AS when its query is stopped",
         False,
     ),
+    Option(
+        MATERIALIZE,
+        SINK_MATERIALIZE.convert,
+        "sink.materialize of streaming INSERT and CREATE TABLE AS, where neither the statement nor the table "
+        "has that option; tables without a key keep every row whatever it says",
+        None,
+    ),
 )
 """Every option of a session, but those of tables, of Spark and of delta joins."""
+_OWN: Final = frozenset(option.key for option in OPTIONS)
 
 
 class SessionOptions(MutableMapping[str, str]):
@@ -125,9 +135,9 @@ class SessionOptions(MutableMapping[str, str]):
             ConfigurationError: it is unknown, or the value is none that it can have.
         """
         name = _canonical(key)
-        if name.lower().startswith(_FLINK):
+        if name.lower().startswith(_FLINK) and name not in _OWN:
             _check_known(name)
-        elif not name.startswith(_FORWARDED):
+        elif name in _OWN or not name.startswith(_FORWARDED):
             own, declared = _declared(name)
             options.parse("SET", [declared], {own: str(value)})
         self._given[name] = str(value)
@@ -179,9 +189,28 @@ class SessionOptions(MutableMapping[str, str]):
         defaults = self.table_defaults().items()
         return {key: value for key, value in defaults if keys.get(key, key) not in own} | dict(given)
 
+    def with_materialize(self, own: Mapping[str, str], table: Mapping[str, str]) -> dict[str, str]:
+        """The options of a stream into a keyed table, and ``sink.materialize`` of the session.
+
+        Args:
+            own: those of the statement.
+            table: those of the table. Where one of both has the option, the session's does not count.
+
+        >>> session = SessionOptions()
+        >>> session["table.exec.sink.upsert-materialize"] = "FORCE"
+        >>> session.with_materialize({}, {}), session.with_materialize({}, {"sink.materialize": "none"})
+        ({'sink.materialize': 'force'}, {})
+        """
+        mode = self.value(MATERIALIZE)
+        if mode is None or any(name.lower() == SINK_MATERIALIZE.key for name in (*own, *table)):
+            return dict(own)
+        return {**own, SINK_MATERIALIZE.key: mode}
+
     def forwarded(self) -> dict[str, str]:
         """The options that the Spark session keeps."""
-        return {key: value for key, value in self._given.items() if key.startswith(_FORWARDED)}
+        return {
+            key: value for key, value in self._given.items() if key.startswith(_FORWARDED) and key not in _OWN
+        }
 
 
 def _check_known(key: str) -> None:
@@ -195,13 +224,14 @@ def _check_known(key: str) -> None:
             f"SET: option {key!r} is one of a single table; give {own!r} in WITH (…) of the table"
         )
     if key not in FLINK_OPTIONS:
-        close = get_close_matches(key, FLINK_OPTIONS, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(FLINK_OPTIONS)}"
+        known = (*FLINK_OPTIONS, MATERIALIZE)
+        close = get_close_matches(key, known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
         raise ConfigurationError(f"SET: unknown option {key!r}; {hint}")
 
 
 def _canonical(key: str) -> str:
-    if key.lower().startswith(_FORWARDED):
+    if key.lower().startswith(_FORWARDED) and key.lower() not in _OWN:
         return key  # Spark's keys have capitals
     names = {name: option.key for option in OPTIONS for name in (option.key, *option.aliases)}
     return names.get(key.lower(), key.lower())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -11,7 +10,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from upsert.errors import ConfigurationError
 from upsert.kafka.cleanup import cleanup_warning
 from upsert.kafka.declaration import given_options
-from upsert.kafka.options import OPTIONS
+from upsert.kafka.options import key_of
 from upsert.kafka.sink_columns import sink_of
 from upsert.kafka.sink_distribution import distribution_of
 from upsert.kafka.table import SPARK_FORMATS, KafkaTable
@@ -21,14 +20,6 @@ from upsert.spark_formats import register
 from upsert.update_mode import UpsertKey
 
 __all__ = ["read", "read_changes", "write", "write_changes", "write_upsert"]
-
-_KEYS: Final = {
-    name: option.key
-    for options in OPTIONS.values()
-    for option in options
-    for name in (option.key, *option.aliases)
-}
-_KEYWORDS: Final = {name.replace(".", "_").replace("-", "_"): key for name, key in _KEYS.items()}
 
 
 def read_changes(spark: SparkSession, table: KafkaTable, **options: object) -> DataFrame:
@@ -134,6 +125,6 @@ def write(df: DataFrame, table: KafkaTable) -> None:
 def _changed(table: KafkaTable, options: dict[str, object]) -> KafkaTable:
     if not options:
         return table
-    new = {_KEYWORDS.get(keyword, keyword): str(value) for keyword, value in options.items()}
-    given = {name: text for name, text in table.given.items() if _KEYS.get(name.lower(), name) not in new}
+    new = {key_of(keyword): str(value) for keyword, value in options.items()}
+    given = {name: text for name, text in table.given.items() if key_of(name) not in new}
     return KafkaTable.called(table.name, table.connector, table.schema, given | new)

@@ -8,7 +8,7 @@ Any name may begin with ``secret.``: then Spark, which prints options in its pla
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -223,6 +223,24 @@ OPTIONS: Final[Mapping[str, tuple[Option, ...]]] = {
 }
 """Every option of a connector that has no prefix."""
 
+OF_READS: Final = frozenset(option.key for option in _SOURCE) - {"state.path"} | {
+    *("fields.verify-integrity", "bad-records", "bad-records.topic", "changelog", "allow-new-partitions"),
+    *(option.key for option in _PLAIN_ONLY if option.key != "key.fields"),
+}
+"""Options that mean nothing for a write."""
+OF_WRITES: Final = frozenset(option.key for option in _SINK) | {
+    *("sink.buffer-flush.max-rows", "sink.buffer-flush.interval", "sink.row-order"),
+    *("sequence.field", SINK_MATERIALIZE.key),
+}
+"""Options that mean nothing for a read."""
+_NAMES: Final = {
+    name: option.key
+    for declared in OPTIONS.values()
+    for option in declared
+    for name in (option.key, *option.aliases)
+}
+_KEYWORDS: Final = {name.replace(".", "_").replace("-", "_"): key for name, key in _NAMES.items()}
+
 _ALWAYS_EARLIEST: Final = (
     "unsupported option, an upsert topic is always read from the earliest offset: a later start would miss "
     "the keys that deletions are about; use the connector 'kafka' to start elsewhere"
@@ -285,6 +303,39 @@ def parse(connector: str, given: Mapping[str, str], *, formats: frozenset[str], 
             _refuse(connector, key, of)
             own[key] = value
     return Given(options.parse(of, OPTIONS[connector], own), properties, of_formats)
+
+
+def key_of(name: str) -> str:
+    """The key of an option that a query gives, which may be written as a keyword; other names as they are.
+
+    >>> key_of("maxOffsetsPerTrigger"), key_of("scan_parallelism"), key_of("json.ignore-parse-errors")
+    ('max-rows-per-trigger', 'scan.parallelism', 'json.ignore-parse-errors')
+    """
+    written = name.lower()
+    return _NAMES.get(written) or _KEYWORDS.get(written, written)
+
+
+def check_in_use(names: Iterable[str], *, writes: bool, of: str) -> None:
+    """Refuse options of one query, in a hint or as arguments, that are about the other direction.
+
+    Those of a table serve its readers and its writers, and are never asked here.
+
+    Raises:
+        ConfigurationError: a read has an option of writes, or a write one of reads.
+
+    >>> check_in_use(["Sink.Parallelism"], writes=False, of="table 't'")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    upsert.errors.ConfigurationError: table 't': option 'sink.parallelism' is for writes, got ...
+    """
+    here, others, place = (
+        ("a write", "reads", "of a SELECT") if writes else ("a read", "writes", "of INSERT INTO")
+    )
+    for key in (key_of(name.lower().removeprefix(SECRET_PREFIX)) for name in names):
+        if key in (OF_READS if writes else OF_WRITES):
+            raise ConfigurationError(
+                f"{of}: option {key!r} is for {others}, got it for {here}; give it after the table {place}, "
+                "or in WITH (…) of the table"
+            )
 
 
 def _add_property(properties: dict[str, str], name: str, value: str, of: str) -> None:

@@ -12,7 +12,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tests.upsert.formats.registry_double import registry_double
+from tests.upsert.kafka.written import records_in
 from upsert.catalog.catalog import Catalog
+from upsert.errors import ConfigurationError
+from upsert.kafka.client.connection import Connection
 from upsert.kafka.testing import LocalKafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -127,3 +130,66 @@ def test_metadata_is_written_and_read_at_any_place(
         ("data 1", 1, "CreateTime", plain[0], 0, dict(headers), 0, topic, True),
         ("data 2", 2, "CreateTime", plain[1], 0, {}, 0, topic, False),
     ]
+
+
+def test_of_a_list_of_rows_the_last_of_each_key_is_in_the_topic(
+    spark: SparkSession, catalog: Catalog, kafka: LocalKafka
+) -> None:
+    """A list has an order, which the tasks that share its rows would not know."""
+    columns = "(id BIGINT, name STRING, PRIMARY KEY (id) NOT ENFORCED)"
+    for name, more in (("plain", {}), ("ordered", {"sequence_field": "name"})):
+        topic = f"{name}-{uuid.uuid4().hex[:8]}"
+        options = with_clause(
+            connector="upsert-kafka",
+            topic=topic,
+            topic_partitions="2",
+            properties_bootstrap_servers=kafka.bootstrap_servers,
+            key_format="json",
+            value_format="json",
+            **more,
+        )
+        catalog.sql(f"CREATE TABLE {name} {columns} {options}")
+        rows = [(id, letter) for letter in "cab" for id in (1, 2, 3)] + [(4, "d")]
+        catalog.sql(f"INSERT INTO {name} VALUES {', '.join(map(repr, rows))}", spark)
+        last = "b" if name == "plain" else "c"
+        found = sorted(tuple(row) for row in catalog.read(spark, name).collect())
+        assert found == [(1, last), (2, last), (3, last), (4, "d")]
+        connection = Connection({"bootstrap.servers": kafka.bootstrap_servers})
+        assert len(records_in(connection, topic, 4)) == 4
+        catalog.sql(f"INSERT INTO {name} VALUES (1, 'x'), (1, NULL), (1, 'y')", spark)
+        assert tuple(catalog.read(spark, name).where("id = 1").first() or ()) == (1, "y")
+
+
+def test_options_in_hints_are_of_the_direction(
+    spark: SparkSession, kafka: LocalKafka, tmp_path: Path
+) -> None:
+    catalog = Catalog(tmp_path / "warehouse", optimize=lambda df: df)
+    columns = "(id BIGINT, name STRING, PRIMARY KEY (id) NOT ENFORCED)"
+    options = with_clause(
+        connector="upsert-kafka",
+        topic=f"hinted-{uuid.uuid4().hex[:8]}",
+        topic_partitions="1",
+        properties_bootstrap_servers=kafka.bootstrap_servers,
+        key_format="json",
+        value_format="json",
+        scan_parallelism="2",
+        sink_parallelism="2",
+    )
+    catalog.sql(f"CREATE TABLE t {columns} {options}")
+    catalog.sql("CREATE TABLE rows (id BIGINT, name STRING, PRIMARY KEY (id) NOT ENFORCED)")
+    of_reads = "/*+ OPTIONS('sink.parallelism' = '1') */"
+    of_writes = "/*+ OPTIONS('MaxOffsetsPerTrigger' = '1') */"
+    not_for_reads = r"'sink.parallelism' is for writes, got it for a read; .* INSERT INTO, or in WITH"
+    not_for_writes = r"'max-rows-per-trigger' is for reads, got it for a write; .* SELECT, or in WITH"
+    for mode in ("batch", "streaming"):
+        catalog.sql(f"SET 'execution.runtime-mode' = '{mode}'")
+        catalog.sql(f"SET 'checkpoint.location' = '{tmp_path}'")
+        with pytest.raises(ConfigurationError, match=not_for_reads):
+            catalog.sql(f"SELECT * FROM t {of_reads}", spark)
+        with pytest.raises(ConfigurationError, match=not_for_writes):
+            catalog.sql(f"INSERT INTO t {of_writes} SELECT id, name FROM rows", spark)
+    with pytest.raises(ConfigurationError, match=not_for_reads):
+        catalog.read_changes(spark, "t", sink_parallelism=1)
+    catalog.sql("SET 'execution.runtime-mode' = 'batch'")
+    catalog.sql("INSERT INTO t /*+ OPTIONS('sink.parallelism' = '1') */ VALUES (1, 'a')", spark)
+    assert [tuple(row) for row in catalog.read(spark, "t").collect()] == [(1, "a")]

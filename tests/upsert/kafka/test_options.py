@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from upsert.errors import ConfigurationError, SchemaError
-from upsert.kafka.options import OPTIONS, PLAIN, UPSERT
+from upsert.kafka.options import OF_READS, OF_WRITES, OPTIONS, PLAIN, UPSERT, check_in_use
 from upsert.kafka.table import KafkaTable
 from upsert.schema import TableSchema
 
@@ -137,3 +137,27 @@ def test_upsert_topics_refuse_what_belongs_to_others(name: str) -> None:
     given = {**WHERE, **BASE[UPSERT], name: "x"}
     with pytest.raises(ConfigurationError, match="unsupported option"):
         KafkaTable.of(UPSERT, WORDS, given)
+
+
+OF_BOTH = {
+    *("topic", "topic-pattern", "value.format", "key.format", "key.fields", "key.fields-prefix"),
+    *("value.fields-include", "connection.timeout", "state.path"),
+}
+OF_THE_CATALOG = {"mirror.path", "mirror.not-given"}
+"""Those that the catalog sets itself."""
+
+
+@pytest.mark.parametrize(("connector", "name"), CASES)
+def test_an_option_of_a_query_is_of_its_direction(connector: str, name: str) -> None:
+    """An option that nothing of the query would look at is refused by name."""
+    assert (name in OF_READS) + (name in OF_WRITES) + (name in OF_BOTH | OF_THE_CATALOG) == 1
+    (declared,) = (option for option in OPTIONS[connector] if option.key == name)
+    for writes, others in ((False, OF_WRITES), (True, OF_READS)):
+        keyword = name.replace(".", "_").replace("-", "_")
+        for written in (name, f"secret.{name}".upper(), keyword, *declared.aliases):
+            if name not in others:
+                check_in_use([written], writes=writes, of="table 't'")
+                continue
+            said = f"table 't': option '{name}' is for {'reads' if writes else 'writes'}, got it for a "
+            with pytest.raises(ConfigurationError, match=said):
+                check_in_use(["topic", "json.x", written], writes=writes, of="table 't'")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from upsert import types
+from upsert.catalog import persistence
 from upsert.catalog import statements as s
 from upsert.catalog.assignments import is_assignable, spark_type
 from upsert.catalog.carry_out import streams
@@ -58,6 +59,8 @@ def planned(catalog: Catalog, statement: s.Insert, spark: SparkSession | None) -
             "out, or SET 'execution.runtime-mode' = 'streaming'"
         )
     options = {key: value for key, value in statement.options.items() if key != START_FROM}
+    if is_streaming:
+        options = _with_materialize(catalog, statement.name, options)
     target = Target.of(catalog, replace(statement, options=options), what)
     if is_streaming and statement.overwrite:
         raise ConfigurationError(
@@ -289,6 +292,20 @@ class Target:
             writer = frames.write_changes(changes, str(self.path), self.options)
         trigger = streams.trigger(catalog.options)
         return lambda: Running(self.what, job.started(writer, trigger), job.checkpoint)
+
+
+def _with_materialize(catalog: Catalog, name: str, options: Mapping[str, str]) -> dict[str, str]:
+    """The options of a stream into a table, and ``sink.materialize`` of the session if that counts there."""
+    connected = catalog.connected(name)
+    if connected is not None and not connected.sink_key:
+        return dict(options)
+    path = catalog.databases.place(name).existing()
+    if (definition := persistence.load(path)) is not None:
+        return catalog.options.with_materialize(options, definition.options)
+    table = Table.open(path).definition
+    return (
+        catalog.options.with_materialize(options, table.given) if table.schema.primary_key else dict(options)
+    )
 
 
 def _replaces_rows(catalog: Catalog, statement: s.Insert) -> bool:

@@ -24,6 +24,7 @@ from upsert.catalog.scans import Scan, unstable_column
 from upsert.catalog.session import DROP_ON_CANCEL, RESULT_MODE
 from upsert.catalog.show_create import quoted
 from upsert.errors import DatabaseNotFoundError, SchemaError, StorageError, TableNotFoundError, UpsertError
+from upsert.kafka.options import CONNECTOR_ALIASES, UPSERT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,6 +57,8 @@ def create_table_as(catalog: Catalog, statement: s.CreateTableAs, spark: SparkSe
     df = frame(catalog, session, statement.query, is_streaming=catalog.options.is_streaming)
     own = statement.options
     options = dict(own) if "connector" in own else catalog.options.with_defaults(own)
+    if df.isStreaming and statement.primary_key and _keeps_rows_by_key(own.get("connector", UPSERT)):
+        options = catalog.options.with_materialize(options, {})
     given: dict[str, Any] = {
         "primary_key": statement.primary_key,
         "partitioned_by": statement.partitioned_by,
@@ -98,6 +101,10 @@ def check_stable(catalog: Catalog, query: QueryText, key: Sequence[str], what: s
             "has another one, so a PRIMARY KEY must find the row; leave the column out, or declare a key of "
             "the table that is written"
         )
+
+
+def _keeps_rows_by_key(connector: str) -> bool:
+    return CONNECTOR_ALIASES.get(connector.lower(), connector.lower()) == UPSERT
 
 
 def frame(
