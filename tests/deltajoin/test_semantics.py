@@ -17,6 +17,7 @@ from tests.deltajoin.memory_tables import (
     changes_of,
     counted,
     difference,
+    is_net,
     joined,
     match_in,
     signed,
@@ -52,12 +53,6 @@ def step(
 
 def expected(keys: tuple[list[int], list[int]], a: tuple[Rows, Rows], b: tuple[Rows, Rows]) -> Rows:
     return difference(joined(a[1], b[1], *keys), joined(a[0], b[0], *keys))
-
-
-def is_net(rows: list[Row]) -> bool:
-    """Whether no row comes with both signs; -0.0 is another value than 0.0."""
-    told_apart = [tuple(repr(v) if isinstance(v, float) else v for v in row) for row in rows]
-    return len(rows) == sum(map(abs, signed(told_apart).values()))
 
 
 def rows_of(*columns: st.SearchStrategy[Any]) -> st.SearchStrategy[Rows]:
