@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 import pytest
@@ -26,6 +27,10 @@ def write(table: Table, value: int) -> None:
 
 def kept(table: Table) -> list[int]:
     return [info.data_version for info in table.history() if info.changes_rows]
+
+
+START_S: Final = 4_000_000_000.0
+"""A time after that of every snapshot of a test."""
 
 
 def expire_at(table: Table, now_s: float, keep: int = 1) -> int:
@@ -77,23 +82,23 @@ def test_a_first_load_under_way_holds_its_target(table: Table) -> None:
 
 
 def test_what_a_lease_held_goes_when_the_lease_is_over_and_the_lease_with_it(table: Table) -> None:
-    hold(table.published, "reader", Version.complete(3), lease_s=60, now_s=1_000)
-    assert expire_at(table, 1_060) == 2
+    hold(table.published, "reader", Version.complete(3), lease_s=60, now_s=START_S)
+    assert expire_at(table, START_S + 60) == 2
     assert [violation.rule for violation in table.check()] == ["lease_goes_on"]
-    assert expire_at(table, 1_061) > 0
+    assert expire_at(table, START_S + 61) > 0
     assert table.consumers() == ()
 
 
 def test_whoever_comes_back_in_time_or_finds_its_base_goes_on(table: Table) -> None:
-    hold(table.published, "reader", Version.complete(3), lease_s=60, now_s=1_000)
-    expire_at(table, 1_001)
-    hold(table.published, "reader", Version.complete(3), lease_s=60, now_s=2_000)
-    assert expire_at(table, 2_001) == 0
+    hold(table.published, "reader", Version.complete(3), lease_s=60, now_s=START_S)
+    expire_at(table, START_S + 1)
+    hold(table.published, "reader", Version.complete(3), lease_s=60, now_s=START_S + 1_000)
+    assert expire_at(table, START_S + 1_001) == 0
 
 
 def test_whoever_comes_back_too_late_is_told_what_is_left(table: Table) -> None:
-    hold(table.published, "reader", Version.complete(3), lease_s=60, now_s=1_000)
-    expire_at(table, 2_000)
+    hold(table.published, "reader", Version.complete(3), lease_s=60, now_s=START_S)
+    expire_at(table, START_S + 1_000)
     expected = "snapshot 3 has expired; the earliest that is left is 10 of 20"
     with pytest.raises(SnapshotExpiredError, match=expected):
         table.hold("reader", Version.complete(3))
