@@ -103,7 +103,7 @@ def choose(sink: Sink, changes: Changes) -> Choice:
 
     >>> by_id = Changes(has_kinds=True, keys=UniqueKeys(((("id",),),)))
     >>> choose(Sink("s", ("id", "day")), by_id).is_materialized, choose(Sink("s", ("day",)), by_id).reason
-    (False, "PRIMARY KEY (day) does not tell the rows of the query apart, (id) does")
+    (False, 'PRIMARY KEY (day) does not tell the rows of the query apart, (id) does')
     """
     key = f"PRIMARY KEY ({', '.join(sink.key)})"
     if sink.mode == "none":

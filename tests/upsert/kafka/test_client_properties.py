@@ -167,6 +167,7 @@ def test_a_table_that_somebody_else_wrote_loads_nothing(
         table.alter(evil)
     path = Path(copytree(table.path, tmp_path / "foreign"), "table.json")
     written = json.loads(path.read_text())
+    del written["checksum"]  # as in a file of an older release: whoever writes it may leave it out
     written["options"]["log.kafka.plugin.library.paths"] = str(made)
     path.write_text(json.dumps(written))
     foreign = Table.open(path.parent)
