@@ -1,5 +1,6 @@
 """A log comes and goes with its table: created, described, altered, written by Spark, and dropped."""
 
+import time
 import uuid
 from pathlib import Path
 
@@ -56,11 +57,18 @@ CREATE = (
 )
 
 
+def wait_for_retention(connection: Connection, topic: str, expected: str) -> None:
+    """A broker shows a changed setting a moment after it was accepted."""
+    given_up = time.monotonic() + 30
+    while (shown := settings(connection, topic)["retention.ms"]) != expected:
+        assert time.monotonic() < given_up, shown
+
+
 def test_the_topic_is_created_described_altered_and_dropped(catalog: Catalog, connection: Connection) -> None:
     catalog.sql(CREATE.format(name("lived")))
     [(topic, partitions)] = topics_of(connection, name("lived")).items()
     assert partitions == 3
-    assert settings(connection, topic)["retention.ms"] == "86400000"
+    wait_for_retention(connection, topic, "86400000")
     [told] = catalog.sql(f"DESCRIBE TABLE EXTENDED {name('lived')}").rows.to_pylist()
     assert (told["log.system"], told["log.kafka.topic"], told["log.retention"]) == (
         "kafka",
@@ -69,7 +77,7 @@ def test_the_topic_is_created_described_altered_and_dropped(catalog: Catalog, co
     )
     assert dict(told["log.kafka.bootstrap.servers"]) == {"bootstrap.servers": connection.bootstrap_servers}
     catalog.sql(f"ALTER TABLE {name('lived')} SET ('log.retention' = '2 d')")
-    assert settings(connection, topic)["retention.ms"] == "172800000"
+    wait_for_retention(connection, topic, "172800000")
     catalog.sql(f"DROP TABLE {name('lived')}")
     assert topics_of(connection, name("lived")) == {}
 

@@ -4,7 +4,6 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Final
 
 import pyarrow as pa
 import pytest
@@ -30,13 +29,15 @@ def kept(table: Table) -> list[int]:
     return [info.data_version for info in table.history() if info.changes_rows]
 
 
-START_S: Final = time.time() - 3_000
-"""When leases begin: they are over by now, and the table's snapshots are not far ahead of it."""
-
-
 def expire_at(table: Table, now_s: float, keep: int = 1) -> int:
     committer = Committer(table.published, Surroundings(now=lambda: now_s))
     return expiry.expire(committer, Retention(), keep=keep)
+
+
+@pytest.fixture
+def start_s() -> float:
+    """When leases begin: they are over by now, and the table's snapshots are not far ahead of it."""
+    return time.time() - 3_000
 
 
 @pytest.fixture
@@ -82,24 +83,26 @@ def test_a_first_load_under_way_holds_its_target(table: Table) -> None:
     assert table.snapshot().info.data_version == 10
 
 
-def test_what_a_lease_held_goes_when_the_lease_is_over_and_the_lease_with_it(table: Table) -> None:
-    hold(table.published, "reader", Version.complete(3), lease_s=60, now_s=START_S)
-    assert expire_at(table, START_S + 60) == 2
+def test_what_a_lease_held_goes_when_the_lease_is_over_and_the_lease_with_it(
+    table: Table, start_s: float
+) -> None:
+    hold(table.published, "reader", Version.complete(3), lease_s=60, now_s=start_s)
+    assert expire_at(table, start_s + 60) == 2
     assert [violation.rule for violation in table.check()] == ["lease_goes_on"]
-    assert expire_at(table, START_S + 61) > 0
+    assert expire_at(table, start_s + 61) > 0
     assert table.consumers() == ()
 
 
-def test_whoever_comes_back_in_time_or_finds_its_base_goes_on(table: Table) -> None:
-    hold(table.published, "reader", Version.complete(3), lease_s=60, now_s=START_S)
-    expire_at(table, START_S + 1)
-    hold(table.published, "reader", Version.complete(3), lease_s=60, now_s=START_S + 1_000)
-    assert expire_at(table, START_S + 1_001) == 0
+def test_whoever_comes_back_in_time_or_finds_its_base_goes_on(table: Table, start_s: float) -> None:
+    hold(table.published, "reader", Version.complete(3), lease_s=60, now_s=start_s)
+    expire_at(table, start_s + 1)
+    hold(table.published, "reader", Version.complete(3), lease_s=60, now_s=start_s + 1_000)
+    assert expire_at(table, start_s + 1_001) == 0
 
 
-def test_whoever_comes_back_too_late_is_told_what_is_left(table: Table) -> None:
-    hold(table.published, "reader", Version.complete(3), lease_s=60, now_s=START_S)
-    expire_at(table, START_S + 1_000)
+def test_whoever_comes_back_too_late_is_told_what_is_left(table: Table, start_s: float) -> None:
+    hold(table.published, "reader", Version.complete(3), lease_s=60, now_s=start_s)
+    expire_at(table, start_s + 1_000)
     expected = "snapshot 3 has expired; the earliest that is left is 10 of 20"
     with pytest.raises(SnapshotExpiredError, match=expected):
         table.hold("reader", Version.complete(3))
