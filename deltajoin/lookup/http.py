@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
-from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pyarrow as pa
 
@@ -16,7 +16,7 @@ from deltajoin.lookup.checks import check_columns
 from deltajoin.lookup.http_json import JsonExchange
 from deltajoin.lookup.protocol import LookupClient, RequestLimits
 from upsert.errors import ConfigurationError
-from upsert.secret import Secret
+from upsert.secret import Secret, shown_url
 
 MAX_REPLY_BYTES: Final = 64 << 20
 
@@ -135,20 +135,15 @@ class HttpLookup:
                 f"HttpLookup needs the package 'aiohttp', which cannot be imported ({cause}); "
                 "pip install 'deltajoin[http]' on every worker"
             ) from cause
-        return HttpClient(self)
-
-
-def shown_url(url: str) -> str:
-    """A URL without what may be secret: user, password, query.
-
-    >>> shown_url("https://user:secret@example.com/users?token=x"), shown_url("http://[oops")
-    ('https://example.com/users', '***')
-    """
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return "***"
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+        return HttpClient(
+            self.url,
+            JsonExchange(self.schema, missing_is_null=self.missing_is_null, masked=self.masked),
+            self.limits,
+            headers=self.headers,
+            max_reply_bytes=self.max_reply_bytes,
+            ca_file=self.ca_file,
+            masked=self.masked,
+        )
 
 
 def _is_url(url: str) -> bool:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Final, NoReturn
 
 import aiohttp
 import pyarrow as pa
@@ -15,13 +15,10 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from deltajoin.errors import LookupFailedError, LookupUnavailableError
-from deltajoin.lookup.http import shown_url
 from deltajoin.lookup.http_json import JsonExchange
-from deltajoin.lookup.protocol import Answer
+from deltajoin.lookup.protocol import Answer, RequestLimits
 from upsert.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from deltajoin.lookup.http import HttpLookup
+from upsert.secret import shown_url
 
 _BUSY: Final = (408, 425, 429)
 _IDLE_S: Final = 60.0
@@ -35,17 +32,28 @@ _LARGE: Final = 1 << 20
 class HttpClient:
     """A pool of connections to one endpoint; must be made on the thread of a running event loop."""
 
-    def __init__(self, source: HttpLookup) -> None:
-        self._source = source
-        self._url = URL(source.url)
-        self._exchange = JsonExchange(
-            source.schema, missing_is_null=source.missing_is_null, masked=source.masked
-        )
+    def __init__(
+        self,
+        url: str,
+        exchange: JsonExchange,
+        limits: RequestLimits,
+        *,
+        headers: Mapping[str, str],
+        max_reply_bytes: int,
+        ca_file: str | None,
+        masked: Callable[[str], str],
+    ) -> None:
+        self._url = URL(url)
+        self._shown = f"HttpLookup {shown_url(url)}"
+        self._exchange = exchange
+        self._timeout_s = limits.timeout_s
+        self._max_reply_bytes = max_reply_bytes
+        self._masked = masked
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                limit=source.limits.requests, keepalive_timeout=_IDLE_S, ssl=_trusted(source.ca_file)
+                limit=limits.requests, keepalive_timeout=_IDLE_S, ssl=_trusted(ca_file)
             ),
-            headers=_headers(source.headers),
+            headers=_headers(headers),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None),  # the engine's own counts; a second one costs time
         )
@@ -79,7 +87,7 @@ class HttpClient:
             ) from None
         except (aiohttp.ClientError, OSError) as cause:  # also TimeoutError; may quote the whole url
             raise LookupUnavailableError(
-                f"{self._shown}: the endpoint must answer within {self._source.limits.timeout_s} s, it did "
+                f"{self._shown}: the endpoint must answer within {self._timeout_s} s, it did "
                 f"not ({type(cause).__name__}: {self._quoted(str(cause))}); check that it runs and can be "
                 "reached from here"
             ) from None
@@ -91,9 +99,9 @@ class HttpClient:
         while not response.content.at_eof():
             piece = await response.content.readany()
             size += len(piece)
-            if size > self._source.max_reply_bytes:
+            if size > self._max_reply_bytes:
                 raise LookupFailedError(
-                    f"{self._shown}: a reply must have at most {self._source.max_reply_bytes} bytes, it has "
+                    f"{self._shown}: a reply must have at most {self._max_reply_bytes} bytes, it has "
                     "more; ask for fewer keys at a time, or raise 'max_reply_bytes'"
                 )
             pieces.append(piece)
@@ -121,11 +129,7 @@ class HttpClient:
 
     def _quoted(self, text: str) -> str:
         """The beginning of what came from outside, without what is secret."""
-        return self._source.masked(text)[:_EXCERPT]
-
-    @property
-    def _shown(self) -> str:
-        return f"HttpLookup {self._source.shown_url}"
+        return self._masked(text)[:_EXCERPT]
 
     async def close(self) -> None:
         """Close all connections."""

@@ -88,4 +88,7 @@ class PostgresLookup:
                 f"PostgresLookup needs the package 'asyncpg', which cannot be imported ({cause}); "
                 "pip install 'deltajoin[postgres]' on every worker"
             ) from cause
-        return PostgresClient(self)
+        shown = f"PostgresLookup {self.shown_dsn} {'.'.join(self.table)}"
+        return PostgresClient(
+            str(self.dsn), tuple(self.table), self.schema, self.keys, self.limits, shown=shown
+        )

@@ -7,7 +7,8 @@ each connection, arrays go over as they are, no libpq has to be installed beside
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -17,11 +18,8 @@ import pyarrow.compute as pc
 
 from deltajoin.errors import LookupFailedError, LookupUnavailableError
 from deltajoin.lookup.postgres_types import from_values, lookup_statement, pg_types, to_parameter
-from deltajoin.lookup.protocol import Answer
+from deltajoin.lookup.protocol import Answer, RequestLimits
 from upsert.store.hashing import one_array
-
-if TYPE_CHECKING:
-    from deltajoin.lookup.postgres import PostgresLookup
 
 _AWAY: Final = (
     OSError,  # also TimeoutError
@@ -41,9 +39,21 @@ _CLOSE_TIMEOUT_S: Final = 5.0
 class PostgresClient:
     """A pool of connections to one database; must be used on one event loop only."""
 
-    def __init__(self, source: PostgresLookup) -> None:
-        self._source = source
-        self._statement = lookup_statement(source.table, source.schema, source.keys)
+    def __init__(
+        self,
+        dsn: str,
+        table: tuple[str, ...],
+        schema: pa.Schema,
+        keys: Sequence[str],
+        limits: RequestLimits,
+        *,
+        shown: str,
+    ) -> None:
+        self._dsn = dsn
+        self._schema = schema
+        self._limits = limits
+        self._shown = shown
+        self._statement = lookup_statement(table, schema, keys)
         self._opening = asyncio.Lock()
         self._pool: asyncpg.Pool | None = None
         self._has_fitting_types = False
@@ -67,7 +77,7 @@ class PostgresClient:
             ) from None
         except _AWAY as cause:
             raise LookupUnavailableError(
-                f"{self._shown}: the server must answer within {self._source.limits.timeout_s} s, it did not "
+                f"{self._shown}: the server must answer within {self._limits.timeout_s} s, it did not "
                 f"({type(cause).__name__}: {cause}); check that it runs and takes more connections"
             ) from cause
         except asyncpg.PostgresError as cause:
@@ -90,12 +100,12 @@ class PostgresClient:
         async with self._opening:
             if self._pool is None:
                 self._pool = await asyncpg.create_pool(
-                    str(self._source.dsn),
+                    str(self._dsn),  # the driver's own parser wants a plain text
                     min_size=0,
-                    max_size=self._source.limits.requests,
+                    max_size=self._limits.requests,
                     max_inactive_connection_lifetime=_IDLE_S,
-                    timeout=self._source.limits.timeout_s,
-                    command_timeout=self._source.limits.timeout_s,
+                    timeout=self._limits.timeout_s,
+                    command_timeout=self._limits.timeout_s,
                     server_settings={"application_name": "deltajoin"},
                     init=_count_times,
                 )
@@ -108,7 +118,7 @@ class PostgresClient:
             LookupFailedError: a column's values could not be read exactly, or its equality is another one.
         """
         found = [attribute.type.name for attribute in statement.get_attributes()[1:]]
-        for field, name in zip(self._source.schema, found, strict=True):
+        for field, name in zip(self._schema, found, strict=True):
             if name not in pg_types(field.type):
                 raise LookupFailedError(
                     f"{self._shown}: column {field.name!r} must have one of the types "
@@ -117,7 +127,7 @@ class PostgresClient:
                 )
 
     def _answer(self, records: list[asyncpg.Record], possible: pa.Array) -> Answer:
-        schema = self._source.schema
+        schema = self._schema
         columns: list[Any] = list(zip(*records, strict=True)) if records else [()] * (1 + len(schema))
         numbers = np.array(columns[0], dtype=np.int64)
         arrays = [from_values(column, field) for column, field in zip(columns[1:], schema, strict=True)]
@@ -125,13 +135,9 @@ class PostgresClient:
 
     def _masked(self, cause: Exception) -> str:
         """An error of the driver, which may quote the dsn, without the password."""
-        password = urlsplit(str(self._source.dsn)).password
+        password = urlsplit(str(self._dsn)).password
         text = f"{type(cause).__name__}: {cause}"
         return text.replace(password, "***") if password else text
-
-    @property
-    def _shown(self) -> str:
-        return f"PostgresLookup {self._source.shown_dsn} {'.'.join(self._source.table)}"
 
     async def close(self) -> None:
         """Close all connections; a statement that still runs has a moment to end."""
