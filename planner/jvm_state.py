@@ -21,8 +21,7 @@ from pyspark.sql import DataFrame
 
 from planner.conditions import Refused
 from planner.errors import PlanError
-from planner.jvm import Catalyst
-from planner.jvm_reading import JavaObject, items_of
+from planner.jvm import Catalyst, JavaObject, items_of
 
 STATE_MARK: Final = (
     "state of one shape: an older release's checkpoint may hold wrong values; start with a new checkpoint"

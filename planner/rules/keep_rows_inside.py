@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
+from deltajoin import expressions as inside
 from deltajoin.condition_types import check_is_condition
-from deltajoin.expressions import Call, Condition, walk
-from deltajoin.expressions import conjunction as all_of
+from deltajoin.expressions import Condition
 from planner.chain import Chain, chain_of, inlined
 from planner.delta_join import DeltaJoin
 from planner.expressions import Expr, columns_of, conjunction, conjuncts
@@ -63,7 +63,7 @@ def _condition(expr: Expr, join: DeltaJoin) -> Condition | None:
         check_is_condition(found, lambda ref: join.tables[ref.table].table.schema.type_of(ref.column))
     except (NotTranslatableError, ConfigurationError):
         return None
-    fails = any(isinstance(part, Call) and part.op in _CAN_FAIL for part in walk(found))
+    fails = any(isinstance(part, inside.Call) and part.op in _CAN_FAIL for part in inside.walk(found))
     return None if fails else found
 
 
@@ -78,7 +78,7 @@ def _used_besides(node: Plan, chain: Chain, found: Collection[tuple[int, Expr]])
 
 
 def _rebuilt(chain: Chain, join: DeltaJoin, moved: Parts) -> Plan:
-    plan: Plan = replace(join, keep=all_of(join.keep, *moved.values()))
+    plan: Plan = replace(join, keep=inside.conjunction(join.keep, *moved.values()))
     for number, node in enumerate(chain.nodes):
         if isinstance(node, Filter) and any(at == number for at, _ in moved):
             rest = [part for part in conjuncts(node.condition) if (number, part) not in moved]

@@ -40,7 +40,8 @@ def _rows(name: str) -> st.SearchStrategy[list[dict[str, Any]]]:
     return st.lists(row, max_size=12, unique_by=unique)
 
 
-_CHANGES = st.fixed_dictionaries({name: _rows(name) for name in SCHEMAS})
+CHANGES = st.fixed_dictionaries({name: _rows(name) for name in SCHEMAS})
+"""Rows of all tables."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class History:
 
 def histories(steps: int) -> st.SearchStrategy[History]:
     """Histories of so many steps."""
-    changes, runs = (st.lists(each, min_size=steps, max_size=steps) for each in (_CHANGES, _RUNS))
+    changes, runs = (st.lists(each, min_size=steps, max_size=steps) for each in (CHANGES, _RUNS))
     return st.builds(History.of, changes, runs, st.integers(1, 2))
 
 
@@ -112,8 +113,8 @@ class Warehouse:
         """Take some rows away, then write others: those of equal keys are updates."""
         for name, table in self.tables.items():
             if name not in silent:
-                _write(table, table.snapshot().scan().to_pylist()[::3], "-D")
-                _write(table, rows[name], "+I")
+                write(table, table.snapshot().scan().to_pylist()[::3], "-D")
+                write(table, rows[name], "+I")
 
     def view_changes(self, max_rows: int) -> None:
         """Make the tables' names those of their changes."""
@@ -127,7 +128,7 @@ class Warehouse:
             local(self.spark, table).createOrReplaceTempView(name)
 
 
-def _write(table: Table, rows: Sequence[dict[str, Any]], kind: str) -> None:
+def write(table: Table, rows: Sequence[dict[str, Any]], kind: str) -> None:
     if rows:
         batch = pa.Table.from_pylist(list(rows), schema=table.schema.arrow)
         table.write(batch.append_column(ROW_KIND_COLUMN, pa.array([kind] * len(rows))))

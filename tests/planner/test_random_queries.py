@@ -6,7 +6,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -16,6 +15,7 @@ import planner
 from planner import PlanError
 from planner.jvm_state import agree, state_shapes
 from planner.netness import blurred
+from tests.planner.random_histories import CHANGES, write
 from tests.planner.random_queries import SCHEMAS, queries, queries_with_unions
 from tests.planner.test_queries import Rows, in_one
 from upsert.managed import frames
@@ -26,35 +26,12 @@ pytestmark = pytest.mark.spark
 QUERIES = 8
 """Queries of one stream: a stream for each would take minutes."""
 
-_KEY = st.none() | st.integers(0, 4)
-_TEXT = st.sampled_from(["x", "yy", "z", None])
-_VALUES = {"id": st.integers(0, 12), "v": st.floats(allow_nan=True, width=16) | st.none(), "s": _TEXT}
-
-
-def _rows(name: str) -> st.SearchStrategy[list[dict[str, Any]]]:
-    schema = SCHEMAS[name]
-    values = {c.name: _VALUES.get(c.name, _KEY) for c in schema.columns}
-    values |= {column: st.integers(0, 12) for column in schema.primary_key}
-    row = st.fixed_dictionaries(values)
-    key = schema.primary_key
-    unique = (lambda one: tuple(one[column] for column in key)) if key else None
-    return st.lists(row, max_size=12, unique_by=unique)
-
-
-_CHANGES = st.fixed_dictionaries({name: _rows(name) for name in SCHEMAS})
-
-
-def _write(table: Table, rows: Sequence[dict[str, Any]], kind: str) -> None:
-    if rows:
-        batch = pa.Table.from_pylist(list(rows), schema=table.schema.arrow)
-        table.write(batch.append_column("_row_kind", pa.array([kind] * len(rows))))
-
 
 def _change(tables: dict[str, Table], rows: dict[str, list[dict[str, Any]]]) -> None:
     """Take some rows away, then write others: those of equal keys are updates."""
     for name, table in tables.items():
-        _write(table, table.snapshot().scan().to_pylist()[::3], "-D")
-        _write(table, rows[name], "+I")
+        write(table, table.snapshot().scan().to_pylist()[::3], "-D")
+        write(table, rows[name], "+I")
 
 
 def _net_rows(spark: SparkSession, texts: Sequence[str], changes: Sequence[Any], folder: Path) -> None:
@@ -116,7 +93,7 @@ _SETTINGS = settings(
 
 
 @settings(_SETTINGS, max_examples=1, derandomize=True)
-@given(st.lists(queries(), min_size=QUERIES, max_size=QUERIES), st.lists(_CHANGES, min_size=2, max_size=2))
+@given(st.lists(queries(), min_size=QUERIES, max_size=QUERIES), st.lists(CHANGES, min_size=2, max_size=2))
 def test_net_rows_are_those_of_the_query(spark: SparkSession, texts: list[str], changes: list[Any]) -> None:
     _check(spark, texts, changes)
 
@@ -125,7 +102,7 @@ def test_net_rows_are_those_of_the_query(spark: SparkSession, texts: list[str], 
 @settings(_SETTINGS, max_examples=15)
 @given(
     st.lists(queries(most_tables=6), min_size=QUERIES, max_size=QUERIES),
-    st.lists(_CHANGES, min_size=3, max_size=3),
+    st.lists(CHANGES, min_size=3, max_size=3),
 )
 def test_net_rows_of_many_queries(spark: SparkSession, texts: list[str], changes: list[Any]) -> None:
     _check(spark, texts, changes)
