@@ -20,7 +20,7 @@ from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 from upsert.store.change_files import VersionedTable, data_commits, has_gap
 from upsert.store.filters import Where, parse_where
-from upsert.store.raw_changes import Place
+from upsert.store.paths import BucketId
 from upsert.store.row_metadata import BUCKET, COMMIT_TIMESTAMP, SEQUENCE_NUMBER, SNAPSHOT_ID, offered
 from upsert.store.row_sequence import SEQUENCE_COLUMN, check_not_compacted, rows_with_sequence
 from upsert.store.snapshot import Snapshot
@@ -92,7 +92,7 @@ class RowMetadata:
                 "but has expired; leave the column out, or keep more states with 'snapshot.time-retained'"
             ) from cause
 
-    def check_told(self, snapshot: Snapshot, places: Iterable[Place]) -> None:
+    def check_told(self, snapshot: Snapshot, places: Iterable[BucketId]) -> None:
         """Refuse to read buckets of whose rows nobody knows any more which commit last wrote them.
 
         Raises:
@@ -106,7 +106,7 @@ class RowMetadata:
         snapshot: Snapshot,
         columns: tuple[str, ...],
         where: Where | None,
-        places: Sequence[Place],
+        places: Sequence[BucketId],
         commit: Commit,
     ) -> pa.Table:
         """Rows of some buckets of one state, as ``check_told`` let pass, then these columns."""

@@ -26,8 +26,8 @@ from upsert.managed.options import FORMAT, ReadOptions
 from upsert.managed.spark_schema import arrow_schema, read_columns
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.store.filters import parse_where
+from upsert.store.paths import BucketId
 from upsert.store.pinned_columns import PinnedColumns, PinnedWhere, unaltered
-from upsert.store.raw_changes import Place
 from upsert.store.table import Table
 from upsert.store.version import Version, step_between
 
@@ -49,7 +49,7 @@ class SnapshotPartition(InputPartition):
 
     table: str
     snapshot_id: int
-    places: tuple[Place, ...]
+    places: tuple[BucketId, ...]
     commit: Commit
 
 
@@ -124,13 +124,13 @@ class SnapshotReader(DataSourceReader):
         return batches(rows.append_column(ROW_KIND_COLUMN, kinds), self._asked)
 
 
-def shared_out(sizes: Mapping[Place, int]) -> list[tuple[Place, ...]]:
+def shared_out(sizes: Mapping[BucketId, int]) -> list[tuple[BucketId, ...]]:
     """Buckets for tasks: neighbours together up to ``TASK_BYTES``, no bucket in two tasks.
 
     >>> [len(task) for task in shared_out({((), 0): 1, ((), 1): TASK_BYTES, ((("day", "1"),), 0): 1})]
     [1, 1, 1]
     """
-    tasks: list[list[Place]] = []
+    tasks: list[list[BucketId]] = []
     room = 0
     for place in sorted(sizes, key=repr):
         cost = OPEN_BYTES + sizes[place]

@@ -16,15 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
+from upsert.arrays import Mask, Positions
 from upsert.errors import ChangelogError
 from upsert.store.hashing import fixed_bytes, is_null
 from upsert.store.merge_rules import Aggregate
 from upsert.store.row_hash import row_hashes
 from upsert.store.row_keys import order_by
 from upsert.store.sequences import last_of_each
-
-Positions = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 
 _SAFE: Final = float(2**62)
 """Sums of 64-bit integers below this cannot wrap around, whatever the rounding of the estimate."""

@@ -26,10 +26,11 @@ from upsert.store.history import History
 from upsert.store.key_ranges import key_ranges
 from upsert.store.layout import COUNT_COLUMN, ROW_HASH_COLUMN, Layout
 from upsert.store.merge import SortedRows, merge_runs, present
+from upsert.store.paths import BucketId
 from upsert.store.placement import split
 from upsert.store.projection import Projection, with_ids
 from upsert.store.proposal import Change
-from upsert.store.raw_changes import PIECE_BYTES, Place
+from upsert.store.raw_changes import PIECE_BYTES
 from upsert.store.row_hash import row_hashes
 from upsert.store.run_files import write_run
 from upsert.store.snapshot_info import SnapshotInfo
@@ -117,7 +118,7 @@ def _rewrite(
     of an old bucket becomes sorted files, and those of a new bucket are merged. Neither takes the memory of a
     bucket. ``written`` is told of every file, for those that only served the merging are not in the result.
     """
-    sorted_files: dict[Place, list[FileEntry]] = {}
+    sorted_files: dict[BucketId, list[FileEntry]] = {}
     for runs in buckets:
         inputs = [rows_of_file(root, old, entry) for run in reversed(runs) for entry in run]
         for within in key_ranges(old, inputs, PIECE_BYTES):
@@ -153,7 +154,7 @@ def _written(
     root: str,
     layout: Layout,
     run: Iterable[SortedRows],
-    place: Place,
+    place: BucketId,
     base: int,
     written: list[FileEntry],
 ) -> list[FileEntry]:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
+from upsert.arrays import Positions
 from upsert.errors import ConfigurationError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind, every_kind
 from upsert.store.change_files import EVERYTHING, ChangeFiles, Scope, VersionedTable, change_files
@@ -33,7 +34,6 @@ from upsert.store.row_hash import row_hashes
 from upsert.store.row_keys import equal_rows
 from upsert.store.version import MAX_HASH, Step, Version, step_between
 
-Positions = npt.NDArray[np.int64]
 Limits = tuple[int, int]
 """Smallest and largest hash of a range of keys, both inside."""
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from upsert.arrays import Positions
 from upsert.errors import ChangelogError, SchemaError
 from upsert.store import sequence_groups
 from upsert.store.aggregates import Groups, aggregated, ambiguous_key
@@ -25,8 +26,6 @@ from upsert.store.merge_rules import DEDUPLICATE, FIRST_ROW, RETRACTABLE
 from upsert.store.row_keys import KeyOrder, order_by
 from upsert.store.rows import Signs
 from upsert.store.sequences import in_sequence, last_of_each
-
-Positions = npt.NDArray[np.int64]
 
 
 class Stored(NamedTuple):

@@ -25,8 +25,8 @@ from upsert.store.layout import Layout
 from upsert.store.leveled_policy import Leveled
 from upsert.store.merge import SortedRows, merge_runs, present
 from upsert.store.partitions import is_within, specified
+from upsert.store.paths import BucketId
 from upsert.store.proposal import Change
-from upsert.store.raw_changes import Place
 from upsert.store.run_files import write_run
 from upsert.store.sections import overlapping, sections
 from upsert.store.snapshot_info import SnapshotInfo
@@ -61,7 +61,7 @@ class Merge:
         target_bytes: size of the files to write.
     """
 
-    place: Place
+    place: BucketId
     groups: tuple[Group, ...]
     moved: tuple[FileEntry, ...]
     output_level: int
@@ -108,7 +108,7 @@ def full(files: FileSet, options: TableOptions) -> list[Merge]:
     return found
 
 
-def plan(place: Place, runs: Sequence[Run], chosen: Chosen, target_bytes: int) -> Merge:
+def plan(place: BucketId, runs: Sequence[Run], chosen: Chosen, target_bytes: int) -> Merge:
     """How to bring the chosen files to their level with as little rewriting as possible.
 
     Files that overlap are merged, and small ones with their neighbours. A file of good size that overlaps
@@ -254,13 +254,13 @@ def _merged(root: str, layout: Layout, group: Group, max_bytes: int) -> Iterator
         yield SortedRows(present(layout, merged), None) if is_whole else merged
 
 
-def of_places(files: FileSet, places: Collection[Place]) -> FileSet:
+def of_places(files: FileSet, places: Collection[BucketId]) -> FileSet:
     """The live files of some buckets only."""
     return FileSet({place: files.groups[place] for place in places if place in files.groups})
 
 
 def compact_fully(
-    committer: Committer, uuid: str, options: TableOptions, is_wanted: Callable[[Place], bool]
+    committer: Committer, uuid: str, options: TableOptions, is_wanted: Callable[[BucketId], bool]
 ) -> SnapshotInfo | None:
     """Merge until each wanted bucket is one run; the last snapshot published, or None if there was no work.
 
@@ -275,7 +275,7 @@ def compact_fully(
 
 def in_places(
     schema: TableSchema, partition: Mapping[str, object] | None, buckets: Collection[int] | None
-) -> Callable[[Place], bool]:
+) -> Callable[[BucketId], bool]:
     """Whether a bucket is among those of a partition specification and of a list of numbers.
 
     Raises:
@@ -285,7 +285,7 @@ def in_places(
     return lambda place: is_within(place[0], spec) and (buckets is None or place[1] in buckets)
 
 
-def wanted(files: FileSet, is_wanted: Callable[[Place], bool]) -> FileSet:
+def wanted(files: FileSet, is_wanted: Callable[[BucketId], bool]) -> FileSet:
     """The live files of the wanted buckets."""
     return of_places(files, [place for place in files.groups if is_wanted(place)])
 

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from upsert.arrays import Kinds
 from upsert.errors import ConfigurationError, CorruptTableError, StorageError, UpsertError
 from upsert.store.checksum import checksum_of
 from upsert.store.file_columns import FileColumns, forget_decoded
@@ -31,8 +32,6 @@ from upsert.store.open_files import OpenFiles
 from upsert.store.paths import index_file, resolve
 from upsert.store.projection import Projection
 from upsert.store.storage import storage_of
-
-Kinds = npt.NDArray[np.int8]
 
 MAX_OPEN_FILES: Final = 2048
 """Open maps kept by a process: each is two file mappings, far below the usual limit of 65 530."""

@@ -9,9 +9,9 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 
+from upsert.arrays import Kinds
 from upsert.store.bounds import bounds
 from upsert.store.checksum import ChecksummedFile
-from upsert.store.data_file import Kinds
 from upsert.store.failpoints import reach
 from upsert.store.file_entry import FileEntry
 from upsert.store.file_formats import ARROW, Compression, FileFormat, format_called

@@ -28,9 +28,8 @@ from upsert.store.layout import COUNT_COLUMN, Layout
 from upsert.store.manifest import Manifest
 from upsert.store.merge import SortedRows, merge_runs
 from upsert.store.partitions import EVERY_ROW, is_within, specified
-from upsert.store.paths import Partition
+from upsert.store.paths import BucketId, Partition
 from upsert.store.proposal import Change
-from upsert.store.raw_changes import Place
 from upsert.store.run_files import write_run
 from upsert.store.snapshot import Snapshot
 from upsert.store.snapshot_info import SnapshotInfo
@@ -104,7 +103,7 @@ class _Deletion:
         self._history = history
         self._snapshot_of = snapshot_of
         self._where = where
-        self._files: dict[Place, tuple[FileEntry, ...]] = {}
+        self._files: dict[BucketId, tuple[FileEntry, ...]] = {}
         self._seen: SnapshotInfo | None = None
         self._asked: dict[str, int] | None = None
 
@@ -148,7 +147,7 @@ class _Deletion:
                     "command again with the present columns"
                 )
 
-    def _added_until(self, latest: SnapshotInfo) -> Mapping[Place, list[FileEntry] | None] | None:
+    def _added_until(self, latest: SnapshotInfo) -> Mapping[BucketId, list[FileEntry] | None] | None:
         """Files added to buckets since the last look at them, oldest first.
 
         None for a bucket from which rows went with their files, or that has changed too much; None for all if
@@ -157,7 +156,7 @@ class _Deletion:
         history, seen = self._history, self._seen
         if seen is None or seen.id < latest.oldest or seen.definition != latest.definition:
             return None  # without a primary key a row of another definition has another identity too
-        found: dict[Place, list[FileEntry] | None] = {}
+        found: dict[BucketId, list[FileEntry] | None] = {}
         for number in range(seen.id + 1, latest.id + 1):
             info = history.info(number, latest)
             delta = history.delta(info) if info.changes_rows else Manifest((), ())
@@ -167,18 +166,18 @@ class _Deletion:
                     files.append(entry)
         return found
 
-    def _put(self, place: Place, files: tuple[FileEntry, ...] | None) -> None:
+    def _put(self, place: BucketId, files: tuple[FileEntry, ...] | None) -> None:
         """Other files for a bucket, or none; the old ones go: no attempt to publish them has succeeded."""
         staging.remove(self._history.root, StagedFiles("", self._files.pop(place, ())))
         if files is not None:
             self._files[place] = files
 
-    def _found(self, snapshot: Snapshot, place: Place, where: Filter) -> Iterable[SortedRows]:
+    def _found(self, snapshot: Snapshot, place: BucketId, where: Filter) -> Iterable[SortedRows]:
         found = snapshot.stored_rows(place, where, snapshot.layout.stored.names)
         return (_deletions(snapshot.layout, rows) for rows in found if rows.num_rows)
 
     def _amended(
-        self, snapshot: Snapshot, place: Place, where: Filter, added: Sequence[FileEntry]
+        self, snapshot: Snapshot, place: BucketId, where: Filter, added: Sequence[FileEntry]
     ) -> tuple[FileEntry, ...]:
         """The deletions of a bucket when files were added to it: the keys in these are judged anew.
 
@@ -198,7 +197,9 @@ class _Deletion:
         file = DataFile.open(self._history.root, layout, entry)
         return SortedRows(file.table, file.kinds)
 
-    def _write(self, snapshot: Snapshot, place: Place, gone: Iterable[SortedRows]) -> tuple[FileEntry, ...]:
+    def _write(
+        self, snapshot: Snapshot, place: BucketId, gone: Iterable[SortedRows]
+    ) -> tuple[FileEntry, ...]:
         partition, bucket = place
         layout, base = snapshot.layout, snapshot.id
         root = self._history.root

@@ -14,18 +14,17 @@ from functools import reduce
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
+from upsert.arrays import Mask
 from upsert.errors import SchemaError
 from upsert.schema import Column, TableSchema
 from upsert.store.file_entry import FileEntry
 
 Where = Sequence[Any]
 """Predicates ``(column, operator, value)``, or lists of them of which one must hold."""
-Mask = npt.NDArray[np.bool_]
 
 _COMPARISONS: Final[dict[str, Callable[..., Any]]] = {
     "=": pc.equal,

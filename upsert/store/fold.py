@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from upsert.arrays import Positions
 from upsert.errors import ChangelogError
 from upsert.store.float_values import as_values
 from upsert.store.hashing import one_array
@@ -26,7 +27,6 @@ from upsert.store.rows import Signs
 from upsert.store.sequences import in_sequence, last_of_each, sequence_codes
 
 Order = Literal["rows", "none"]
-Positions = npt.NDArray[np.int64]
 
 
 def fold(

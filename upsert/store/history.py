@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from cachetools import LRUCache
 
@@ -19,10 +19,8 @@ from upsert.store.file_entry import FileEntry
 from upsert.store.file_set import FileSet
 from upsert.store.manifest import Manifest, apply, read_manifest
 from upsert.store.snapshot_info import ManifestRef, SnapshotInfo
-from upsert.store.snapshots import Snapshots
+from upsert.store.snapshots import _T, Snapshots
 from upsert.store.table_file import TableFile
-
-_T = TypeVar("_T")
 
 _MAX_FILE_SETS: Final = 64
 _MAX_DELTAS: Final = 64

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from upsert.store.file_entry import FileEntry
-from upsert.store.paths import Partition
+from upsert.store.paths import BucketId
 
 Live = Mapping[str, FileEntry]
-Place = tuple[Partition, int]
 
 
 def removed_file_that_is_not_live(live: Live, removed: Collection[FileEntry]) -> FileEntry | None:
@@ -76,14 +75,14 @@ def run_between_inputs(
     return None
 
 
-def _by_place(entries: Iterable[FileEntry]) -> dict[Place, list[FileEntry]]:
-    found: dict[Place, list[FileEntry]] = {}
+def _by_place(entries: Iterable[FileEntry]) -> dict[BucketId, list[FileEntry]]:
+    found: dict[BucketId, list[FileEntry]] = {}
     for entry in entries:
         found.setdefault((entry.partition, entry.bucket), []).append(entry)
     return found
 
 
-def _left_in(live: Live, places: Collection[Place], removed: Collection[FileEntry]) -> Iterator[FileEntry]:
+def _left_in(live: Live, places: Collection[BucketId], removed: Collection[FileEntry]) -> Iterator[FileEntry]:
     """Live files of some buckets that are not removed."""
     gone = {entry.file for entry in removed}
     if not places:

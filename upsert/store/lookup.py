@@ -17,11 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from upsert.arrays import Positions
 from upsert.store.data_file import DataFile
 from upsert.store.hashing import fixed_width
 from upsert.store.layout import Layout, LookupIndex
 from upsert.store.lookup_index import Hits, may_hold, search
-from upsert.store.probe import Positions, Probe
+from upsert.store.probe import Probe
 from upsert.store.row_keys import equal_rows, is_integer_like
 
 Runs = Sequence[Sequence[DataFile]]

@@ -19,10 +19,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from upsert.arrays import Positions
 from upsert.store.hashing import Hashes, hash_columns
 from upsert.store.layout import Layout
-
-Rows = npt.NDArray[np.int64]
 
 _STEPS: Final = 8
 """Rows of a slot that are looked at one after the other; only hashes that are repeated fill one further."""
@@ -57,8 +56,8 @@ class HashIndex(NamedTuple):
 class Hits(NamedTuple):
     """Pairs of a probe and a row of the file: ``rows[i]`` may be what ``probes[i]`` asks for."""
 
-    probes: Rows
-    rows: Rows
+    probes: Positions
+    rows: Positions
 
 
 _PARTS: Final = {"hash": pa.uint64(), "row": pa.uint32(), "start": pa.uint32(), "filled": pa.uint8()}
@@ -100,7 +99,7 @@ def read_indexes(layout: Layout, sidecar: pa.RecordBatch) -> dict[str, HashIndex
     }
 
 
-def may_hold(index: HashIndex, probes: Hashes) -> Rows:
+def may_hold(index: HashIndex, probes: Hashes) -> Positions:
     """Positions, ascending, of all probes that the file has rows of, and of few others: about one in nine."""
     return _in_filled(index, _eighths(probes, len(index.hashes)))
 
@@ -127,7 +126,7 @@ def search(index: HashIndex, probes: Hashes) -> Hits:
     return Hits(np.repeat(found, repeats), index.rows[np.repeat(low, repeats) + within].astype(np.int64))
 
 
-def _first_not_below(index: HashIndex, wanted: Hashes, low: Rows) -> Rows:
+def _first_not_below(index: HashIndex, wanted: Hashes, low: Positions) -> Positions:
     """The position of the first hash that is not below each one, from the start of its slot on.
 
     Where there is none, that of the last hash.
@@ -144,7 +143,7 @@ def _first_not_below(index: HashIndex, wanted: Hashes, low: Rows) -> Rows:
     return low
 
 
-def _eighths(hashes: Hashes, slots: int) -> Rows:
+def _eighths(hashes: Hashes, slots: int) -> Positions:
     """Number of the eighth of a slot in which each hash lies, of eight times so many: it ascends with it."""
     upper = hashes >> np.uint64(32)
     upper *= np.uint64(slots)
@@ -152,7 +151,7 @@ def _eighths(hashes: Hashes, slots: int) -> Rows:
     return upper.view(np.int64)
 
 
-def _in_filled(index: HashIndex, eighths: Rows) -> Rows:
+def _in_filled(index: HashIndex, eighths: Positions) -> Positions:
     """Positions of the eighths that have rows."""
     bits = index.filled[eighths >> 3] >> (eighths.astype(np.uint8) & np.uint8(7))
     return np.flatnonzero(bits & np.uint8(1))

@@ -9,13 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from upsert.arrays import Kinds, Positions
 from upsert.errors import ChangelogError
 from upsert.store.hashing import one_array
 from upsert.store.layout import COUNT_COLUMN, ROW_HASH_COLUMN, Layout
 from upsert.store.row_keys import order_by
-
-Kinds = npt.NDArray[np.int8]
-Positions = npt.NDArray[np.int64]
 
 _MAX_BYTES: Final = 1 << 30
 """Arrow's texts end at 2 GB an array; what is larger is gathered piece by piece."""

@@ -9,7 +9,7 @@ from typing import Final, Self
 
 import pyarrow as pa
 
-from upsert.store.data_file import Kinds
+from upsert.arrays import Kinds
 from upsert.store.file_entry import FileEntry
 from upsert.store.run_files import KeyBounds, WriteFile
 

@@ -65,6 +65,8 @@ _BASED: Final = re.compile(r"(\d{20})-[0-9a-f]{32}(\.index\.arrow|\.(arrow|parqu
 
 Partition = tuple[tuple[str, str | None], ...]
 """Partition columns and their values as text, in the table's order; empty without PARTITIONED BY."""
+BucketId = tuple[Partition, int]
+"""A partition and a bucket within it."""
 
 
 def partition_from_json(pairs: Any) -> Partition:

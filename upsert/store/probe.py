@@ -6,18 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
+from upsert.arrays import Positions
 from upsert.errors import SchemaError
 from upsert.store.hashing import Hashes, hash_columns, normalised_floats, one_array
 from upsert.store.layout import Layout
 from upsert.store.row_keys import order_by
 from upsert.store.rows import check_is_table, is_same_but_for_width
-
-Positions = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from upsert.store.fold import Order, fold, naming
 from upsert.store.key_ranges import halves, key_ranges, weight
 from upsert.store.layout import COUNT_COLUMN, Layout
 from upsert.store.merge import SortedRows, gather
-from upsert.store.paths import Partition
+from upsert.store.paths import BucketId, Partition
 from upsert.store.placement import Portion, split
 from upsert.store.projection import Projection, with_ids
 from upsert.store.row_keys import order_by
@@ -30,8 +30,6 @@ from upsert.store.storage import storage_of
 Rows: TypeAlias = pa.Table | pa.RecordBatchReader
 """What is written: a table, or a stream of record batches that need not fit into memory."""
 
-Place: TypeAlias = tuple[Partition, int]
-"""A partition and a bucket within it."""
 
 PIECE_BYTES: Final = 64 << 20
 """What is sorted or folded in memory at a time; that takes about three times as much."""
@@ -71,9 +69,9 @@ class PlacedPart(NamedTuple):
     part: RawPart
 
 
-def places_of(raw: Iterable[RawFile]) -> dict[Place, list[PlacedPart]]:
+def places_of(raw: Iterable[RawFile]) -> dict[BucketId, list[PlacedPart]]:
     """The parts of some files by partition and bucket, in the order of the files."""
-    places: dict[Place, list[PlacedPart]] = {}
+    places: dict[BucketId, list[PlacedPart]] = {}
     for file in raw:
         for part in file.parts:
             places.setdefault((part.partition, part.bucket), []).append(PlacedPart(file, part))

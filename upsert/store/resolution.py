@@ -22,8 +22,9 @@ from upsert.store.history import History
 from upsert.store.layout import Layout
 from upsert.store.lookup import newest_by_key, search_order
 from upsert.store.merge import SortedRows
+from upsert.store.paths import BucketId
 from upsert.store.probe import prepare
-from upsert.store.raw_changes import Place, PlacedPart, RawFile
+from upsert.store.raw_changes import PlacedPart, RawFile
 from upsert.store.run_files import write_run
 from upsert.store.snapshot_info import SnapshotInfo
 
@@ -83,7 +84,7 @@ class Resolution:
         layout: Layout,
         latest: SnapshotInfo,
         runs: Sequence[Run],
-        place: Place,
+        place: BucketId,
         parts: Sequence[PlacedPart],
     ) -> list[FileEntry]:
         root = self._history.root

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from upsert.arrays import Positions
 from upsert.store.file_set import FileSet, Run
 from upsert.store.hashing import bucket_of
 from upsert.store.layout import Layout
 from upsert.store.partitions import partition_codes
 from upsert.store.paths import Partition
-from upsert.store.probe import Positions, Probe
+from upsert.store.probe import Probe
 
 
 def buckets_for(layout: Layout, files: FileSet, probe: Probe) -> Iterator[tuple[Sequence[Run], Probe]]:

@@ -11,7 +11,7 @@ from upsert.errors import SchemaError
 from upsert.store.file_entry import FileEntry
 from upsert.store.filters import Filter
 from upsert.store.merge import SortedRows, merge_runs, present
-from upsert.store.raw_changes import Place
+from upsert.store.paths import BucketId
 from upsert.store.row_metadata import SEQUENCE_NUMBER
 from upsert.store.snapshot import Snapshot
 
@@ -19,7 +19,9 @@ SEQUENCE_COLUMN: Final = " sequence"
 """Holds the id of the commit. A space comes first in no name that SQL can give without effort."""
 
 
-def rows_with_sequence(snapshot: Snapshot, place: Place, where: Filter, columns: tuple[str, ...]) -> pa.Table:
+def rows_with_sequence(
+    snapshot: Snapshot, place: BucketId, where: Filter, columns: tuple[str, ...]
+) -> pa.Table:
     """Rows of one bucket of which a filter is true, and in ``SEQUENCE_COLUMN`` who last wrote each.
 
     A file that a commit has added holds rows of this commit alone. One that a compaction has written holds
@@ -35,7 +37,7 @@ def rows_with_sequence(snapshot: Snapshot, place: Place, where: Filter, columns:
     return rows.select([*columns, SEQUENCE_COLUMN])
 
 
-def check_not_compacted(snapshot: Snapshot, places: Iterable[Place]) -> None:
+def check_not_compacted(snapshot: Snapshot, places: Iterable[BucketId]) -> None:
     """Refuse buckets in which a file holds rows of several commits.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from upsert.store.data_file import Kinds
+from upsert.arrays import Kinds
 from upsert.store.data_file_writing import write_data_file
 from upsert.store.file_entry import FileEntry
 from upsert.store.key_ranges import halves, weight

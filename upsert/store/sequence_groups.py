@@ -13,11 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from upsert import options, types
+from upsert.arrays import Positions
 from upsert.errors import ConfigurationError
 from upsert.schema import TableSchema
 from upsert.store.hashing import fixed_bytes, is_null
 from upsert.store.row_hash import row_hashes
-from upsert.store.sequences import Positions, in_sequence, last_of_each
+from upsert.store.sequences import in_sequence, last_of_each
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from upsert.arrays import Positions
 from upsert.store.hashing import one_array
 from upsert.store.row_keys import Column, order_by
-
-Positions = npt.NDArray[np.int64]
 
 
 def sequence_codes(rows: pa.Table, columns: Sequence[str]) -> list[Column]:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from upsert.arrays import Positions
 from upsert.errors import SchemaError
 from upsert.store import statistics
 from upsert.store.bucket_scan import BucketScan
@@ -28,8 +29,8 @@ from upsert.store.lookup import (
 )
 from upsert.store.merge import check_counts
 from upsert.store.partitions import remaining
-from upsert.store.probe import Positions, Probe, prepare
-from upsert.store.raw_changes import Place
+from upsert.store.paths import BucketId
+from upsert.store.probe import Probe, prepare
 from upsert.store.routing import buckets_for
 from upsert.store.row_keys import order_by
 from upsert.store.snapshot_info import SnapshotInfo
@@ -75,7 +76,7 @@ class Snapshot:
         columns: Sequence[str] | None = None,
         where: Where | None = None,
         *,
-        places: Collection[Place] | None = None,
+        places: Collection[BucketId] | None = None,
     ) -> pa.Table:
         """All current rows, in no particular order.
 
@@ -104,12 +105,12 @@ class Snapshot:
             ]
             return self._assembled(pieces, selected)
 
-    def places(self, where: Filter) -> dict[Place, Filter]:
+    def places(self, where: Filter) -> dict[BucketId, Filter]:
         """The buckets that may have a row of which a filter is true, and what is left to ask of its rows."""
         left = remaining(where, (partition for partition, _ in self.files.groups), self.layout.schema)
         return {place: left[place[0]] for place in self.files.groups if place[0] in left}
 
-    def stored_rows(self, place: Place, where: Filter, columns: Sequence[str]) -> Iterable[pa.Table]:
+    def stored_rows(self, place: BucketId, where: Filter, columns: Sequence[str]) -> Iterable[pa.Table]:
         """The rows of a bucket of which a filter is true, in pieces that need no merging with each other.
 
         Each piece ascends by key. Equal rows of a table without primary key come once, with their count.

@@ -25,9 +25,9 @@ from upsert.store.fold import Order, fold, naming
 from upsert.store.layout import COUNT_COLUMN, Layout
 from upsert.store.merge import SortedRows
 from upsert.store.parallel_writes import ParallelWrites
-from upsert.store.paths import Partition
+from upsert.store.paths import BucketId, Partition
 from upsert.store.placement import split
-from upsert.store.raw_changes import Place, RawFile, Rows, pieces_of, places_of, write_raw
+from upsert.store.raw_changes import RawFile, Rows, pieces_of, places_of, write_raw
 from upsert.store.rows import conform
 from upsert.store.run_files import written_files
 from upsert.store.storage import storage_of
@@ -122,7 +122,7 @@ def fold_raw(
 
 
 def _write_all(
-    root: str, layout: Layout, uuid: str, base: int, runs: Iterable[tuple[Place, Iterable[SortedRows]]]
+    root: str, layout: Layout, uuid: str, base: int, runs: Iterable[tuple[BucketId, Iterable[SortedRows]]]
 ) -> StagedFiles:
     partitions: set[Partition] = set()
     written: list[Future[FileEntry]] = []
@@ -156,8 +156,8 @@ def join(uuid: str, staged: Iterable[StagedFiles]) -> StagedFiles:
     raw: list[RawFile] = []
     retracting: set[str] = set()
     partitions: set[Partition] = set()
-    owner: dict[Place, int] = {}
-    arrivals: dict[Place, int | None] = {}
+    owner: dict[BucketId, int] = {}
+    arrivals: dict[BucketId, int | None] = {}
     for number, one in enumerate(staged):
         if one.table != uuid:
             raise ConfigurationError(

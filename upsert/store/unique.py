@@ -21,8 +21,8 @@ from upsert.store.file_set import FileSet
 from upsert.store.history import History
 from upsert.store.layout import LookupIndex
 from upsert.store.lookup import current_candidates
+from upsert.store.paths import BucketId
 from upsert.store.probe import Probe, prepare
-from upsert.store.raw_changes import Place
 from upsert.store.routing import buckets_for
 from upsert.store.row_keys import order_by
 from upsert.store.snapshot_info import SnapshotInfo
@@ -54,7 +54,7 @@ class UniqueCheck:
         self._indexes = [
             index for index in self._layout.indexes[1:] if index.is_unique and not key.issubset(index.columns)
         ]
-        self._files: dict[Place, list[FileEntry]] = {}
+        self._files: dict[BucketId, list[FileEntry]] = {}
         for entry in files if self._indexes else ():
             self._files.setdefault((entry.partition, entry.bucket), []).append(entry)
         rows = sum(entry.rows for entries in self._files.values() for entry in entries)

@@ -14,12 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from upsert.arrays import Positions
 from upsert.store.change_files import VersionedTable
 from upsert.store.layout import Layout
 from upsert.store.snapshot import Snapshot
 from upsert.store.version import Version, has_arrived
-
-Positions = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from upsert.managed.writer import BatchWriter, StreamWriter
 from upsert.schema import TableSchema
 from upsert.spark_formats import register
 from upsert.store.data_file import forget_open_files
-from upsert.store.raw_changes import Place
+from upsert.store.paths import BucketId
 from upsert.store.table import Table
 from upsert.store.where_text import where_to_json
 
@@ -137,7 +137,7 @@ def test_tasks_share_small_partitions_and_skip_those_without_rows(table: Table) 
 
 
 def test_large_partitions_get_tasks_of_their_own() -> None:
-    places: list[Place] = [((("day", str(n)),), 0) for n in range(6)]
+    places: list[BucketId] = [((("day", str(n)),), 0) for n in range(6)]
     sizes = dict(
         zip(places, [TASK_BYTES, 1, 1, TASK_BYTES - 3 * OPEN_BYTES, 1, 10 * TASK_BYTES], strict=True)
     )

@@ -21,9 +21,9 @@ from upsert.store import Table
 from upsert.store.alterations import SetOptions, TrackPartition
 from upsert.store.commit import Committer, Surroundings
 from upsert.store.data_file import forget_open_files
+from upsert.store.paths import BucketId
 from upsert.store.proposal import Change
 from upsert.store.publication import put_if_absent
-from upsert.store.raw_changes import Place
 from upsert.store.snapshot import Snapshot
 from upsert.store.snapshot_info import SnapshotInfo
 from upsert.store.version import Version
@@ -205,7 +205,7 @@ def test_a_deletion_beside_a_busy_writer_reads_each_bucket_once(
     read: list[tuple[object, int]] = []
     stored_rows = Snapshot.stored_rows
 
-    def counted(self: Snapshot, place: Place, *others: Any) -> Any:
+    def counted(self: Snapshot, place: BucketId, *others: Any) -> Any:
         read.append(place)
         return stored_rows(self, place, *others)
 

@@ -10,13 +10,12 @@ import importlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, Protocol, TypeVar, cast
+from typing import Final, Protocol, cast
 
 from upsert.errors import ConfigurationError
+from upsert.store.storage.base import T
 
 VARIABLE: Final = "UPSERT_CATALOG_LOCK"
-
-T = TypeVar("T")
 
 
 class CatalogLock(Protocol):
