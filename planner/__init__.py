@@ -3,7 +3,7 @@
 from planner.aggregate_reports import AggregateReport
 from planner.api import check_sink, explain, optimize
 from planner.errors import PlanBuildError, PlanError
-from planner.explain import Explanation
+from planner.explanation import Explanation
 from planner.join_reports import JoinReport, Lookups, TableReport
 from planner.optimizer import RULES
 from planner.sink_reports import SinkReport

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from planner.build import build_plan
 from planner.conditions import Refused
 from planner.errors import PlanError
-from planner.explain import Explanation, explanation_of
+from planner.explanation import Explanation, explanation_of
 from planner.jvm import Catalyst
 from planner.jvm_state import with_state_of_one_shape
 from planner.optimizer import CHEAPER, Trace, optimize_plan

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from planner.changelogs import Changelog
-from planner.explain import Explanation, explanation_of
+from planner.explanation import Explanation, explanation_of
 from planner.optimizer import optimize_plan
 from planner.plan import Plan
 from planner.settings import Settings
