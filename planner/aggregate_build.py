@@ -14,7 +14,7 @@ from planner.errors import PlanBuildError
 from planner.expressions import Aggregation, Expr, walk_expression
 from planner.group_keys import upsert_key
 from planner.jvm import Catalyst, JavaObject
-from planner.plan import Output, Plan
+from planner.nodes import Output, Plan
 from planner.signed_sums import Result, Sums, kind_of, result_of
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.update_mode import UPSERTS_MARK

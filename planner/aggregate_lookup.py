@@ -20,7 +20,7 @@ from planner.delta_join import DeltaJoin
 from planner.expressions import Aggregation, Column, Expr, Literal
 from planner.held_options import Rewrite, not_held, read_apart
 from planner.keys import index_within
-from planner.plan import Filter, Plan, RegularJoin
+from planner.nodes import Filter, Plan, RegularJoin
 from planner.sources import KafkaTopic, ManagedTable, Mode
 from planner.translate import NotTranslatableError, translated
 from planner.trees import fresh_ids

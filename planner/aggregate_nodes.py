@@ -13,7 +13,7 @@ from planner.expressions import Aggregation, Column, Expr, ref_field
 from planner.sources import ManagedTable
 
 if TYPE_CHECKING:
-    from planner.plan import Output, Plan
+    from planner.nodes import Output, Plan
 
 
 class WindowKind(StrEnum):

@@ -9,8 +9,8 @@ from planner.aggregate_conditions import aggregations
 from planner.aggregate_nodes import Aggregate, LookupAggregate
 from planner.conditions import Refused, sources
 from planner.exact_floats import FIXED_POINTS
+from planner.nodes import Watermark
 from planner.optimizer import Step, Trace
-from planner.plan import Watermark
 from planner.rules.replace_aggregate import replace_aggregate
 from planner.signed_sums import is_floating
 from planner.trees import walk

@@ -25,7 +25,7 @@ from planner.errors import PlanBuildError
 from planner.expressions import Call, Column, Expr
 from planner.group_keys import KIND_IF, UNLESS_GONE
 from planner.jvm import Catalyst, JavaObject
-from planner.plan import Filter, Output, Plan, Project, RegularJoin, SlidingWindows
+from planner.nodes import Filter, Output, Plan, Project, RegularJoin, SlidingWindows
 from planner.settings import Settings
 from planner.sources import KafkaTopic, ManagedTable, consumer_of
 from planner.trees import children

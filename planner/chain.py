@@ -13,7 +13,7 @@ from typing import Final
 from planner.changelogs import Changelog, Relation
 from planner.delta_join import DeltaJoin
 from planner.expressions import Aggregation, Call, Cast, Column, Expr, Literal, substituted, walk_expression
-from planner.plan import Filter, Output, Plan, Project, Unary, Watermark, Wrapper
+from planner.nodes import Filter, Output, Plan, Project, Unary, Watermark, Wrapper
 
 INTEGER_WIDTHS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 """Bits of Spark's integer types, by name."""

@@ -13,7 +13,7 @@ from planner.sources import KafkaTopic, ManagedTable
 from upsert.update_mode import UpsertKey
 
 if TYPE_CHECKING:
-    from planner.plan import Plan
+    from planner.nodes import Plan
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from planner.changelogs import Changelog
 from planner.delta_join import DeltaJoin
 from planner.expressions import Call, Cast, Column, Expr, Literal, walk_expression
 from planner.keys import equalities
-from planner.plan import Filter, Generate, Join, Plan, Project, Watermark
+from planner.nodes import Filter, Generate, Join, Plan, Project, Watermark
 from planner.trees import expressions, walk
 from upsert.rowkind import ROW_KIND_COLUMN
 

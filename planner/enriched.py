@@ -10,7 +10,7 @@ from planner.expressions import Column, ref_field
 from planner.sources import ManagedTable
 
 if TYPE_CHECKING:
-    from planner.plan import Plan
+    from planner.nodes import Plan
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from planner.aggregate_reports import AggregateReport, aggregate_reports
 from planner.conditions import Refused
 from planner.explain_html import page
 from planner.join_reports import JoinReport, join_reports
+from planner.nodes import Plan
 from planner.optimizer import Step, Trace
-from planner.plan import Plan
 from planner.settings import Settings
 from planner.sink_reports import SinkReport
 from planner.topic_reports import TopicReport, topic_reports

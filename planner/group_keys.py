@@ -11,7 +11,7 @@ from planner.aggregate_nodes import GroupBy, SignedAggregate
 from planner.chain import chain_of, without_widening
 from planner.changelogs import Changelog, Upserts
 from planner.expressions import Call, Column, Expr, Literal
-from planner.plan import Filter, Output, Plan, Project, Watermark, Wrapper
+from planner.nodes import Filter, Output, Plan, Project, Watermark, Wrapper
 from upsert.update_mode import UpsertKey
 
 UNLESS_GONE: Final = "UnlessGone"

@@ -14,8 +14,8 @@ from planner.conditions import OBSERVATION, Refused, changes_have_their_kind, so
 from planner.delta_join import DeltaJoin
 from planner.held_options import Rewrite, not_held, read_apart
 from planner.join_tree import KINDS
+from planner.nodes import Distinct, Join, Opaque, Plan, RegularJoin, Wrapper
 from planner.operator_conditions import OPERATORS
-from planner.plan import Distinct, Join, Opaque, Plan, RegularJoin, Wrapper
 from planner.sources import KafkaTopic, ManagedTable
 from planner.trees import joins_changes, reads_changes, walk
 

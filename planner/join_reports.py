@@ -13,8 +13,8 @@ from planner.delta_join import DeltaJoin, tree_in_words
 from planner.enriched import Enriched
 from planner.lookup_paths import lookup_paths
 from planner.netness import blurred
+from planner.nodes import Join, Plan, RegularJoin
 from planner.optimizer import Step, Trace
-from planner.plan import Join, Plan, RegularJoin
 from planner.regular_join import STATE_GROWS
 from planner.rules.enrich_stream import enrich_stream
 from planner.rules.fall_back_to_regular_join import fall_back_to_regular_join

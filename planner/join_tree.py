@@ -28,7 +28,7 @@ from planner.expressions import conjunction as all_of
 from planner.join_part import Part, as_node, decided_by, unconnected
 from planner.join_scope import Scope, table_of
 from planner.lookup_paths import lacking_indexes
-from planner.plan import Filter, Join, Plan, Project, Unary, Watermark, Wrapper
+from planner.nodes import Filter, Join, Plan, Project, Unary, Watermark, Wrapper
 from planner.stack import Chained, Joined, Raw, Staged
 from planner.words import join_in_words
 
@@ -82,7 +82,7 @@ class JoinTree:
 
 
 def join_tree(plan: Join) -> JoinTree:
-    """The tree of a join; it and those below must fulfil `planner.join_conditions.JOIN_CONDITIONS`."""
+    """The tree of a join; it and those below must fulfil `JOIN_CONDITIONS`."""
     scope = Scope()
     reader = _Reader(scope)
     part = reader.part(plan, Place.OUTSIDE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planner.expressions import Call, Expr, columns_of, conjuncts
-from planner.plan import Join
+from planner.nodes import Join
 from upsert.schema import TableSchema
 from upsert.store.layout import Layout
 

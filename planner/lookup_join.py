@@ -17,7 +17,7 @@ from planner.conditions import OBSERVATION, Refused
 from planner.expressions import Call, Column, Expr, conjunction, conjuncts
 from planner.group_keys import KIND_IF
 from planner.keys import equalities
-from planner.plan import Filter, Join, Output, Plan, Project, Wrapper
+from planner.nodes import Filter, Join, Output, Plan, Project, Wrapper
 from planner.settings import Settings
 from planner.stack import Chained, Joined, Raw, Staged, stacked
 from planner.translate import NotTranslatableError, translated

@@ -9,7 +9,7 @@ from __future__ import annotations
 from deltajoin.outgoing import determined
 from planner.chain import chain_of, trace
 from planner.delta_join import DeltaJoin
-from planner.plan import Plan
+from planner.nodes import Plan
 
 
 def blurred(plan: Plan) -> tuple[str, ...]:

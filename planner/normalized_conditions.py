@@ -7,7 +7,7 @@ from typing import Final
 from planner.chain import trace
 from planner.changelogs import Changelog, Normalized
 from planner.conditions import Condition, Refused, sources
-from planner.plan import Join, Plan
+from planner.nodes import Join, Plan
 from planner.sources import Mode
 from planner.trees import reads_changes, row_kind_of, walk
 from planner.upsert_conditions import topic_of

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from planner.conditions import Condition, Refused, sources
-from planner.plan import Generate, Opaque, Plan, Union
+from planner.nodes import Generate, Opaque, Plan, Union
 from planner.trees import reads_changes
 from upsert.rowkind import ROW_KIND_COLUMN
 

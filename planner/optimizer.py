@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from planner.conditions import Refused
-from planner.plan import Plan
+from planner.nodes import Plan
 from planner.rules.carry_group_deletes import carry_group_deletes
 from planner.rules.carry_row_kind import carry_row_kind
 from planner.rules.drop_needless_distinct import drop_needless_distinct

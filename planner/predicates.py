@@ -13,7 +13,7 @@ from typing import Any, Final
 from planner.chain import INTEGER_WIDTHS, folded_integer, trace
 from planner.delta_join import Predicate
 from planner.expressions import Call, Column, Expr, Literal
-from planner.plan import Plan
+from planner.nodes import Plan
 
 _OPERATORS: Final = {
     "EqualTo": "==",

@@ -14,7 +14,7 @@ from typing import Final
 from planner.chain import INTEGER_WIDTHS, chain_of, folded_integer, trace
 from planner.conditions import OBSERVATION
 from planner.expressions import Call, Column, Expr, Literal, conjuncts, walk_expression
-from planner.plan import Filter, Plan, Watermark, Wrapper
+from planner.nodes import Filter, Plan, Watermark, Wrapper
 from planner.sources import KafkaTopic, RecordRange
 from planner.trees import expressions
 

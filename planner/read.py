@@ -18,7 +18,7 @@ from planner.aggregate_nodes import Aggregate, WindowKind
 from planner.changelogs import Changelog, LookupStream, Normalized, Relation, Upserts
 from planner.conditions import OBSERVATION
 from planner.jvm import Catalyst, JavaObject
-from planner.plan import (
+from planner.nodes import (
     Distinct,
     Filter,
     Generate,

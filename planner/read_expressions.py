@@ -9,7 +9,7 @@ from planner.aggregate_nodes import GroupBy, WindowKind
 from planner.conditions import SUBQUERY, TIMES, is_clock_word
 from planner.expressions import Aggregation, Call, Cast, Column, Expr, Literal, columns_of, walk_expression
 from planner.jvm import Catalyst, JavaObject
-from planner.plan import Output
+from planner.nodes import Output
 
 _WINDOW_MARKS: Final = {"spark.timeWindow": WindowKind.TIME, "spark.sessionWindow": WindowKind.SESSION}
 """What Catalyst attaches to a column that it made of a window."""

@@ -17,7 +17,7 @@ from planner.changelogs import Changelog, Relation, Upserts
 from planner.enriched import TableRows
 from planner.held_options import Rewrite, not_held
 from planner.jvm import JavaObject
-from planner.plan import Plan
+from planner.nodes import Plan
 from planner.read_expressions import ExpressionReader
 from planner.sources import KafkaTopic, ManagedTable, Mode, RecordRange
 from upsert.errors import TableNotFoundError

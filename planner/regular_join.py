@@ -17,7 +17,7 @@ from planner.chain import chain_of
 from planner.changelogs import Changelog, Relation, Upserts
 from planner.conditions import Refused, sources
 from planner.expressions import Call, Column, columns_of, conjuncts
-from planner.plan import Distinct, Join, Opaque, Plan, RegularJoin, Watermark
+from planner.nodes import Distinct, Join, Opaque, Plan, RegularJoin, Watermark
 from planner.sources import KafkaTopic, ManagedTable, Mode
 from planner.trees import reads_changes, row_kind_of, walk
 

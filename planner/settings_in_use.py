@@ -9,7 +9,7 @@ from deltajoin.settings import OPTIONS, given_in
 from planner.aggregate_nodes import LookupAggregate
 from planner.changelogs import Changelog, LookupChanges, LookupJoined
 from planner.delta_join import DeltaJoin
-from planner.plan import Join, Plan, RegularJoin
+from planner.nodes import Join, Plan, RegularJoin
 from planner.trees import walk
 
 OF_LOOKUP_JOINS: Final = frozenset(

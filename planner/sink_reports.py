@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.group_keys import group_keys, upsert_key
-from planner.plan import Plan
+from planner.nodes import Plan
 from planner.trees import reads_changes
 from planner.uniqueness import unique_keys
 from upsert.errors import ConfigurationError

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from planner.expressions import Call, Cast, Column, Expr
-from planner.plan import Filter, Output, Plan, Project, Unary, Watermark
+from planner.nodes import Filter, Output, Plan, Project, Unary, Watermark
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from planner.delta_join import DeltaJoin
-from planner.plan import Filter, Generate, Plan, Project, Union, Wrapper
+from planner.nodes import Filter, Generate, Plan, Project, Union, Wrapper
 from planner.trees import children
 from upsert.errors import ConfigurationError
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from planner.changelogs import Relation
 from planner.conditions import Refused, expressions_are_repeatable, sources
-from planner.plan import Filter, Join, Project, Union, Wrapper
+from planner.nodes import Filter, Join, Project, Union, Wrapper
 from planner.trees import static_input, walk
 
 ASSUMED: Final = (

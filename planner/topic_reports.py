@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from planner.changelogs import Changelog, Normalized, Relation
-from planner.plan import Plan
+from planner.nodes import Plan
 from planner.sources import KafkaTopic, Mode, RecordRange
 from planner.trees import walk
 from planner.unmet_upserts import unmet_everywhere

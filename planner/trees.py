@@ -11,7 +11,7 @@ from planner.changelogs import Changelog, Normalized, Relation
 from planner.delta_join import DeltaJoin
 from planner.enriched import Enriched
 from planner.expressions import Column, Expr
-from planner.plan import (
+from planner.nodes import (
     Distinct,
     Filter,
     Generate,
@@ -177,7 +177,7 @@ def fresh_ids(plan: Plan) -> Iterator[int]:
 def tree(plan: Plan, depth: int = 0) -> str:
     """The plan as text: one node a line, inputs indented below.
 
-    >>> from planner.plan import Relation
+    >>> from planner.nodes import Relation
     >>> print(tree(Filter(Relation("t", (Column(1, "a", "int"),)), Column(1, "a", "int"))))
     Filter a#1
       Relation t [a#1: int]

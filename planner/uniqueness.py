@@ -20,7 +20,7 @@ from planner.chain import folded_integer, without_widening
 from planner.changelogs import Changelog, LookupChanges, Normalized, Relation, Upserts
 from planner.expressions import Call, Column, Expr, Literal, columns_of, conjuncts
 from planner.group_keys import held_by
-from planner.plan import (
+from planner.nodes import (
     Distinct,
     Filter,
     Generate,

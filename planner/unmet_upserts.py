@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from planner.chain import chain_of
 from planner.changelogs import Changelog, Normalized
 from planner.conditions import Refused
+from planner.nodes import Filter, Join, Opaque, Plan, Project, Watermark, Wrapper
 from planner.operator_conditions import OPERATORS
-from planner.plan import Filter, Join, Opaque, Plan, Project, Watermark, Wrapper
 from planner.sources import KafkaTopic, Mode
 from planner.trees import children, joins_changes, walk
 from planner.upsert_conditions import UPSERT_CONDITIONS, sink_is_keyed_alike

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from planner.changelogs import Changelog
 from planner.expressions import Column, Expr, columns_of
-from planner.plan import Filter, Generate, Join, Plan, Project, SlidingWindows, Union
+from planner.nodes import Filter, Generate, Join, Plan, Project, SlidingWindows, Union
 from planner.sources import ManagedTable
 from planner.trees import children, expressions, walk
 

@@ -14,8 +14,8 @@ from planner.chain import chain_of, origins, trace
 from planner.changelogs import Changelog
 from planner.conditions import OBSERVATION, Condition, Refused
 from planner.expressions import Call, Column, Expr
+from planner.nodes import Filter, Plan, Project, Wrapper
 from planner.null_tolerance import Outcome, Value, in_deletes
-from planner.plan import Filter, Plan, Project, Wrapper
 from planner.sources import KafkaTopic, Mode
 
 _READ_ALL: Final = (

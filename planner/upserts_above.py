@@ -10,8 +10,8 @@ from planner.chain import chain_of
 from planner.changelogs import Changelog, LookupJoined
 from planner.conditions import Refused, sources
 from planner.group_keys import AGGREGATE, group_keys, sink_is_keyed_by_groups, upsert_key
+from planner.nodes import Filter, Opaque, Plan, Project, Watermark, Wrapper
 from planner.operator_conditions import OPERATORS
-from planner.plan import Filter, Opaque, Plan, Project, Watermark, Wrapper
 from planner.settings import Settings
 from planner.trees import children, walk
 

@@ -7,7 +7,7 @@ import re
 from planner.chain import chain_of
 from planner.changelogs import Changelog, Relation
 from planner.expressions import Expr
-from planner.plan import Join, Opaque, Plan
+from planner.nodes import Join, Opaque, Plan
 from planner.trees import walk
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from planner.expressions import Aggregation, Call, Column, Literal, conjunction, conjuncts
 from planner.group_keys import KIND_IF, UNLESS_GONE, GroupKey, group_keys, uses_keys_only
-from planner.plan import Filter, Output, Plan, Project
+from planner.nodes import Filter, Output, Plan, Project
 from planner.rules.carry_row_kind import carry_row_kind
 from planner.settings import Settings
 from planner.trees import fresh_ids, row_kind_of

@@ -7,7 +7,7 @@ from dataclasses import replace
 from planner.changelogs import Changelog
 from planner.expressions import Call, Column
 from planner.group_keys import KIND_IF
-from planner.plan import Output, Plan, Project, Union
+from planner.nodes import Output, Plan, Project, Union
 from planner.settings import Settings
 from planner.trees import reads_changes, row_kind_of, with_children, with_row_kind_last
 from upsert.rowkind import ROW_KIND_COLUMN

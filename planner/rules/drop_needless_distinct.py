@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.conditions import Refused, sources
-from planner.plan import Distinct, Plan
+from planner.nodes import Distinct, Plan
 from planner.settings import Settings
 from planner.trees import reads_changes
 from planner.uniqueness import is_unique_by

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.plan import Plan
+from planner.nodes import Plan
 from planner.settings import Settings
 from planner.trees import reads_changes, with_row_kind_last
 

@@ -9,7 +9,7 @@ from planner.changelogs import Relation
 from planner.enriched import Enriched
 from planner.expressions import Column, conjunction, conjuncts
 from planner.keys import equalities, index_within
-from planner.plan import Filter, Join, Output, Plan, Project, Watermark, Wrapper
+from planner.nodes import Filter, Join, Output, Plan, Project, Watermark, Wrapper
 from planner.settings import Settings
 
 _SIDES: Final = {"inner": "inner", "left outer": "left", "right outer": "left"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.conditions import Refused
-from planner.plan import Join, Plan, RegularJoin
+from planner.nodes import Join, Plan, RegularJoin
 from planner.regular_join import regular_join
 from planner.rules.replace_join import faults_of
 from planner.settings import Settings
@@ -13,7 +13,7 @@ from planner.trees import at_join_trees, joins_changes, with_children
 def fall_back_to_regular_join(node: Plan, settings: Settings) -> Plan | None:
     """Make a join that can be no delta join Spark's own join over signed rows, if that is right.
 
-    It is right for an INNER join of complete changes: `planner.regular_join.REGULAR_CONDITIONS`. Its state
+    It is right for an INNER join of complete changes: `REGULAR_CONDITIONS`. Its state
     grows with every change, which is why it comes second. Joins below are looked at by themselves. Not
     with the strategy "force"; with "none" it is what every join becomes.
 

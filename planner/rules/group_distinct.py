@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.aggregate_nodes import Aggregate, GroupBy
-from planner.plan import Distinct, Output, Plan
+from planner.nodes import Distinct, Output, Plan
 from planner.settings import Settings
 from planner.trees import reads_changes
 

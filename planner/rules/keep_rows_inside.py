@@ -12,7 +12,7 @@ from deltajoin.expressions import Condition
 from planner.chain import Chain, chain_of, inlined
 from planner.delta_join import DeltaJoin
 from planner.expressions import Expr, columns_of, conjunction, conjuncts
-from planner.plan import Filter, Plan, Project
+from planner.nodes import Filter, Plan, Project
 from planner.settings import Settings
 from planner.translate import NotTranslatableError, translated
 from planner.trees import expressions, with_children

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from planner.chain import chain_of
 from planner.changelogs import Changelog
-from planner.plan import Plan
+from planner.nodes import Plan
 from planner.settings import Settings
 from planner.sources import KafkaTopic, Mode
 from planner.trees import transform_up
@@ -17,7 +17,7 @@ def leave_out_normalizer(node: Plan, settings: Settings) -> Plan | None:
     """Read an upsert topic with `changelog = upsert` where no `-U` is of use: no state at all.
 
     The whole query must be projections, and filters on the key, from the topic to a sink with the topic's
-    primary key; `planner.upsert_conditions.needs_normalizer` has every condition. The sink ends up with
+    primary key; `needs_normalizer` has every condition. The sink ends up with
     the same rows. What differs is how they come there: an update is one `+U`, a delete has NULL in all
     columns but the key and metadata, and a record that repeats its predecessor is written again, with its
     own metadata.

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from planner.chain import chain_of, trace
 from planner.changelogs import Changelog, Normalized
-from planner.plan import Plan
+from planner.nodes import Plan
 from planner.rules.leave_out_normalizer import leave_out_normalizer
 from planner.rules.narrow_kafka_range import narrow_kafka_range
 from planner.rules.put_in_normalizer import put_in_normalizer

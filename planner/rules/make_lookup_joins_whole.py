@@ -10,7 +10,7 @@ from planner.changelogs import Changelog, LookupChanges, LookupJoined
 from planner.conditions import Refused
 from planner.expressions import Call
 from planner.group_keys import KIND_IF
-from planner.plan import Output, Plan, Project
+from planner.nodes import Output, Plan, Project
 from planner.settings import Settings
 from planner.trees import transform_up, walk
 from planner.upserts_above import unmet_lookup_joins
@@ -26,7 +26,7 @@ def make_lookup_joins_whole(node: Plan, settings: Settings) -> Plan | Refused | 
     """Let a join of two streams with lookups give every kind of change, instead of upserts.
 
     With `changelog = all` everywhere; with `auto` below all operators but projections and filters, and where
-    the sink has another key; see `planner.upserts_above`. Only where `state_path` says in which folder
+    the sink has another key; see `unmet_lookup_joins`. Only where `state_path` says in which folder
     the join keeps the rows that it has given: without, `auto` leaves the upserts, which are refused there.
     The kind then needs no mark, and a filter is a filter of changes. Two of them in one query are refused.
 

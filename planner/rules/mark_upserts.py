@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from planner.expressions import Call, Column
 from planner.group_keys import KIND_IF, group_keys
-from planner.plan import Output, Plan, Project
+from planner.nodes import Output, Plan, Project
 from planner.settings import Settings
 from planner.trees import fresh_ids
 from upsert.rowkind import ROW_KIND_COLUMN

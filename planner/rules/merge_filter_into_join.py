@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.expressions import conjunction, conjuncts
-from planner.plan import Filter, Join, Plan
+from planner.nodes import Filter, Join, Plan
 from planner.settings import Settings
 from planner.trees import reads_changes
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from planner.chain import chain_of
 from planner.changelogs import Changelog, Relation
-from planner.plan import Filter, Plan
+from planner.nodes import Filter, Plan
 from planner.ranges import range_of
 from planner.settings import Settings
 from planner.sources import KafkaTopic, Mode
@@ -16,7 +16,7 @@ from planner.trees import transform_up
 def narrow_kafka_range(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
     """Hand what a filter says of a record's partition, offset and time to the source, as its options.
 
-    Only what `planner.ranges` translates, in addition to what the query's own options say. The filter
+    Only what `range_of` finds, in addition to what the query's own options say. The filter
     itself stays. A source with a normalizer is left alone: it must see every change of a key. A query that
     goes on from its checkpoint with a wider filter finds what it left unread, except what lies before
     the offsets at which it began.

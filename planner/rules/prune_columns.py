@@ -10,7 +10,7 @@ from deltajoin.tree import columns_of as columns_of_tree
 from planner.chain import chain_of
 from planner.delta_join import DeltaJoin
 from planner.expressions import columns_of
-from planner.plan import (
+from planner.nodes import (
     Filter,
     Generate,
     Join,

@@ -8,7 +8,7 @@ from deltajoin.tree import null_supplied, visible
 from planner.chain import chain_of
 from planner.delta_join import DeltaJoin, JoinTable, Predicate
 from planner.expressions import Column, conjuncts
-from planner.plan import Filter, Plan
+from planner.nodes import Filter, Plan
 from planner.predicates import predicates_of
 from planner.settings import Settings
 from planner.trees import transform_up
@@ -17,7 +17,7 @@ from planner.trees import transform_up
 def push_filters(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
     """Hand what a filter over a delta join says of one table's columns to that table of the join.
 
-    Only what `planner.predicates` translates, and only of tables that every row has a part of: without a
+    Only what `predicates_of` translates, and only of tables that every row has a part of: without a
     row of any other table, an outer join would put out a row of NULLs. The filter itself stays: the table may
     keep rows that the filter drops, never the other way round.
     """

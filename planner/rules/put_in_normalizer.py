@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planner.changelogs import Changelog
-from planner.plan import Plan
+from planner.nodes import Plan
 from planner.settings import Settings
 from planner.sources import KafkaTopic
 from planner.trees import transform_up
@@ -16,7 +16,7 @@ def put_in_normalizer(node: Plan, settings: Settings) -> Plan | None:
     """Read a topic with `changelog = all` instead of `upsert` below what needs every kind of change.
 
     Such are filters on other columns than the key, joins, unions, aggregates and a sink with another key; see
-    `planner.unmet_upserts`. Only where the topic's options name a `state.path`: the normalizer must keep the
+    `unmet_upserts`. Only where the topic's options name a `state.path`: the normalizer must keep the
     newest row of each key somewhere. Where they do not, the query is refused for the same reason.
 
         Filter (n#2 > 3)                               Filter (n#2 > 3)

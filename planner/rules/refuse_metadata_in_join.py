@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.conditions import Refused
 from planner.delta_join import DeltaJoin
-from planner.plan import Plan
+from planner.nodes import Plan
 from planner.settings import Settings
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.conditions import Refused
 from planner.group_keys import group_keys
-from planner.plan import Filter, Plan, Project, Watermark, Wrapper
+from planner.nodes import Filter, Plan, Project, Watermark, Wrapper
 from planner.settings import Settings
 from planner.trees import children
 from planner.upserts_above import upserts_go_to_a_sink

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.conditions import Refused
-from planner.plan import Join, Plan
+from planner.nodes import Join, Plan
 from planner.settings import Settings
 from planner.static_joins import STATIC_JOIN_CONDITIONS
 from planner.trees import static_input

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.conditions import Refused
 from planner.group_keys import group_keys, sink_is_keyed_by_groups
-from planner.plan import Plan
+from planner.nodes import Plan
 from planner.settings import Settings
 from planner.upserts_above import upserts_replace_nothing
 

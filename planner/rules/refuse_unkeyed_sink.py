@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.conditions import Refused
-from planner.plan import Plan
+from planner.nodes import Plan
 from planner.settings import Settings
 from planner.sources import Mode
 from planner.upsert_conditions import sink_is_keyed_alike, topic_of

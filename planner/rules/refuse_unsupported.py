@@ -6,9 +6,9 @@ from typing import Final
 
 from planner.changelogs import Changelog, Normalized
 from planner.conditions import CHANGE_CONDITIONS, Refused
+from planner.nodes import Plan
 from planner.normalized_conditions import NORMALIZED_CONDITIONS
 from planner.operator_conditions import OPERATOR_CONDITIONS
-from planner.plan import Plan
 from planner.settings import Settings
 from planner.trees import reads_changes, walk
 from planner.unmet_upserts import upserts_are_replaced_above
@@ -27,7 +27,7 @@ def refuse_unsupported(node: Plan, settings: Settings) -> Refused | None:
     """Refuse a node over a changelog that fails a condition; those below `upsert.normalize` as well.
 
     The conditions are `OPERATOR_CONDITIONS`, `CHANGE_CONDITIONS`, `UPSERT_CONDITIONS` and
-    `NORMALIZED_CONDITIONS`, each in a module of its own. Spark runs such a query without complaint and gives
+    `NORMALIZED_CONDITIONS`. Spark runs such a query without complaint and gives
     a wrong answer: it takes each change for a row. Joins have conditions of their own, see `replace_join`.
     """
     if not reads_changes(node):

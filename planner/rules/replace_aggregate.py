@@ -17,7 +17,7 @@ from planner.conditions import Refused, sources
 from planner.delta_join import DeltaJoin
 from planner.expressions import Column, Expr
 from planner.group_keys import group_keys
-from planner.plan import Join, Output, Plan, Project, Watermark
+from planner.nodes import Join, Output, Plan, Project, Watermark
 from planner.rules.carry_row_kind import carry_row_kind
 from planner.settings import Settings
 from planner.trees import fresh_ids, reads_changes, row_kind_of, transform_up, walk
@@ -27,7 +27,7 @@ from upsert.rowkind import ROW_KIND_COLUMN
 def replace_aggregate(node: Plan, settings: Settings) -> Plan | Refused | None:
     """Replace a GROUP BY of changes by sums of signs, which Spark's own aggregation keeps by group.
 
-    Only when every condition of `planner.aggregate_conditions` holds. Its input is cut down to what groups
+    Only when all `AGGREGATE_CONDITIONS` hold. Its input is cut down to what groups
     and functions need; watermarks below are left out, since a change that comes late must still count:
 
         Aggregate by (a#1) [a#1, Sum(b#2) AS s#3]

@@ -11,7 +11,7 @@ from planner.delta_join import DeltaJoin, JoinTable
 from planner.join_conditions import JOIN_CONDITIONS, joins_of
 from planner.join_scope import table_of
 from planner.join_tree import JoinTree, join_tree
-from planner.plan import Join, Output, Plan, Project
+from planner.nodes import Join, Output, Plan, Project
 from planner.regular_join import regular_join
 from planner.settings import Settings
 from planner.stack import stacked, with_hidden_ids
@@ -21,8 +21,8 @@ from planner.trees import joins_changes, reads_changes, row_kind_of
 def replace_join(node: Plan, settings: Settings) -> Plan | tuple[Refused, ...] | None:
     """Replace a join, and all joins that lie right below it, by lookups in the tables of all of them.
 
-    Only when every condition of `planner.join_conditions.JOIN_CONDITIONS` holds for each join, and
-    `planner.join_tree` finds a tree. The delta join emits raw columns of its tables; the projections and
+    Only when every condition of `JOIN_CONDITIONS` holds for each join, and
+    `join_tree` finds a tree. The delta join emits raw columns of its tables; the projections and
     filters of its inputs are stacked on it, then what the joins' conditions ask beyond the tree, then the
     columns of the topmost join in their order:
 

@@ -9,7 +9,7 @@ from planner.changelogs import Changelog
 from planner.conditions import Refused
 from planner.keys import equalities
 from planner.lookup_join import faults_of_join, is_lookup_join, made_of
-from planner.plan import Join, Plan
+from planner.nodes import Join, Plan
 from planner.settings import Settings
 from planner.sources import ManagedTable
 from planner.trees import joins_changes

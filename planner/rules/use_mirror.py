@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planner.chain import chain_of
 from planner.changelogs import Changelog
-from planner.plan import Join, Plan
+from planner.nodes import Join, Plan
 from planner.settings import Settings
 from planner.sources import KafkaTopic
 from planner.trees import joins_changes, transform_up, with_children

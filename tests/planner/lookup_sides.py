@@ -6,7 +6,7 @@ from deltajoin.latest.marks import mark_of
 from deltajoin.latest.spec import ALL_BUT_BEFORE, UPSERTS, LatestJoin, LookupSide
 from deltajoin.lookup import MemoryLookup
 from planner.changelogs import Changelog, LookupJoined, LookupStream
-from planner.plan import Plan
+from planner.nodes import Plan
 from upsert.update_mode import UpsertKey
 
 _LONG, _TEXT = pa.int64(), pa.string()

@@ -1,4 +1,4 @@
-"""Plans from the text that `planner.plan.tree` prints, so that tests read as plans."""
+"""Plans from the text that `planner.nodes.tree` prints, so that tests read as plans."""
 
 import re
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from planner.changelogs import Changelog, LookupChanges, Normalized, Relation, U
 from planner.delta_join import JoinTable, Predicate
 from planner.enriched import Enriched, TableRows
 from planner.expressions import Aggregation, Call, Cast, Column, Expr, Literal
-from planner.plan import (
+from planner.nodes import (
     DeltaJoin,
     Distinct,
     Filter,

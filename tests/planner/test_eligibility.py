@@ -1,6 +1,6 @@
 """Which joins become delta joins, case by case, beside what Flink 2.3 makes of them; the docs have the table.
 
-To write it into docs/differences-from-flink.md anew: REWRITE_DOCS=1 pytest tests/planner/test_eligibility.py
+REWRITE_DOCS=1 pytest tests/planner/test_eligibility.py writes it into docs/differences-from-flink.md.
 """
 
 import json

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from planner.changelogs import Changelog
 from planner.explanation import Explanation, explanation_of
+from planner.nodes import Plan
 from planner.optimizer import optimize_plan
-from planner.plan import Plan
 from planner.settings import Settings
 from planner.sources import ManagedTable
 from planner.trees import transform_up

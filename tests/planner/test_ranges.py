@@ -8,7 +8,7 @@ import pytest
 
 from planner.changelogs import Relation
 from planner.expressions import Call, Column, Expr, Literal
-from planner.plan import Filter
+from planner.nodes import Filter
 from planner.ranges import range_of
 from planner.sources import KafkaTopic, Mode, RecordRange
 from upsert.schema import Column as Declared

@@ -12,7 +12,7 @@ import pytest
 from planner.aggregate_nodes import Aggregate, GroupBy
 from planner.changelogs import Changelog, LookupChanges, Normalized, Upserts
 from planner.expressions import Aggregation, Call, Cast, Column, Expr, Literal
-from planner.plan import Distinct, Filter, Generate, Join, Opaque, Output, Plan, Project, Union, Wrapper
+from planner.nodes import Distinct, Filter, Generate, Join, Opaque, Output, Plan, Project, Union, Wrapper
 from planner.sources import KafkaTopic, ManagedTable, Mode
 from planner.uniqueness import is_unique_by, unique_keys
 from tests.planner.lookup_sides import LOOKUP_STREAMS, lookup_joined
