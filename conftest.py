@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from tests.helpers import JVM_OPTIONS, SESSION_OPTIONS, use_this_python
 from tests.object_store import CREDENTIALS, ObjectStore, Server
-from upsert.kafka.testing import LocalKafka
+from upsert.testing import LocalKafka
 
 os.environ["SPARK_SUBMIT_OPTS"] = JVM_OPTIONS
 os.environ["KAFKA_OPTS"] = "-XX:TieredStopAtLevel=1"  # a broker of tests is not worth optimizing either

@@ -28,7 +28,7 @@ import planner
 import upsert
 from bench import kafka_loops as loops
 from bench.sink import batch_seconds, session
-from upsert.kafka.testing import LocalKafka
+from upsert.testing import LocalKafka
 
 RESULTS: Final = Path(__file__).parent / "results"
 PARTITIONS: Final = 2

@@ -31,13 +31,13 @@ from rich.table import Table as Grid
 
 from bench.join_systems import SESSION_OPTIONS
 from bench.timed_rows import KEYS, ROWS_A_COMMIT, SCHEMA, Seen, Writing, changed, followed
-from upsert.kafka.testing import LocalKafka
 from upsert.managed.frames import read_changes
 from upsert.managed.log_reader import stream_reader
 from upsert.managed.options import ReadOptions
 from upsert.managed.spark_schema import spark_schema
 from upsert.rowkind import signs
 from upsert.store.table import Table
+from upsert.testing import LocalKafka
 
 RESULTS: Final = Path(__file__).parent / "results"
 POLL_S: Final = 0.002

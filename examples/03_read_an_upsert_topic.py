@@ -8,7 +8,7 @@ from confluent_kafka import Producer
 from pyspark.sql import DataFrame, SparkSession
 
 import upsert
-from upsert.kafka.testing import LocalKafka
+from upsert.testing import LocalKafka
 
 ARRIVE = [(1, "Bob", "Beijing"), (2, "Alice", "Shanghai"), (3, "Greg", "Berlin")]
 CHANGE = [(1, "Bob", "Beijing"), (2, "Alice", "Hangzhou"), (3, None, None), (4, None, None)]

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 import planner
 import upsert
-from upsert.kafka.testing import LocalKafka
+from upsert.testing import LocalKafka
 
 BOB, ALICE, MOVED = (100, "Bob", "Beijing"), (101, "Alice", "Shanghai"), (101, "Alice", "Hangzhou")
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import planner
 import upsert
-from upsert.kafka.testing import LocalKafka
+from upsert.testing import LocalKafka
 
 ALICE, BOB = {"id": 1, "name": "Alice", "region": "Shanghai"}, {"id": 2, "name": "Bob", "region": "Berlin"}
 MOVED = ALICE | {"region": "Berlin"}

@@ -10,7 +10,7 @@ from pyspark.sql.functions import count, lit, window
 
 import planner
 import upsert
-from upsert.kafka.testing import LocalKafka
+from upsert.testing import LocalKafka
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 import upsert
-from upsert.kafka.testing import LocalKafka
+from upsert.testing import LocalKafka
 
 
 def show(rows: DataFrame, _batch: int = 0) -> None:

@@ -22,9 +22,9 @@ from uuid import uuid4
 
 import pyspark
 
-from upsert.kafka.broker import watchdog
-from upsert.kafka.broker.jars import java
-from upsert.kafka.broker.process import free_ports
+from upsert.testing import watchdog
+from upsert.testing.brokers import free_ports
+from upsert.testing.jars import java
 
 HADOOP_VERSION: Final = "3.5.0"
 """That of pyspark."""

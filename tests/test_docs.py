@@ -14,7 +14,7 @@ from tests.object_store import ObjectStore
 from upsert.errors import TableNotFoundError
 from upsert.kafka.client.admin import delete_topic
 from upsert.kafka.client.connection import Connection
-from upsert.kafka.testing import LocalKafka
+from upsert.testing import LocalKafka
 
 DOCS = REPOSITORY / "docs"
 PRINTING_PAGES = (

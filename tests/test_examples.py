@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.helpers import run_in_session
-from upsert.kafka.testing import BOOTSTRAP_VARIABLE
+from upsert.testing.local_kafka import BOOTSTRAP_VARIABLE
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))

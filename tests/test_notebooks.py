@@ -11,7 +11,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from upsert.kafka.testing import BOOTSTRAP_VARIABLE, LocalKafka
+from upsert.testing.local_kafka import BOOTSTRAP_VARIABLE, LocalKafka
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))

@@ -26,7 +26,7 @@ from tests.upsert.kafka.written import records_in
 from upsert import Catalog
 from upsert.changelog.operator import normalize
 from upsert.kafka.client.connection import Connection
-from upsert.kafka.testing import LocalKafka
+from upsert.testing import LocalKafka
 from upsert.types import TIMESTAMP, TIMESTAMP_NTZ
 
 pytestmark = pytest.mark.spark

@@ -1,5 +1,9 @@
-"""A text that must not be printed: passwords, tokens, URLs that hold one (pure)."""
+"""Texts that must not be printed, and the names of options and properties that hold one (pure)."""
 
+from __future__ import annotations
+
+import re
+from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 
@@ -27,3 +31,23 @@ def shown_url(url: str) -> str:
     except ValueError:
         return "***"
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+MASK: Final = "***"
+"""What is shown in place of a secret."""
+
+_SECRET_NAMES: Final = re.compile(
+    r"password|passwd|secret|jaas|private|credential|token(?!\.endpoint)|ssl\.key(?!\.location)|\.pem$"
+    r"|keystore\.key$|basic\.auth|user\.info|oauthbearer\.(config|extensions)",
+    re.IGNORECASE,
+)
+"""Names of properties whose values are never shown."""
+
+
+def is_secret(name: str) -> bool:
+    """Whether the value of a property must not be shown.
+
+    >>> is_secret("sasl.password"), is_secret("ssl.ca.location")
+    (True, False)
+    """
+    return _SECRET_NAMES.search(name) is not None

@@ -22,7 +22,7 @@ import upsert
 from tests.helpers import spark_script
 from tests.pipelines.crash_model import Record, Row, debezium_changes, expected_records, final_table, key_of
 from tests.pipelines.topics import create_topic, produce_json, records_of
-from upsert.kafka.testing import LocalKafka
+from upsert.testing import LocalKafka
 
 SCRIPT = Path(__file__).parent / "pipeline_script.py"
 PARTITIONS, KEYS, CHANGES = 2, 300, 1_200

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 import planner
 from upsert import Catalog
-from upsert.kafka.testing import LocalKafka
+from upsert.testing import LocalKafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 

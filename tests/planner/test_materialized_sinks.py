@@ -18,10 +18,10 @@ from upsert import Catalog
 from upsert.catalog.results import Running
 from upsert.errors import ConfigurationError
 from upsert.kafka.client.connection import Connection
-from upsert.kafka.testing import LocalKafka
 from upsert.materializer import micro_batch
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.store import Table
+from upsert.testing import LocalKafka
 
 pytestmark = pytest.mark.spark
 

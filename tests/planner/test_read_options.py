@@ -24,9 +24,9 @@ from upsert.errors import UpsertError
 from upsert.kafka.client.admin import create_topic
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.options import OPTIONS as TOPIC_OPTIONS
-from upsert.kafka.testing import LocalKafka
 from upsert.managed.options import READ_OPTIONS, ReadOptions
 from upsert.schema import TableSchema
+from upsert.testing import LocalKafka
 
 WHERE = '[["id", "<", 2]]'
 SAMPLES: Mapping[str, Mapping[str, str]] = {

@@ -11,12 +11,12 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from upsert import types
 from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
-from upsert.kafka.client.connection import is_secret
 from upsert.kafka.options import SECRET_PREFIX
 from upsert.kafka.table import SPARK_FORMATS, KafkaTable
 from upsert.managed.spark_schema import read_columns, spark_schema
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
+from upsert.secret import is_secret
 
 COLUMNS: Final = "columns"
 """Option of the Spark formats: the columns as in DDL, or a schema's JSON form, which `read_changes` gives."""

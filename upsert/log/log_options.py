@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from upsert import options
 from upsert.errors import ConfigurationError
-from upsert.kafka.client.connection import is_secret
 from upsert.log.log_formats import check_formats
 from upsert.options import Option
 from upsert.schema import TableSchema
+from upsert.secret import is_secret
 from upsert.store.merge_rules import MergeRules
 
 NONE: Final = "none"

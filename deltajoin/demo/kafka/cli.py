@@ -18,7 +18,7 @@ from deltajoin.demo.kafka.view import view_for
 from deltajoin.demo.stage import Settings
 from upsert.kafka.client.admin import delete_topic, topics
 from upsert.kafka.client.connection import Connection
-from upsert.kafka.testing import LocalKafka
+from upsert.testing import LocalKafka
 
 _FULL_REPLAY_S: Final = 75.0
 

@@ -15,7 +15,7 @@ from upsert import Catalog
 from upsert.errors import ConfigurationError
 from upsert.kafka.client import admin
 from upsert.kafka.client.connection import Connection
-from upsert.kafka.testing import LocalKafka
+from upsert.testing import LocalKafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 

@@ -16,7 +16,7 @@ from tests.upsert.kafka.written import records_in
 from upsert.catalog.catalog import Catalog
 from upsert.errors import ConfigurationError
 from upsert.kafka.client.connection import Connection
-from upsert.kafka.testing import LocalKafka
+from upsert.testing import LocalKafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 

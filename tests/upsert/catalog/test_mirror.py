@@ -17,9 +17,9 @@ from upsert.errors import ConfigurationError, TableNotFoundError
 from upsert.kafka.client.admin import create_topic
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.producer import produce
-from upsert.kafka.testing import LocalKafka
 from upsert.schema import Index
 from upsert.store.storage import storage_of
+from upsert.testing import LocalKafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 NOW = {"availableNow": True}

@@ -17,7 +17,7 @@ from upsert.catalog.results import Frame, Live, Result, Running
 from upsert.errors import ConfigurationError
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.producer import produce
-from upsert.kafka.testing import LocalKafka
+from upsert.testing import LocalKafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 

@@ -7,7 +7,7 @@ import pytest
 
 from upsert.kafka.client.admin import create_topic
 from upsert.kafka.client.connection import Connection
-from upsert.kafka.testing import LocalKafka
+from upsert.testing import LocalKafka
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from upsert.kafka.options import PLAIN
 from upsert.kafka.planning import Planner
 from upsert.kafka.reading import Output, rows_of
 from upsert.kafka.table import KafkaTable
-from upsert.kafka.testing import LocalKafka
 from upsert.schema import TableSchema
+from upsert.testing import LocalKafka
 
 pytestmark = pytest.mark.kafka
 

@@ -15,7 +15,7 @@ from upsert.kafka.client.consumer import read_range
 from upsert.kafka.client.offsets import latest_offsets
 from upsert.kafka.client.producer import produce, produce_once
 from upsert.kafka.records import RECORD_SCHEMA, TopicPartition, record_schema
-from upsert.kafka.testing import LocalKafka
+from upsert.testing import LocalKafka
 
 pytestmark = pytest.mark.kafka
 NewTopic = Callable[..., str]

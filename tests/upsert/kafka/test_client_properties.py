@@ -27,10 +27,10 @@ from upsert.kafka.client.properties import (
 from upsert.kafka.options import PLAIN as KAFKA
 from upsert.kafka.options import UPSERT
 from upsert.kafka.table import KafkaTable
-from upsert.kafka.testing import LocalKafka
 from upsert.schema import TableSchema
 from upsert.store.alterations import SetOptions
 from upsert.store.table import Table
+from upsert.testing import LocalKafka
 
 NOBODY = "127.0.0.1:1"
 SCHEMA = TableSchema.of({"id": pa.int64(), "v": pa.string()}, primary_key=["id"])

@@ -24,8 +24,8 @@ from upsert.kafka.client.offsets import latest_offsets
 from upsert.kafka.client.producer import Outcome, produce_once
 from upsert.kafka.client.transactions import POINTS, TransactionalWriter, read_marker, settled_marker
 from upsert.kafka.records import TopicPartition
-from upsert.kafka.testing import LocalKafka
 from upsert.store import failpoints
+from upsert.testing import LocalKafka
 
 pytestmark = pytest.mark.kafka
 NewTopic = Callable[..., str]

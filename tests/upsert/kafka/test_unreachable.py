@@ -15,8 +15,8 @@ from upsert.kafka.options import UPSERT
 from upsert.kafka.records import TopicPartition
 from upsert.kafka.sink_topics import partitions_of
 from upsert.kafka.table import KafkaTable
-from upsert.kafka.testing import LocalKafka
 from upsert.schema import TableSchema
+from upsert.testing import LocalKafka
 
 PLACE = TopicPartition("t", 0)
 ROWS = pa.table({"key": [b"k"], "value": [b"v"]})

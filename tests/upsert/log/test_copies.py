@@ -12,11 +12,11 @@ from upsert.catalog.catalog import Catalog
 from upsert.errors import RecordsExpiredError
 from upsert.kafka.client import admin
 from upsert.kafka.client.connection import Connection
-from upsert.kafka.testing import LocalKafka
 from upsert.log.log_offset import LOG
 from upsert.store.alterations import SetOptions
 from upsert.store.append import LeftoverWarning
 from upsert.store.table import Table
+from upsert.testing import LocalKafka
 
 pytestmark = pytest.mark.kafka
 

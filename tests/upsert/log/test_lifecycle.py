@@ -13,12 +13,12 @@ from upsert.errors import ConfigurationError, TableExistsError
 from upsert.kafka.client import admin
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.topic_settings import settings
-from upsert.kafka.testing import LocalKafka
 from upsert.log import kafka_log
 from upsert.store import pointer
 from upsert.store.alterations import SetOptions
 from upsert.store.left_folders import LogLeftWarning
 from upsert.store.table import Table
+from upsert.testing import LocalKafka
 
 pytestmark = pytest.mark.kafka
 

@@ -22,12 +22,12 @@ from upsert.errors import (
     SnapshotExpiredError,
     UntrackedChangesError,
 )
-from upsert.kafka.testing import LocalKafka
 from upsert.log import kafka_log, log_changes, log_planning
 from upsert.managed import holding, log_reader
 from upsert.schema import Column, TableSchema
 from upsert.store.alterations import AddColumn, RenameColumn, SetOptions
 from upsert.store.table import Table
+from upsert.testing import LocalKafka
 
 pytestmark = pytest.mark.kafka
 

@@ -20,12 +20,12 @@ from tests.upsert.log.log_content import (
     rows,
 )
 from upsert.errors import ConfigurationError, LogNotPublishedError, SnapshotExpiredError
-from upsert.kafka.testing import LocalKafka
 from upsert.log import kafka_log, position, publisher, topics
 from upsert.schema import Column, TableSchema
 from upsert.store.alterations import AddColumn, SetOptions
 from upsert.store.log_system import CONSUMER
 from upsert.store.table import Table
+from upsert.testing import LocalKafka
 
 pytestmark = pytest.mark.kafka
 

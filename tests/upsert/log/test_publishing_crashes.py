@@ -17,9 +17,9 @@ from tests.upsert.store.disk import KILLED
 from upsert.errors import TableNotFoundError
 from upsert.kafka.client import admin
 from upsert.kafka.client.connection import Connection
-from upsert.kafka.testing import LocalKafka
 from upsert.log.publisher import POINTS
 from upsert.store.table import Table
+from upsert.testing import LocalKafka
 
 pytestmark = pytest.mark.kafka
 

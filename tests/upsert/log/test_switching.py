@@ -23,7 +23,6 @@ from upsert.errors import (
 )
 from upsert.kafka.client import admin
 from upsert.kafka.client.connection import Connection
-from upsert.kafka.testing import LocalKafka
 from upsert.log import kafka_log
 from upsert.schema import TableSchema
 from upsert.store import log_beginning, log_system, logged_tables
@@ -31,6 +30,7 @@ from upsert.store.alterations import ResetOptions, SetOptions
 from upsert.store.log_switch import POINTS
 from upsert.store.log_system import CONSUMER
 from upsert.store.table import Table
+from upsert.testing import LocalKafka
 
 pytestmark = pytest.mark.kafka
 

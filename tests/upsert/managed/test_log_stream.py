@@ -10,10 +10,10 @@ from planner import optimize
 from planner.errors import PlanError
 from tests.helpers import changelog, multiset
 from upsert.errors import ConfigurationError
-from upsert.kafka.testing import LocalKafka
 from upsert.managed.frames import read_changes, write_changes
 from upsert.schema import TableSchema
 from upsert.store.table import Table
+from upsert.testing import LocalKafka
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 

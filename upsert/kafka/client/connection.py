@@ -7,7 +7,6 @@ first one is made, so that everything else works without it.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +14,7 @@ from typing import Any, Final
 
 from upsert.errors import ConfigurationError
 from upsert.kafka.client.properties import check_allowed, check_files
+from upsert.secret import MASK, is_secret
 
 PATIENCE_SECONDS: Final = 120.0
 """How long Kafka may be away before a read or write gives up."""
@@ -25,14 +25,6 @@ LOGGER.addHandler(logging.NullHandler())
 # Left out: properties that are for another kind of client, as one set serves all kinds; and each of some
 # thirty tries a second to reach a broker that is away, as our own error tells of the last one.
 LOGGER.addFilter(lambda record: not record.getMessage().startswith(("CONFWARN", "FAIL")))
-
-MASK: Final = "***"
-SECRET: Final = re.compile(
-    r"password|passwd|secret|jaas|private|credential|token(?!\.endpoint)|ssl\.key(?!\.location)|\.pem$"
-    r"|keystore\.key$|basic\.auth|user\.info|oauthbearer\.(config|extensions)",
-    re.IGNORECASE,
-)
-"""Names of properties whose values are never shown."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -102,15 +94,6 @@ class Connection:
             if name != "bootstrap.servers":
                 shown.append(f"{name}={MASK if is_secret(name) else repr(value)}")
         return f"Connection({', '.join(shown)})"
-
-
-def is_secret(name: str) -> bool:
-    """Whether the value of a property must not be shown.
-
-    >>> is_secret("sasl.password"), is_secret("ssl.ca.location")
-    (True, False)
-    """
-    return SECRET.search(name) is not None
 
 
 def library() -> Any:

@@ -13,9 +13,9 @@ import pytest
 
 from tests.helpers import REPOSITORY
 from upsert.errors import ConfigurationError, UpsertError
-from upsert.kafka.broker import jars
-from upsert.kafka.broker.process import ProcessBroker
-from upsert.kafka.testing import BOOTSTRAP_VARIABLE, LocalKafka
+from upsert.testing import jars
+from upsert.testing.brokers import ProcessBroker
+from upsert.testing.local_kafka import BOOTSTRAP_VARIABLE, LocalKafka
 
 pytestmark = pytest.mark.kafka
 
@@ -34,6 +34,12 @@ def wait_until(condition: Callable[[], bool], seconds: float = 30) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_the_older_import_path_gives_the_same_class() -> None:
+    from upsert.kafka import testing
+
+    assert testing.LocalKafka is LocalKafka
 
 
 def test_an_address_in_the_environment_wins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +71,7 @@ def test_a_killed_broker_comes_back_at_the_same_address() -> None:
 def test_a_broker_ends_with_its_parent_even_when_that_is_killed(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(tmp_path)}
     environment.pop(BOOTSTRAP_VARIABLE, None)
-    command = [sys.executable, "-m", "upsert.kafka.testing"]
+    command = [sys.executable, "-m", "upsert.testing"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         address = parent.stdout.readline().strip()

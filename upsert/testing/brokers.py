@@ -1,4 +1,4 @@
-"""One Kafka broker as a child process: Kafka's own jars on Java, data in a temporary folder."""
+"""A Kafka broker of our own: a child process with the jars of Kafka on Java, or a Docker container."""
 
 from __future__ import annotations
 
@@ -13,24 +13,30 @@ import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from upsert.errors import UpsertError
-from upsert.kafka.broker.jars import java, kafka_jars
+from upsert.testing.jars import java, kafka_jars
 
 START_SECONDS: Final = 120.0
 """How long a broker may take to listen: 2 s on a quiet machine."""
 
 _HOST: Final = "127.0.0.1"
+
 _PORTS: Final = range(20000, 32000)
 """Below what systems hand out for outgoing connections, which could take the port of a killed broker."""
 
 _CLUSTER: Final = "ZGVsdGFqb2luLWthZmthMQ"
+
 _STARTED: Final = "Kafka Server started"
+
 _JVM: Final = ("-Xmx384m", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.showDateTime=true")
+
 _SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1"
 """A second of work is not worth optimizing: it takes a third less without."""
+
 _LOG_LEVELS: Final = (
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
     "-Dorg.slf4j.simpleLogger.log.kafka.server.KafkaRaftServer=info",  # it says when the broker is ready
@@ -201,3 +207,91 @@ def free_ports(count: int) -> list[int]:
         if len(free) == count:
             return free
     raise _not_started(f"no free port between {_PORTS.start} and {_PORTS.stop} on {_HOST}")
+
+
+PING_SECONDS: Final = 2
+
+_CONTAINER_PORT: Final = 9093
+
+_CONTAINER_STARTED: Final = b"Kafka Server started"
+
+_CONTAINER_SETTINGS: Final[Mapping[str, str]] = {
+    "auto.create.topics.enable": "false",
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.num.partitions": "4",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "log.cleaner.backoff.ms": "200",
+    "log.retention.ms": "-1",
+}
+
+
+def docker_answers() -> bool:
+    """Whether testcontainers is installed and a Docker engine, not just its client program, replies."""
+    if find_spec("testcontainers") is None:
+        return False
+    import docker
+
+    try:
+        client = docker.from_env(timeout=PING_SECONDS)
+    except docker.errors.DockerException:
+        return False
+    try:
+        return bool(client.ping())
+    except (docker.errors.DockerException, OSError):
+        return False
+    finally:
+        client.close()
+
+
+class ContainerBroker:
+    """A broker in a container; its port and data stay the same from `start` to `stop`.
+
+    Testcontainers removes the container when the process that started it is gone.
+
+    Args:
+        settings: entries of ``server.properties`` to add or replace.
+    """
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self._settings = {**_CONTAINER_SETTINGS, **settings}
+        self._container: Any = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """``host:port`` of the broker."""
+        return str(self._container.get_bootstrap_server())
+
+    def start(self) -> None:
+        """Pull the image if need be, start a container, and return when clients are served."""
+        from testcontainers.community.kafka import KafkaContainer
+
+        container = KafkaContainer().with_kraft().with_bind_ports(_CONTAINER_PORT, free_ports(1)[0])
+        for key, value in self._settings.items():
+            container.with_env(f"KAFKA_{key.upper().replace('.', '_')}", value)
+        self._container = container.start(timeout=int(START_SECONDS))
+
+    def stop(self) -> None:
+        """Remove the container and its data."""
+        if self._container is not None:
+            self._container.stop()
+            self._container = None
+
+    def kill(self) -> None:
+        """End the broker with SIGKILL; its data stays for `restart`."""
+        self._container.get_wrapped_container().kill()
+
+    def restart(self) -> None:
+        """Start again with the same data and port; a broker that still runs is stopped first."""
+        container = self._container.get_wrapped_container()
+        container.stop()
+        earlier = container.logs().count(_CONTAINER_STARTED)
+        container.start()
+        deadline = time.monotonic() + START_SECONDS
+        while container.logs().count(_CONTAINER_STARTED) == earlier:
+            if time.monotonic() > deadline:
+                tail = container.logs(tail=20).decode(errors="replace")
+                raise UpsertError(
+                    f"the Kafka container — could not be restarted — the end of its log: {tail}"
+                )
+            time.sleep(0.1)

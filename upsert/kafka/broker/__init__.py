@@ -1,1 +1,0 @@
-"""Ways to run an Apache Kafka for tests and demos; users see them as `upsert.kafka.testing.LocalKafka`."""

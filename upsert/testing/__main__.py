@@ -1,0 +1,5 @@
+"""``python -m upsert.testing``: a Kafka broker in the foreground."""
+
+from upsert.testing.local_kafka import main
+
+main()
