@@ -34,8 +34,8 @@ from bench.timed_rows import KEYS, ROWS_A_COMMIT, SCHEMA, Seen, Writing, changed
 from upsert.managed.frames import read_changes
 from upsert.managed.log_reader import stream_reader
 from upsert.managed.options import ReadOptions
-from upsert.managed.spark_schema import spark_schema
 from upsert.rowkind import signs
+from upsert.spark_table import spark_schema
 from upsert.store.table import Table
 from upsert.testing import LocalKafka
 

@@ -15,7 +15,7 @@ from deltajoin.newest import Newest
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
-from upsert.spark_batches import from_spark
+from upsert.spark_table import from_spark
 from upsert.store.filters import Where, parse_where
 from upsert.store.fold import fold
 from upsert.store.layout import Layout

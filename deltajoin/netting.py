@@ -19,7 +19,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructFi
 
 from deltajoin.changes import Changes, consolidated
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind, signs
-from upsert.spark_batches import from_spark
+from upsert.spark_table import from_spark
 
 NET_MARK: Final = "deltajoin.net"
 """Metadata key of the columns that held the kinds of the inputs, by which the planner knows the operator."""

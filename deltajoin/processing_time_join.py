@@ -15,12 +15,12 @@ from pyspark.sql.types import StructField, StructType
 from deltajoin.enrichment import HOWS, Enrichment, UpsertEnrichment
 from upsert import types
 from upsert.errors import ConfigurationError, SchemaError
-from upsert.managed.spark_schema import spark_schema
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
+from upsert.spark_table import spark_schema
 from upsert.store.filters import Where
 from upsert.store.table import Table
-from upsert.update_mode import UPSERTS_MARK, UpsertKey
+from upsert.stream_keys import UPSERTS_MARK, UpsertKey
 
 On = str | Sequence[str | tuple[str, str]]
 

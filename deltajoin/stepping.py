@@ -17,8 +17,7 @@ from deltajoin.options import SourceOptions
 from deltajoin.step import JoinStep
 from deltajoin.tables import JoinedTables
 from upsert.errors import SnapshotExpiredError
-from upsert.managed.holding import CONSUMER, Holding
-from upsert.managed.idle import IdleLooks
+from upsert.managed.stepping import CONSUMER, Holding, IdleLooks
 from upsert.store.version import Version
 
 Offset = dict[str, Any]

@@ -17,7 +17,7 @@ from planner.jvm import Catalyst, JavaObject
 from planner.nodes import Output, Plan
 from planner.signed_sums import Result, Sums, kind_of, result_of
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
-from upsert.update_mode import UPSERTS_MARK
+from upsert.stream_keys import UPSERTS_MARK
 
 
 def signed_aggregate(catalyst: Catalyst, plan: SignedAggregate, child: JavaObject) -> JavaObject:

@@ -26,8 +26,7 @@ from planner.unmet_upserts import unmet_everywhere
 from upsert.materializer.choice import SINK_MATERIALIZE
 from upsert.options import parse as parse_options
 from upsert.rowkind import ROW_KIND_COLUMN
-from upsert.unique_keys import KEYS_MARK, UniqueKeys
-from upsert.update_mode import UpsertKey
+from upsert.stream_keys import KEYS_MARK, UniqueKeys, UpsertKey
 
 
 def optimize(

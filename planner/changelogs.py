@@ -10,7 +10,7 @@ from planner.delta_join import typed
 from planner.enriched import TableRows
 from planner.expressions import Column, ref_field
 from planner.sources import KafkaTopic, ManagedTable
-from upsert.update_mode import UpsertKey
+from upsert.stream_keys import UpsertKey
 
 if TYPE_CHECKING:
     from planner.nodes import Plan

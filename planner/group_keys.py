@@ -12,7 +12,7 @@ from planner.chain import chain_of, without_widening
 from planner.changelogs import Changelog, Upserts
 from planner.expressions import Call, Column, Expr, Literal
 from planner.nodes import Filter, Output, Plan, Project, Watermark, Wrapper
-from upsert.update_mode import UpsertKey
+from upsert.stream_keys import UpsertKey
 
 UNLESS_GONE: Final = "UnlessGone"
 """Call of (kind, value): the value, or NULL for a group that is gone."""

@@ -25,7 +25,7 @@ from planner.trees import fresh_ids
 from planner.upserts_above import LOOKUP_JOIN
 from upsert.errors import ConfigurationError
 from upsert.rowkind import ROW_KIND_COLUMN
-from upsert.update_mode import UpsertKey
+from upsert.stream_keys import UpsertKey
 
 KINDS: Final = {"inner": "inner", "left outer": "left", "right outer": "right", "full outer": "full"}
 """Kinds of join in Spark's words, and in those of FLIP-486's limitations."""

@@ -36,8 +36,7 @@ from planner.read_sources import JOIN_FORMAT, SourceReader
 from planner.trees import children, row_kind_of, walk
 from planner.upserts_above import LOOKUP_JOIN
 from upsert.changelog.operator import NORMALIZE_MARK
-from upsert.unique_keys import KEYS_MARK, UniqueKeys
-from upsert.update_mode import UPSERTS_MARK, UpsertKey
+from upsert.stream_keys import KEYS_MARK, UPSERTS_MARK, UniqueKeys, UpsertKey
 
 NORMALIZE: Final = "normalize"
 REGULAR_JOIN: Final = "regular-join"

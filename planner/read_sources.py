@@ -24,11 +24,12 @@ from upsert.errors import TableNotFoundError
 from upsert.kafka.declaration import declared
 from upsert.kafka.options import UPSERT
 from upsert.kafka.table import SPARK_FORMATS, KafkaTable
-from upsert.managed.options import FORMAT, ReadOptions
+from upsert.managed.options import ReadOptions
+from upsert.spark_table import FORMAT
 from upsert.store.filters import parse_where
 from upsert.store.row_metadata import is_of_commit
 from upsert.store.table import Table
-from upsert.update_mode import UpsertKey
+from upsert.stream_keys import UpsertKey
 
 JOIN_FORMAT: Final = "delta-join"
 _MIRROR: Final = "mirror.path"

@@ -10,7 +10,7 @@ from planner.trees import reads_changes
 from planner.uniqueness import unique_keys
 from upsert.errors import ConfigurationError
 from upsert.materializer.choice import Changes, Sink, choose
-from upsert.unique_keys import UniqueKeys
+from upsert.stream_keys import UniqueKeys
 
 
 @dataclass(frozen=True)

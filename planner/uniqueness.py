@@ -35,7 +35,7 @@ from planner.nodes import (
 )
 from planner.sources import KafkaTopic, ManagedTable, Mode
 from upsert.schema import TableSchema
-from upsert.unique_keys import UniqueKeys
+from upsert.stream_keys import UniqueKeys
 
 _MOST: Final = 16
 """Keys that are followed at most, the smallest ones: joins of many tables have very many."""

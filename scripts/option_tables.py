@@ -12,8 +12,7 @@ from upsert.catalog import catalogs, session
 from upsert.formats.base import FORMATS, format_named
 from upsert.kafka.options import OPTIONS
 from upsert.log.log_options import LOG_OPTIONS
-from upsert.managed.options import READ_OPTIONS
-from upsert.managed.write_options import WRITE_OPTIONS
+from upsert.managed.options import READ_OPTIONS, WRITE_OPTIONS
 from upsert.options import Option, byte_size, duration_ms, positive_duration_ms
 from upsert.store import table_options
 

@@ -11,9 +11,9 @@ from upsert.store import Snapshot, Table, Version
 if TYPE_CHECKING:
     from upsert.catalog.catalog import Catalog
     from upsert.changelog.operator import normalize
+    from upsert.errors import own_error
     from upsert.kafka.write_upsert import write_upsert
     from upsert.spark_formats import register
-    from upsert.wrapped_errors import own_error
 
 __all__ = [
     "ROW_KIND_COLUMN",
@@ -37,7 +37,7 @@ __getattr__, __dir__ = _imported_on_use(
     {
         "Catalog": "upsert.catalog.catalog",
         "normalize": "upsert.changelog.operator",
-        "own_error": "upsert.wrapped_errors",
+        "own_error": "upsert.errors",
         "register": "upsert.spark_formats",
         "write_upsert": "upsert.kafka.write_upsert",
     },

@@ -10,7 +10,7 @@
     ├── DatabaseExistsError   choose another name, or IF NOT EXISTS
     ├── DatabaseNotFoundError create the database, or correct its name
     ├── CommitConflictError   another writer changed the same files: run the command again
-    ├── UnknownOutcomeError   nobody knows yet whether the commit happened: look, then write again or not
+    ├── UnknownOutcomeError   it is not known whether the commit happened: look, then write again or not
     ├── StaleWriterError      the writer stalled until its files were cleaned up: write the rows again
     ├── SnapshotExpiredError  the version asked for is gone: start from a retained one
     ├── RecordsExpiredError   a topic no longer has the records asked for: start over, or accept the gap
@@ -18,14 +18,24 @@
     ├── DeliveryError         Kafka did not take some records: write them again
     ├── LogNotPublishedError  the commit stands, its log lacks it: repair the log, then publish_log()
     ├── FencedError           another attempt writes in this one's place: stop
-    ├── MissingStateError     what a query remembers is gone or is another's: restore it, or begin anew
+    ├── MissingStateError     what a query remembers is gone or is another's: restore it, or start over
     ├── BrokenPayloadError    rows were damaged between two tasks: run the batch again
     ├── UntrackedChangesError a commit wrote rows that no change stream shows: reload what depends on it
     ├── StorageError          a disk or an object store refused or failed: remove the cause, try again
     └── CorruptTableError     a file is missing, damaged or of another format: restore it
 
 A message reads: subject — expectation — what was found — next step. Lower case, no full stop.
+
+What a source, a sink or a task raises reaches the driver as text: a Python traceback within a Java one, of
+some hundred lines. `own_error` finds the sentence in it that says what is wrong and what to do.
 """
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
 
 
 class UpsertError(Exception):
@@ -128,3 +138,56 @@ class StorageError(UpsertError, OSError):
 
 class CorruptTableError(UpsertError):
     """A file of the table is missing, damaged, or written by another format version."""
+
+
+_RAISED: Final = re.compile(r"^\s*(?:upsert|deltajoin|planner)(?:\.\w+)*\.(\w+): (\S.*)$", re.MULTILINE)
+"""The last line of a Python traceback, for an error of this project."""
+
+
+def own_error(error: BaseException) -> UpsertError | None:
+    r"""The error of this project of which an error of Spark tells; None where it is about something else.
+
+    Args:
+        error: what `awaitTermination`, `query.exception()` or an action has given.
+
+    >>> told = "Job aborted\n  File …\nupsert.errors.SchemaError: column 'a' is gone"
+    >>> own_error(RuntimeError(told))
+    SchemaError("column 'a' is gone")
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, UpsertError):
+            return cause
+        if found := _RAISED.findall(str(cause)):
+            name, sentence = found[-1]  # an error that was raised from another one stands behind it
+            return _error(name, sentence.strip())
+        cause = cause.__cause__
+    return None
+
+
+@contextmanager
+def own_errors_first() -> Iterator[None]:
+    """Raise the error of this project that Spark has wrapped, from Spark's, in place of Spark's."""
+    try:
+        yield
+    except UpsertError:
+        raise
+    except Exception as error:
+        if (own := own_error(error)) is not None:
+            raise own from error
+        raise
+
+
+def _error(name: str, sentence: str) -> UpsertError:
+    known = {cls.__name__: cls for cls in _subclasses(UpsertError) if _takes_a_sentence(cls)}
+    return known.get(name, UpsertError)(sentence)
+
+
+def _takes_a_sentence(cls: type[UpsertError]) -> bool:
+    return not any("__init__" in vars(base) for base in cls.__mro__ if base.__module__ != "builtins")
+
+
+def _subclasses(cls: type[UpsertError]) -> Iterator[type[UpsertError]]:
+    for below in cls.__subclasses__():
+        yield below
+        yield from _subclasses(below)

@@ -1,6 +1,7 @@
 """What a table looks like: columns, primary key, secondary indexes, partitions (pure).
 
-Follows FLIP-188 (DDL) and FLIP-486 (``Index``). A schema is a value: methods return new ones.
+Follows FLIP-188 (DDL) and FLIP-486 (``Index``). A schema is a value: methods return new ones. Computed
+columns and the watermark are not stored: rows are written without them, and every read computes them.
 """
 
 from __future__ import annotations
@@ -13,10 +14,206 @@ from typing import Any, Self
 import pyarrow as pa
 
 from upsert import types
-from upsert.columns import Column, Index
-from upsert.computed import ComputedColumn, Watermark
 from upsert.errors import CorruptTableError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its name, its Arrow type, whether it may hold NULL, and a comment.
+
+    Attributes:
+        metadata: the metadata key that the column holds (FLIP-107), None for a physical column.
+        virtual: whether a metadata column is only read, never written.
+        id: tells the column from all others that its table had or will have, whatever their names; 0 until
+            it is in a ``TableSchema``. Not compared.
+    """
+
+    name: str
+    type: pa.DataType
+    nullable: bool = True
+    comment: str | None = None
+    metadata: str | None = None
+    virtual: bool = False
+    id: int = field(default=0, compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values of which ``from_json`` makes the column again."""
+        value = {
+            "name": self.name,
+            "type": types.to_json(self.type),
+            "nullable": self.nullable,
+            "comment": self.comment,
+            "id": self.id,
+        }
+        if self.metadata is not None:
+            value |= {"metadata": self.metadata, "virtual": self.virtual}
+        return value
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """The column of its JSON form.
+
+        Raises:
+            KeyError: a value is missing.
+            TypeError: one is not of the type that it should have.
+            SchemaError: its type is unknown.
+        """
+        expected = {
+            "name": str,
+            "nullable": bool,
+            "comment": str | None,
+            "metadata": str | None,
+            "virtual": bool,
+        }
+        for key, type_ in expected.items():
+            if key in value and not isinstance(value[key], type_):
+                raise TypeError(f"{key} of a column is {value[key]!r}")
+        if "id" in value and (type(value["id"]) is not int or value["id"] < 0):
+            raise TypeError(f"id of a column is {value['id']!r}")
+        return cls(
+            value["name"],
+            types.from_json(value["type"]),
+            value["nullable"],
+            value["comment"],
+            value.get("metadata"),
+            value.get("virtual", False),
+            value.get("id", 0),
+        )
+
+
+@dataclass(frozen=True)
+class Index:
+    """A secondary index: a promise that rows can be looked up by these columns (FLIP-486).
+
+    Where it is ``unique``, no two rows of the table are equal in these columns, unless one of them is NULL; a
+    write that breaks this is refused.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    unique: bool = False
+
+    @classmethod
+    def over(cls, columns: Iterable[str], *, unique: bool = False) -> Self:
+        """The index of these columns, named ``INDEX_col1_col2`` as FLIP-486 does.
+
+        >>> str(Index.over(["email"], unique=True))
+        'UNIQUE INDEX INDEX_email (email)'
+        """
+        names = tuple(columns)
+        return cls("_".join(("INDEX", *names)), names, unique)
+
+    def __str__(self) -> str:
+        return f"{'UNIQUE ' if self.unique else ''}INDEX {self.name} ({', '.join(self.columns)})"
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values of which ``from_json`` makes the index again."""
+        value = {"name": self.name, "columns": list(self.columns)}
+        return value | {"unique": True} if self.unique else value
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """The index of its JSON form.
+
+        Raises:
+            KeyError: a value is missing.
+            TypeError: one is not of the type that it should have.
+        """
+        unique = value.get("unique", False)
+        if not isinstance(value["name"], str) or not isinstance(unique, bool):
+            raise TypeError(f"an index is {value!r}")
+        return cls(value["name"], tuple(value["columns"]), unique)
+
+
+@dataclass(frozen=True)
+class ComputedColumn:
+    """``name AS expression``, or ``name type METADATA [FROM 'key']`` of a managed table.
+
+    Attributes:
+        name: of the column.
+        expression: as it was written, in Spark's SQL with a few words of Flink's; of a METADATA column the
+            cast of the key's values, which stand under the column's name.
+        uses: the table's columns that the expression names.
+        place: how many columns of either kind stand before it.
+        comment: of the column.
+        metadata: the key whose values a METADATA column has; None for others.
+        type: of a METADATA column; None for others, whose expression says it.
+    """
+
+    name: str
+    expression: str
+    uses: tuple[str, ...]
+    place: int
+    comment: str | None = None
+    metadata: str | None = None
+    type: pa.DataType | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values of the column, for the table's own files."""
+        value = {
+            "name": self.name,
+            "expression": self.expression,
+            "uses": list(self.uses),
+            "place": self.place,
+            "comment": self.comment,
+        }
+        if self.type is not None:
+            value |= {"metadata": self.metadata, "type": types.to_json(self.type)}
+        return value
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """The inverse of ``to_json``.
+
+        Raises:
+            KeyError: a part is missing.
+            TypeError: a part is of another type.
+        """
+        found = cls(
+            value["name"],
+            value["expression"],
+            tuple(value["uses"]),
+            value["place"],
+            value["comment"],
+            value.get("metadata"),
+            types.from_json(value["type"]) if "type" in value else None,
+        )
+        texts = (found.name, found.expression, *found.uses, found.metadata or "")
+        if not all(isinstance(text, str) for text in texts) or type(found.place) is not int:
+            raise TypeError(f"a computed column is {value!r}")
+        return found
+
+
+@dataclass(frozen=True)
+class Watermark:
+    """``WATERMARK FOR column AS column - INTERVAL …``: how late rows of a stream may come.
+
+    Attributes:
+        column: holds the time of each row.
+        delay_ms: milliseconds by which a row may be older than the newest one.
+    """
+
+    column: str
+    delay_ms: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values of the watermark, for the table's own files."""
+        return {"column": self.column, "delay_ms": self.delay_ms}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """The inverse of ``to_json``.
+
+        Raises:
+            KeyError: a part is missing.
+            TypeError: a part is of another type.
+        """
+        found = cls(value["column"], value["delay_ms"])
+        if not isinstance(found.column, str) or type(found.delay_ms) is not int:
+            raise TypeError(f"a watermark is {value!r}")
+        return found
+
 
 __all__ = ["Column", "Index", "TableSchema"]
 

@@ -27,10 +27,10 @@ from deltajoin.pinned_side import PinnedSide
 from upsert.errors import SchemaError
 from upsert.managed.options import DEFAULT_LEASE_MS, READ_OPTIONS, ReadOptions
 from upsert.managed.reader import ChangesReader, version_of
-from upsert.managed.spark_schema import arrow_schema, spark_schema
 from upsert.options import Option, parse, text
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
+from upsert.spark_table import arrow_schema, spark_schema
 from upsert.store.hashing import bucket_of, hash_columns, one_array
 from upsert.store.steps import touched_rows
 from upsert.store.table import Table

@@ -28,8 +28,13 @@ from pyspark.errors import PySparkException
 from rich.console import Console
 from rich.markup import escape
 
-from upsert.errors import DatabaseNotFoundError, SnapshotExpiredError, TableNotFoundError, UpsertError
-from upsert.wrapped_errors import own_error
+from upsert.errors import (
+    DatabaseNotFoundError,
+    SnapshotExpiredError,
+    TableNotFoundError,
+    UpsertError,
+    own_error,
+)
 
 TOLD = (UpsertError, PySparkException, OSError)
 """What is a message for the user: errors of ours, of Spark about a query, of a disk or a server."""

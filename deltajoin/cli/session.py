@@ -17,8 +17,7 @@ from upsert import Catalog
 from upsert.catalog.parser import parse
 from upsert.catalog.results import Result
 from upsert.catalog.statements import CreateTableAs, Insert, Select
-from upsert.errors import ConfigurationError
-from upsert.wrapped_errors import own_errors_first
+from upsert.errors import ConfigurationError, own_errors_first
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,7 +18,7 @@ from deltajoin.cli.session import Session
 from upsert.catalog.parser import parse
 from upsert.catalog.results import Done, Frame, Live, Result, Rows, Running
 from upsert.catalog.script import split_statements
-from upsert.wrapped_errors import own_errors_first
+from upsert.errors import own_errors_first
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -27,7 +27,7 @@ from deltajoin.options import SourceOptions
 from deltajoin.step import JoinStep
 from deltajoin.stepping import Offset, SteppingReader
 from deltajoin.tables import JoinedTables
-from upsert.managed.spark_schema import arrow_schema
+from upsert.spark_table import arrow_schema
 from upsert.store.steps import touched_rows
 from upsert.store.version import MAX_HASH, Version
 

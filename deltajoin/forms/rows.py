@@ -10,9 +10,9 @@ from pyspark.sql.types import StringType, StructField, StructType
 from deltajoin.changes import Changes
 from deltajoin.step import JoinStep
 from deltajoin.tables import JoinedTables
-from upsert.managed.spark_schema import spark_schema
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
+from upsert.spark_table import spark_schema
 
 
 def joined_rows(

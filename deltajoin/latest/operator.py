@@ -34,17 +34,15 @@ from deltajoin.latest.step import Changes, StepResult, Waiting, all_wait, step
 from deltajoin.lookup.batch import Lookups, open_lookups
 from deltajoin.lookup.epoch import EpochCaches
 from deltajoin.lookup_metrics import OBSERVED
-from upsert.blobs import by_number, from_blob, gathered, to_blobs
-from upsert.changelog.bucket_ids import bucket_ids
+from upsert.blobs import bucket_ids, by_number, from_blob, gathered, to_blobs
 from upsert.errors import BrokenPayloadError
-from upsert.managed.spark_schema import spark_schema
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import TableSchema
-from upsert.spark_batches import from_spark
+from upsert.spark_table import from_spark, spark_schema
 from upsert.store import paths
 from upsert.store.hashing import bucket_of, hash_columns, one_array
+from upsert.stream_keys import UPSERTS_MARK, UpsertKey
 from upsert.streaming_query import QUERY_ID, query_of_task, task_number
-from upsert.update_mode import UPSERTS_MARK, UpsertKey
 
 WHOLE_MARK: Final = "deltajoin.whole"
 """Metadata of the ``_row_kind`` of a lookup join that gives every kind of change."""

@@ -26,8 +26,8 @@ from tests.deltajoin.steps import FORMS, Steps
 from upsert.errors import SchemaError
 from upsert.managed.options import ReadOptions
 from upsert.managed.reader import ChangesReader
-from upsert.managed.spark_schema import spark_schema
 from upsert.schema import Column, TableSchema
+from upsert.spark_table import spark_schema
 from upsert.store import Table
 from upsert.store.alterations import AddColumn, Alteration, DropColumn, RenameColumn, WidenColumn
 from upsert.store.version import Version

@@ -20,11 +20,11 @@ from deltajoin.forms.rows import output_type
 from deltajoin.options import SourceOptions
 from deltajoin.tables import JoinedTables
 from upsert.errors import TableNotFoundError
-from upsert.managed.micro_batch import WriteBatch
 from upsert.managed.options import ReadOptions
 from upsert.managed.reader import ChangesReader, SnapshotReader
-from upsert.managed.spark_schema import spark_schema
+from upsert.materializer.micro_batch import WriteBatch
 from upsert.schema import TableSchema
+from upsert.spark_table import spark_schema
 from upsert.store import Table
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "value": pa.int64()}, ["id"]).index("value")
@@ -112,7 +112,7 @@ def test_a_shard_behind_a_shuffle_does_not_look_it_up_either(tables: Tables) -> 
 def test_micro_batches_of_an_aggregate_do_not_go_into_it(
     tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("upsert.managed.micro_batch.query_of_micro_batch", lambda *_: "q")
+    monkeypatch.setattr("upsert.materializer.micro_batch.query_of_micro_batch", lambda *_: "q")
     write = WriteBatch(tables.names.path, tables.names.uuid, 2, None)
     tables.replace()
     rows: Any = None

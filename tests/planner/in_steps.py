@@ -22,8 +22,8 @@ from deltajoin.forms.rows import output_type
 from deltajoin.offset import JoinOffset
 from deltajoin.options import SourceOptions
 from deltajoin.tables import JoinedTables
-from upsert.managed.spark_schema import arrow_schema
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.spark_table import arrow_schema
 from upsert.store import Table
 from upsert.store.version import Version
 

@@ -7,7 +7,7 @@ from deltajoin.latest.spec import ALL_BUT_BEFORE, UPSERTS, LatestJoin, LookupSid
 from deltajoin.lookup import MemoryLookup
 from planner.changelogs import Changelog, LookupJoined, LookupStream
 from planner.nodes import Plan
-from upsert.update_mode import UpsertKey
+from upsert.stream_keys import UpsertKey
 
 _LONG, _TEXT = pa.int64(), pa.string()
 _ORDERS = pa.schema({"order_id": _LONG, "product_id": _LONG, "amount": pa.float64(), "note": _TEXT})

@@ -14,7 +14,6 @@ from pyspark.sql import SparkSession
 
 import planner
 from upsert import Catalog
-from upsert.materializer import micro_batch
 from upsert.store import failpoints
 
 
@@ -32,7 +31,7 @@ seen: dict[str, int] = {}
 
 def main(folder: str) -> None:
     os.setsid()  # the driver and its JVM become a process group of their own: one signal ends both
-    micro_batch.reach = killed_with_its_jvm
+    failpoints.reach = killed_with_its_jvm
     spark = SparkSession.builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     catalog = Catalog(Path(folder) / "warehouse", optimize=planner.optimize)

@@ -35,7 +35,7 @@ from tests.planner.lookup_sides import LOOKUP_STREAMS, lookup_joined
 from upsert import types
 from upsert.schema import Column as Declared
 from upsert.schema import TableSchema
-from upsert.update_mode import UpsertKey
+from upsert.stream_keys import UpsertKey
 
 _LONG, _TEXT = pa.int64(), pa.string()
 _SCHEMAS = {

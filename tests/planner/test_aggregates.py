@@ -20,8 +20,8 @@ import planner
 from tests.planner.in_steps import local
 from upsert import Catalog
 from upsert.errors import ConfigurationError
-from upsert.managed.frames import bucket_expression
-from upsert.managed.micro_batch import WriteBatch
+from upsert.materializer.micro_batch import WriteBatch
+from upsert.spark_table import bucket_expression
 
 pytestmark = pytest.mark.spark
 

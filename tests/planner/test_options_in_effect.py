@@ -22,9 +22,8 @@ from upsert import Catalog
 from upsert.catalog.results import Running
 from upsert.catalog.session import FLINK_OPTIONS, SessionOptions
 from upsert.errors import ConfigurationError, UpsertError
-from upsert.managed.options import READ_OPTIONS
+from upsert.managed.options import READ_OPTIONS, WRITE_OPTIONS
 from upsert.managed.reader import STREAM_ONLY
-from upsert.managed.write_options import WRITE_OPTIONS
 
 SETTINGS: Mapping[str, Any] = {
     "strategy": "none",

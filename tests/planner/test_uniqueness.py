@@ -18,8 +18,7 @@ from planner.uniqueness import is_unique_by, unique_keys
 from tests.planner.lookup_sides import LOOKUP_STREAMS, lookup_joined
 from upsert.schema import Column as Declared
 from upsert.schema import TableSchema
-from upsert.unique_keys import UniqueKeys
-from upsert.update_mode import UpsertKey
+from upsert.stream_keys import UniqueKeys, UpsertKey
 
 Row = dict[int, Any]
 Data = Mapping[str, list[dict[str, Any]]]

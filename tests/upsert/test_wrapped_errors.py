@@ -3,8 +3,7 @@
 import pytest
 
 from upsert import own_error
-from upsert.errors import DuplicateKeyError, SchemaError, UpsertError
-from upsert.wrapped_errors import own_errors_first
+from upsert.errors import DuplicateKeyError, SchemaError, UpsertError, own_errors_first
 
 TASK = """An error occurred while calling o61.save.
 : org.apache.spark.SparkException: [JOB_ABORTED] Job aborted due to stage failure: Task 0 in stage 4.0

@@ -101,7 +101,7 @@ class Catalog(TableFrames):
         # Every task of a query imports this module; the parser behind it is for the few that read SQL.
         from upsert.catalog.execution import execute
         from upsert.catalog.parser import parse
-        from upsert.wrapped_errors import own_errors_first
+        from upsert.errors import own_errors_first
 
         with own_errors_first():
             return execute(self, parse(text), spark)

@@ -10,7 +10,7 @@ from upsert import types
 from upsert.errors import CorruptTableError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, Index, TableSchema
-from upsert.update_mode import UpsertKey
+from upsert.stream_keys import UpsertKey
 
 
 def derived_schema(

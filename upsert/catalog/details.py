@@ -11,9 +11,8 @@ import pyarrow as pa
 
 from upsert import types
 from upsert.catalog.databases import Place
-from upsert.computed import ComputedColumn
 from upsert.errors import ConfigurationError
-from upsert.schema import TableSchema
+from upsert.schema import ComputedColumn, TableSchema
 from upsert.store import Table
 from upsert.store.event_time import newest, source_of, value_of
 from upsert.store.partitions import is_within, specified

@@ -10,9 +10,8 @@ import pyarrow as pa
 from upsert.catalog.column_expressions import columns_of, read_delay
 from upsert.catalog.tokens import Cursor
 from upsert.catalog.type_names import read_type
-from upsert.computed import ComputedColumn, Watermark
 from upsert.errors import SchemaError
-from upsert.schema import Column, Index
+from upsert.schema import Column, ComputedColumn, Index, Watermark
 
 _COLUMN_REFUSALS: Final = {
     "GENERATED": "GENERATED is not supported; write name AS expression",

@@ -18,9 +18,8 @@ from enum import StrEnum
 from typing import Final
 
 from upsert.catalog.tokens import Cursor
-from upsert.computed import ComputedColumn, Watermark
 from upsert.errors import SchemaError
-from upsert.schema import Column, Index, TableSchema
+from upsert.schema import Column, ComputedColumn, Index, TableSchema, Watermark
 
 
 class Merging(StrEnum):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 
 from upsert.rowkind import ROW_KIND_COLUMN
-from upsert.update_mode import UpsertKey
+from upsert.stream_keys import UpsertKey
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

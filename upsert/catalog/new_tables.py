@@ -11,7 +11,7 @@ from upsert.catalog.connectors import connect
 from upsert.catalog.persistence import Definition
 from upsert.errors import ConfigurationError
 from upsert.managed import frames
-from upsert.managed.sink import described_sink
+from upsert.managed.writer import described_sink
 from upsert.materializer.choice import Sink
 from upsert.schema import TableSchema
 from upsert.store import Table

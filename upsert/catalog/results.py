@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from upsert.errors import ConfigurationError
-from upsert.wrapped_errors import own_errors_first
+from upsert.errors import ConfigurationError, own_errors_first
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

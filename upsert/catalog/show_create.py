@@ -9,8 +9,7 @@ import pyarrow as pa
 
 from upsert import types
 from upsert.catalog.declared_columns import declared_names
-from upsert.computed import ComputedColumn, Watermark
-from upsert.schema import Column, Index, TableSchema
+from upsert.schema import Column, ComputedColumn, Index, TableSchema, Watermark
 from upsert.secret import MASK, is_secret
 
 _UNITS: Final = (("DAY", 86_400_000), ("HOUR", 3_600_000), ("MINUTE", 60_000), ("SECOND", 1_000))

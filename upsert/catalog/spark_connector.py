@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.errors import AnalysisException
 
 from upsert.errors import ConfigurationError, SchemaError
-from upsert.managed.spark_schema import spark_schema
 from upsert.materializer.choice import Sink
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
+from upsert.spark_table import spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -16,7 +16,7 @@ from upsert.catalog.known_tables import KnownTables
 from upsert.catalog.session import CHECKPOINT
 from upsert.errors import ConfigurationError
 from upsert.managed import frames
-from upsert.managed.sink import sink_of
+from upsert.managed.writer import sink_of
 from upsert.materializer.choice import (
     SINK_MATERIALIZE,
     Changes,

@@ -16,10 +16,9 @@ import pyarrow as pa
 
 from upsert.blobs import from_blob, to_blobs
 from upsert.changelog.image_log import ImageLog
-from upsert.changelog.line import Keyed
 from upsert.changelog.newest import NewestImages
-from upsert.changelog.normalizer import normalize_keyed, split_kinds
-from upsert.changelog.spec import NormalizeSpec
+from upsert.changelog.normalizer import Keyed, normalize_keyed, split_kinds
+from upsert.changelog.rules import NormalizeSpec
 from upsert.errors import ConfigurationError
 from upsert.rowkind import ROW_KIND_COLUMN
 

@@ -1,15 +1,19 @@
 """The newest row of each key of one ordered log, as of a position: what the normalizer in a source remembers.
 
-A log is a Kafka partition, or anything else with growing positions. Its images are one managed table, each
-batch one commit that says which position it leads to; see ``positions``. So the state as of a position is a
-snapshot: cost follows the changed keys, a crash leaves a whole commit or none, and merging goes on in the
-background.
+A log is a Kafka partition, or anything else with growing positions. Its images are one managed table. Each
+batch is one commit of the writer *log*, with the position that it leads to as its transaction; the store
+never forgets a writer's last transaction, so each snapshot says by itself at which position it is
+(`Positions`). Compaction, expiry and clean-up publish snapshots too, which hold the same images at the same
+position. So the state as of a position is a snapshot: cost follows the changed keys, a crash leaves a whole
+commit or none, and merging goes on in the background.
 
-Batches are replayed after a crash. The first attempt may have committed its images, and Kafka may have
-compacted records away since. A replay therefore starts from the images at its start, emits what its records
-give, and then *aligns*: where the images that it ends with are not those that were committed, it emits the
-step from the ones to the others. So what was emitted always leads to the committed images, which the next
-batch takes back; compaction can only take intermediate rows away. Two attempts at once are the same case.
+Batches are replayed after a crash. The first attempt may have committed its images, and Kafka's compaction
+may have removed records since: it removes a record once the key has a newer one, which may lie in a later
+batch, and a tombstone after a while. A replay therefore starts from the images at its start, emits what its
+records give, and then *aligns*: where the images that it ends with are not those that were committed, it
+emits the step from the ones to the others. So what was emitted always leads to the committed images, which
+the next batch takes back; compaction can only take intermediate rows away. Two attempts at once are the same
+case.
 
 What is remembered: the newest row of each key that is not deleted, for ever or as long as an ``Expiry`` says,
 and the states at the ends of the last batches.
@@ -19,31 +23,248 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from upsert.changelog.alignment import alignment
-from upsert.changelog.line import Keyed
 from upsert.changelog.newest import NewestImages
-from upsert.changelog.normalizer import normalize_keyed
-from upsert.changelog.positions import Positions
-from upsert.changelog.rules import Expiry, Rules
-from upsert.changelog.spec import KEEP
-from upsert.errors import ConfigurationError
+from upsert.changelog.normalizer import (
+    Flags,
+    Keyed,
+    earlier,
+    group_by_key,
+    images_of,
+    normalize_keyed,
+    split_kinds,
+    ticks_of,
+)
+from upsert.changelog.rules import KEEP, Expiry, Rules
+from upsert.errors import ConfigurationError, MissingStateError, SnapshotExpiredError
+from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import TableSchema
 from upsert.store.layout import Layout
+from upsert.store.row_keys import order_by
 from upsert.store.rows import conform
 from upsert.store.snapshot import Snapshot
-from upsert.store.table import Table
+from upsert.store.snapshot_info import SnapshotInfo
+from upsert.store.table import StagedFiles, Table
+
+_SLACK: Final = 64
+"""Snapshots beyond twice the states to keep, before old ones are expired: it costs a commit and a listing."""
+
+
+@dataclass(frozen=True)
+class Positions:
+    """The states of one log.
+
+    Attributes:
+        table: the table of images.
+        log: the log's name.
+        beginning: the position at which there are no images.
+        keep: how many states stay.
+    """
+
+    table: Table
+    log: str
+    beginning: int
+    keep: int
+
+    def at(self, position: int) -> Snapshot:
+        """The images as of a position.
+
+        Raises:
+            MissingStateError: there are none.
+        """
+        if position == self.beginning:
+            return self.table.snapshot(0)
+        found = self._found(position)
+        if found is None:
+            raise self._missing(position)
+        return self.table.snapshot(found.id)
+
+    def is_recorded(self, position: int) -> bool:
+        """Whether a batch has led to this position, or beyond."""
+        return self._reached(self.table.published.latest()) >= position
+
+    def record(self, start: int, end: int, images: pa.Table) -> bool:
+        """Commit new images as the state at ``end``; False if another attempt has done so before.
+
+        Args:
+            start: the position that the images go on from; the log must be there.
+            end: the position that they lead to.
+            images: columns of the table and ``_row_kind``; may be empty.
+
+        Raises:
+            MissingStateError: the log is at neither of the two positions.
+        """
+        reached = self._reached(self.table.published.latest())
+        if start != reached < end:
+            raise self._diverged(start, end, reached)
+        staged = [self.table.stage(images, order="rows")]
+        with self.table.discarded_if_failed(staged):
+            done = self.table.commit(staged, writer_id=self.log, transaction=end)
+        is_own = self._is_commit_of(done, staged, start)
+        if not is_own:
+            self.table.discard(staged)
+        return is_own
+
+    def _is_commit_of(self, done: Snapshot, staged: Sequence[StagedFiles], start: int) -> bool:
+        """Whether a snapshot was published for these files: without any, by the step that it makes."""
+        published = self.table.published
+        own = {entry.file for one in staged for entry in one.files}
+        return own == {entry.file for entry in published.delta(done.info).added} and start == self._reached(
+            published.info(done.info.id - 1)
+        )
+
+    def changes(self, base: Snapshot, end: int) -> pa.Table:
+        """The net changes of the images between a state and the one at ``end``.
+
+        Raises:
+            MissingStateError: one of them is no longer there.
+        """
+        at_end = self.at(end)
+        return self.table.changes(base.id, at_end.id)
+
+    def expire(self) -> None:
+        """Give up states that no replay needs, once there are many; also what crashed attempts have left."""
+        head = self.table.published.latest()
+        if head.id - head.oldest > 2 * self.keep + _SLACK:
+            self.table.expire(keep=self.keep)
+            self.table.clean()
+
+    def _reached(self, info: SnapshotInfo) -> int:
+        return info.writers.get(self.log, self.beginning)
+
+    def _found(self, position: int) -> SnapshotInfo | None:
+        """The newest snapshot at this position: it has the fewest files."""
+        published = self.table.published
+        head = published.latest()
+        try:
+            for id in range(head.id, max(head.oldest, 1) - 1, -1):
+                info = published.info(id, head)
+                reached = self._reached(info)
+                if reached <= position:
+                    return info if reached == position else None
+        except SnapshotExpiredError:
+            return None  # expired meanwhile, and with it whatever is older
+        return None
+
+    def _missing(self, position: int) -> MissingStateError:
+        reached = self._reached(self.table.published.latest())
+        return MissingStateError(
+            f"images of log {self.log!r} in {self.table.path!r}: a state at position {position} must be "
+            f"there, got states up to {reached} of which the newest {self.keep} are kept; restore the folder "
+            "together with the checkpoint it belongs to, or start the query with a new checkpoint"
+        )
+
+    def _diverged(self, start: int, end: int, reached: int) -> MissingStateError:
+        return MissingStateError(
+            f"images of log {self.log!r} in {self.table.path!r}: a batch from {start} to {end} must find "
+            f"them at {start}, got {reached}; the checkpoint is older than the images: restore both "
+            "together, or start the query with a new checkpoint"
+        )
+
+
+def alignment(
+    base: Snapshot, own: NewestImages, committed: pa.Table, rules: Rules, schema: pa.Schema
+) -> pa.Table:
+    """Changes that lead from a replay's images to the committed ones.
+
+    Args:
+        base: the images at the start of the batch.
+        own: the images that the replay ends with.
+        committed: net changes of the images by the attempt that has committed, with ``_row_kind``.
+        rules: how rows are told apart.
+        schema: the rows' own columns.
+
+    Returns:
+        The rows' columns and ``_row_kind``; mostly no row.
+
+    Raises:
+        MissingStateError: rows have an order, and the replay has seen newer ones than were committed, so it
+            is no replay of that batch.
+    """
+    is_after = pc.not_equal(committed.column(ROW_KIND_COLUMN), RowKind.UPDATE_BEFORE.value)
+    rows, is_there = split_kinds(committed.filter(is_after))
+    count = rows.num_rows
+    keys = pa.concat_tables([_columns(part, rules.key) for part in (rows, own.changed)])
+    groups = group_by_key(keys, rules.key)
+    undone = own.changed.take(pa.array(groups.firsts[groups.firsts >= count] - count))
+    before, numbers = NewestImages.above(base, rules.key).meet(undone)
+    if rules.order_by:
+        _check_not_newer(own.changed, [rows, before.rows], rules)
+    if rules.expiry is not None:
+        is_touched = np.isin(groups.of[:count], groups.of[count:])
+        kept = is_there | is_touched | ~_is_expired(rows, rules.expiry, is_there)
+        rows, is_there = rows.filter(pa.array(kept)), is_there[kept]
+    is_gone = ~np.isin(numbers, before.groups)
+    gone = undone.filter(pa.array(is_gone))
+    goals = [
+        _deletes_told(Keyed(rows, is_there, np.arange(rows.num_rows))),
+        _deletes_told(before),
+        Keyed(gone, np.zeros(gone.num_rows, np.bool_), numbers[is_gone]),
+    ]
+    names = schema.names
+    aims = pa.concat_tables([_columns(goal.rows, names) for goal in goals])
+    images, numbers = own.meet(aims)
+    records = Keyed(
+        pa.Table.from_arrays(aims.columns, schema=schema),
+        np.concatenate([goal.is_value for goal in goals]),
+        numbers,
+    )
+    return normalize_keyed(images, records, Rules(rules.key, tuple(names))).changes
+
+
+def _columns(rows: pa.Table, names: list[str] | tuple[str, ...]) -> pa.Table:
+    """Some columns, all declared nullable, so that tables can be put together."""
+    return pa.table(rows.select(list(names)).columns, names=list(names))
+
+
+def _deletes_told(images: Keyed) -> Keyed:
+    """Images of which those that only remember an order count as none."""
+    return images._replace(is_value=images.is_value & images_of(images.rows, images.groups).is_value)
+
+
+def _is_expired(rows: pa.Table, expiry: Expiry, is_there: Flags) -> Flags:
+    """Deleted images that were dropped for their age, with nothing to tell."""
+    ticks, is_known = ticks_of(rows.column(expiry.time))
+    if not (is_known & is_there).any():
+        return np.zeros(rows.num_rows, np.bool_)
+    newest = ticks[is_known & is_there].max()
+    limit = earlier(newest, expiry.ticks(rows.schema.field(expiry.time).type))
+    return is_known & (ticks < limit)
+
+
+def _check_not_newer(changed: pa.Table, ends: Sequence[pa.Table], rules: Rules) -> None:
+    """Refuse a replay that knows newer rows than the images it should end with: later batches lack them."""
+    own = changed.filter(pc.equal(changed.column(ROW_KIND_COLUMN), RowKind.UPDATE_AFTER.value))
+    columns = (*rules.key, *rules.orders)
+    together = pa.concat_tables([_columns(part, columns) for part in (own, *ends)])
+    groups = group_by_key(together, rules.key).of
+    order = order_by([pa.array(groups), *(together.column(name) for name in rules.orders)]).rows
+    # of equal order the own row stands first: it must, and one of the others must follow
+    group, is_own = groups[order], order < own.num_rows
+    is_last = np.append(group[1:] != group[:-1], True)[: len(order)]
+    if (is_own & is_last).any():
+        row = own.select(rules.key).slice(int(order[is_own & is_last][0]), 1)
+        raise MissingStateError(
+            "normalize: a batch that is run again must have no newer rows than at first, got one of key "
+            f"{row.to_pylist()[0]!r}; the checkpoint is older than the images: restore both together, or "
+            "start the query with a new checkpoint"
+        )
+
 
 DROP_EVERY: Final = 1 << 20
 """Positions after which expired images are looked for, among all of them."""
 
 _SEGMENT_ROWS: Final = 500_000
+
 _SEGMENT_BYTES: Final = 64 << 20
 """Records that are normalized at once."""
+
 _HELD_BYTES: Final = 256 << 20
 """Changes that wait for the commit; what is beyond goes out before it."""
 

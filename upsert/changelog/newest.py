@@ -8,8 +8,17 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
-from upsert.changelog.line import Flags, Ints, Keyed, earlier, ticks_of
-from upsert.changelog.normalizer import fold, group_by_key, images_of, with_kinds
+from upsert.changelog.normalizer import (
+    Flags,
+    Ints,
+    Keyed,
+    earlier,
+    fold,
+    group_by_key,
+    images_of,
+    ticks_of,
+    with_kinds,
+)
 from upsert.changelog.rules import Expiry
 from upsert.rowkind import ROW_KIND_COLUMN, signs
 from upsert.store.snapshot import Snapshot

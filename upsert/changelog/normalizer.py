@@ -1,42 +1,217 @@
-"""From upserts and deletes by key to a full changelog with UPDATE_BEFORE (pure).
+"""From upserts and deletions by key to a full changelog with UPDATE_BEFORE (pure).
 
-FLIP-149's normalizer: the first row of a key is ``+I``, later ones are ``-U`` with the previous image
-directly followed by ``+U``, a delete is ``-D`` with all columns of the last image; ``transitions`` has the
-table. Rows come in as Arrow and go out as Arrow, all keys at once: previous images and records are brought
-into one line, key by key, and what a record meets is what stands before it; see ``line``.
+An upsert stream says of a key only what holds from now on: a value, or nothing. A changelog says what
+changed: which row went, which row came. Between the two lies one bit of memory a key, "is there a row now?",
+and the row itself, its *image*. So everything that can happen is a pair
 
-An image is compared by the columns of ``Rules.compare`` only: NULL equals NULL, NaN equals NaN, -0.0 is
-not 0.0. A record that equals the image gives nothing and leaves the image as it was, metadata included,
-so that the next ``-U`` takes back the very row that was emitted.
+    (is there a row before?, does a value arrive?)
+
+and everything that is said about it follows from two laws:
+
+1. The signs of what is emitted are *row after* − *row before*: a row that was there is taken back once,
+   a row that is there now is given once. Summed over any stretch of the log this telescopes, so at every
+   moment a key has no row or one, whatever a consumer does with kinds.
+2. A kind says whether the other sign comes with it: ``-U`` and ``+U`` are a pair, in this order (a sink that
+   applies rows in turn must not see two rows of a key), ``+I`` and ``-D`` stand alone.
+
+`TRANSITIONS` is that table. A negative row carries the image before, with all its columns (its metadata too,
+FLIP-149's normalizer), a positive one the row that arrived. A delete without a row before says nothing, for
+nothing changed; nor does a value that equals the image.
+
+Rows come in as Arrow and go out as Arrow, all keys at once. Images and records of many keys are brought into
+one *line*, key after key, each key's image first, then its records, oldest first, so that what a record meets
+is what stands before it: every question about a record and its predecessor is an array shifted by one.
+Without ``order_by`` the records are a log: the order is that of the rows. With it the highest value of these
+columns is the newest, wherever it stands, rows of equal order as they come; a record that is older than its
+key's image is *late* and not in the line.
+
+An image is compared by the columns of ``Rules.compare`` only: NULL equals NULL, NaN equals NaN, -0.0 is not
+0.0. A record that equals the image gives nothing and leaves the image as it was, metadata included, so that
+the next ``-U`` takes back the very row that was emitted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from upsert.changelog.line import Encounters, Flags, Ints, Keyed, Line, encounters
+from upsert.changelog.equality import equal_pairs
 from upsert.changelog.rules import DELETED_COLUMN, Expiry, Rules
-from upsert.changelog.transitions import TRANSITIONS
 from upsert.errors import SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind, every_kind, signs
-from upsert.store.hashing import is_null, one_array
+from upsert.store.hashing import fixed_width, is_null, one_array
 from upsert.store.merge import gather
 from upsert.store.row_keys import order_by
+
+TRANSITIONS: Final[Mapping[tuple[bool, bool], tuple[RowKind, ...]]] = MappingProxyType(
+    {
+        (False, False): (),
+        (False, True): (RowKind.INSERT,),
+        (True, False): (RowKind.DELETE,),
+        (True, True): (RowKind.UPDATE_BEFORE, RowKind.UPDATE_AFTER),
+    }
+)
+"""(row before?, value arrives?) -> kinds of the rows to emit, in this order."""
+
+Ints = npt.NDArray[np.int64]
+
+Flags = npt.NDArray[np.bool_]
+
+
+class Keyed(NamedTuple):
+    """Rows, whether each is a value (else its key is deleted), and a number for the key of each."""
+
+    rows: pa.Table
+    is_value: Flags
+    groups: Ints
+
+
+@dataclass(frozen=True)
+class Line:
+    """Images, numbered from 0, and records, numbered after them.
+
+    Attributes:
+        rows: number of the image or record at each place of the line.
+        is_first: whether a key begins there.
+        is_value: whether the key has a row after this place.
+        is_record: whether it is a record, rather than an image.
+        is_expired: whether what stands before it counts as absent.
+        refreshes: whether a record that equals the image replaces it.
+    """
+
+    rows: Ints
+    is_first: Flags
+    is_value: Flags
+    is_record: Flags
+    is_expired: Flags
+    refreshes: bool
+
+    @classmethod
+    def of(cls, images: Keyed, records: Keyed, rules: Rules) -> Line:
+        """The line of images and records; the images have the columns that ``rules`` remember."""
+        groups = np.concatenate([images.groups, records.groups])
+        if rules.order_by:
+            rows = _by_order(images, records, groups, rules)
+        else:
+            rows = np.argsort(groups, kind="stable")
+        group = groups[rows]
+        is_first = np.ones(len(rows), np.bool_)
+        is_first[1:] = group[1:] != group[:-1]
+        return cls(
+            rows,
+            is_first,
+            np.concatenate([images.is_value, records.is_value])[rows],
+            rows >= len(images.groups),
+            _is_expired(images, records, rows, rules.expiry),
+            rules.expiry is not None,
+        )
+
+    @property
+    def lasts(self) -> Ints:
+        """Of each key its last place."""
+        ends = np.ones(len(self.rows), np.bool_)
+        ends[:-1] = self.is_first[1:]
+        return np.flatnonzero(ends)
+
+
+class Encounters(NamedTuple):
+    """What each place of a line meets, and what it leaves behind.
+
+    Attributes:
+        before: number of the row that the key had until then, -1 for none.
+        heads: the place whose row the key has from then on (or that deleted it).
+        is_change: whether it is a record that changes anything.
+    """
+
+    before: Ints
+    heads: Ints
+    is_change: Flags
+
+
+def encounters(line: Line, rows: pa.Table, compare: Sequence[str]) -> Encounters:
+    """What every record meets.
+
+    A stretch of equal values, or of deletes, is headed by its first place: the others change nothing.
+
+    Args:
+        line: the line.
+        rows: images and records, by their numbers in the line.
+        compare: columns in which values differ.
+    """
+    follows = ~line.is_first
+    was = np.zeros(len(line.rows), np.bool_)
+    was[1:] = line.is_value[:-1]
+    is_same = follows & ~line.is_value & ~was
+    was &= follows & ~line.is_expired
+    if not line.refreshes:
+        both = np.flatnonzero(was & line.is_value)
+        is_same[both[equal_pairs(rows, line.rows[both - 1], line.rows[both], compare)]] = True
+    heads = np.maximum.accumulate(np.where(is_same, 0, np.arange(len(line.rows))))
+    before = np.full(len(line.rows), -1, np.int64)
+    meeting = np.flatnonzero(was)
+    before[meeting] = line.rows[heads[meeting - 1]]
+    return Encounters(before, heads, ~is_same & line.is_record & (line.is_value | was))
+
+
+def _by_order(images: Keyed, records: Keyed, groups: Ints, rules: Rules) -> Ints:
+    """Row numbers by key and order, without late records."""
+    orders = [
+        pa.chunked_array([*images.rows.column(kept).chunks, *records.rows.column(name).chunks])
+        for kept, name in zip(rules.orders, rules.order_by, strict=True)
+    ]
+    rows = order_by([pa.array(groups), *orders]).rows
+    # the sort is stable and images come first, so a record of the image's own order stands behind it
+    is_image = np.flatnonzero(rows < len(images.groups))
+    of_key = np.full(int(groups.max(initial=-1)) + 1, -1, np.int64)
+    of_key[groups[rows[is_image]]] = is_image
+    found: Ints = rows[np.arange(len(rows)) >= of_key[groups[rows]]]
+    return found
+
+
+def _is_expired(images: Keyed, records: Keyed, rows: Ints, expiry: Expiry | None) -> Flags:
+    """Where the place before is more than ``ttl_ms`` older."""
+    expired = np.zeros(len(rows), np.bool_)
+    if expiry is None:
+        return expired
+    columns = [ticks_of(part.rows.column(expiry.time)) for part in (images, records)]
+    ticks = np.concatenate([found for found, _ in columns])[rows]
+    is_known = np.concatenate([known for _, known in columns])[rows]
+    ttl = expiry.ticks(records.rows.schema.field(expiry.time).type)
+    expired[1:] = is_known[1:] & is_known[:-1] & (ticks[:-1] < earlier(ticks[1:], ttl))
+    return expired
+
+
+def ticks_of(times: pa.ChunkedArray) -> tuple[Ints, Flags]:
+    """Times as integers of the column's own unit, and whether each is known."""
+    column = one_array(times)
+    return fixed_width(column), ~is_null(column)
+
+
+def earlier(ticks: Ints | np.int64, by: int) -> Ints:
+    """``ticks - by``, without wrapping round at the lowest integer."""
+    lowest = np.iinfo(np.int64).min
+    return np.where(ticks < lowest + by, lowest, ticks - by)
+
 
 __all__ = ["Expiry", "KeyGroups", "Normalized", "Rules", "fold", "group_by_key", "normalize"]
 
 Kinds = npt.NDArray[np.int8]
 
 _KIND_FIELD: Final = pa.field(ROW_KIND_COLUMN, pa.string(), nullable=False)
+
 _CODES: Final = {kind: code for code, kind in enumerate(RowKind)}
 _IS_POSITIVE: Final = np.array([kind.sign > 0 for kind in RowKind])
+
 _EMITTED: Final = [TRANSITIONS[was, comes] for was in (False, True) for comes in (False, True)]
+
 _LENGTHS: Final = np.array([len(kinds) for kinds in _EMITTED])
+
 _EMITTED_CODES: Final = np.array([[*map(_CODES.__getitem__, k), 0, 0][:2] for k in _EMITTED])
 """Codes of the kinds that are emitted in case 2 * was + comes, filled up with zeros."""
 

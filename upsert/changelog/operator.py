@@ -18,16 +18,14 @@ from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from upsert import types
-from upsert.blobs import BLOB_BYTES, by_number, from_blob, gathered, to_blobs
-from upsert.changelog.bucket_ids import bucket_ids
+from upsert.blobs import BLOB_BYTES, bucket_ids, by_number, from_blob, gathered, to_blobs
 from upsert.changelog.bucket_state import Remembered, step
 from upsert.changelog.normalizer import check_not_null, with_kinds
-from upsert.changelog.rules import Expiry, Rules
-from upsert.changelog.spec import MAX_STATE_BYTES, NormalizeSpec
+from upsert.changelog.rules import MAX_STATE_BYTES, Expiry, NormalizeSpec, Rules
 from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
-from upsert.spark_batches import from_spark
+from upsert.spark_table import from_spark
 from upsert.store import paths
 from upsert.store.hashing import bucket_of, hash_columns
 from upsert.store.layout import Layout

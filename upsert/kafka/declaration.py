@@ -13,10 +13,10 @@ from upsert import types
 from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
 from upsert.kafka.options import SECRET_PREFIX
 from upsert.kafka.table import SPARK_FORMATS, KafkaTable
-from upsert.managed.spark_schema import read_columns, spark_schema
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
 from upsert.secret import is_secret
+from upsert.spark_table import read_columns, spark_schema
 
 COLUMNS: Final = "columns"
 """Option of the Spark formats: the columns as in DDL, or a schema's JSON form, which `read_changes` gives."""

@@ -17,7 +17,7 @@ from upsert.kafka.table import SPARK_FORMATS, KafkaTable
 from upsert.kafka.write_upsert import write_upsert
 from upsert.materializer.choice import Changes, choose
 from upsert.spark_formats import register
-from upsert.update_mode import UpsertKey
+from upsert.stream_keys import UpsertKey
 
 __all__ = ["read", "read_changes", "write", "write_changes", "write_upsert"]
 

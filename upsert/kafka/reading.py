@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 
 from upsert.changelog.equality import same_keys
 from upsert.changelog.image_log import ImageLog
-from upsert.changelog.normalizer import Expiry, fold
+from upsert.changelog.normalizer import fold
+from upsert.changelog.rules import Expiry
 from upsert.errors import ConfigurationError, RecordsExpiredError
 from upsert.kafka.bad_records import LOG, BadRecords
 from upsert.kafka.client import offsets

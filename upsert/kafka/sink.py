@@ -29,10 +29,9 @@ from upsert.kafka.sink_once import write_once
 from upsert.kafka.sink_records import RecordMaker
 from upsert.kafka.sink_topics import partitions_of
 from upsert.kafka.table import KafkaTable
-from upsert.managed.spark_schema import check_fits
 from upsert.materializer.choice import check_raw
 from upsert.rowkind import ROW_KIND_COLUMN
-from upsert.spark_batches import from_spark
+from upsert.spark_table import check_fits, from_spark
 from upsert.streaming_query import QUERY_ID
 
 LOG: Final = logging.getLogger("upsert.kafka")

@@ -23,8 +23,8 @@ from upsert.kafka.planning import Planner
 from upsert.kafka.reading import Output, output_of_stream, rows_of
 from upsert.kafka.records import TopicPartition
 from upsert.kafka.table import KafkaTable
-from upsert.managed.spark_schema import arrow_schema
 from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.spark_table import arrow_schema
 from upsert.store.paths import table_folder
 from upsert.streaming_query import QUERY_ID
 

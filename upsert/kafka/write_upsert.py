@@ -16,9 +16,8 @@ from upsert.kafka.sink_columns import sink_key, sink_of, written_schema
 from upsert.kafka.sink_distribution import Distribution, distribution_of
 from upsert.kafka.table import KafkaTable
 from upsert.materializer.choice import Changes, choose
-from upsert.materializer.hidden_table import FOLDER, HiddenTable
+from upsert.materializer.hidden_table import FOLDER, HiddenTable, KeptRows
 from upsert.materializer.micro_batch import write_materialized
-from upsert.materializer.rows import KeptRows
 from upsert.store.paths import table_folder
 from upsert.streaming_query import query_of_micro_batch
 

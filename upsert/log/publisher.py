@@ -1,36 +1,175 @@
 """Sending the changes of committed snapshots to a table's log, each exactly once.
 
 One transaction a snapshot: its changes, then a mark in every partition, and the snapshot's id as the offset
-of a consumer group, by which the next publisher, wherever it runs, knows where to go on. What a publisher
-that died has left open is taken back when the next one begins. A compaction changes no rows, and is not seen
-here.
+of a consumer group, by which the next publisher, wherever it runs, knows where to continue. What a publisher
+that died has left open is aborted when the next one begins. A compaction changes no rows, and is not
+published.
+
+Up to which snapshot the log is complete, the log itself tells (`last_published`): the offset of the consumer
+group is asked first. Kafka forgets such offsets a week after the last one; then the newest mark in the topic
+tells, and where Kafka has deleted that too, what the table's own consumer holds. Each of them can only be too
+low, and is so only if no reader can read any more what would be sent twice.
+
+One process of a host at a time publishes (`turn`): Kafka itself fences all but the last one that began and
+aborts their transactions, so the lock is not needed for correctness, but saves work. A process that dies
+releases it.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
 import random
+import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
 
-from upsert.errors import ConfigurationError, FencedError, SnapshotExpiredError
+from upsert.errors import ConfigurationError, FencedError, KafkaUnavailableError, SnapshotExpiredError
+from upsert.kafka.client.consumer import read_range
+from upsert.kafka.client.offsets import earliest_offsets
 from upsert.kafka.client.producer import produce_once
-from upsert.log.messages import LogEncoder, marks
-from upsert.log.position import taken_over, transactional_id
+from upsert.kafka.client.transactions import Marker, read_marker, settled_marker
+from upsert.log.messages import LogDecoder, LogEncoder, marks
 from upsert.log.topics import LogTopic
-from upsert.log.turns import turn
+from upsert.store import consumers
 from upsert.store.change_files import Scope, data_commits, has_gap
 from upsert.store.changes import changes_between
 from upsert.store.failpoints import reach
-from upsert.store.log_beginning import hold
-from upsert.store.log_system import LoggedTable, note_ends
+from upsert.store.log_beginning import beginning_of, hold
+from upsert.store.log_system import CONSUMER, LoggedTable, note_ends
 from upsert.store.partitions import partition_name
 from upsert.store.snapshot_info import SnapshotInfo
 from upsert.store.steps import cut
 from upsert.store.version import Version, step_between
+
+_LOCK_PAUSE_S: Final = 0.002
+
+_LONGEST_LOCK_PAUSE_S: Final = 0.1
+
+
+@contextmanager
+def turn(uuid: str, patience_s: float) -> Iterator[None]:
+    """Hold the lock of a table's log; wait for it if necessary.
+
+    Args:
+        uuid: of the table.
+        patience_s: seconds to wait.
+
+    Raises:
+        KafkaUnavailableError: another process has not let go of it for so long.
+    """
+    path = os.path.join(tempfile.gettempdir(), f"deltajoin-log-{os.getuid()}-{uuid}.lock")
+    with open(path, "ab") as file:
+        deadline, pause = time.monotonic() + patience_s, _LOCK_PAUSE_S
+        while not _taken(file.fileno()):
+            if time.monotonic() > deadline:
+                raise KafkaUnavailableError(
+                    f"log of table {uuid!r}: it must become free, another process has been sending to it for "
+                    f"{patience_s:g} s (lock {path!r}); look whether Kafka answers"
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_LOCK_PAUSE_S)
+        yield
+
+
+def _taken(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+_FIRST_LOOK: Final = 100
+"""Offsets at the end of a partition in which the newest mark is looked for first."""
+
+
+def transactional_id(uuid: str) -> str:
+    """The name under which a table's log is written: one writer at a time has it."""
+    return f"deltajoin-log-{uuid}"
+
+
+def last_published(table: LoggedTable, topic: LogTopic) -> int:
+    """Id of the snapshot up to which the log is complete; 0 for a new one.
+
+    Raises:
+        ConfigurationError: the log is not that of this history of the table.
+        KafkaUnavailableError: the brokers did not answer, or a transaction of the log stayed open.
+    """
+    marker = read_marker(topic.connection, topic.name, transactional_id(table.uuid))
+    return _position(table, topic, marker)
+
+
+def published_at_least(table: LoggedTable, topic: LogTopic) -> int:
+    """The same without waiting for a transaction that is open: the log may be complete up to a later one.
+
+    Raises:
+        ConfigurationError, KafkaUnavailableError: the brokers did not answer, or as above.
+    """
+    marker = read_marker(topic.connection, topic.name, transactional_id(table.uuid), settled=False)
+    return _position(table, topic, marker)
+
+
+def taken_over(table: LoggedTable, topic: LogTopic, wait_s: float) -> int:
+    """The same for who is going to publish: a transaction that stays open for so long is taken back.
+
+    Raises:
+        ConfigurationError, KafkaUnavailableError: as for ``published_at_least``.
+    """
+    marker = settled_marker(topic.connection, topic.name, transactional_id(table.uuid), wait_s)
+    return _position(table, topic, marker)
+
+
+def _position(table: LoggedTable, topic: LogTopic, marker: Marker | None) -> int:
+    if marker is None:
+        begun = beginning_of(table.published.root, table.published.uuid, topic.name).data_version
+        return max(_newest_mark(table, topic), _held(table), begun)
+    _check_lineage(table, topic, marker.batch, marker.fingerprint)
+    return marker.batch
+
+
+def _check_lineage(table: LoggedTable, topic: LogTopic, published: int, uuid: str) -> None:
+    """Refuse a log into which a copy of the table has written, or the table before it was restored."""
+    head = table.published.latest()
+    is_other = published > head.id
+    if head.oldest <= published <= head.id:
+        is_other = table.published.info(published, head).uuid != uuid
+    if is_other:
+        raise ConfigurationError(
+            f"{table.owner}: its log {topic.name!r} must hold the table's own snapshots, it holds snapshot "
+            f"{published} of another history, as if the table was copied or restored; create a table with a "
+            "log of its own, and copy the rows"
+        )
+
+
+def _newest_mark(table: LoggedTable, topic: LogTopic) -> int:
+    """The snapshot of the newest mark in partition 0; 0 if there is none."""
+    place = topic.partitions[0]
+    end = topic.ends()[0]
+    begin = earliest_offsets(topic.connection, [place])[place] if end else 0
+    decoder = LogDecoder(table.definition.schema, table.log, table.uuid)
+    look = _FIRST_LOOK
+    while begin < end:
+        start = max(begin, end - look)
+        newest = 0
+        for records in read_range(topic.connection, place, start, end, {"headers"}):
+            marks = decoder.marks(records)
+            newest = marks[-1].snapshot if marks else newest
+        if newest or start == begin:
+            return newest
+        look *= 10
+    return 0
+
+
+def _held(table: LoggedTable) -> int:
+    found = consumers.read(table.published.root, table.published.uuid, CONSUMER)
+    return 0 if found is None else found.version.base
+
 
 _LONGEST_PAUSE_S: Final = 1.0
 

@@ -12,12 +12,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from upsert.managed.log_reader import stream_reader
-from upsert.managed.metadata_reading import RowMetadata
-from upsert.managed.options import FORMAT, ReadOptions
+from upsert.managed.metadata import RowMetadata
+from upsert.managed.options import ReadOptions, WriteOptions
 from upsert.managed.reader import SnapshotReader
-from upsert.managed.spark_schema import spark_schema
-from upsert.managed.write_options import WriteOptions
 from upsert.managed.writer import BatchWriter, StreamWriter
+from upsert.spark_table import FORMAT, spark_schema
 from upsert.store.table import Table
 
 

@@ -15,19 +15,17 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from upsert.errors import ConfigurationError
-from upsert.managed.metadata_reading import RowMetadata
-from upsert.managed.micro_batch import WriteBatch, by_bucket, write_in_update_mode
-from upsert.managed.options import FORMAT, METADATA_COLUMNS, READ_OPTIONS
-from upsert.managed.sink import hidden_table, sink_of
-from upsert.managed.spark_schema import check_fits, spark_schema
-from upsert.managed.write_options import WriteOptions
+from upsert.managed.metadata import RowMetadata
+from upsert.managed.options import METADATA_COLUMNS, READ_OPTIONS, WriteOptions
+from upsert.managed.writer import hidden_table, sink_of
 from upsert.materializer.choice import SINK_MATERIALIZE, Changes, choose
-from upsert.materializer.micro_batch import write_materialized
+from upsert.materializer.micro_batch import WriteBatch, by_bucket, write_in_update_mode, write_materialized
 from upsert.spark_formats import register
+from upsert.spark_table import FORMAT, bucket_expression, check_fits, spark_schema
 from upsert.store.merge_rules import DEDUPLICATE
 from upsert.store.row_metadata import metadata_option
 from upsert.store.table import Table
-from upsert.update_mode import UpsertKey
+from upsert.stream_keys import UpsertKey
 
 _KEYWORDS: Final = {
     name.replace(".", "_").replace("-", "_"): name
@@ -38,8 +36,10 @@ _KEYWORDS: Final = {
 
 _STATES: Final = frozenset({"scan.mode", "log.scan", "scan.pinned"})
 """Options by which a read says itself which state it is of."""
+
 _FOLDED_BUCKETS: Final = 4
 """Up to so many a stream's commit folds itself; a shuffle would take longer: docs/decisions/0023."""
+
 _FOLDED_TASKS: Final = 8
 """An aggregate or a join with state has as many tasks as a shuffle: each would start to write in Python."""
 
@@ -178,18 +178,3 @@ def _check_replaces(table: Table) -> None:
             f"table {table.name!r}: an aggregate in update mode must go into a table with 'merge-engine' = "
             f"{DEDUPLICATE!r}, for it gives each group's whole result again, got {engine!r}; create one"
         )
-
-
-def bucket_expression(table: Table) -> str | None:
-    """Spark SQL for the bucket of a row, within its partition; None where Spark cannot compute it.
-
-    Without a primary key and a bucket key the bucket comes from a hash of the whole row that Spark does not
-    have. Then any task writes to any bucket, and the commit folds what belongs together.
-    """
-    columns = table.options.bucket_key or table.schema.primary_key
-    if table.options.bucket == 1:
-        return "0"
-    if not columns:
-        return None
-    quoted = ", ".join(f"`{name.replace('`', '``')}`" for name in columns)
-    return f"pmod(xxhash64({quoted}), {table.options.bucket}L)"

@@ -20,14 +20,15 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from upsert.errors import ConfigurationError, SnapshotExpiredError
-from upsert.log.log_changes import log_ended
-from upsert.log.log_offset import LOG, LogOffset, LogRange, ranges
-from upsert.log.log_planning import LogPlanner
-from upsert.log.log_reading import LogRead, Output, output_of
+from upsert.log.changes import log_ended
+from upsert.log.offset import LOG, LogOffset, LogRange, ranges
+from upsert.log.planning import LogPlanner
+from upsert.log.reading import LogRead, Output, output_of
 from upsert.log.topics import LogTopic
-from upsert.managed.options import FORMAT, ReadOptions
+from upsert.managed.options import ReadOptions
 from upsert.managed.reader import ChangesPartition, ChangesReader, Offset, batches, version_of
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.spark_table import FORMAT
 from upsert.store.log_beginning import beginning_of
 from upsert.store.table import Table
 from upsert.store.version import Version

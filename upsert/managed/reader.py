@@ -2,7 +2,7 @@
 
 Offsets of a stream are ``{"consumer": id, "table": uuid, "version": …}``: small JSON with sorted names, for
 Spark compares offsets as text. The version says all that a replay needs, so a micro-batch is the same however
-often it runs. Every call opens the table anew: a reader that outlived its table would serve another's files.
+often it runs. Every call opens the table again: a reader that outlived its table would serve another's files.
 """
 
 from __future__ import annotations
@@ -17,29 +17,60 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from pyspark.sql.types import StructType
 
 from upsert.errors import ConfigurationError, SnapshotExpiredError
-from upsert.log.log_offset import LOG
-from upsert.managed.beginning import state_named_by
-from upsert.managed.holding import Holding
-from upsert.managed.idle import IdleLooks
-from upsert.managed.metadata_reading import Commit, RowMetadata
-from upsert.managed.options import FORMAT, ReadOptions
-from upsert.managed.spark_schema import arrow_schema, read_columns
+from upsert.log.offset import LOG
+from upsert.managed.metadata import Commit, RowMetadata
+from upsert.managed.options import ReadOptions
+from upsert.managed.stepping import Holding, IdleLooks
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.spark_table import FORMAT, arrow_schema, read_columns
 from upsert.store.filters import parse_where
 from upsert.store.paths import BucketId
 from upsert.store.pinned_columns import PinnedColumns, PinnedWhere, unaltered
 from upsert.store.table import Table
 from upsert.store.version import Version, step_between
 
+
+def state_named_by(options: ReadOptions, table: Table) -> int:
+    """Data version of the snapshot that the scan options name.
+
+    Raises:
+        SnapshotExpiredError: it has expired.
+    """
+    if options.scan_mode == "from-snapshot":
+        return table.snapshot(options.tag or options.snapshot_id).info.data_version
+    if options.scan_mode == "from-timestamp" and options.timestamp_ms is not None:
+        return _state_at(options.timestamp_ms, table)
+    if options.pinned is not None:
+        return table.snapshot(options.pinned[0]).info.data_version
+    return table.snapshot().info.data_version
+
+
+def _state_at(timestamp_ms: int, table: Table) -> int:
+    """Data version of the newest snapshot that was published at the time or before."""
+    history = table.history()
+    for info in reversed(history):
+        if info.time_ms <= timestamp_ms:
+            return info.data_version
+    if not history or history[0].id <= 1:
+        return 0
+    raise SnapshotExpiredError(
+        f"table {table.name!r}: the state at {timestamp_ms} ms has expired; the earliest snapshot left is "
+        f"{history[0].id}, published at {history[0].time_ms} ms: ask for that time or a later one"
+    )
+
+
 TASK_BYTES: Final = 128 << 20
 """Small partitions are read together, up to this size: a task costs some tenths of a second."""
+
 OPEN_BYTES: Final = 1 << 20
 """What opening a bucket counts for."""
+
 BATCH_ROWS: Final = 65_536
 """Rows of an Arrow batch that goes to the JVM: large enough for speed, small beside a task's memory."""
 
 STREAM_ONLY: Final = frozenset({"max-rows-per-trigger", "scan.untracked", "consumer.lease"})
 """Options that mean nothing for a batch, beside those that are refused with a remedy of their own."""
+
 Offset = dict[str, Any]
 
 

@@ -1,14 +1,18 @@
 """Spark rows into a table: tasks stage files, the driver publishes them in one commit.
 
-A stream is written exactly once. The writer id is the query's id and the transaction the number of
-the micro-batch, both kept by Spark's checkpoint; the store takes a transaction once, however often
-it is replayed. Tasks get the query's id from Spark and send it along, because ``commit`` runs in a
-process that knows no query. What a failed or a superseded attempt has staged is in no snapshot;
-``Table.clean`` removes it.
+A stream is written exactly once. The writer id is the query's id and the transaction the number of the
+micro-batch, both kept by Spark's checkpoint; the store takes a transaction once, however often it is
+replayed. Tasks get the query's id from Spark and send it along, because ``commit`` runs in a process that
+knows no query. What a failed or a superseded attempt has staged is in no snapshot; ``Table.clean`` removes
+it.
+
+`sink_of` describes a managed table as a sink of changes: its key, and whether it combines the rows of a key
+itself.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -20,16 +24,47 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from upsert.errors import ConfigurationError
-from upsert.managed.options import FORMAT
-from upsert.managed.sink import sink_of
-from upsert.managed.spark_schema import check_fits
-from upsert.managed.write_options import WriteOptions
-from upsert.materializer.choice import check_raw
-from upsert.spark_batches import from_spark
+from upsert.managed.options import WriteOptions
+from upsert.materializer.choice import Sink, check_raw
+from upsert.materializer.hidden_table import FOLDER, HiddenTable, KeptRows
+from upsert.schema import TableSchema
+from upsert.spark_table import FORMAT, check_fits, from_spark
 from upsert.store import pointer
+from upsert.store.merge_rules import DEDUPLICATE
 from upsert.store.partitions import Overwrite, check_within, filled, specified
 from upsert.store.table import StagedFiles, Table
+from upsert.store.table_options import TableOptions
 from upsert.streaming_query import QUERY_ID
+
+
+def sink_of(table: Table, materialize: str | None = None) -> Sink:
+    """A table as a sink.
+
+    Args:
+        table: the table.
+        materialize: ``sink.materialize`` of one write; None: the table's own.
+    """
+    return described_sink(table.name, table.schema, table.options, materialize)
+
+
+def described_sink(
+    name: str, schema: TableSchema, options: TableOptions, materialize: str | None = None
+) -> Sink:
+    """A table that may not be there yet as a sink; see ``sink_of``."""
+    merge = options.merge
+    combined = "merge-engine" if merge.engine != DEDUPLICATE else "sequence.field" if merge.sequence else None
+    return Sink(f"table {name!r}", schema.primary_key, materialize or options.materialize, combined)
+
+
+def hidden_table(table: Table) -> HiddenTable:
+    """Where the rows of its keys are kept: with its files, in as many buckets, by the same hash."""
+    return HiddenTable(
+        f"table {table.name!r}",
+        os.path.join(table.root, FOLDER),
+        KeptRows(table.schema, table.schema.primary_key),
+        table.options.bucket,
+        table.options.bucket_key or table.schema.primary_key,
+    )
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from upsert import options
 from upsert.errors import ConfigurationError
 from upsert.options import Option
 from upsert.rowkind import ROW_KIND_COLUMN
-from upsert.unique_keys import UniqueKeys
-from upsert.update_mode import UpsertKey
+from upsert.stream_keys import UniqueKeys, UpsertKey
 
 SINK_MATERIALIZE: Final = Option(
     "sink.materialize",

@@ -1,12 +1,20 @@
-"""The hidden table of one query into one sink: where it lies, and a micro-batch's snapshots of it.
+"""The hidden table of one query into one sink: the rows of each of the sink's keys, which one is the newest.
 
 The table belongs to the query, whose id is its name: a query that begins again with another checkpoint reads
 everything again, and begins with an empty one. It lies with the sink's files, or with the state of a table
-with a connector, and so goes when that table is dropped.
+with a connector, and so is deleted when that table is dropped.
 
-Its commit is that of the micro-batch's rows; the sink's commit comes after it. A micro-batch that is repeated
-finds its own number in the hidden table and takes the step from the snapshot before it to its own again,
-whatever rows Spark gives it this time. So a crash between the two commits repeats the second one as it was.
+The rows of a key are a multiset. Equal rows are one *entry* with a count and an *arrival*: the micro-batch
+that last added one of them. The newest row of a key is the one with the highest arrival. Rows that came in
+one micro-batch have no order, for after a shuffle there is none; of them the highest by its columns counts as
+the newest, the table's first column first, NULL lowest. So a micro-batch that is repeated gives the same.
+What cancels within a micro-batch leaves an entry as it was. A row that is taken away and was never there, as
+when a query began with later changes only, is ignored.
+
+The table's commit is that of the micro-batch's rows; the sink's commit comes after it. A micro-batch that is
+repeated finds its own number in the hidden table and takes the step from the snapshot before it to its own
+again, whatever rows Spark gives it this time. So a crash between the two commits repeats the second one as it
+was.
 """
 
 from __future__ import annotations
@@ -15,10 +23,165 @@ import os
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from upsert import types
 from upsert.errors import ConfigurationError, MissingStateError, SnapshotExpiredError, TableNotFoundError
-from upsert.materializer.rows import KeptRows
+from upsert.rowkind import ROW_KIND_COLUMN, RowKind, every_kind
+from upsert.schema import Column, TableSchema
+from upsert.store.fold import key_numbers
+from upsert.store.hashing import one_array
+from upsert.store.layout import Layout
+from upsert.store.merge import gather
+from upsert.store.row_hash import row_hashes
+from upsert.store.row_keys import order_by
+from upsert.store.rows import Signs, conform
+from upsert.store.sequences import last_of_each, sequence_codes
+from upsert.store.snapshot import Snapshot
 from upsert.store.snapshot_info import SnapshotInfo
 from upsert.store.table import Table
+
+Positions = npt.NDArray[np.int64]
+
+COUNT: Final = "count"
+
+ARRIVAL: Final = "arrival"
+
+IDENTITY: Final = "identity"
+
+_CODES: Final = {kind: code for code, kind in enumerate(RowKind)}
+
+
+@dataclass(frozen=True)
+class KeptRows:
+    """The form in which the rows of a sink are kept.
+
+    The columns of the kept rows are named by the ids of the sink's, which a rename leaves alone.
+
+    Attributes:
+        schema: the sink's columns, those that are written.
+        key: the columns by which a row replaces another there.
+        sequence: a column of which the highest value wins before the arrival does; () for none.
+    """
+
+    schema: TableSchema
+    key: tuple[str, ...]
+    sequence: tuple[str, ...] = ()
+
+    def own(self, name: str) -> str:
+        """The name under which a column is kept."""
+        return f"c{self.schema.column(name).id}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names under which the columns are kept, in the sink's order."""
+        return tuple(self.own(name) for name in self.schema.names)
+
+    @property
+    def kept_key(self) -> tuple[str, ...]:
+        """The key by these names."""
+        return tuple(self.own(name) for name in self.key)
+
+    def table_schema(self) -> TableSchema:
+        """The schema of the hidden table: entries are found by the sink's key, which theirs begins with."""
+        columns = [Column(self.own(column.name), column.type, id=column.id) for column in self.schema.columns]
+        last = max(column.id for column in columns)
+        added = ((IDENTITY, pa.binary()), (COUNT, pa.int64()), (ARRIVAL, pa.int64()))
+        columns += [Column(name, type_, id=last + n) for n, (name, type_) in enumerate(added, 1)]
+        return TableSchema(tuple(columns), (*self.kept_key, IDENTITY))
+
+    def conformed(self, given: pa.Table, of: str) -> tuple[pa.Table, Signs | None]:
+        """Rows in the sink's types, and the sign of each; what does not fit is told by the sink's names.
+
+        Args:
+            given: the columns under the names that are kept, and perhaps ``_row_kind``.
+            of: the sink, for messages.
+
+        Raises:
+            SchemaError: a column of the key, or one that is NOT NULL, is NULL.
+            ChangelogError: a row kind is none of the four.
+        """
+        others = given.column_names[len(self.names) :]
+        layout = Layout.of(TableSchema(self.schema.columns, self.key))
+        rows, weights = conform(layout, given.rename_columns([*self.schema.names, *others]), of)
+        return rows.rename_columns(list(self.names)), weights
+
+    def entries(self, base: Snapshot, rows: pa.Table, weights: Signs | None, batch: int) -> pa.Table:
+        """What changes make of the entries.
+
+        Args:
+            base: the hidden table before the micro-batch.
+            rows: all rows of some keys in the micro-batch, in the columns that are kept.
+            weights: the sign of each; None if all are positive.
+            batch: the number of the micro-batch.
+
+        Returns:
+            Entries to write, ``+U``, and to delete, ``-D``.
+        """
+        identity = row_hashes(rows.columns, rows.num_rows).cast(pa.binary())
+        order = order_by([identity])
+        signs = np.ones(rows.num_rows, np.int64) if weights is None else weights.astype(np.int64)
+        sums = np.add.reduceat(signs[order.rows], order.starts) if rows.num_rows else signs
+        changed = np.flatnonzero(sums)
+        sums, positions = sums[changed], order.firsts[changed]
+        found = gather(rows, positions).append_column(IDENTITY, identity.take(pa.array(positions)))
+        probes, there = base.match(
+            (*self.kept_key, IDENTITY),
+            found.select([*self.kept_key, IDENTITY]),
+            select=[COUNT, ARRIVAL],
+        )
+        before, arrival = (np.zeros(found.num_rows, np.int64) for _ in range(2))
+        before[probes] = one_array(there.column(COUNT)).to_numpy()
+        arrival[probes] = one_array(there.column(ARRIVAL)).to_numpy()
+        after = np.maximum(before + sums, 0)
+        arrival = np.where(sums > 0, batch, arrival)
+        kinds = np.where(after > 0, _CODES[RowKind.UPDATE_AFTER], _CODES[RowKind.DELETE])
+        found = found.append_column(COUNT, pa.array(after)).append_column(ARRIVAL, pa.array(arrival))
+        found = found.append_column(ROW_KIND_COLUMN, every_kind().take(pa.array(kinds)))
+        return gather(found, np.flatnonzero((after > 0) | (before > 0)))
+
+    def written(self, base: Snapshot, target: Snapshot, keys: pa.Table) -> pa.Table:
+        """What the sink is told of some keys: the row that is its newest now, or that none is left.
+
+        Args:
+            base: the hidden table before the micro-batch.
+            target: after it.
+            keys: the keys that the micro-batch has touched, under the names that are kept; each once.
+
+        Returns:
+            The sink's columns and ``_row_kind``: ``+U`` with another row than before, or ``-D`` with the last
+            one that there was.
+        """
+        before, after = (self._newest(snapshot, keys) for snapshot in (base, target))
+        both = pa.concat_tables([before, after])
+        order = order_by([both.column(name) for name in self.kept_key])
+        # a stable order: of a key that has two rows, the one before comes first
+        identity = both.column(IDENTITY).combine_chunks()
+        firsts, lasts = (identity.take(pa.array(rows)) for rows in (order.firsts, order.lasts))
+        is_alone = order.firsts == order.lasts
+        is_other = pc.not_equal(firsts, lasts).to_numpy(zero_copy_only=False)
+        chosen = order.lasts[is_alone | is_other]
+        kinds = np.where(chosen >= before.num_rows, _CODES[RowKind.UPDATE_AFTER], _CODES[RowKind.DELETE])
+        rows = gather(both, chosen).select(list(self.names)).rename_columns(list(self.schema.names))
+        return rows.append_column(ROW_KIND_COLUMN, every_kind().take(pa.array(kinds)))
+
+    def _newest(self, snapshot: Snapshot, keys: pa.Table) -> pa.Table:
+        """The newest row of each of some keys that has one."""
+        rows = snapshot.lookup(self.kept_key, keys)
+        group_of = key_numbers(order_by([rows.column(name) for name in self.kept_key]))
+        compared = [own for own in self.names if types.is_scalar(rows.column(own).type)]
+        codes = [
+            *sequence_codes(rows, [self.own(name) for name in self.sequence]),
+            rows.column(ARRIVAL),
+            *sequence_codes(rows, compared),
+            rows.column(IDENTITY),  # where only nested columns differ
+        ]
+        ordered = order_by([pa.array(group_of), *codes]).rows
+        return gather(rows, ordered[last_of_each(group_of[ordered])])
+
 
 FOLDER: Final = "materialized"
 """Folder of the hidden tables of a sink, one for each query."""

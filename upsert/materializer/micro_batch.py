@@ -1,14 +1,19 @@
-"""A micro-batch through the hidden table into the sink, in two steps of which each counts once.
+"""Micro-batches of a stream into a managed table through ``foreachBatch``: what a Python sink cannot do.
 
-First the rows go into the hidden table, in one commit. Then the newest row of each key that this has touched
-is looked up before and after the commit, and what differs is written into the sink. Both steps share the work
-by the hash of the key, so a task has all rows of its keys; none holds more than a part of its rows at once.
+The upserts of an aggregate change rows that went out before, which Spark gives to no Python sink.
+`WriteBatch` writes each micro-batch as a batch that knows the query and its own number, so that the store
+takes it once.
+
+`Materialize` goes through the hidden table, in two steps of which each counts once. First the rows go into
+the hidden table, in one commit. Then the newest row of each key that this has touched is looked up before and
+after the commit, and what differs is written into the sink. Both steps share the work by the hash of the key,
+so a task has all rows of its keys; none holds more than a part of its rows at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -16,13 +21,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from upsert.managed.micro_batch import WriteBatch
-from upsert.managed.spark_schema import spark_schema
-from upsert.materializer.hidden_table import HiddenTable
-from upsert.materializer.rows import ARRIVAL, COUNT, KeptRows
+from upsert.materializer.hidden_table import ARRIVAL, COUNT, HiddenTable, KeptRows
 from upsert.rowkind import ROW_KIND_COLUMN
-from upsert.spark_batches import from_spark
 from upsert.spark_formats import register
+from upsert.spark_table import FORMAT, from_spark, spark_schema
 from upsert.store.failpoints import reach
 from upsert.store.merge import gather
 from upsert.store.row_keys import equal_rows, order_by
@@ -30,6 +32,71 @@ from upsert.store.snapshot import Snapshot
 from upsert.store.table import Table
 from upsert.store.version import Version
 from upsert.streaming_query import query_of_micro_batch
+
+
+@dataclass(frozen=True)
+class WriteBatch:
+    """Writes one micro-batch; Spark calls it in the driver, for the same one again after a failure.
+
+    Attributes:
+        path: folder of the table.
+        uuid: the table.
+        buckets: how many tasks write, each the rows of one bucket.
+        bucket: Spark SQL for the bucket of a row; None where Spark cannot compute it.
+        definition: version of the table's definition that the rows' columns are of; None for the present.
+        options: more options of the format's writer.
+    """
+
+    path: str
+    uuid: str
+    buckets: int
+    bucket: str | None
+    definition: int | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        """Write the rows of a micro-batch, unless an earlier call has.
+
+        Raises:
+            ConfigurationError: the call comes from no query, or its thread does not know which.
+            TableNotFoundError: another table lies there than when the query was started.
+        """
+        self.write(self.shared(rows), batch)
+
+    def shared(self, rows: DataFrame) -> DataFrame:
+        """The rows with those of a bucket in one task."""
+        return by_bucket(rows, self.buckets, self.bucket)
+
+    def write(self, rows: DataFrame, batch: int) -> None:
+        """Write rows that are so shared, unless an earlier call has.
+
+        Raises:
+            ConfigurationError, TableNotFoundError: as when called.
+        """
+        Table.open(self.path, self.uuid)
+        query = query_of_micro_batch(rows, f"{FORMAT}: micro-batches of write_changes")
+        writer = rows.write.format(FORMAT).option("path", self.path).option("micro-batch", f"{query}:{batch}")
+        writer = writer.options(**self.options)
+        if self.definition is not None:
+            writer = writer.option("definition", str(self.definition))
+        if self.bucket is not None:
+            writer = writer.option("bucketed", "true")
+        writer.mode("append").save()
+
+
+def write_in_update_mode(df: DataFrame, write: WriteBatch) -> DataStreamWriter:
+    """A writer of a stream whose rows replace those of earlier micro-batches."""
+    return df.writeStream.outputMode("update").foreachBatch(write)
+
+
+def by_bucket(rows: DataFrame, buckets: int, bucket: str | None) -> DataFrame:
+    """The rows with those of a bucket in one task, where Spark can compute the bucket."""
+    if bucket is None:
+        return rows
+    from pyspark.sql.functions import expr
+
+    return rows.repartitionById(buckets, expr(bucket).cast("int"))
+
 
 POINTS: Final = ("materialize.before-rows", "materialize.after-rows", "materialize.after-sink")
 """Points of ``upsert.store.failpoints`` at which a test can kill the driver."""
@@ -115,7 +182,7 @@ class Keep:
         """Commit the entries as the micro-batch of the query."""
         from pyspark.sql import functions as F
 
-        from upsert.managed.frames import bucket_expression
+        from upsert.spark_table import bucket_expression
 
         table = Table.open(self.path, self.uuid)
         kept = spark_schema(self.form.table_schema(), row_kind=True)

@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from upsert.computed import ComputedColumn, Watermark
 from upsert.errors import SchemaError
-from upsert.schema import Column, Index, TableSchema
+from upsert.schema import Column, ComputedColumn, Index, TableSchema, Watermark
 from upsert.store.definition import Definition
 from upsert.store.row_metadata import with_metadata_aside
 

@@ -1,7 +1,7 @@
 """What a managed table knows of its rows beside their columns: keys of METADATA columns (pure).
 
 Follows FLIP-107 for the tables of FLIP-188. The values are not stored with the rows: every read has them
-anew, see `upsert.managed.metadata_reading`. All of them are read-only.
+anew, see `upsert.managed.metadata`. All of them are read-only.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 from upsert import types
-from upsert.computed import ComputedColumn
 from upsert.errors import SchemaError
 from upsert.metadata_columns import MetadataKey, resolve
 from upsert.rowkind import ROW_KIND_COLUMN
-from upsert.schema import Column, TableSchema
+from upsert.schema import Column, ComputedColumn, TableSchema
 
 SNAPSHOT_ID: Final = "snapshot-id"
 COMMIT_TIMESTAMP: Final = "commit-timestamp"

@@ -16,8 +16,8 @@ import deltajoin
 from tests.deltajoin.latest.driver import Row, as_rows
 from tests.deltajoin.latest.files import FileLookup
 from tests.helpers import changelog
-from upsert.managed.spark_schema import spark_schema
 from upsert.schema import TableSchema
+from upsert.spark_table import spark_schema
 
 pytestmark = pytest.mark.spark
 

@@ -28,7 +28,7 @@ from upsert.kafka import frames
 from upsert.managed.datasource import UpsertTableSource
 from upsert.schema import Column, TableSchema
 from upsert.store import Table
-from upsert.unique_keys import KEYS_MARK, UniqueKeys
+from upsert.stream_keys import KEYS_MARK, UniqueKeys
 
 COLUMNS = "word STRING, n BIGINT, ts TIMESTAMP METADATA FROM 'timestamp' VIRTUAL"
 OPTIONS = {

@@ -31,7 +31,6 @@ from upsert.catalog.statements import (
     Statement,
     TrackPartitions,
 )
-from upsert.computed import ComputedColumn, Watermark
 from upsert.errors import (
     ConfigurationError,
     DatabaseExistsError,
@@ -39,6 +38,7 @@ from upsert.errors import (
     SchemaError,
     TableNotFoundError,
 )
+from upsert.schema import ComputedColumn, Watermark
 
 DAYS = (
     "CREATE TABLE visits (day STRING, id INT, n INT, PRIMARY KEY (day, id) NOT ENFORCED) PARTITIONED BY (day)"

@@ -166,7 +166,7 @@ def test_arguments_and_records_that_do_not_fit_are_refused(tmp_path: Path) -> No
 
 
 def test_old_states_are_given_up_and_new_ones_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("upsert.changelog.positions._SLACK", 8)
+    monkeypatch.setattr("upsert.changelog.image_log._SLACK", 8)
     log = opened(tmp_path, keep=3)
     for start in range(60):
         advance(log, start, start + 1, f"+U a {start} {start}")
@@ -318,7 +318,7 @@ def live(folder: str, batches: int, done: int) -> None:
 
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_at(point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("upsert.changelog.positions._SLACK", 4)
+    monkeypatch.setattr("upsert.changelog.image_log._SLACK", 4)
     batches, nth = 14, {"data": 9, "commit": 9, "publish": 11}.get(point.split(".")[0], 1)
     reading, writing = os.pipe()
     assert run(lambda: live(str(tmp_path), batches, writing), f"{point}:{nth}") == KILLED

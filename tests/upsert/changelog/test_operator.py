@@ -17,11 +17,10 @@ from tests.helpers import LOCAL_CLUSTER, changelog, run_spark_script
 from tests.upsert.changelog.model import Model, Row, by_key
 from upsert.blobs import from_blob
 from upsert.changelog.operator import Pack, _expiry, table_schema
-from upsert.changelog.rules import Rules
-from upsert.changelog.spec import NormalizeSpec
+from upsert.changelog.rules import NormalizeSpec, Rules
 from upsert.errors import ConfigurationError, SchemaError
-from upsert.managed.spark_schema import spark_schema
 from upsert.schema import TableSchema
+from upsert.spark_table import spark_schema
 from upsert.types import TIMESTAMP
 
 pytestmark = pytest.mark.spark

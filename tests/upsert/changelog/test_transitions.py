@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from upsert.changelog.transitions import TRANSITIONS
+from upsert.changelog.normalizer import TRANSITIONS
 
 CASES = list(product((False, True), repeat=2))
 

@@ -27,9 +27,9 @@ from upsert.kafka.records import RECORD_SCHEMA
 from upsert.kafka.sink_columns import written_schema
 from upsert.kafka.source import batches
 from upsert.kafka.table import KafkaTable
-from upsert.managed.spark_schema import arrow_schema
 from upsert.metadata_columns import MetadataKey
 from upsert.schema import Column, TableSchema
+from upsert.spark_table import arrow_schema
 
 WHERE = {"properties.bootstrap.servers": "localhost:9092", "topic": "t"}
 JSON = {**WHERE, "key.format": "json", "value.format": "json"}

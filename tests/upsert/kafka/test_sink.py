@@ -20,9 +20,9 @@ from upsert.kafka.client.connection import Connection
 from upsert.kafka.sink import BatchWriter, StreamWriter, TaskResult
 from upsert.kafka.sink_topics import partitions_of
 from upsert.kafka.table import KafkaTable
-from upsert.managed.spark_schema import spark_schema
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
+from upsert.spark_table import spark_schema
 
 pytestmark = pytest.mark.kafka
 

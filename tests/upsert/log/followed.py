@@ -10,8 +10,8 @@ from tests.upsert.log.log_content import settled_ends
 from upsert.kafka.client.connection import Connection
 from upsert.managed.log_reader import stream_reader
 from upsert.managed.options import ReadOptions
-from upsert.managed.spark_schema import spark_schema
 from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.spark_table import spark_schema
 from upsert.store.table import Table
 
 Row = tuple[Any, ...]

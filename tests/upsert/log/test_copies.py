@@ -12,7 +12,7 @@ from upsert.catalog.catalog import Catalog
 from upsert.errors import RecordsExpiredError
 from upsert.kafka.client import admin
 from upsert.kafka.client.connection import Connection
-from upsert.log.log_offset import LOG
+from upsert.log.offset import LOG
 from upsert.store.alterations import SetOptions
 from upsert.store.append import LeftoverWarning
 from upsert.store.table import Table

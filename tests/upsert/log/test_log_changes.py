@@ -6,10 +6,9 @@ import pytest
 from tests.upsert.log.log_content import KEYED, rows
 from upsert.errors import CorruptTableError
 from upsert.kafka.records import HEADERS
-from upsert.log.headers import DEFINITION_HEADER
-from upsert.log.log_changes import _by_definition, _in_form_of
+from upsert.log.changes import _by_definition, _in_form_of
 from upsert.log.log_options import LogOptions
-from upsert.log.messages import LogEncoder, marks
+from upsert.log.messages import DEFINITION_HEADER, LogEncoder, marks
 from upsert.schema import Column
 from upsert.store.alteration_rules import altered
 from upsert.store.alterations import AddColumn, Alteration, DropColumn, RenameColumn

@@ -22,8 +22,8 @@ from upsert.errors import (
     SnapshotExpiredError,
     UntrackedChangesError,
 )
-from upsert.log import kafka_log, log_changes, log_planning
-from upsert.managed import holding, log_reader
+from upsert.log import changes, kafka_log, planning
+from upsert.managed import log_reader, stepping
 from upsert.schema import Column, TableSchema
 from upsert.store.alterations import AddColumn, RenameColumn, SetOptions
 from upsert.store.table import Table
@@ -211,8 +211,8 @@ def test_hold_on_the_files_goes_on_with_the_reader(
     new_table: NewTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Snapshots are needed to tell what a change replaces, and no longer than that."""
-    monkeypatch.setattr(log_planning, "MOVE_EVERY_S", 0.0)
-    monkeypatch.setattr(holding, "PACE_S", 0.0)
+    monkeypatch.setattr(planning, "MOVE_EVERY_S", 0.0)
+    monkeypatch.setattr(stepping, "PACE_S", 0.0)
     table = new_table()
     all_kinds = Followed(table, **{"consumer-id": "k"})
     upserts = Followed(table, changelog="upsert", **{"consumer-id": "u"})
@@ -295,7 +295,7 @@ def test_a_step_over_expired_commits_is_read_however_many_rows_it_has(
     new_table: NewTable, kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch, max_rows: int | None
 ) -> None:
     """What tells where it starts lies behind its changes, many chunks or even micro-batches further on."""
-    monkeypatch.setattr(log_changes, "CHUNK_ROWS", 10)
+    monkeypatch.setattr(changes, "CHUNK_ROWS", 10)
     table = new_table()
     table.write(rows(*(("+I", key, "0") for key in range(60))))
     query = Followed(table)

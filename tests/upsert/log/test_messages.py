@@ -8,10 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from upsert.errors import ConfigurationError, CorruptTableError
-from upsert.log.headers import KIND_HEADER, SINCE_HEADER, SNAPSHOT_HEADER, TABLE_HEADER, UNTRACKED_HEADER
-from upsert.log.headers import headers as headers_of
 from upsert.log.log_options import LogOptions
-from upsert.log.messages import LogDecoder, LogEncoder, Mark, marks
+from upsert.log.messages import (
+    KIND_HEADER,
+    SINCE_HEADER,
+    SNAPSHOT_HEADER,
+    TABLE_HEADER,
+    UNTRACKED_HEADER,
+    LogDecoder,
+    LogEncoder,
+    Mark,
+    marks,
+)
+from upsert.log.messages import headers as headers_of
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 

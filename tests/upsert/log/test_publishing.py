@@ -20,8 +20,9 @@ from tests.upsert.log.log_content import (
     rows,
 )
 from upsert.errors import ConfigurationError, LogNotPublishedError, SnapshotExpiredError
-from upsert.log import kafka_log, position, publisher, topics
+from upsert.log import kafka_log, publisher, topics
 from upsert.schema import Column, TableSchema
+from upsert.store import changes
 from upsert.store.alterations import AddColumn, SetOptions
 from upsert.store.log_system import CONSUMER
 from upsert.store.table import Table
@@ -75,7 +76,7 @@ def test_a_large_commit_is_read_some_keys_at_a_time(
     make: NewTable, schema: TableSchema, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publisher, "PIECE_ROWS", 7)
-    read, sizes = publisher.changes_between, list[int]()
+    read, sizes = changes.changes_between, list[int]()
 
     def counted(*args: Any, **kwargs: Any) -> pa.Table:
         found = read(*args, **kwargs)
@@ -238,9 +239,9 @@ def test_kafka_forgetting_the_group_of_a_log_does_not_send_anything_twice(
     table = make(**ALL)
     for number in range(3):
         table.write(rows(("+U", 1, f"{number}")))
-    monkeypatch.setattr(position, "read_marker", lambda *_: None)
+    monkeypatch.setattr(publisher, "read_marker", lambda *_: None)
     with monkeypatch.context() as patch:
-        patch.setattr(position, "earliest_offsets", lambda _, places: dict.fromkeys(places, 10**9))
+        patch.setattr(publisher, "earliest_offsets", lambda _, places: dict.fromkeys(places, 10**9))
         assert table.publish_log() == 0
     table.release(CONSUMER)
     assert table.publish_log() == 0

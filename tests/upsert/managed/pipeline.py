@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from upsert.managed.datasource import UpsertTableSource
 from upsert.managed.frames import read_changes, write_changes
-from upsert.managed.write_options import WriteOptions
+from upsert.managed.options import WriteOptions
 from upsert.managed.writer import StreamWriter, TaskResult
 
 POINT, BATCH, GROUP = "TEST_KILL_POINT", "TEST_KILL_BATCH", "TEST_DRIVER_GROUP"

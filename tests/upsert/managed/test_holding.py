@@ -13,11 +13,11 @@ from deltajoin import DeltaJoinSpec, Side
 from deltajoin.forms.blobs import ChangesReader as JoinReader
 from deltajoin.options import SourceOptions
 from upsert.errors import ConfigurationError, SnapshotExpiredError
-from upsert.managed import holding
+from upsert.managed import stepping
 from upsert.managed.options import ReadOptions
 from upsert.managed.reader import ChangesReader, SnapshotReader
-from upsert.managed.spark_schema import spark_schema
 from upsert.schema import TableSchema
+from upsert.spark_table import spark_schema
 from upsert.store import Table, Version
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "value": pa.int64()}, primary_key=["id"])
@@ -32,7 +32,7 @@ def write(table: Table, *ids: int, value: int = 0) -> int:
 @pytest.fixture(autouse=True)
 def no_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Holds follow at once."""
-    monkeypatch.setattr(holding, "PACE_S", 0.0)
+    monkeypatch.setattr(stepping, "PACE_S", 0.0)
 
 
 @pytest.fixture
@@ -241,7 +241,7 @@ def test_a_hold_is_written_when_the_place_changes_or_half_of_the_lease_is_over(
     clock, written = [0.0], []
     original = Table.hold
     monkeypatch.setattr(Table, "hold", lambda self, *args: written.append(args) or original(self, *args))
-    own = holding.Holding("reader", int(DAY_S * 1000), now=lambda: clock[0])
+    own = stepping.Holding("reader", int(DAY_S * 1000), now=lambda: clock[0])
     for now in (0, 1, DAY_S / 2 - 1, DAY_S / 2, DAY_S / 2 + 1):
         clock[0] = now
         own.keep("reader", [table], [Version.complete(2)])
@@ -254,9 +254,9 @@ def test_a_hold_is_written_when_the_place_changes_or_half_of_the_lease_is_over(
 def test_an_earlier_place_is_held_for_a_second_in_place_of_a_later_one_but_never_the_reverse(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holding, "PACE_S", 1.0)
+    monkeypatch.setattr(stepping, "PACE_S", 1.0)
     clock = [0.0]
-    own = holding.Holding("reader", int(DAY_S * 1000), now=lambda: clock[0])
+    own = stepping.Holding("reader", int(DAY_S * 1000), now=lambda: clock[0])
     for now, told, found in ((0.0, 2, 2), (0.5, 3, 2), (0.9, 1, 1), (1.8, 3, 1), (2.0, 3, 3)):
         clock[0] = now
         own.tell("reader", [table], [Version.complete(told)])
@@ -266,7 +266,7 @@ def test_an_earlier_place_is_held_for_a_second_in_place_of_a_later_one_but_never
 
 
 def test_a_table_that_is_read_twice_is_held_from_the_earlier_place_on(table: Table) -> None:
-    own = holding.Holding("reader", 60_000)
+    own = stepping.Holding("reader", 60_000)
     own.keep("reader", [table, table], [Version.complete(3), Version(2, 3, (0, 5))])
     assert held(table) == [Version(2, 3, (0, 5))]
 

@@ -7,11 +7,11 @@ import pyarrow as pa
 import pytest
 
 from tests.object_store import ObjectStore
-from upsert.managed import idle
+from upsert.managed import stepping
 from upsert.managed.options import ReadOptions
 from upsert.managed.reader import ChangesReader
-from upsert.managed.spark_schema import spark_schema
 from upsert.schema import TableSchema
+from upsert.spark_table import spark_schema
 from upsert.store.storage.s3 import S3Storage
 from upsert.store.table import Table
 
@@ -40,7 +40,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr(idle, "time", found)
+    monkeypatch.setattr(stepping, "time", found)
     return found
 
 
@@ -71,7 +71,7 @@ def test_an_object_store_is_asked_once_a_second(
     for _ in range(3):
         assert reader.latestOffset(offset, reader.getDefaultReadLimit()) == offset
         assert reader.reportLatestOffset() == offset
-    assert clock.now == begun + 3 * idle.PAUSE_S
+    assert clock.now == begun + 3 * stepping.PAUSE_S
     assert len(asked) == 3 * REQUESTS
     table.write(pa.table({"id": [2]}))
     assert reader.latestOffset(offset, reader.getDefaultReadLimit()) != offset, "it waits, and looks then"

@@ -3,8 +3,7 @@
 import pytest
 
 from upsert.errors import ConfigurationError
-from upsert.managed.options import DEFAULT_MAX_ROWS, ReadOptions
-from upsert.managed.write_options import WriteOptions
+from upsert.managed.options import DEFAULT_MAX_ROWS, ReadOptions, WriteOptions
 
 
 def test_defaults_read_everything_in_bounded_steps() -> None:

@@ -11,13 +11,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.helpers import multiset
 from upsert.errors import ConfigurationError, SchemaError
-from upsert.managed.options import ReadOptions
+from upsert.managed.options import ReadOptions, WriteOptions
 from upsert.managed.reader import OPEN_BYTES, TASK_BYTES, SnapshotReader, shared_out
-from upsert.managed.spark_schema import spark_schema
-from upsert.managed.write_options import WriteOptions
 from upsert.managed.writer import BatchWriter, StreamWriter
 from upsert.schema import TableSchema
 from upsert.spark_formats import register
+from upsert.spark_table import spark_schema
 from upsert.store.data_file import forget_open_files
 from upsert.store.paths import BucketId
 from upsert.store.table import Table

@@ -11,10 +11,10 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from tests.helpers import changelog, multiset
 from upsert.errors import ChangelogError, ConfigurationError
-from upsert.managed.spark_schema import spark_schema
-from upsert.managed.write_options import WriteOptions
+from upsert.managed.options import WriteOptions
 from upsert.managed.writer import BatchWriter, StreamWriter, TaskResult
 from upsert.schema import TableSchema
+from upsert.spark_table import spark_schema
 from upsert.store.table import Table
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "v": pa.string()}, primary_key=["id"])

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from upsert.errors import SchemaError
+from upsert.materializer.hidden_table import ARRIVAL, COUNT, IDENTITY, KeptRows
 from upsert.materializer.micro_batch import whole_keys
-from upsert.materializer.rows import ARRIVAL, COUNT, IDENTITY, KeptRows
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
 from upsert.store import Snapshot, Table

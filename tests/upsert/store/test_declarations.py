@@ -5,9 +5,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from upsert.computed import ComputedColumn, Watermark
 from upsert.errors import SchemaError
-from upsert.schema import Column, Index, TableSchema
+from upsert.schema import Column, ComputedColumn, Index, TableSchema, Watermark
 from upsert.store import Table
 from upsert.store.alteration_rules import altered
 from upsert.store.alterations import Alteration, DropColumn, RenameColumn

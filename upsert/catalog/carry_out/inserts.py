@@ -21,7 +21,7 @@ from upsert.catalog.carry_out.spark_sessions import needed
 from upsert.catalog.results import Done, Result, Running
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.managed import frames
-from upsert.managed.sink import sink_of
+from upsert.managed.writer import sink_of
 from upsert.materializer.choice import mode_of
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema

@@ -12,9 +12,9 @@ from upsert.errors import KafkaUnavailableError
 from upsert.kafka.client import offsets
 from upsert.kafka.offsets import share
 from upsert.kafka.records import TopicPartition
-from upsert.log.log_changes import expired
-from upsert.log.log_offset import LogOffset, place_in_log
-from upsert.log.position import last_published, published_at_least
+from upsert.log.changes import expired
+from upsert.log.offset import LogOffset, place_in_log
+from upsert.log.publisher import last_published, published_at_least
 from upsert.log.topics import LogTopic
 from upsert.store.log_beginning import beginning_of
 from upsert.store.table import Table
@@ -27,6 +27,7 @@ MOVE_EVERY_S: Final = 10.0
 
 SETTLE_S: Final = 1.0
 """How long the end of the transactions that are open is waited for where it matters."""
+
 _PAUSE_S: Final = 0.02
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
-from upsert.changelog.bucket_ids import bucket_ids, murmur3
+from upsert.blobs import bucket_ids, murmur3
 
 
 @pytest.mark.parametrize("buckets", [1, 2, 3, 8, 200])

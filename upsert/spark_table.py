@@ -1,12 +1,15 @@
-"""A table's columns as Spark sees them, and the check that a query's columns fit a table.
+"""A table as Spark sees it: the format's name, the columns, the bucket of a row, and Arrow batches.
 
-Spark checks no schema when a Python source is written, and checks the Arrow schema that a source
-reads to the letter, nullability and time zone included; both sides are settled here.
+Spark checks no schema when a Python source is written, and checks the Arrow schema that a source reads to the
+letter, nullability and time zone included; both sides are settled here. The session decides how Spark labels
+the batches that it hands to Python: instants bear its time zone, and texts are large ones where
+``spark.sql.execution.arrow.useLargeVarTypes`` is set. The values are the same. Whatever takes batches from
+Spark takes them through `from_spark`, so that nothing behind it depends on the session.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
@@ -17,8 +20,11 @@ from upsert import types
 from upsert.errors import CorruptTableError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
-from upsert.store.rows import is_same_but_for_width
-from upsert.update_mode import UPSERTS_MARK, UpsertKey
+from upsert.store.rows import cast_to, is_same_but_for_width
+from upsert.store.table import Table
+from upsert.stream_keys import UPSERTS_MARK, UpsertKey
+
+FORMAT: Final = "upsert-table"
 
 _KIND_FIELD: Final[dict[str, Any]] = {
     "name": ROW_KIND_COLUMN,
@@ -132,3 +138,54 @@ def _fits(given: DataType, wanted: pa.DataType) -> bool:
         return is_same_but_for_width(types.from_json(given.jsonValue()), wanted)
     except CorruptTableError:  # a type that no table can have, like INTERVAL
         return False
+
+
+def bucket_expression(table: Table) -> str | None:
+    """Spark SQL for the bucket of a row, within its partition; None where Spark cannot compute it.
+
+    Without a primary key and a bucket key the bucket comes from a hash of the whole row that Spark does not
+    have. Then any task writes to any bucket, and the commit folds what belongs together.
+    """
+    columns = table.options.bucket_key or table.schema.primary_key
+    if table.options.bucket == 1:
+        return "0"
+    if not columns:
+        return None
+    quoted = ", ".join(f"`{name.replace('`', '``')}`" for name in columns)
+    return f"pmod(xxhash64({quoted}), {table.options.bucket}L)"
+
+
+def from_spark(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Each batch with its columns in the types in which a table would store them.
+
+    A column of a type that no table has, such as an interval, stays as it is.
+
+    >>> berlin = pa.array([0], pa.timestamp("us", tz="Europe/Berlin"))
+    >>> [batch.schema.types for batch in from_spark([pa.record_batch({"at": berlin})])]
+    [[TimestampType(timestamp[us, tz=UTC])]]
+    """
+    given: pa.Schema | None = None
+    wanted: list[pa.DataType] = []
+    for batch in batches:
+        if batch.schema != given:
+            given = batch.schema
+            wanted = [_stored(type_) for type_ in given.types]
+        if wanted == given.types:
+            yield batch
+            continue
+        columns = [_as(column, type_) for column, type_ in zip(batch.columns, wanted, strict=True)]
+        fields = [field.with_type(type_) for field, type_ in zip(given, wanted, strict=True)]
+        yield pa.record_batch(columns, schema=pa.schema(fields, given.metadata))
+
+
+def _stored(type_: pa.DataType) -> pa.DataType:
+    try:
+        return types.canonical(type_, "a column")
+    except SchemaError:
+        return type_
+
+
+def _as(column: pa.Array, type_: pa.DataType) -> pa.Array:
+    if column.type == type_:
+        return column
+    return cast_to(pa.chunked_array([column]), type_).combine_chunks()

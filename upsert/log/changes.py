@@ -1,6 +1,6 @@
 """The changes in a range of a table's log, in the present form of the table, each for the first time.
 
-What is read once only is decided here: messages of snapshots that were read from the files are passed over by
+What is read once only is decided here: messages of snapshots that were read from the files are skipped by
 their headers, and a mark that says that something is missing stops the reader.
 """
 
@@ -21,10 +21,9 @@ from upsert.kafka.client import offsets
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.consumer import read_range
 from upsert.kafka.records import TopicPartition
-from upsert.log.headers import DEFINITION_HEADER, Headers
-from upsert.log.log_offset import LogRange
 from upsert.log.log_options import LogOptions
-from upsert.log.messages import LogChanges, LogDecoder, Mark
+from upsert.log.messages import DEFINITION_HEADER, Headers, LogChanges, LogDecoder, Mark
+from upsert.log.offset import LogRange
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 from upsert.store.change_files import Scope, check_tracked, data_commits, not_tracked

@@ -5,8 +5,8 @@ import pytest
 from pyspark.sql.types import StructType, _parse_datatype_json_value
 
 from upsert.errors import SchemaError
-from upsert.managed.spark_schema import arrow_schema, check_fits, read_columns, spark_schema
 from upsert.schema import Column, TableSchema
+from upsert.spark_table import arrow_schema, check_fits, read_columns, spark_schema
 
 TABLE = TableSchema(
     (

@@ -1,26 +1,59 @@
-"""What a streaming reader holds of its tables, so that a restart finds what it reads again.
+"""What a streaming reader holds of its tables between steps, and how often it looks for new rows.
 
 Spark tells a source that a micro-batch is done when it has planned the next one, and never of the last. So a
-restart reads from the last *told* place on, or from where the query began, and that is what is held. Where
-that place needs nothing, as before a first load, the end of the batch that is under way is held: a replay
-reads it. Both are held where a tag keeps the place, which keeps nothing that follows.
+restart reads from the version on that Spark confirmed last, or from where the query began, and that is what
+is held. Where that version needs nothing, as before a first load, the end of the batch that is under way is
+held: a replay reads it. Both are held where a tag keeps the version, which keeps nothing that follows.
 
-Nobody tells a source which checkpoint it belongs to, so a reader has a random id as a consumer, which travels
-in the offsets that Spark logs: a restart finds it there. A hold is written when the place changes, once a
-second at most, for an earlier place holds all that follows; and again when half of the lease is over.
+Spark does not tell a source which checkpoint it belongs to, so a reader has a random id as a consumer, which
+travels in the offsets that Spark logs: a restart finds it there. A hold is written when the version changes,
+once a second at most, for an earlier version holds all that follows; and again when half of the lease is
+over.
+
+A stream that has nothing to do asks an object store once a second, not as often as Spark asks the stream:
+each look costs some requests, which are counted, and Spark looks again as soon as it has an answer. So a
+second look from one offset waits, and asks then: what was written before it is always seen. A local disk is
+asked at once.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from upsert.errors import ConfigurationError, SnapshotExpiredError
 from upsert.store.consumers import needed
+from upsert.store.storage import storage_of
 from upsert.store.table import Table
 from upsert.store.version import Version
+
+PAUSE_S: Final = 1.0
+
+
+class IdleLooks:
+    """When a reader has last found nothing new, and from where."""
+
+    def __init__(self) -> None:
+        self._start: Mapping[str, Any] | None = None
+        self._at = 0.0
+
+    @property
+    def answer(self) -> Mapping[str, Any] | None:
+        """The offset at which there was nothing new just now; None if that is not known."""
+        return self._start if time.monotonic() < self._at + PAUSE_S else None
+
+    def wait(self, start: Mapping[str, Any]) -> None:
+        """Wait before another look from an offset at which there was nothing new just now."""
+        if self.answer == start:
+            time.sleep(max(0.0, self._at + PAUSE_S - time.monotonic()))
+
+    def note(self, tables: Iterable[Table], start: Mapping[str, Any]) -> None:
+        """Remember that a look at tables from an offset has found nothing new."""
+        self._start = start if any(not storage_of(table.path).is_local for table in tables) else None
+        self._at = time.monotonic()
+
 
 CONSUMER: Final = "consumer"
 """Name in an offset of the consumer's id; it is missing where the option ``consumer-id`` says it."""
