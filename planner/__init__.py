@@ -1,13 +1,13 @@
 """Ordinary queries over changelogs made right and cheap: `optimize` rewrites them, `explain` says why."""
 
-from planner.aggregate_reports import AggregateReport
 from planner.api import check_sink, explain, optimize
-from planner.errors import PlanBuildError, PlanError
-from planner.explanation import Explanation
-from planner.join_reports import JoinReport, Lookups, TableReport
+from planner.explain.aggregates import AggregateReport
+from planner.explain.explanation import Explanation
+from planner.explain.joins import JoinReport, Lookups, TableReport
+from planner.explain.sinks import SinkReport
+from planner.explain.topics import TopicReport
 from planner.optimizer import RULES
-from planner.sink_reports import SinkReport
-from planner.topic_reports import TopicReport
+from planner.refusals import PlanBuildError, PlanError
 
 __all__ = [
     "RULES",

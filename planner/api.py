@@ -1,28 +1,27 @@
-"""What users call: look at a DataFrame's plan, decide, and give back one that answers rightly."""
+"""What users call: `optimize` and `explain` a DataFrame, and check what is written into a sink."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
-from planner.build import build_plan
-from planner.conditions import Refused
-from planner.errors import PlanError
-from planner.explanation import Explanation, explanation_of
-from planner.jvm import Catalyst
-from planner.jvm_state import with_state_of_one_shape
+from planner.explain.explanation import Explanation, explanation_of
+from planner.explain.sinks import sink_report
 from planner.optimizer import CHEAPER, Trace, optimize_plan
-from planner.read import read_plan
-from planner.settings import Settings
-from planner.settings_in_use import unused
-from planner.sink_reports import sink_report
-from planner.starting import check_can_go_on
-from planner.trees import reads_changes
-from planner.uniqueness import unique_keys
-from planner.unmet_upserts import unmet_everywhere
+from planner.plan.nodes import DeltaJoin, Filter, Generate, Plan, Project, Union, Wrapper
+from planner.plan.trees import children, reads_changes
+from planner.plan.uniqueness import unique_keys
+from planner.refusals import PlanError, Refused
+from planner.rules.topics import unmet_everywhere
+from planner.settings import Settings, unused
+from planner.spark.build import build_plan
+from planner.spark.catalyst import Catalyst
+from planner.spark.read import read_plan
+from planner.spark.state import with_state_of_one_shape
+from upsert.errors import ConfigurationError
 from upsert.materializer.choice import SINK_MATERIALIZE
 from upsert.options import parse as parse_options
 from upsert.rowkind import ROW_KIND_COLUMN
@@ -207,3 +206,22 @@ def _optimized(
     settings = Settings.of_query(options, df.sparkSession.conf.getAll, sink_key, start_from)
     catalyst = Catalyst(df)
     return settings, catalyst, optimize_plan(read_plan(catalyst, df), settings)
+
+
+_GO_ON: Final = (DeltaJoin, Project, Filter, Union, Generate, Wrapper)
+"""Delta joins, which remember nothing but the versions of their tables, and what works row by row."""
+
+
+def check_can_go_on(plan: Plan) -> None:
+    """Make sure that a plan needs nothing of what was before but versions of joined tables.
+
+    Raises:
+        ConfigurationError: a node has state, or reads something else.
+    """
+    if not isinstance(plan, _GO_ON):
+        raise ConfigurationError(
+            f"start_from: the query must consist of delta joins and of what works row by row, got {plan}; "
+            "leave start_from out, and load all rows again"
+        )
+    for child in children(plan):
+        check_can_go_on(child)

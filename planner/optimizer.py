@@ -6,37 +6,30 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from planner.conditions import Refused
-from planner.nodes import Plan
-from planner.rules.carry_group_deletes import carry_group_deletes
-from planner.rules.carry_row_kind import carry_row_kind
-from planner.rules.drop_needless_distinct import drop_needless_distinct
-from planner.rules.end_with_row_kind import end_with_row_kind
-from planner.rules.enrich_stream import enrich_stream
-from planner.rules.fall_back_to_regular_join import fall_back_to_regular_join
-from planner.rules.group_distinct import group_distinct
-from planner.rules.keep_rows_inside import keep_rows_inside
-from planner.rules.leave_out_normalizer import leave_out_normalizer
-from planner.rules.look_below_normalize import look_below_normalize
-from planner.rules.make_lookup_joins_whole import make_lookup_joins_whole
-from planner.rules.mark_upserts import mark_upserts
-from planner.rules.merge_filter_into_join import merge_filter_into_join
-from planner.rules.narrow_kafka_range import narrow_kafka_range
-from planner.rules.prune_columns import prune_columns
-from planner.rules.push_filters import push_filters
-from planner.rules.put_in_normalizer import put_in_normalizer
-from planner.rules.refuse_metadata_in_join import refuse_metadata_in_join
-from planner.rules.refuse_over_groups import refuse_over_groups
-from planner.rules.refuse_static_join import refuse_static_join
-from planner.rules.refuse_ungrouped_sink import refuse_ungrouped_sink
-from planner.rules.refuse_unkeyed_sink import refuse_unkeyed_sink
-from planner.rules.refuse_unsupported import refuse_unsupported
-from planner.rules.replace_aggregate import replace_aggregate
-from planner.rules.replace_join import replace_join
-from planner.rules.replace_lookup_join import replace_lookup_join
-from planner.rules.use_mirror import use_mirror
+from planner.plan.nodes import Plan
+from planner.plan.trees import at_join_trees, at_top, transform_down, transform_up
+from planner.refusals import Refused
+from planner.rules.aggregates import drop_needless_distinct, group_distinct, replace_aggregate
+from planner.rules.joins import (
+    fall_back_to_regular_join,
+    merge_filter_into_join,
+    refuse_metadata_in_join,
+    replace_join,
+)
+from planner.rules.lookup_joins import make_lookup_joins_whole, replace_lookup_join
+from planner.rules.push_down import keep_rows_inside, narrow_kafka_range, prune_columns, push_filters
+from planner.rules.row_kinds import carry_group_deletes, carry_row_kind, end_with_row_kind, mark_upserts
+from planner.rules.static_joins import enrich_stream, refuse_static_join
+from planner.rules.topics import (
+    leave_out_normalizer,
+    look_below_normalize,
+    put_in_normalizer,
+    refuse_unkeyed_sink,
+    use_mirror,
+)
+from planner.rules.unsupported import refuse_unsupported
+from planner.rules.upserts import refuse_over_groups, refuse_ungrouped_sink
 from planner.settings import Settings
-from planner.trees import at_join_trees, at_top, transform_down, transform_up
 
 
 class Rule(Protocol):

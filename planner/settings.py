@@ -1,12 +1,23 @@
-"""Options of `optimize` and `explain`: those of delta joins, and where the result goes (pure)."""
+"""Options of `optimize` and `explain`, and which of them have no effect on a query (pure)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Final, Self
 
-from deltajoin.settings import JoinSettings
+from deltajoin.settings import OPTIONS, JoinSettings, given_in
+from planner.plan.nodes import (
+    Changelog,
+    DeltaJoin,
+    Join,
+    LookupAggregate,
+    LookupChanges,
+    LookupJoined,
+    Plan,
+    RegularJoin,
+)
+from planner.plan.trees import walk
 from upsert.errors import ConfigurationError
 
 
@@ -43,3 +54,65 @@ class Settings(JoinSettings):
         found = cls.of(arguments, session)
         key = None if sink_key is None else tuple(sink_key)
         return replace(found, sink_key=key, start_from=start_from)
+
+
+OF_LOOKUP_JOINS: Final = frozenset(
+    {
+        *("cache.enabled", "left.cache-size", "right.cache-size", "cache.max-bytes"),
+        *("async.buffer-capacity", "async.timeout", "on-error", "changelog", "state-path"),
+    }
+)
+"""Options of joins of streams with lookups: an exact join keeps nothing and asks nobody."""
+
+OF_EXACT_JOINS: Final = frozenset({"first-load"})
+"""Options of joins of managed tables."""
+
+OF_ALL_JOINS: Final = frozenset({"physical", "consistency"})
+"""Options of any join. `strategy` says what must become of each join, which holds where there is none."""
+
+OF_ALL_STEPS: Final = frozenset({"shards"})
+"""Options of whatever the planner adds to a micro-batch."""
+
+
+def unused(
+    before: Plan, after: Plan, arguments: Mapping[str, Any], session: Mapping[str, str], caller: str
+) -> Iterator[str]:
+    """Sentences about the options that were given and do nothing in a plan.
+
+    Those of the session are for all of its queries: one is told where a join does not follow it, and not
+    where there is none.
+
+    Args:
+        before: the plan as it was.
+        after: what was made of it.
+        arguments: options of the call.
+        session: the session's configuration.
+        caller: who was called, for messages.
+    """
+    nodes = list(walk(after))
+    has_lookups = any(
+        isinstance(node, Changelog) and isinstance(node.origin, LookupJoined | LookupChanges)
+        for node in nodes
+    )
+    has_exact = any(isinstance(node, DeltaJoin) for node in nodes)
+    has_joins = has_lookups or has_exact or any(isinstance(node, RegularJoin) for node in nodes)
+    has_any = has_joins or any(isinstance(node, Join) for node in walk(before))
+    has_steps = has_any or any(isinstance(node, LookupAggregate) for node in nodes)
+    kinds = (
+        (OF_LOOKUP_JOINS, has_lookups, "joins of streams with lookups, deltajoin.with_lookup,"),
+        (OF_EXACT_JOINS, has_exact, "delta joins of managed tables"),
+        (OF_ALL_JOINS, has_any, "joins"),
+        (OF_ALL_STEPS, has_steps, "joins and aggregates by lookups"),
+    )
+    in_call, in_session = given_in(arguments, session)
+    for options, is_used, what in kinds:
+        if is_used:
+            continue
+        for option in (one.key for one in OPTIONS if one.key in options):
+            if option in in_call:
+                yield f"{caller}: option {option!r} is of {what} and the query has none; leave it out"
+            elif option in in_session and has_joins:
+                yield (
+                    f"the session's option {in_session[option]!r} is of {what} and this query has none; its "
+                    "joins do not follow it"
+                )

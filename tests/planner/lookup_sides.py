@@ -5,8 +5,7 @@ import pyarrow as pa
 from deltajoin.latest.marks import mark_of
 from deltajoin.latest.spec import ALL_BUT_BEFORE, UPSERTS, LatestJoin, LookupSide
 from deltajoin.lookup import MemoryLookup
-from planner.changelogs import Changelog, LookupJoined, LookupStream
-from planner.nodes import Plan
+from planner.plan.nodes import Changelog, LookupJoined, LookupStream, Plan
 from upsert.stream_keys import UpsertKey
 
 _LONG, _TEXT = pa.int64(), pa.string()

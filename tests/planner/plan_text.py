@@ -1,4 +1,4 @@
-"""Plans from the text that `planner.nodes.tree` prints, so that tests read as plans."""
+"""Plans from the text that `planner.plan.trees.tree` prints, so that tests read as plans."""
 
 import re
 from collections.abc import Sequence
@@ -9,28 +9,36 @@ import pyarrow as pa
 from deltajoin.expressions import Call as Compare
 from deltajoin.expressions import Condition, Const, Field, conjunction
 from deltajoin.tree import Inner, Leaf, Node, Outer, Ref, Where
-from planner.aggregate_nodes import Aggregate, GroupBy, WindowKind
-from planner.changelogs import Changelog, LookupChanges, Normalized, Relation, Upserts
-from planner.delta_join import JoinTable, Predicate
-from planner.enriched import Enriched, TableRows
-from planner.expressions import Aggregation, Call, Cast, Column, Expr, Literal
-from planner.nodes import (
+from planner.plan.expressions import Aggregation, Call, Cast, Column, Expr, Literal
+from planner.plan.nodes import (
+    Aggregate,
+    Changelog,
     DeltaJoin,
     Distinct,
+    Enriched,
     Filter,
     Generate,
+    GroupBy,
     Join,
+    JoinTable,
+    LookupChanges,
+    Normalized,
     Opaque,
     Output,
     Plan,
+    Predicate,
     Project,
     RegularJoin,
+    Relation,
+    TableRows,
     Union,
+    Upserts,
     Watermark,
+    WindowKind,
     Wrapper,
 )
-from planner.sources import KafkaTopic, ManagedTable, Mode, RecordRange
-from planner.trees import tree, with_children
+from planner.plan.sources import KafkaTopic, ManagedTable, Mode, RecordRange
+from planner.plan.trees import tree, with_children
 from tests.planner.lookup_sides import LOOKUP_STREAMS, lookup_joined
 from upsert import types
 from upsert.schema import Column as Declared

@@ -14,8 +14,8 @@ import deltajoin
 import planner
 from deltajoin.lookup import TableLookup
 from deltajoin.settings import FLINK_PREFIXES, OPTIONS
-from planner.errors import PlanError
-from planner.settings_in_use import OF_EXACT_JOINS, OF_LOOKUP_JOINS
+from planner.refusals import PlanError
+from planner.settings import OF_EXACT_JOINS, OF_LOOKUP_JOINS
 from tests.helpers import multiset
 from tests.planner.test_read_options import told
 from upsert import Catalog

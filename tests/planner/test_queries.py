@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import planner
-from planner.trees import tree
+from planner.plan.trees import tree
 from tests.planner.in_steps import by_session, joined_in_steps, local, step_of, versions_of
 from tests.planner.shapes import ALIKE, SCHEMAS, SHAPES, VIEWS, Shape
 from upsert.managed import frames

@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import planner
 from planner import PlanError
-from planner.jvm_state import agree, state_shapes
-from planner.netness import blurred
+from planner.explain.joins import blurred
+from planner.spark.state import agree, state_shapes
 from tests.planner.random_histories import CHANGES, write
 from tests.planner.random_queries import SCHEMAS, queries, queries_with_unions
 from tests.planner.test_queries import Rows, in_one

@@ -14,10 +14,9 @@ from pyspark.sql import functions as F
 import deltajoin
 import planner
 from deltajoin.lookup import TableLookup
-from planner.errors import PlanError
-from planner.held_options import HELD, Rewrite, not_held
-from planner.jvm import Catalyst
-from planner.sources import ManagedTable
+from planner.plan.sources import ManagedTable
+from planner.refusals import HELD, PlanError, Rewrite, not_held
+from planner.spark.catalyst import Catalyst
 from tests.helpers import multiset
 from upsert import Catalog
 from upsert.errors import UpsertError

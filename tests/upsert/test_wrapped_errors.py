@@ -29,7 +29,7 @@ Caused by: java.lang.RuntimeException: upsert.errors is not this
     [
         (TASK, DuplicateKeyError, "table 'u': two rows have k = 1; correct one of them"),
         ("upsert.errors.SchemaError: first\nupsert.errors.ConfigurationError: last", UpsertError, "last"),
-        ("planner.errors.PlanError: no way; do this", UpsertError, "no way; do this"),
+        ("planner.refusals.PlanError: no way; do this", UpsertError, "no way; do this"),
         ("deltajoin.lookup.errors.NewError: gone; come back", UpsertError, "gone; come back"),
     ],
 )

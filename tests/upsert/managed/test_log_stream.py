@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from planner import optimize
-from planner.errors import PlanError
+from planner.refusals import PlanError
 from tests.helpers import changelog, multiset
 from upsert.errors import ConfigurationError
 from upsert.managed.frames import read_changes, write_changes

@@ -1,0 +1,1 @@
+"""How an aggregate over changes is computed: by signed sums, or by lookups (pure)."""

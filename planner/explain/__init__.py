@@ -1,0 +1,1 @@
+"""What the planner decided and why, as reports (pure)."""

@@ -1,0 +1,1 @@
+"""Joins of a query as the tree of one delta join (pure)."""

@@ -1,0 +1,179 @@
+"""What lies between the joins and their tables, stacked on one delta join in the order it had (pure).
+
+A delta join emits raw columns of all its tables. Below the joins of a query lie projections, and filters that
+may as well run on joined rows: each uses columns of its own input only. So they are stacked on the delta
+join, one input after the other, each passing the columns of the others on. See docs/decisions/0005.
+
+Two inputs may use one expression id for columns of their own: Spark renews the ids of a table joined with
+itself only where both inputs would put out the same id. Then the columns of all inputs but the one being
+stacked bear ids of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from planner.plan.expressions import Call, Cast, Column, Expr
+from planner.plan.nodes import Filter, Output, Plan, Project, Unary, Watermark
+
+
+@dataclass(frozen=True)
+class Raw:
+    """The columns of a table: under the ids that the query has for them, and under ids of their own."""
+
+    number: int
+    own: tuple[Column, ...]
+    hidden: tuple[Column, ...]
+
+
+@dataclass(frozen=True)
+class Chained:
+    """A node over an input; `present` is true where a row of the input is there, None if it always is."""
+
+    node: Unary
+    below: Staged
+    present: Expr | None = None
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Both inputs of a join, and what its condition asks beyond the delta join."""
+
+    left: Staged
+    right: Staged
+    columns: tuple[Column, ...]
+    residual: Expr | None
+
+
+Staged = Raw | Chained | Joined
+
+
+def with_hidden_ids(staged: Staged) -> frozenset[int]:
+    """Tables whose columns must bear ids of their own: one of their ids is used in another input, too."""
+    match staged:
+        case Raw():
+            return frozenset()
+        case Chained(_, below):
+            return with_hidden_ids(below)
+        case Joined(left, right):
+            shared = _ids(left) & _ids(right)
+            clashing = (raw.number for raw in _raws(staged) if not shared.isdisjoint(c.id for c in raw.own))
+            return with_hidden_ids(left) | with_hidden_ids(right) | frozenset(clashing)
+
+
+def stacked(
+    staged: Staged, base: Plan, carried: tuple[Column, ...], hidden: frozenset[int], fresh: Iterator[int]
+) -> Plan:
+    """The nodes over `base`, with the `carried` columns passed on.
+
+    Args:
+        staged: the nodes.
+        base: puts out the raw columns of all tables, of the `hidden` ones under their own ids.
+        carried: columns of `base` that come out as well; no node uses their ids.
+        hidden: tables whose columns have ids of their own in `base`.
+        fresh: new column ids.
+    """
+    return _Stacker(hidden, fresh).over(staged, base, carried)
+
+
+@dataclass(frozen=True)
+class _Stacker:
+    hidden: frozenset[int]
+    fresh: Iterator[int]
+
+    def over(self, staged: Staged, plan: Plan, carried: tuple[Column, ...]) -> Plan:
+        match staged:
+            case Raw(number, own, hidden):
+                return _renamed(plan, hidden, own, carried) if number in self.hidden else plan
+            case Chained(node, below, present):
+                return _above(node, self.over(below, plan, carried), carried, present)
+            case Joined(_, _, _, residual):
+                joined = self.joined(staged, plan, carried)
+                return joined if residual is None else Filter(joined, residual)
+
+    def joined(self, staged: Joined, plan: Plan, carried: tuple[Column, ...]) -> Plan:
+        left, right = columns_of_stage(staged.left), columns_of_stage(staged.right)
+        raw = tuple(c for part in _raws(staged.right) for c in self.visible(part))
+        plan = self.over(staged.left, plan, (*raw, *carried))
+        if _ids(staged.right).isdisjoint(column.id for column in left):
+            return self.over(staged.right, plan, (*left, *carried))
+        apart = tuple(replace(column, id=next(self.fresh), ref=None) for column in left)
+        plan = _renamed(plan, left, apart, (*raw, *carried))
+        plan = self.over(staged.right, plan, (*apart, *carried))
+        return _renamed(plan, apart, left, (*right, *carried))
+
+    def visible(self, raw: Raw) -> tuple[Column, ...]:
+        return raw.hidden if raw.number in self.hidden else raw.own
+
+
+def columns_of_stage(staged: Staged) -> tuple[Column, ...]:
+    """The columns that the nodes put out for the query, without kinds."""
+    match staged:
+        case Raw(_, own):
+            return own
+        case Chained(Project() as project, _):
+            return tuple(_bare(c) for c in project.columns if not c.is_row_kind)
+        case Chained(_, below):
+            return columns_of_stage(below)
+        case Joined(_, _, columns):
+            return columns
+
+
+def _above(node: Unary, plan: Plan, carried: Sequence[Column], present: Expr | None) -> Plan:
+    """The node over a plan. Names, hints and distributions are left out: they concerned one input."""
+    match node:
+        case Project():
+            own = (
+                _where_present(output, present) for output in node.outputs if not output.column.is_row_kind
+            )
+            return Project(plan, (*own, *map(Output.of, map(_bare, carried))))
+        case Filter():
+            return Filter(plan, node.condition)
+        case Watermark():
+            return Watermark(plan, node.column, ref=node.ref)
+        case _:
+            return plan
+
+
+def _where_present(output: Output, present: Expr | None) -> Output:
+    """The output as it would be in a row that is NULL as a whole, where the input's row is not there."""
+    value = output.value
+    while isinstance(value, Cast):
+        value = value.value
+    if present is None or isinstance(value, Column):
+        return output
+    return Output(output.column, Call("CaseWhen", (present, output.value)))
+
+
+def _renamed(
+    plan: Plan, before: Sequence[Column], after: Sequence[Column], carried: Sequence[Column]
+) -> Plan:
+    renamed = (Output(_bare(new), _bare(old)) for old, new in zip(before, after, strict=True))
+    return Project(plan, (*renamed, *map(Output.of, map(_bare, carried))))
+
+
+def _bare(column: Column) -> Column:
+    return replace(column, ref=None)
+
+
+def _raws(staged: Staged) -> Iterator[Raw]:
+    match staged:
+        case Raw():
+            yield staged
+        case Chained(_, below):
+            yield from _raws(below)
+        case Joined(left, right):
+            yield from _raws(left)
+            yield from _raws(right)
+
+
+def _ids(staged: Staged) -> frozenset[int]:
+    """All column ids that occur in the nodes."""
+    match staged:
+        case Raw(_, own):
+            return frozenset(column.id for column in own)
+        case Chained(node, below):
+            return _ids(below).union(column.id for column in node.columns if not column.is_row_kind)
+        case Joined(left, right):
+            return _ids(left) | _ids(right)

@@ -1,0 +1,380 @@
+"""Joins of a query, as deep as they are nested, as one tree of a delta join (pure).
+
+Works from the tables upwards and knows of each column what it is computed from. A maximal region of INNER
+joins becomes one node whatever the order in which they are written, with all equalities of its columns. What
+need not hold inside the join is left to Spark above it, see `planner.joins.stack`; that depends on the place:
+
+- Rows whose columns come out as they are may be filtered above the join.
+- Rows that an outer join may replace by NULLs may not: a filter decides there whether a row has a match.
+  Projections run above the join, but must give NULL where the row is missing.
+- Of rows on the right of a semi or anti join nothing comes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+from deltajoin.expressions import Condition, Ref, conjunction, refs_of
+from deltajoin.spec import MAX_TABLES
+from deltajoin.tree import Inner, Leaf, Node, On, Outer, Where, null_supplied, visible
+from planner.joins.paths import lacking_indexes
+from planner.joins.scope import Scope, table_of
+from planner.joins.stack import Chained, Joined, Raw, Staged
+from planner.plan.chains import join_in_words
+from planner.plan.expressions import (
+    Call,
+    Cast,
+    Column,
+    Expr,
+    columns_of,
+    conjuncts,
+    substituted,
+    walk_expression,
+)
+from planner.plan.expressions import conjunction as all_of
+from planner.plan.nodes import Changelog, Filter, Join, Plan, Predicate, Project, Unary, Watermark, Wrapper
+from planner.refusals import Refused
+
+
+@dataclass(frozen=True)
+class JoinedRows:
+    """The rows of a plan.
+
+    Attributes:
+        children: what is joined; a single one is just that.
+        on: equal columns of different children.
+        where: what must hold besides.
+        columns: id of a column of the plan -> what it is computed from, in raw columns.
+        staged: what is to be done above the delta join.
+        witnesses: tables of which one is there in every row.
+        tried: conditions that might have been equalities, for messages.
+    """
+
+    children: tuple[Node, ...]
+    on: On
+    where: tuple[Condition, ...]
+    columns: Mapping[int, Expr]
+    staged: Staged
+    witnesses: tuple[int, ...]
+    tried: tuple[Expr, ...] = ()
+
+    @property
+    def visible(self) -> frozenset[int]:
+        """Tables whose columns the rows have."""
+        return frozenset().union(*map(visible, self.children))
+
+    @property
+    def always_there(self) -> frozenset[int]:
+        """Tables of which every row has a part."""
+        return self.visible.difference(*map(null_supplied, self.children))
+
+
+def as_node(part: JoinedRows) -> Node:
+    """The part as one node; a condition of one child alone becomes a filter of it."""
+    own: list[list[Condition]] = [[] for _ in part.children]
+    common: list[Condition] = []
+    for condition in part.where:
+        tables = {ref.table for ref in refs_of(condition)}
+        of = (of for of, child in zip(own, part.children, strict=True) if tables <= visible(child))
+        next(of, common).append(condition)
+    children = tuple(map(_where, part.children, own))
+    if len(children) == 1:
+        return _where(children[0], common)
+    return Inner(children, part.on, conjunction(*common))
+
+
+def unconnected(part: JoinedRows) -> tuple[frozenset[int], frozenset[int]] | None:
+    """Tables that can be looked up from each other, and those that cannot be from them; None if all can."""
+    reached = visible(part.children[0])
+    rest = list(part.children[1:])
+    while found := [child for child in rest if _are_joined(reached, visible(child), part.on)]:
+        reached = reached.union(*map(visible, found))
+        rest = [child for child in rest if child not in found]
+    return (reached, frozenset().union(*map(visible, rest))) if rest else None
+
+
+def decided_by(kind: str, left: JoinedRows, right: JoinedRows) -> frozenset[int]:
+    """Tables whose rows cannot come out, nor keep others from it, if they fail the ON condition."""
+    match kind:
+        case "left" | "anti":
+            return right.always_there
+        case "semi":
+            return left.always_there | right.always_there
+        case _:
+            return frozenset()
+
+
+def _are_joined(one: frozenset[int], other: frozenset[int], on: On) -> bool:
+    return any((a.table in one and b.table in other) or (b.table in one and a.table in other) for a, b in on)
+
+
+def _where(node: Node, conditions: Sequence[Condition]) -> Node:
+    condition = conjunction(*conditions)
+    return node if condition is None else Where(node, condition)
+
+
+class JoinSide(Enum):
+    """What becomes of the rows of a part of the tree further up."""
+
+    OUTSIDE = "their columns come out as they are"
+    PADDED = "an outer join may put NULLs in their place"
+    UNSEEN = "they only decide whether another row comes out"
+
+
+KINDS: Final[Mapping[str, str]] = {
+    "inner": "inner",
+    "cross": "inner",
+    "left outer": "left",
+    "right outer": "left",
+    "full outer": "full",
+    "left semi": "semi",
+    "left anti": "anti",
+}
+"""Spark's kind of a join -> kind of a node of the tree; a right outer join is a left one turned round."""
+
+_COMPUTE: Final = "compute it when the rows are written, as a column of the table"
+
+_PYTHON: Final = "PythonUDF"
+
+
+@dataclass(frozen=True)
+class JoinTree:
+    """What a plan of joins is as a delta join, and what is to be done above it.
+
+    Attributes:
+        tables: the tables by number, in the order of the query.
+        raw: their columns.
+        node: how they are joined.
+        staged: the rest of the query's joins and what lies below them.
+        present: table -> its flag, of those whose flag is used.
+        where: filters that each table's rows must pass, from conditions inside the tree.
+        fresh: column ids that are not in use.
+        faults: why there is no such delta join; then the rest means nothing.
+    """
+
+    tables: tuple[Changelog, ...]
+    raw: tuple[Raw, ...]
+    node: Node
+    staged: Staged
+    present: Mapping[int, Column]
+    where: Mapping[int, tuple[Predicate, ...]]
+    fresh: Iterator[int]
+    faults: tuple[Refused, ...]
+
+
+def join_tree(plan: Join) -> JoinTree:
+    """The tree of a join; it and those below must fulfil `JOIN_CONDITIONS`."""
+    scope = Scope()
+    reader = _Reader(scope)
+    part = reader.part(plan, JoinSide.OUTSIDE)
+    node = reader.closed(part)
+    if len(scope.tables) > MAX_TABLES:
+        reason = f"the query joins {len(scope.tables)} tables, a delta join takes {MAX_TABLES} at most"
+        remedy = "write some of them into a managed table with catalog.write_changes and join its changes"
+        scope.faults.append(Refused(reason, remedy))
+    elif not scope.faults:
+        scope.faults += lacking_indexes(node, [table_of(leaf) for leaf in scope.tables])
+    return JoinTree(
+        tuple(scope.tables),
+        tuple(scope.raw),
+        node,
+        part.staged,
+        dict(sorted(scope.flags.items())),
+        {number: tuple(dict.fromkeys(found)) for number, found in scope.where.items()},
+        scope.fresh,
+        tuple(dict.fromkeys(scope.faults)),
+    )
+
+
+@dataclass(frozen=True)
+class _Reader:
+    scope: Scope
+
+    # --- nodes -----------------------------------------------------------------------------------------
+
+    def part(self, plan: Plan, place: JoinSide) -> JoinedRows:
+        match plan:
+            case Changelog():
+                return self.leaf(plan)
+            case Project():
+                return self.project(plan, place)
+            case Filter():
+                return self.filter(plan, place)
+            case Watermark() | Wrapper():
+                below = self.part(plan.child, place)
+                return replace(below, staged=Chained(plan, below.staged))
+            case Join(kind="inner" | "cross"):
+                return self.inner(plan, place)
+            case Join():
+                return self.outer(plan, place)
+        raise AssertionError(f"the conditions of a delta join rule out {plan}")
+
+    def leaf(self, leaf: Changelog) -> JoinedRows:
+        raw = self.scope.add(leaf)
+        columns: dict[int, Expr] = {old.id: new for old, new in zip(raw.own, raw.hidden, strict=True)}
+        return JoinedRows((Leaf(raw.number),), (), (), columns, raw, (raw.number,))
+
+    def project(self, project: Project, place: JoinSide) -> JoinedRows:
+        below = self.part(project.child, place)
+        own = [output for output in project.outputs if not output.column.is_row_kind]
+        columns = {output.column.id: substituted(output.value, below.columns) for output in own}
+        self.scope.computed |= columns
+        present = None
+        if place is JoinSide.PADDED and not all(_is_null_for_null(output.value) for output in own):
+            self.refuse_python(project)
+            present = self.scope.is_there(below.witnesses)
+        return replace(below, columns=columns, staged=Chained(project, below.staged, present))
+
+    def filter(self, filter_: Filter, place: JoinSide) -> JoinedRows:
+        below = self.part(filter_.child, place)
+        below, rest = self.with_keys(below, conjuncts(filter_.condition), below.columns)
+        if place is not JoinSide.OUTSIDE:
+            return self.holding(below, rest, below.columns, f"the filter {filter_.condition}")
+        condition = all_of(rest)
+        return below if condition is None else _chained(replace(filter_, condition=condition), below)
+
+    def inner(self, join: Join, place: JoinSide) -> JoinedRows:
+        left, right = self.part(join.left, place), self.part(join.right, place)
+        columns = {**left.columns, **right.columns}
+        own = tuple(column for column in join.columns if not column.is_row_kind)
+        both = JoinedRows(
+            (*left.children, *right.children),
+            (*left.on, *right.on),
+            (*left.where, *right.where),
+            columns,
+            Joined(left.staged, right.staged, own, None),
+            min(left.witnesses, right.witnesses, key=len),
+            (*left.tried, *right.tried),
+        )
+        both, rest = self.with_keys(both, conjuncts(join.condition), columns)
+        if place is not JoinSide.OUTSIDE:
+            return self.holding(both, rest, columns, f"the condition of the {join_in_words(join)}")
+        return replace(both, staged=Joined(left.staged, right.staged, own, all_of(rest)))
+
+    def outer(self, join: Join, place: JoinSide) -> JoinedRows:
+        left_place, right_place = _sides(join.kind, place)
+        left, right = self.part(join.left, left_place), self.part(join.right, right_place)
+        columns = {**left.columns, **right.columns}
+        kind, is_swapped = KINDS[join.kind], join.kind == "right outer"
+        one, other = (right, left) if is_swapped else (left, right)
+        parts = conjuncts(join.condition)
+        above: tuple[Expr, ...] = ()
+        if kind == "semi" and place is JoinSide.OUTSIDE:
+            # a left row that fails a condition of its own does not come out, whatever the right side has
+            above = tuple(part for part in parts if columns_of(part) <= left.columns.keys())
+            parts = tuple(part for part in parts if part not in above)
+        on, rest = self.keys_between(one, other, parts, columns)
+        if not on:
+            self.scope.faults.append(self.scope.no_keys(left.visible, right.visible, parts))
+            rest = ()
+        what = f"the condition of the {join_in_words(join)}"
+        where = [self.scope.condition(part, columns, what) for part in rest]
+        self.scope.push(rest, columns, decided_by(kind, one, other))
+        node = Outer(kind, self.closed(one), self.closed(other), on, conjunction(*where))
+        staged = Joined(left.staged, right.staged, _own(join.columns), None)
+        match kind:
+            case "semi" | "anti":
+                condition = all_of(above)
+                only = JoinedRows((node,), (), (), left.columns, left.staged, left.witnesses)
+                return only if condition is None else _chained(Filter(join.left, condition), only)
+            case "full":
+                witnesses = (*one.witnesses, *other.witnesses)
+                return JoinedRows((node,), (), (), self.padded(one) | self.padded(other), staged, witnesses)
+            case _:
+                supplied = self.padded(other, [key for _, key in on])
+                return JoinedRows((node,), (), (), {**one.columns, **supplied}, staged, one.witnesses)
+
+    # --- what joins them -------------------------------------------------------------------------------
+
+    def with_keys(
+        self, part: JoinedRows, conditions: Sequence[Expr], columns: Mapping[int, Expr]
+    ) -> tuple[JoinedRows, tuple[Expr, ...]]:
+        """The part with the equalities of its children among the conditions, and the other conditions."""
+        scopes = [visible(child) for child in part.children]
+        on, rest = list(part.on), list[Expr]()
+        for condition in conditions:
+            pair = self.scope.pair(condition, columns)
+            if pair is None or any({pair[0].table, pair[1].table} <= scope for scope in scopes):
+                rest.append(condition)
+            else:
+                on.append((min(pair), max(pair)))
+        return replace(part, on=tuple(dict.fromkeys(on)), tried=(*part.tried, *rest)), tuple(rest)
+
+    def keys_between(
+        self, left: JoinedRows, right: JoinedRows, conditions: Sequence[Expr], columns: Mapping[int, Expr]
+    ) -> tuple[On, tuple[Expr, ...]]:
+        """Pairs of a column of each side that are equated, and the other conditions."""
+        on, rest = dict[tuple[Ref, Ref], None](), list[Expr]()
+        for condition in conditions:
+            pair = self.scope.pair(condition, columns)
+            if pair is not None and pair[0].table in right.visible:
+                pair = pair[1], pair[0]
+            if pair is None or pair[0].table not in left.visible or pair[1].table not in right.visible:
+                rest.append(condition)
+            else:
+                on[pair] = None
+        return tuple(on), tuple(rest)
+
+    def closed(self, part: JoinedRows) -> Node:
+        """The part as one node; it is a fault if some of its children can be looked up from no other."""
+        if apart := unconnected(part):
+            self.scope.faults.append(self.scope.no_keys(*apart, part.tried))
+        return as_node(part)
+
+    # --- conditions ------------------------------------------------------------------------------------
+
+    def holding(
+        self, part: JoinedRows, conditions: Sequence[Expr], columns: Mapping[int, Expr], what: str
+    ) -> JoinedRows:
+        """The part with conditions that must hold inside the join."""
+        found = [self.scope.condition(condition, columns, what) for condition in conditions]
+        self.scope.push(conditions, columns, part.always_there)
+        return replace(part, where=(*part.where, *(one for one in found if one is not None)))
+
+    def padded(self, part: JoinedRows, keys: Sequence[Ref] = ()) -> dict[int, Expr]:
+        """The columns of a part where NULLs may take the place of a row; it never has NULL in the keys."""
+        padded = self.scope.null_if_missing
+        return {number: padded(expr, part.witnesses, keys) for number, expr in part.columns.items()}
+
+    def refuse_python(self, project: Project) -> None:
+        """Spark calls a Python function for every row, also in a CASE that does not want its result."""
+        for output in project.outputs:
+            if any(isinstance(e, Call) and e.name.startswith(_PYTHON) for e in walk_expression(output.value)):
+                reason = (
+                    f"a Python function computes {output.column.name!r} below an outer join, where it would "
+                    "be called for rows that are missing"
+                )
+                remedy = "call it on the joined DataFrame, or when the rows are written"
+                self.scope.faults.append(Refused(reason, remedy))
+
+
+def _sides(kind: str, place: JoinSide) -> tuple[JoinSide, JoinSide]:
+    """Where the inputs of an outer, semi or anti join are."""
+    supplied = JoinSide.UNSEEN if place is JoinSide.UNSEEN else JoinSide.PADDED
+    match kind:
+        case "left outer":
+            return place, supplied
+        case "right outer":
+            return supplied, place
+        case "full outer":
+            return supplied, supplied
+        case _:
+            return place, JoinSide.UNSEEN
+
+
+def _chained(node: Unary, below: JoinedRows) -> JoinedRows:
+    return replace(below, staged=Chained(node, below.staged))
+
+
+def _own(columns: Sequence[Column]) -> tuple[Column, ...]:
+    return tuple(column for column in columns if not column.is_row_kind)
+
+
+def _is_null_for_null(expr: Expr) -> bool:
+    """Whether the expression is a column, at most converted."""
+    while isinstance(expr, Cast):
+        expr = expr.value
+    return isinstance(expr, Column)

@@ -1,0 +1,154 @@
+"""What lies between a node and the leaf it reads: follow a column down, stack the nodes up again (pure).
+
+For an INNER join, the projections and filters of an input may as well run on the joined rows: they use
+columns of their own side only. So a delta join reads raw columns, and the chains of both inputs are
+stacked on it, each passing the other side's columns on. See docs/decisions/0005.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from planner.plan.expressions import (
+    Call,
+    Column,
+    Expr,
+    columns_of,
+    conjuncts,
+    substituted,
+    walk_expression,
+    without_widening,
+)
+from planner.plan.nodes import (
+    Changelog,
+    DeltaJoin,
+    Filter,
+    Join,
+    Opaque,
+    Output,
+    Plan,
+    Project,
+    Relation,
+    Unary,
+    Watermark,
+    Wrapper,
+)
+from planner.plan.trees import walk
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Nodes with one input each, from the one next to the leaf upwards, and the leaf."""
+
+    leaf: Plan
+    nodes: tuple[Unary, ...]
+
+
+def chain_of(plan: Plan) -> Chain:
+    """The chain that ends in `plan`; its leaf is the first node that has not one known input."""
+    nodes: list[Unary] = []
+    while isinstance(plan, Project | Filter | Watermark | Wrapper):
+        nodes.append(plan)
+        plan = plan.child
+    return Chain(plan, tuple(reversed(nodes)))
+
+
+def trace(expr: Expr, plan: Plan) -> Column | None:
+    """The column of the table below `plan` whose value the expression has, or None if it is computed.
+
+    Aliases are followed and casts to a wider integer type are undone: they keep equality and order.
+    """
+    expr = without_widening(expr)
+    if not isinstance(expr, Column):
+        return None
+    match plan:
+        case Project(child, outputs):
+            found = next((output.value for output in outputs if output.column == expr), None)
+            return None if found is None else trace(found, child)
+        case Filter() | Watermark() | Wrapper():
+            return trace(expr, plan.child)
+        case Changelog() | DeltaJoin() | Relation():
+            return next((column for column in plan.columns if column == expr), None)
+        case _:
+            return None
+
+
+def origins(expr: Expr, plan: Plan) -> frozenset[Column]:
+    """The columns of the leaf below `plan`, a chain, that the expression is computed from."""
+    found = frozenset(part for part in walk_expression(expr) if isinstance(part, Column))
+    for node in reversed(chain_of(plan).nodes):
+        if isinstance(node, Project):
+            values = {output.column: output.value for output in node.outputs}
+            parts = (part for column in found for part in walk_expression(values[column]))
+            found = frozenset(part for part in parts if isinstance(part, Column))
+    return found
+
+
+def inlined(expr: Expr, plan: Plan) -> Expr:
+    """The expression over the columns of the leaf of a chain: what its projections compute put in place.
+
+    >>> a, b = Column(1, "a", "int"), Column(2, "b", "int")
+    >>> below = Project(Relation("t", (a,)), (Output(b, Call("Abs", (a,))),))
+    >>> str(inlined(Call("Not", (b,)), below))
+    'Not(Abs(a#1))'
+    """
+    for node in reversed(chain_of(plan).nodes):
+        if isinstance(node, Project):
+            expr = substituted(expr, {output.column.id: output.value for output in node.outputs})
+    return expr
+
+
+def restack(chain: Chain, base: Plan, carried: tuple[Column, ...]) -> Plan:
+    """The nodes of the chain over `base` instead of its leaf, with the `carried` columns passed on.
+
+    Kinds are left out: the carried columns hold the one kind that counts. Names, hints and distributions
+    are left out as well: they concerned one input, not the joined rows.
+    """
+    plan = base
+    for node in chain.nodes:
+        match node:
+            case Project():
+                own = tuple(output for output in node.outputs if not output.column.is_row_kind)
+                plan = Project(plan, (*own, *(Output.of(column) for column in carried)))
+            case Filter():
+                plan = Filter(plan, node.condition)
+            case Watermark():
+                plan = Watermark(plan, node.column, ref=node.ref)
+            case Wrapper():
+                pass
+    return plan
+
+
+def equalities(join: Join) -> Iterator[tuple[Expr, Expr, Expr]]:
+    """Conditions that equate an expression of each input: (condition, left, right)."""
+    left_ids = {column.id for column in join.left.columns}
+    right_ids = {column.id for column in join.right.columns}
+    for condition in conjuncts(join.condition):
+        match condition:
+            case Call("EqualTo", (one, other)):
+                used_by_one, used_by_other = columns_of(one), columns_of(other)
+                if not used_by_one or not used_by_other:
+                    continue
+                if used_by_one <= left_ids and used_by_other <= right_ids:
+                    yield condition, one, other
+                elif used_by_one <= right_ids and used_by_other <= left_ids:
+                    yield condition, other, one
+
+
+def join_in_words(join: Join) -> str:
+    """A join by its kind, its inputs and its condition."""
+    left, right = (_name_of(plan) for plan in (join.left, join.right))
+    condition = "" if join.condition is None else f" on {join.condition}"
+    return f"{join.kind} join of {left} with {right}{condition}"
+
+
+def _name_of(plan: Plan) -> str:
+    match leaf := chain_of(plan).leaf:
+        case Changelog(name) | Relation(name) | Opaque(name):
+            return name
+        case Join():
+            names = (part.name for part in walk(leaf) if isinstance(part, Changelog | Relation))
+            return " and ".join(names)
+        case _:
+            return "a join"

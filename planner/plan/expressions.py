@@ -1,0 +1,271 @@
+"""Expressions of a Spark plan as frozen values (pure).
+
+Columns are known by their expression id, as in Catalyst; names are for people. A `ref` is the number
+under which `planner/spark/catalyst.py` keeps the Spark object that a value was read from. Refs take no part
+in comparisons: an expression equals another when it means the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from upsert.rowkind import ROW_KIND_COLUMN
+
+_SYMBOLS: Final = {
+    "EqualTo": "=",
+    "EqualNullSafe": "<=>",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+    "And": "AND",
+    "Or": "OR",
+    "Add": "+",
+    "Subtract": "-",
+    "Multiply": "*",
+    "LEGACYAdd": "+",
+    "LEGACYSubtract": "-",
+    "LEGACYMultiply": "*",
+}
+
+
+def ref_field() -> Any:
+    """The field of a dataclass that holds a ref."""
+    return field(default=None, compare=False, repr=False, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a plan, known by its expression id; a negative id is one that `build` has yet to draw."""
+
+    id: int
+    name: str = field(compare=False)
+    type: str = field(compare=False)
+    ref: int | None = ref_field()
+
+    @property
+    def is_row_kind(self) -> bool:
+        """Whether this is the kind of a change; the name is reserved for that."""
+        return self.name.lower() == ROW_KIND_COLUMN
+
+    @property
+    def args(self) -> tuple[Expr, ...]:
+        """Nothing: a column is a leaf."""
+        return ()
+
+    def __str__(self) -> str:
+        return f"{self.name}#{self.id}"
+
+
+@dataclass(frozen=True)
+class Literal:
+    """A constant, as a Python value; `value` is None for NULL."""
+
+    value: Any
+    type: str
+    ref: int | None = ref_field()
+
+    @property
+    def args(self) -> tuple[Expr, ...]:
+        """Nothing: a constant is a leaf."""
+        return ()
+
+    def __str__(self) -> str:
+        if self.value is None:
+            return "NULL"
+        return repr(self.value) if self.type == "string" else str(self.value)
+
+
+@dataclass(frozen=True)
+class Cast:
+    """A conversion to another type."""
+
+    value: Expr
+    type: str
+    ref: int | None = ref_field()
+
+    @property
+    def args(self) -> tuple[Expr, ...]:
+        """The converted expression."""
+        return (self.value,)
+
+    def __str__(self) -> str:
+        return f"cast({self.value} AS {self.type})"
+
+
+@dataclass(frozen=True)
+class Call:
+    """Any other expression, by its Catalyst class name.
+
+    What Spark replaces before it runs is read as what stands for it: `k BETWEEN 1 AND 2` as
+    `k >= 1 AND k <= 2`.
+
+    Attributes:
+        name: of the class; with a prefix where it does not do what it does by default.
+        args: what it is computed from.
+        is_deterministic: whether the call itself gives the same for the same arguments.
+        is_filled_in: whether Spark puts a value of the clock or the session in its place in each micro-batch.
+    """
+
+    name: str
+    args: tuple[Expr, ...]
+    is_deterministic: bool = True
+    is_filled_in: bool = False
+    ref: int | None = ref_field()
+
+    def __str__(self) -> str:
+        if self.name in _SYMBOLS and len(self.args) == 2:
+            return f"({self.args[0]} {_SYMBOLS[self.name]} {self.args[1]})"
+        return f"{self.name}({', '.join(str(arg) for arg in self.args)})"
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """An aggregate function of a query.
+
+    Attributes:
+        name: Catalyst class name of the function, as in "Sum".
+        values: what it is given of each row.
+        types: their types, as Spark SQL spells them.
+        condition: of its FILTER; None without one.
+        is_distinct: whether equal values count once.
+        detail: what else the function was told, by the parameter's name: how it treats overflow, or NULL.
+    """
+
+    name: str
+    values: tuple[Expr, ...]
+    types: tuple[str, ...]
+    condition: Expr | None = None
+    is_distinct: bool = False
+    detail: tuple[tuple[str, str], ...] = ()
+    ref: int | None = ref_field()
+
+    @property
+    def args(self) -> tuple[Expr, ...]:
+        """The values, and the condition."""
+        return self.values if self.condition is None else (*self.values, self.condition)
+
+    def __str__(self) -> str:
+        values = ", ".join(map(str, self.values))
+        where = "" if self.condition is None else f" FILTER (WHERE {self.condition})"
+        return f"{self.name}({'DISTINCT ' if self.is_distinct else ''}{values}){where}"
+
+
+Expr = Column | Literal | Cast | Call | Aggregation
+
+
+def walk_expression(expr: Expr) -> Iterator[Expr]:
+    """The expression and all within it, from the top."""
+    yield expr
+    for arg in expr.args:
+        yield from walk_expression(arg)
+
+
+def columns_of(*exprs: Expr) -> frozenset[int]:
+    """Ids of the columns that the expressions use."""
+    return frozenset(e.id for expr in exprs for e in walk_expression(expr) if isinstance(e, Column))
+
+
+def conjuncts(expr: Expr | None) -> tuple[Expr, ...]:
+    """The parts of a condition that must all hold; none for no condition.
+
+    >>> a, b = Column(1, "a", "boolean"), Column(2, "b", "boolean")
+    >>> [str(part) for part in conjuncts(Call("And", (a, b)))]
+    ['a#1', 'b#2']
+    """
+    match expr:
+        case None:
+            return ()
+        case Call("And", (left, right)):
+            return (*conjuncts(left), *conjuncts(right))
+        case _:
+            return (expr,)
+
+
+def conjunction(parts: Sequence[Expr]) -> Expr | None:
+    """The condition that all parts hold; None for no parts. The inverse of `conjuncts`."""
+    if not parts:
+        return None
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = Call("And", (whole, part))
+    return whole
+
+
+def substituted(expr: Expr, columns: Mapping[int, Expr]) -> Expr:
+    """The expression over what its columns are computed from."""
+    match expr:
+        case Column(number):
+            return columns.get(number, expr)
+        case Cast(value):
+            return replace(expr, value=substituted(value, columns), ref=None)
+        case Call(_, args) if args:
+            return replace(expr, args=tuple(substituted(arg, columns) for arg in args), ref=None)
+        case _:
+            return expr
+
+
+TIMES: Final = frozenset({"date", "timestamp", "timestamp_ntz"})
+"""Types for which Spark reads texts like 'now' and 'yesterday' as a time of the clock."""
+
+SUBQUERY: Final = "Subquery"
+"""Name of the call that stands for any expression with a plan inside."""
+
+
+def is_clock_word(value: object) -> bool:
+    """Whether a constant means another time at each reading once it is cast: 'now', 'today' and the like."""
+    return isinstance(value, str) and value.strip().lower().startswith(
+        ("now", "today", "tomorrow", "yesterday")
+    )
+
+
+INTEGER_WIDTHS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
+"""Bits of Spark's integer types, by name."""
+
+_NESTED: Final = ("array", "map", "struct")
+
+
+def without_widening(expr: Expr) -> Expr:
+    """The expression without casts that change neither equality nor order of its values.
+
+    >>> str(without_widening(Cast(Column(1, "a", "int"), "bigint")))
+    'a#1'
+    """
+    while isinstance(expr, Cast) and is_widening(expr.value, expr.type):
+        expr = expr.value
+    return expr
+
+
+def is_widening(value: Expr, wide: str) -> bool:
+    """Whether a cast of the value to a type changes nothing but the width of an integer, at most."""
+    if isinstance(value, Call | Aggregation):
+        return False
+    narrow = value.type
+    both_integers = narrow in INTEGER_WIDTHS and wide in INTEGER_WIDTHS
+    return narrow == wide or (both_integers and INTEGER_WIDTHS[narrow] <= INTEGER_WIDTHS[wide])
+
+
+def are_joinable(left: Column, right: Column) -> bool:
+    """Whether the columns may be a pair of join keys: of one scalar type, or integers of any width."""
+    if left.type in INTEGER_WIDTHS and right.type in INTEGER_WIDTHS:
+        return True
+    return left.type == right.type and not left.type.startswith(_NESTED)
+
+
+def folded_integer(expr: Expr) -> Expr:
+    """The expression, with a widened integer constant as the constant itself."""
+    inner = without_widening(expr)
+    return Literal(inner.value, inner.type) if isinstance(inner, Literal) else expr
+
+
+def without_ids(expr: Expr) -> str:
+    """An expression with its columns by their names alone.
+
+    >>> from planner.plan.expressions import Call, Column
+    >>> without_ids(Call("Upper", (Column(-3, "name", "string"),)))
+    'Upper(name)'
+    """
+    return re.sub(r"#-?\d+", "", str(expr))

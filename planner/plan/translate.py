@@ -1,0 +1,175 @@
+"""Conditions of a query in other languages: those of a delta join, and filters of the store (pure).
+
+A condition that must hold inside a delta join has to mean exactly what Spark's does, so only what
+`deltajoin.conditions` evaluates so is translated. All else is named, so that a refusal can say what is in the
+way. A filter of the store only has to drop no row that the query keeps, because the query applies its own
+condition again. Left out of these on purpose: floating-point columns (NaN, -0.0), constants that do not fit
+the column's type, comparisons across types, OR.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+from deltajoin import expressions as inside
+from deltajoin.expressions import Condition, Ref
+from planner.plan.chains import trace
+from planner.plan.expressions import (
+    INTEGER_WIDTHS,
+    Call,
+    Cast,
+    Column,
+    Expr,
+    Literal,
+    folded_integer,
+    without_ids,
+)
+from planner.plan.nodes import Plan, Predicate
+from upsert import types
+from upsert.errors import CorruptTableError
+
+_OPERATORS: Final[Mapping[str, str]] = {
+    "Abs": "abs",
+    "Add": "+",
+    "And": "and",
+    "CaseWhen": "case",
+    "Coalesce": "coalesce",
+    "Concat": "concat",
+    "Contains": "contains",
+    "DayOfMonth": "day",
+    "EndsWith": "endswith",
+    "EqualNullSafe": "<=>",
+    "EqualTo": "=",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+    "If": "if",
+    "In": "in",
+    "IsNaN": "isnan",
+    "IsNotNull": "isnotnull",
+    "IsNull": "isnull",
+    "FalseAbs": "wrapping abs",
+    "FalseUnaryMinus": "wrapping neg",
+    "LEGACYAdd": "wrapping +",
+    "LEGACYMultiply": "wrapping *",
+    "LEGACYSubtract": "wrapping -",
+    "Length": "length",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+    "Like": "like",
+    "Month": "month",
+    "Multiply": "*",
+    "Not": "not",
+    "Or": "or",
+    "StartsWith": "startswith",
+    "Substring": "substring",
+    "Subtract": "-",
+    "UnaryMinus": "neg",
+    "Year": "year",
+}
+"""Catalyst class -> operator of a condition; `planner.spark.read` prefixes what is not as in ANSI mode."""
+
+_WORDS: Final = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long"}
+
+
+class NotTranslatableError(ValueError):
+    """An expression that a delta join cannot evaluate; the text is that expression.
+
+    The planner makes a refusal of it.
+    """
+
+
+def translated(expr: Expr, refs: Mapping[int, Ref]) -> Condition:
+    """The condition that means what the expression does.
+
+    Args:
+        expr: a deterministic expression over columns of tables.
+        refs: id of each such column -> the table and the column. A call `Missing(value)` stands for the value
+            where a row is there, else NULL, which no condition can tell.
+
+    Raises:
+        NotTranslatableError: a part has no equal; its text is that part's.
+
+    >>> amount = Column(1, "amount", "bigint")
+    >>> str(translated(Call("Not", (Call("IsNull", (amount,)),)), {1: Ref(0, "amount")}))
+    'not(isnull(t0.amount))'
+    """
+    match expr:
+        case Column(number) if number in refs:
+            return inside.Field(refs[number])
+        case Literal(value, name):
+            return inside.Const(value, _arrow(expr, name))
+        case Cast(value, name):
+            return inside.Cast(translated(value, refs), _arrow(expr, name))
+        case Call(name, args) if name in _OPERATORS:
+            return inside.Call(_OPERATORS[name], tuple(translated(arg, refs) for arg in args))
+        case Call("Missing", (value,)):
+            raise NotTranslatableError(
+                f"{without_ids(value)} where a row may be missing, for no column of its table is never NULL"
+            )
+    raise NotTranslatableError(without_ids(expr))
+
+
+def _arrow(expr: Expr, name: str) -> pa.DataType:
+    try:
+        type_ = types.from_json(_WORDS.get(name, name))
+    except CorruptTableError as cause:
+        raise NotTranslatableError(without_ids(expr)) from cause
+    if not types.is_scalar(type_):
+        raise NotTranslatableError(without_ids(expr))
+    return type_
+
+
+_COMPARISONS: Final = {
+    "EqualTo": "==",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
+}
+
+_MIRRORED: Final = {"==": "==", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+_PLAIN_TYPES: Final = {*INTEGER_WIDTHS, "string", "boolean", "date", "timestamp", "timestamp_ntz"}
+
+
+def predicates_of(condition: Expr, plan: Plan) -> Iterator[tuple[Column, Predicate]]:
+    """Filters that follow from one conjunct of a condition over `plan`, each with the column it tests."""
+    match condition:
+        case Call(name, (a, b)) if name in _COMPARISONS:
+            operator = _COMPARISONS[name]
+            yield from _comparison(a, operator, b, plan)
+            yield from _comparison(b, _MIRRORED[operator], a, plan)
+        case Call("Not", (Call("EqualTo", (a, b)),)):
+            yield from _comparison(a, "!=", b, plan)
+            yield from _comparison(b, "!=", a, plan)
+        case Call("IsNull" | "IsNotNull" as name, (value,)):
+            if (column := trace(value, plan)) is not None and not column.is_row_kind:
+                yield column, (column.name, "is null" if name == "IsNull" else "is not null", None)
+        case Call("In", (value, *options)):
+            column = trace(value, plan)
+            constants = [folded_integer(option) for option in options]
+            if column is not None and all(_fits(column, constant) for constant in constants):
+                yield column, (column.name, "in", tuple(_value(constant) for constant in constants))
+
+
+def _comparison(value: Expr, operator: str, constant: Expr, plan: Plan) -> Iterator[tuple[Column, Predicate]]:
+    column, constant = trace(value, plan), folded_integer(constant)
+    if column is not None and _fits(column, constant):
+        yield column, (column.name, operator, _value(constant))
+
+
+def _fits(column: Column, constant: Expr) -> bool:
+    if not isinstance(constant, Literal) or constant.value is None or column.is_row_kind:
+        return False
+    if column.type in INTEGER_WIDTHS and constant.type in INTEGER_WIDTHS:
+        limit = 1 << INTEGER_WIDTHS[column.type] - 1
+        return bool(-limit <= constant.value < limit)
+    return column.type == constant.type and (column.type in _PLAIN_TYPES or column.type.startswith("decimal"))
+
+
+def _value(constant: Expr) -> Any:
+    assert isinstance(constant, Literal)
+    return constant.value

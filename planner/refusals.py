@@ -1,0 +1,94 @@
+"""Refusals: why a plan, or a rewrite of it, cannot be right, and what its author can do (pure).
+
+A rewrite that keeps the user's own relation keeps its options with it. One that reads the table in another
+way must do what each option says, or it is refused by the option's name: an option that is not listed in
+`HELD` is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from planner.plan.nodes import Plan
+from planner.plan.sources import KafkaTopic, ManagedTable
+from upsert.errors import UpsertError
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Why a plan cannot be right as it is, and what its author can do."""
+
+    reason: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.reason}; {self.remedy}"
+
+
+Condition = Callable[[Plan], Refused | None]
+
+
+class PlanError(UpsertError):
+    """The query reads changelogs in a way that has no right answer here; nothing was run.
+
+    `refusals` holds each reason with its remedy.
+    """
+
+    def __init__(self, refusals: Sequence[Refused]) -> None:
+        super().__init__("\n".join(dict.fromkeys(str(refused) for refused in refusals)))
+        self.refusals = tuple(refusals)
+
+
+class PlanBuildError(UpsertError):
+    """The plan that the rules made cannot be built in Spark; the query was left alone."""
+
+
+class Rewrite(StrEnum):
+    """What reads a managed table instead of the query's own relation."""
+
+    DELTA_JOIN = "a delta join"
+    AGGREGATE = "an aggregate by lookups"
+    ENRICHMENT = "a lookup of a stream's rows"
+
+
+_CHANGES: Final = frozenset(
+    {"path", "row-kind", "max-rows-per-trigger", "scan.where", "consumer-id", "consumer.lease"}
+)
+
+_METADATA: Final = "metadata.columns"
+"""Held as long as nothing uses the columns; else refused, for a lookup has no commit to tell of."""
+
+HELD: Final = {
+    Rewrite.DELTA_JOIN: _CHANGES | {_METADATA},
+    Rewrite.AGGREGATE: _CHANGES | {_METADATA},
+    # `scan.pinned` is for batches: a stream looks up what is newest when it processes a row
+    Rewrite.ENRICHMENT: frozenset(
+        {"path", "row-kind", "scan.mode", "scan.snapshot-id", "scan.where", "scan.pinned"}
+    ),
+}
+"""The options that each rewrite follows. They read files, so `scan.source` = 'files' is held."""
+
+
+def not_held(table: ManagedTable, rewrite: Rewrite) -> Refused | None:
+    """The refusal of a rewrite that would drop an option of the read; None if it holds all of them."""
+    lost = set(table.asked - HELD[rewrite])
+    if rewrite is not Rewrite.ENRICHMENT and table.scan_mode != "full":
+        lost.add("scan.mode")  # also where the table itself says where its streams begin
+    if not lost:
+        return None
+    which = f"option{'s' if len(lost) > 1 else ''} {', '.join(map(repr, sorted(lost)))}"
+    return Refused(
+        f"table {table.name!r} is read with the {which}, which {rewrite} cannot follow",
+        f"leave out the {which}",
+    )
+
+
+def read_apart(topic: KafkaTopic) -> tuple[str, str]:
+    """What reads a topic with options that its mirror does not have, in words, and the remedy."""
+    return (
+        f"reads the topic {topic.name!r} with {topic.apart} of its own, without which its mirror is kept",
+        f"leave out {topic.apart}, or give it in CREATE TABLE … WITH (…), whose options the mirror has",
+    )

@@ -1,0 +1,381 @@
+"""Rules on aggregates and DISTINCT over changes: by signed sums, by lookups of groups, or refused (pure).
+
+A managed table gives each change the METADATA of its own commit: the change that takes a row away has other
+values than the one that brought it. What passes rows on may carry such *unstable* columns; what finds the
+rows of a group by them, or leaves rows out by them, would not take away what it has counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import chain
+from typing import Final
+
+from planner.aggregates.lookups import lookup_aggregate
+from planner.aggregates.sums import SIGNED, is_summable
+from planner.plan.expressions import Column, Expr, columns_of, without_ids
+from planner.plan.nodes import (
+    Aggregate,
+    Changelog,
+    DeltaJoin,
+    Distinct,
+    Filter,
+    Generate,
+    Group,
+    GroupBy,
+    Join,
+    Measure,
+    Output,
+    Plan,
+    Project,
+    SignedAggregate,
+    SlidingWindows,
+    Union,
+    Watermark,
+    WindowKind,
+)
+from planner.plan.sources import KafkaTopic, ManagedTable, Mode
+from planner.plan.trees import (
+    aggregations,
+    children,
+    expressions,
+    fresh_ids,
+    reads_changes,
+    row_kind_of,
+    sources,
+    transform_up,
+    walk,
+)
+from planner.plan.uniqueness import is_unique_by
+from planner.plan.upsert_keys import group_keys
+from planner.refusals import Refused
+from planner.rules.row_kinds import carry_row_kind
+from planner.settings import Settings
+from upsert.rowkind import ROW_KIND_COLUMN
+
+
+def drop_needless_distinct(node: Plan, settings: Settings) -> Plan | Refused | None:  # noqa: ARG001
+    """Leave out DISTINCT and dropDuplicates over changes whose columns hold the key of every table below.
+
+    No two rows are equal in them at any time, so nothing is to be dropped. Where whole rows can be equal,
+    `group_distinct` counts them. A dropDuplicates by some columns is refused: it does not say which row
+    stays, and so not which one comes back when that goes.
+
+        Distinct [order_id#1]
+          Changelog orders […]        =>      Changelog orders […]
+    """
+    if not isinstance(node, Distinct) or not reads_changes(node):
+        return None
+    keys = tuple(key for key in node.keys if not key.is_row_kind)
+    if is_unique_by(node.child, keys):
+        return node.child
+    if node.is_of_whole_rows:
+        return None
+    named = ", ".join(key.name for key in keys)
+    return Refused(
+        f"dropDuplicates by ({named}) over the changes of {sources(node)} would count rows taken away as "
+        "rows, and does not say which of several rows stays",
+        f"write the changes into a managed table with PRIMARY KEY ({named}), or take max_by(…) with "
+        f"GROUP BY {named}",
+    )
+
+
+def group_distinct(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
+    """Make DISTINCT of whole rows over changes a GROUP BY of all columns, which `replace_aggregate` signs.
+
+    So the rows of a group are counted, and its one row goes with the last of them. Comes after
+    `drop_needless_distinct`: what is left can have equal rows.
+
+        Distinct [name#1]                     Aggregate by (name#1) [name#1]
+          Project [name#1]            =>        Project [name#1]
+            Changelog …                           Changelog …
+    """
+    if not isinstance(node, Distinct) or not reads_changes(node) or not node.is_of_whole_rows:
+        return None
+    keys = tuple(key for key in node.keys if not key.is_row_kind)
+    return Aggregate(node.child, tuple(map(GroupBy, keys)), tuple(Output(key, key) for key in keys))
+
+
+Unstable = Mapping[int, str]
+"""Ids of columns, and the METADATA column that each is made of."""
+
+
+def unstable_columns(plan: Plan) -> Unstable:
+    """The unstable ones among the columns of a plan and of all below it."""
+    found: dict[int, str] = {}
+    for child in children(plan):
+        found |= unstable_columns(child)
+    match plan:
+        case Changelog(origin=ManagedTable(changing=names)):
+            found |= {column.id: column.name for column in plan.columns if column.name in names}
+        case Project():
+            for output in plan.outputs:
+                if (name := first_unstable([output.value], found)) is not None:
+                    found[output.column.id] = name
+        case Generate():
+            if (name := first_unstable([plan.generator], found)) is not None:
+                found |= dict.fromkeys((column.id for column in plan.made), name)
+        case SlidingWindows():
+            if (name := first_unstable(plan.values, found)) is not None:
+                found[plan.made.id] = name
+        case Union():
+            first, *others = map(_without_kinds, plan.inputs)
+            for other in others:
+                pairs = zip(other, first, strict=True)
+                found |= {column.id: found[own.id] for own, column in pairs if own.id in found}
+    return found
+
+
+def deciding(plan: Plan) -> Iterator[Expr]:
+    """The conditions below a node by which rows are left out."""
+    for node in walk(plan):
+        if isinstance(node, Filter | Join):
+            yield from expressions(node)
+
+
+def first_unstable(exprs: Iterable[Expr], unstable: Unstable) -> str | None:
+    """The METADATA column that one of some expressions is made of; None if there is none."""
+    used = columns_of(*exprs)
+    return next((name for id, name in unstable.items() if id in used), None)
+
+
+def _without_kinds(plan: Plan) -> list[Column]:
+    """The columns of a union's input that meet those of the others; some may have their kind already."""
+    return [column for column in plan.columns if not column.is_row_kind]
+
+
+AggregateCondition = Callable[[Aggregate], Refused | None]
+
+_DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
+
+_EXACT_DIGITS: Final = 28
+"""Digits of a DECIMAL of which ten billion values can be added up: a sum has ten digits more, at most 38."""
+
+_BY_COLUMN: Final = "use min_by(value, column) or max_by(value, column), which say what they go by"
+
+_BY_ORDER: Final = {
+    "AnyValue": "use min(value), which is one of them",
+    "First": _BY_COLUMN,
+    "Last": _BY_COLUMN,
+    "ListAgg": "use array_join(array_sort(collect_list(value)), ', '), which has an order",
+}
+"""Functions of which the order of rows decides, and what to use instead."""
+
+
+def changes_are_whole(node: Aggregate) -> Refused | None:
+    """Upserts do not say what they replace, so it cannot be taken out of the group it was in."""
+    for leaf in walk(node.child):
+        match leaf:
+            case Changelog(origin=KafkaTopic(mode=Mode.UPSERT) as topic):
+                return Refused(
+                    f"an aggregate over {topic.name!r}, read with changelog = 'upsert', cannot take out the "
+                    "rows that upserts replace",
+                    "read the topic with changelog = 'all', or make its changes whole with "
+                    "upsert.normalize(df, key=[…], order_by=…)",
+                )
+    return None
+
+
+def changes_are_read_from_the_beginning(node: Aggregate) -> Refused | None:
+    """What was never counted must not be taken away."""
+    for leaf in walk(node.child):
+        match leaf:
+            case Changelog(name, origin=ManagedTable(scan_mode=mode)) if mode != "full":
+                return Refused(
+                    f"an aggregate over {name!r}, read with scan.mode = {mode!r}, would take away rows that "
+                    "it never counted",
+                    "leave out 'scan.mode'",
+                )
+            case Changelog(name, origin=KafkaTopic(options=options)) if _begins_late(options):
+                return Refused(
+                    f"an aggregate over {name!r}, read with scan.startup.mode = "
+                    f"{options['scan.startup.mode']!r}, would take away rows that it never counted",
+                    "leave out 'scan.startup.mode'",
+                )
+    return None
+
+
+def groups_are_no_sessions(node: Aggregate) -> Refused | None:
+    """Where a session begins and ends depends on all of its rows, so one that goes may split it."""
+    if any(group.window is WindowKind.SESSION for group in node.groups):
+        return Refused(
+            f"session_window over the changes of {sources(node)}: a row that is taken away may split a "
+            "session, which sums of signs cannot tell",
+            "group by window(…), or by a session's id that is written with its rows",
+        )
+    return None
+
+
+def functions_need_no_order(node: Aggregate) -> Refused | None:
+    """Which row is the first is not defined for the rows of a table, and less so for its changes."""
+    for function in aggregations(node):
+        if (remedy := _BY_ORDER.get(function.name)) is not None:
+            return Refused(
+                f"{without_ids(function)} over the changes of {sources(node)} depends on the order in which "
+                "rows come, which changes do not have",
+                remedy,
+            )
+    return None
+
+
+def groups_are_of_lasting_values(node: Aggregate) -> Refused | None:
+    """A row must leave the group that it came into, so nothing may go by metadata of the change."""
+    unstable = unstable_columns(node.child)
+    found = first_unstable(chain(expressions(node), deciding(node.child)), unstable)
+    if found is None:
+        return None
+    return Refused(
+        f"an aggregate over the changes of {sources(node)} goes by {found!r}, metadata of a change: the one "
+        "that takes a row away has another value",
+        "leave the column out of groups, functions and the conditions below, or write the changes into a "
+        "table with catalog.write_changes and group its rows",
+    )
+
+
+AGGREGATE_CONDITIONS: Final[tuple[AggregateCondition, ...]] = (
+    changes_are_whole,
+    changes_are_read_from_the_beginning,
+    groups_are_no_sessions,
+    groups_are_of_lasting_values,
+    functions_need_no_order,
+)
+"""What every aggregate over changes must fulfil."""
+
+
+def functions_are_sums(node: Aggregate) -> str | None:
+    """What a signed sum cannot answer must be computed anew from the rows of the group."""
+    for function in aggregations(node):
+        if function.name not in SIGNED:
+            return f"{without_ids(function)} is no sum"
+        if function.is_distinct:
+            return f"{without_ids(function)} counts values, not rows"
+    return None
+
+
+def sums_can_be_undone(node: Aggregate) -> Refused | None:
+    """A sum that has left its type's range never comes back."""
+    for function in aggregations(node):
+        if function.name not in ("Sum", "Average"):
+            continue
+        (type_,) = function.types
+        if not is_summable(type_):
+            return Refused(
+                f"{without_ids(function)} over the changes of {sources(node)} is of type {type_}, whose sums "
+                "cannot be taken apart here",
+                "sum a number, such as the microseconds of an interval",
+            )
+        is_loud = any("ANSI" in told for _, told in function.detail)
+        if not is_loud and (found := _DECIMAL.fullmatch(type_)) and int(found[1]) > _EXACT_DIGITS:
+            return Refused(
+                f"{without_ids(function)} over the changes of {sources(node)} is of type {type_}: a sum that "
+                "overflows becomes NULL, and would stay NULL when rows are taken away",
+                f"write CAST(… AS DECIMAL({_EXACT_DIGITS}, {min(int(found[2]), _EXACT_DIGITS)})), or set "
+                "spark.sql.ansi.enabled, which makes an overflow an error",
+            )
+    return None
+
+
+def _begins_late(options: object) -> bool:
+    given = options.get("scan.startup.mode", "earliest-offset") if isinstance(options, dict) else None
+    return given not in (None, "earliest-offset")
+
+
+def replace_aggregate(node: Plan, settings: Settings) -> Plan | Refused | None:
+    """Replace a GROUP BY of changes by sums of signs, which Spark's own aggregation keeps by group.
+
+    Only when all `AGGREGATE_CONDITIONS` hold. Its input is cut down to what groups
+    and functions need; watermarks below are left out, since a change that comes late must still count:
+
+        Aggregate by (a#1) [a#1, Sum(b#2) AS s#3]
+          Changelog …
+
+    becomes
+
+        SignedAggregate by (a#1 in group_0#-1) of (Sum(value_0_0#-2)) [a#1, Sum(b#2) AS s#3, _row_kind#-3]
+          Project [a#1 AS group_0#-1, b#2 AS value_0_0#-2, _row_kind#4]
+            Changelog …
+    """
+    if not isinstance(node, Aggregate) or not reads_changes(node):
+        return None
+    if group_keys(node.child) is not None:
+        return None  # the business of refuse_over_groups
+    for condition in AGGREGATE_CONDITIONS:
+        if refused := condition(node):
+            return refused
+    if reason := functions_are_sums(node):
+        return lookup_aggregate(node, reason)
+    if refused := sums_can_be_undone(node):
+        return refused
+    node = replace(node, child=_with_kinds(node.child, settings))
+    row_kind = row_kind_of(node.child)
+    if row_kind is None:
+        return _without_kind(node)
+    return _signed(node, row_kind)
+
+
+def _with_kinds(plan: Plan, settings: Settings) -> Plan:
+    """The plan with the kinds of an aggregate below that has got its own by this rule, a moment ago."""
+    return transform_up(plan, lambda node: carry_row_kind(node, settings) or node)
+
+
+def _signed(node: Aggregate, row_kind: Column) -> SignedAggregate:
+    ids = fresh_ids(node)
+    groups = tuple(
+        Group(group, Column(next(ids), f"group_{number}", _type_of(group.value)))
+        for number, group in enumerate(node.groups)
+    )
+    measures = tuple(_measures(node, ids))
+    inputs = (
+        *(Output(group.column, group.by.value) for group in groups),
+        *(output for measure in measures for output in _inputs(measure)),
+        Output.of(row_kind),
+    )
+    child = transform_up(node.child, _for_sums)
+    new_kind = Column(next(ids), ROW_KIND_COLUMN, "string")
+    return SignedAggregate(Project(child, inputs), groups, measures, node.outputs, new_kind)
+
+
+def _for_sums(node: Plan) -> Plan:
+    """A node below sums of signs: nothing may be dropped for being late, and what cancels may do so there."""
+    match node:
+        case Watermark(child):
+            return child
+        case DeltaJoin():
+            return replace(node, is_net=False)
+        case _:
+            return node
+
+
+def _measures(node: Aggregate, ids: Iterator[int]) -> Iterator[Measure]:
+    for number, function in enumerate(aggregations(node)):
+        values = tuple(
+            Column(next(ids), f"value_{number}_{place}", type_) for place, type_ in enumerate(function.types)
+        )
+        condition = None
+        if function.condition is not None:
+            condition = Column(next(ids), f"condition_{number}", "boolean")
+        yield Measure(function, values, condition)
+
+
+def _inputs(measure: Measure) -> Iterator[Output]:
+    yield from (
+        Output(column, value) for column, value in zip(measure.values, measure.function.values, strict=True)
+    )
+    if measure.condition is not None and measure.function.condition is not None:
+        yield Output(measure.condition, measure.function.condition)
+
+
+def _type_of(value: Expr) -> str:
+    return value.type if isinstance(value, Column) else "computed"
+
+
+def _without_kind(node: Aggregate) -> Refused | None:
+    """A join or an aggregate below that could not be replaced has said why; nothing else loses the kind."""
+    if any(isinstance(below, Join | Aggregate) and reads_changes(below) for below in walk(node.child)):
+        return None
+    return Refused(
+        f"the changes of {sources(node)} have lost their {ROW_KIND_COLUMN!r} below an aggregate",
+        "write planner.optimize(df) of the whole query; if this is it, report it as a bug",
+    )

@@ -1,0 +1,479 @@
+"""Rules on joins of changes: one delta join, else Spark's own join over signed rows, else refused (pure).
+
+Conditions take a join and give the reason why it fails, or None. They are tried in order, so a later one may
+rely on the earlier ones.
+
+Spark's own join can be made right: signs multiplied, what cancels left out. An inner join is bilinear: what a
+micro-batch adds to a join over signed rows is the change of the join. Spark keeps every row of both inputs in
+its state for ever, those that took others away among them, and so must it: a row and its opposite meet each
+later row of the other side, and the two results cancel. So it is the second choice, for inputs of which one
+cannot be looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import Final
+
+from planner.joins.scope import table_of
+from planner.joins.stack import stacked, with_hidden_ids
+from planner.joins.tree import KINDS, JoinTree, join_tree
+from planner.operators import OPERATORS
+from planner.plan.chains import chain_of
+from planner.plan.expressions import Call, Column, columns_of, conjunction, conjuncts
+from planner.plan.nodes import (
+    OBSERVATION,
+    Aggregate,
+    Changelog,
+    DeltaJoin,
+    Distinct,
+    Filter,
+    Join,
+    JoinTable,
+    Normalized,
+    Opaque,
+    Output,
+    Plan,
+    Project,
+    RegularJoin,
+    Relation,
+    SignedAggregate,
+    Upserts,
+    Watermark,
+    Wrapper,
+)
+from planner.plan.sources import KafkaTopic, ManagedTable, Mode
+from planner.plan.trees import (
+    at_join_trees,
+    joins_changes,
+    reads_changes,
+    row_kind_of,
+    sources,
+    walk,
+    with_children,
+)
+from planner.refusals import Refused, Rewrite, not_held, read_apart
+from planner.rules.unsupported import changes_have_their_kind
+from planner.settings import Settings
+
+
+def merge_filter_into_join(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
+    """Make a filter right above an inner join of changelogs a part of the join's condition.
+
+    Equal for an INNER or CROSS join only: above an outer join a filter also drops padded rows.
+
+        Filter (k#2 = id#3)             Join inner ON (k#2 = id#3)
+          Join cross              =>      …
+            …
+    """
+    match node:
+        case Filter(Join(kind="inner" | "cross") as join, condition) if reads_changes(join):
+            merged = conjunction((*conjuncts(join.condition), *conjuncts(condition)))
+            return replace(join, kind="inner", condition=merged, ref=None)
+    return None
+
+
+JoinCondition = Callable[[Join], Refused | None]
+
+
+def joins_of(join: Join) -> Iterator[Join]:
+    """The join, and those that lie right below it, with nothing but projections and filters between."""
+    for plan in (join.left, join.right):
+        leaf = chain_of(plan).leaf
+        if isinstance(leaf, Join) and joins_changes(leaf):
+            yield from joins_of(leaf)
+    yield join
+
+
+def join_is_of_a_known_kind(join: Join) -> Refused | None:
+    """What a delta join can do: INNER, LEFT, RIGHT, FULL, SEMI and ANTI."""
+    if join.kind in KINDS:
+        return None
+    return Refused(
+        f"the join over the changes of {sources(join)} is {join.kind!r}, a delta join must be one of "
+        f"{', '.join(KINDS)}",
+        "write it as one of these, or run it over snapshots of the tables, catalog.read",
+    )
+
+
+def inputs_have_their_kind(join: Join) -> Refused | None:
+    """A row of a table without `_row_kind` may be one that went."""
+    leaves = (chain_of(plan).leaf for plan in (join.left, join.right))
+    return next((refused for leaf in leaves if (refused := changes_have_their_kind(leaf))), None)
+
+
+def inputs_can_be_looked_up(join: Join) -> Refused | None:
+    """The rows of the other side are found in a table; a topic is a log, and knows no row by its key."""
+    for side, plan in (("left", join.left), ("right", join.right)):
+        remedy = "write it into a managed table with catalog.write_changes and join the changes of that table"
+        match chain_of(plan).leaf:
+            case Changelog(origin=KafkaTopic(apart=str()) as topic):
+                what, remedy = read_apart(topic)
+            case Changelog(name, origin=KafkaTopic(table=table)):
+                what = f"reads the topic {name!r}"
+                if table is not None:
+                    remedy = f"mirror the topic in a managed table: start catalog.mirror(spark, {table!r})"
+            case Changelog(origin=Normalized()):
+                what = "is made by upsert.normalize"
+            case _:
+                continue
+        return Refused(
+            f"the {side} input of the join {what}, and a delta join must look its rows up in a table",
+            remedy,
+        )
+    return None
+
+
+def inputs_are_changelogs(join: Join) -> Refused | None:
+    """Both inputs must read the changes of one managed table each, through projections and filters alone."""
+    for side, plan in (("left", join.left), ("right", join.right)):
+        leaf = chain_of(plan).leaf
+        if not reads_changes(plan):
+            is_stream = any(isinstance(node, Relation) and node.is_streaming for node in walk(plan))
+            return Refused(
+                f"the {side} input reads no changelog; it is "
+                + (_rows_in_words(plan) if is_stream else "a static DataFrame"),
+                "keep its rows in a managed table and join the changes of that, catalog.read_changes",
+            )
+        if any(isinstance(node, Wrapper) and node.name == OBSERVATION for node in chain_of(plan).nodes):
+            return Refused(
+                f"the {side} input is observed, and a delta join puts its rows out joined",
+                "call observe on the joined DataFrame",
+            )
+        match leaf:
+            case Changelog(origin=ManagedTable()):
+                continue
+            case Join() if joins_changes(leaf):
+                continue
+            case Changelog(origin=None) | DeltaJoin():
+                return Refused(
+                    f"the {side} input was optimized by itself",
+                    "join first and optimize the whole query: planner.optimize(df)",
+                )
+            case Opaque(name):
+                what = OPERATORS.get(name, f"the operator {name!r}")
+                return Refused(
+                    f"between the {side} input and its table lies {what}, only projections and filters may",
+                    "apply it in another query and join the managed table which that one writes",
+                )
+            case _:
+                return Refused(
+                    f"between the {side} input and its table lies {_operator_in_words(leaf)}, only "
+                    "projections and filters may",
+                    "apply it in another query and join the managed table which that one writes",
+                )
+    return None
+
+
+def _operator_in_words(node: Plan) -> str:
+    match node:
+        case Join():
+            return "a join with static rows"
+        case RegularJoin():
+            return "Spark's own join"
+        case Distinct():
+            return "DISTINCT"
+        case _:
+            name = type(node).__name__
+            return OPERATORS.get(name, f"the operator {name!r}")
+
+
+def inputs_are_read_in_full(join: Join) -> Refused | None:
+    """A lookup sees all rows of a table, so each of them must have been a change as well."""
+    for leaf in (chain_of(plan).leaf for plan in (join.left, join.right)):
+        match leaf:
+            case Changelog(origin=ManagedTable(name, scan_mode=mode)) if mode != "full":
+                return Refused(
+                    f"table {name!r} is read with scan.mode {mode!r}, a join needs 'full'",
+                    "leave out the option 'scan.mode'",
+                )
+            case Changelog(origin=ManagedTable() as table):
+                if refused := not_held(table, Rewrite.DELTA_JOIN):
+                    return refused
+    return None
+
+
+JOIN_CONDITIONS: Final[tuple[JoinCondition, ...]] = (
+    inputs_have_their_kind,
+    inputs_can_be_looked_up,
+    join_is_of_a_known_kind,
+    inputs_are_changelogs,
+    inputs_are_read_in_full,
+)
+
+
+def _rows_in_words(plan: Plan) -> str:
+    topics = [node.topic.name for node in walk(plan) if isinstance(node, Relation) and node.topic is not None]
+    return f"a stream of the rows of {', '.join(map(repr, topics))}" if topics else "a stream of rows"
+
+
+STATE_GROWS: Final = (
+    "Spark keeps every change of both inputs in its state for ever, those that took rows away among them"
+)
+"""What `explain` says of each such join."""
+
+RegularCondition = Callable[[Join], Refused | None]
+
+
+def join_is_bilinear(join: Join) -> Refused | None:
+    """An outer join counts matches, which Spark does over rows, not over signed ones."""
+    if join.kind in ("inner", "cross"):
+        return None
+    return Refused(
+        f"the join over the changes of {sources(join)} is {join.kind!r}, and Spark's own join is right over "
+        "changes only if it is 'inner'",
+        "make it an inner join, or a delta join: keep its inputs in managed tables with an INDEX of the join "
+        "columns",
+    )
+
+
+def join_has_an_equality(join: Join) -> Refused | None:
+    """Spark joins streams by hash: something of one input must equal something of the other."""
+    left, right = ({column.id for column in plan.columns} for plan in (join.left, join.right))
+    for part in conjuncts(join.condition):
+        match part:
+            case Call("EqualTo" | "EqualNullSafe", (one, other)):
+                a, b = columns_of(one), columns_of(other)
+                if a and b and ((a <= left and b <= right) or (a <= right and b <= left)):
+                    return None
+    return Refused(
+        f"the join over the changes of {sources(join)} has no equality between its inputs, and Spark joins "
+        "streams by equal values only",
+        "join on equal columns; any other condition may come in addition",
+    )
+
+
+def inputs_are_streams_without_state(join: Join) -> Refused | None:
+    """Each input is a changelog, or a stream whose rows are only added."""
+    for side, plan in _inputs(join):
+        counted = next((n for n in walk(plan) if isinstance(n, Aggregate | SignedAggregate | Distinct)), None)
+        if counted is not None:
+            return Refused(
+                f"the {side} input of the join is an aggregate, and Spark joins no stream of updates",
+                "write the aggregate into a managed table and join the changes of that table",
+            )
+        if reads_changes(plan):
+            continue
+        leaf = chain_of(plan).leaf
+        if not (isinstance(leaf, Relation) and leaf.is_streaming):
+            what = leaf.name if isinstance(leaf, Opaque | Relation) else str(leaf)
+            return Refused(
+                f"the {side} input of the join is neither a changelog nor a stream of rows: {what}",
+                "keep its rows in a managed table and join the changes of that, catalog.read_changes",
+            )
+    return None
+
+
+def inputs_are_changes_from_the_first_on(join: Join) -> Refused | None:
+    """A change may take away a row that was there before: it must have come through the join itself."""
+    for node in (part for _, plan in _inputs(join) for part in walk(plan)):
+        match node:
+            case Changelog(name, origin=ManagedTable(scan_mode=mode)) if mode != "full":
+                how = f"scan.mode {mode!r}"
+            case Changelog(name, origin=KafkaTopic(mode=Mode.CDC | Mode.CDC_NORMALIZED, options=options)) if (
+                mode := options.get("scan.startup.mode", _EARLIEST)
+            ) != _EARLIEST:
+                how = f"scan.startup.mode {mode!r}"
+            case _:
+                continue
+        return Refused(
+            f"{name!r} is read with {how}, and a join needs all of its changes",
+            "leave out that option",
+        )
+    return None
+
+
+def inputs_know_what_they_take_away(join: Join) -> Refused | None:
+    """An upsert does not say which row it replaces."""
+    for _, plan in _inputs(join):
+        for node in walk(plan):
+            match node:
+                case Changelog(name, origin=Upserts()):
+                    return Refused(
+                        f"{name!r} gives upserts, which do not say which rows the join has to take away",
+                        "write them into a managed table and join the changes of that table",
+                    )
+                case Changelog(name, origin=KafkaTopic(mode=Mode.UPSERT)):
+                    return Refused(
+                        f"{name!r} is read with changelog = 'upsert', which does not say which rows the join "
+                        "has to take away",
+                        "read it with changelog = 'all', or make its changes whole with upsert.normalize",
+                    )
+    return None
+
+
+def inputs_have_no_watermark(join: Join) -> Refused | None:
+    """Spark drops rows that are older than a watermark, so a row could no longer be taken away."""
+    for side, plan in _inputs(join):
+        if any(isinstance(node, Watermark) for node in walk(plan)):
+            return Refused(
+                f"the {side} input of the join has a watermark, behind which Spark drops changes",
+                "call withWatermark on the joined DataFrame",
+            )
+    return None
+
+
+REGULAR_CONDITIONS: Final[tuple[RegularCondition, ...]] = (
+    join_is_bilinear,
+    join_has_an_equality,
+    inputs_are_streams_without_state,
+    inputs_are_changes_from_the_first_on,
+    inputs_know_what_they_take_away,
+    inputs_have_no_watermark,
+)
+
+_EARLIEST: Final = "earliest-offset"
+
+
+def regular_join(join: Join, why: Refused) -> RegularJoin | Refused:
+    """The join as Spark's own over signed rows, or what is in the way; `why` it is no delta join."""
+    for fulfilled in REGULAR_CONDITIONS:
+        if refused := fulfilled(join):
+            return refused
+    if join.condition is None:
+        raise AssertionError("the conditions of a regular join promise an equality")
+    return RegularJoin(join.left, join.right, join.condition, _row_kind(join), why.reason, why.remedy)
+
+
+def _row_kind(join: Join) -> Column:
+    """The kind of one changelog below, whose id the kind of the join gets; its inputs may have lost it."""
+    kinds = (row_kind_of(node) for _, plan in _inputs(join) for node in walk(plan))
+    return next(replace(kind, ref=None) for kind in kinds if kind is not None)
+
+
+def _inputs(join: Join) -> tuple[tuple[str, Plan], tuple[str, Plan]]:
+    return ("left", join.left), ("right", join.right)
+
+
+def replace_join(node: Plan, settings: Settings) -> Plan | tuple[Refused, ...] | None:
+    """Replace a join, and all joins that lie right below it, by lookups in the tables of all of them.
+
+    Only when every condition of `JOIN_CONDITIONS` holds for each join, and
+    `join_tree` finds a tree. The delta join emits raw columns of its tables; the projections and
+    filters of its inputs are stacked on it, then what the joins' conditions ask beyond the tree, then the
+    columns of the topmost join in their order:
+
+        Join inner ON ((k#2 = id#5) AND (x#3 > y#6))      Project [columns of the join, _row_kind]
+          Filter …                                          Filter (x#3 > y#6)
+            Changelog a                             =>        Filter …
+          Changelog b                                           DeltaJoin
+
+    A join that reads no changelog is Spark's business, unless the strategy is "force".
+    """
+    if not isinstance(node, Join):
+        return None
+    if not reads_changes(node):
+        return _not_about_changes() if settings.strategy == "force" else None
+    if not joins_changes(node):
+        return None
+    if settings.strategy == "none":
+        return _no_delta_join(node)
+    if faults := faults_of(node):
+        return faults
+    return _delta_join(node, join_tree(node))
+
+
+def faults_of(join: Join) -> tuple[Refused, ...]:
+    """Why a join, with all joins that lie right below it, can be no delta join; empty if it can."""
+    failed = tuple(dict.fromkeys(one for part in joins_of(join) for one in _first_failed(part)))
+    return failed or join_tree(join).faults
+
+
+def _first_failed(join: Join) -> Iterator[Refused]:
+    found = (condition(join) for condition in JOIN_CONDITIONS)
+    yield from islice((refused for refused in found if refused is not None), 1)
+
+
+def _no_delta_join(join: Join) -> tuple[Refused, ...]:
+    why = Refused("strategy is 'none'", "allow a delta join with strategy='auto'")
+    found = regular_join(join, why)
+    reason = (
+        found.reason if isinstance(found, Refused) else "Spark's own join would take each change for a row"
+    )
+    return (Refused(f"{why.reason}, and {reason}", why.remedy),)
+
+
+def _not_about_changes() -> tuple[Refused, ...]:
+    reason = "strategy is 'force', and this join reads no changes of managed tables"
+    remedy = "join catalog.read_changes of two tables, or leave the strategy at 'auto'"
+    return (Refused(reason, remedy),)
+
+
+def _delta_join(join: Join, tree: JoinTree) -> Plan:
+    row_kind = row_kind_of(tree.tables[0])
+    if row_kind is None:
+        raise AssertionError("the conditions of a delta join promise kinds")
+    row_kind = replace(row_kind, ref=None)
+    hidden = with_hidden_ids(tree.staged)
+    tables = (
+        JoinTable(
+            table_of(leaf),
+            raw.hidden if raw.number in hidden else raw.own,
+            tree.where.get(raw.number, ()),
+        )
+        for leaf, raw in zip(tree.tables, tree.raw, strict=True)
+    )
+    base = DeltaJoin(tuple(tables), tree.node, row_kind, tuple(tree.present.items()))
+    carried = (*tree.present.values(), row_kind)
+    plan = stacked(tree.staged, base, carried, hidden, tree.fresh)
+    own = [column for column in join.columns if not column.is_row_kind]
+    return Project(plan, (*(Output(column, column) for column in own), Output.of(row_kind)))
+
+
+def fall_back_to_regular_join(node: Plan, settings: Settings) -> Plan | None:
+    """Make a join that can be no delta join Spark's own join over signed rows, if that is right.
+
+    It is right for an INNER join of complete changes: `REGULAR_CONDITIONS`. Its state
+    grows with every change, which is why it comes second. Joins below are looked at by themselves. Not
+    with the strategy "force"; with "none" it is what every join becomes.
+
+        Join inner ON (a#1 = b#2)             RegularJoin _row_kind#3 ON (a#1 = b#2)
+          Changelog without_index       =>      Changelog without_index
+          Changelog also_without                Changelog also_without
+    """
+    if not isinstance(node, Join) or not joins_changes(node) or settings.strategy == "force":
+        return None
+    why = _why_no_delta_join(node, settings)
+    made = None if why is None else regular_join(node, why)
+    if not isinstance(made, RegularJoin):
+        return None
+    inputs = (made.left, made.right)
+    return with_children(
+        made, [at_join_trees(part, lambda join: _or_same(join, settings)) for part in inputs]
+    )
+
+
+def _why_no_delta_join(join: Join, settings: Settings) -> Refused | None:
+    if settings.strategy == "none":
+        return Refused("strategy is 'none'", "allow a delta join with strategy='auto'")
+    faults = faults_of(join)
+    reasons, remedies = ([fault.reason for fault in faults], [fault.remedy for fault in faults])
+    return Refused("; ".join(reasons), "; ".join(dict.fromkeys(remedies))) if faults else None
+
+
+def _or_same(join: Plan, settings: Settings) -> Plan:
+    return fall_back_to_regular_join(join, settings) or join
+
+
+def refuse_metadata_in_join(node: Plan, settings: Settings) -> Refused | None:  # noqa: ARG001
+    """Refuse a delta join that would have to put out METADATA of a table, which no lookup gives.
+
+    Those that the query does not use are gone by now: `prune_columns` has to come before this.
+
+        DeltaJoin _row_kind#5
+          inner(t0, t1: t0.k = t1.k)
+          t0 readings [id#1, version#2]          version is no column of the table
+    """
+    if not isinstance(node, DeltaJoin):
+        return None
+    for one in node.tables:
+        for column in one.columns:
+            if column.name not in one.table.schema.names:
+                return Refused(
+                    f"a delta join puts out {column.name!r}, which the option 'metadata.columns' adds to "
+                    f"table {one.table.name!r}, and a row that is looked up has none",
+                    f"leave {column.name!r} out of the query, or write it into a managed table as a column",
+                )
+    return None

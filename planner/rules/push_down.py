@@ -1,0 +1,349 @@
+"""Rules that leave unread what the query does not use: rows, columns, and records of topics (pure).
+
+What is pushed down only has to leave out nothing that the query keeps, because the query applies its own
+conditions again. Offsets of a topic grow within a partition, so they are bounded on both sides. The times of
+records need not grow: everything before the *first* record of a time may be left out, nothing after one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from deltajoin import expressions as inside
+from deltajoin.condition_types import check_is_condition
+from deltajoin.expressions import Condition, refs_of
+from deltajoin.tree import columns_of as columns_of_tree
+from deltajoin.tree import null_supplied, visible
+from planner.plan.chains import Chain, chain_of, inlined, trace
+from planner.plan.expressions import (
+    INTEGER_WIDTHS,
+    Call,
+    Column,
+    Expr,
+    Literal,
+    columns_of,
+    conjunction,
+    conjuncts,
+    folded_integer,
+    walk_expression,
+)
+from planner.plan.nodes import (
+    OBSERVATION,
+    Changelog,
+    DeltaJoin,
+    Filter,
+    Generate,
+    Join,
+    JoinTable,
+    Output,
+    Plan,
+    Predicate,
+    Project,
+    RegularJoin,
+    Relation,
+    SlidingWindows,
+    Watermark,
+    Wrapper,
+)
+from planner.plan.sources import KafkaTopic, Mode, RecordRange
+from planner.plan.translate import NotTranslatableError, predicates_of, translated
+from planner.plan.trees import expressions, static_input, transform_up, with_children
+from planner.settings import Settings
+from upsert.errors import ConfigurationError
+
+
+def push_filters(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
+    """Hand what a filter over a delta join says of one table's columns to that table of the join.
+
+    Only what `predicates_of` translates, and only of tables that every row has a part of: without a
+    row of any other table, an outer join would put out a row of NULLs. The filter itself stays: the table may
+    keep rows that the filter drops, never the other way round.
+    """
+    if not isinstance(node, Filter) or not isinstance(join := chain_of(node).leaf, DeltaJoin):
+        return None
+    found = [one for part in conjuncts(node.condition) for one in predicates_of(part, node.child)]
+    always_there = visible(join.tree) - null_supplied(join.tree)
+    tables = (
+        _narrowed(table, found) if number in always_there else table
+        for number, table in enumerate(join.tables)
+    )
+    narrowed = replace(join, tables=tuple(tables))
+    if narrowed == join:
+        return None
+    return transform_up(node, lambda below: narrowed if below is join else below)
+
+
+def _narrowed(table: JoinTable, found: list[tuple[Column, Predicate]]) -> JoinTable:
+    own = [predicate for column, predicate in found if column in table.columns]
+    return replace(table, where=tuple(dict.fromkeys((*table.where, *own))))
+
+
+_CAN_FAIL: Final = frozenset({"+", "-", "*", "neg", "abs"})
+"""Operators that must not see rows which another filter leaves out."""
+
+FilterParts = Mapping[tuple[int, Expr], Condition]
+"""Parts of the filters of a chain: number of the node, and a condition that must hold there."""
+
+
+def keep_rows_inside(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
+    """Move a filter above a delta join into it, if it is all that uses some column.
+
+    So that the column need not come out. An update of it would come out as a row and its opposite, since
+    both its images pass the filter and are equal in all that the query gives. Other filters stay with Spark.
+    `prune_columns` has to come after this:
+
+        Project [order_id#1, _row_kind#5]          Project [order_id#1, _row_kind#5]
+          Filter (amount#3 > 2.0)            =>      DeltaJoin _row_kind#5
+            DeltaJoin _row_kind#5                      … keeping (t0.amount > 2.0)
+              …
+    """
+    chain = chain_of(node)
+    if not isinstance(join := chain.leaf, DeltaJoin):
+        return None
+    found = {
+        (number, part): condition
+        for number, below in enumerate(chain.nodes)
+        if isinstance(below, Filter)
+        for part in conjuncts(below.condition)
+        if (condition := _inside(inlined(part, below.child), join)) is not None
+    }
+    others = _used_besides(node, chain, found)
+    moved = {
+        (number, part): condition
+        for (number, part), condition in found.items()
+        if not columns_of(inlined(part, chain.nodes[number].child)) <= others
+    }
+    return _rebuilt(chain, join, moved) if moved else None
+
+
+def _inside(expr: Expr, join: DeltaJoin) -> Condition | None:
+    """What the delta join can decide just as Spark does; None for all else."""
+    try:
+        found = translated(expr, join.refs)
+        check_is_condition(found, lambda ref: join.tables[ref.table].table.schema.type_of(ref.column))
+    except (NotTranslatableError, ConfigurationError):
+        return None
+    fails = any(isinstance(part, inside.Call) and part.op in _CAN_FAIL for part in inside.walk(found))
+    return None if fails else found
+
+
+def _used_besides(node: Plan, chain: Chain, found: Collection[tuple[int, Expr]]) -> frozenset[int]:
+    """Columns of the join that the query puts out, or uses in what must stay above the join."""
+    used = [inlined(column, node) for column in node.columns]
+    for number, below in enumerate(chain.nodes):
+        parts = conjuncts(below.condition) if isinstance(below, Filter) else expressions(below)
+        if not isinstance(below, Project):
+            used += (inlined(part, below.child) for part in parts if (number, part) not in found)
+    return columns_of(*used)
+
+
+def _rebuilt(chain: Chain, join: DeltaJoin, moved: FilterParts) -> Plan:
+    plan: Plan = replace(join, keep=inside.conjunction(join.keep, *moved.values()))
+    for number, node in enumerate(chain.nodes):
+        if isinstance(node, Filter) and any(at == number for at, _ in moved):
+            rest = [part for part in conjuncts(node.condition) if (number, part) not in moved]
+            condition = conjunction(rest)
+            plan = plan if condition is None else Filter(plan, condition)
+        else:
+            plan = with_children(node, [plan])
+    return plan
+
+
+_PRUNED: Final = DeltaJoin | RegularJoin | Join | Generate | SlidingWindows
+
+
+def prune_columns(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
+    """Drop what a Project does not use from the Project, the join or the generator below it.
+
+    Spark prunes columns too, but neither into the rows that come from Python, nor from what a regular join
+    keeps in its state. Works downwards: a Project that was pruned asks for less. What a delta join compares
+    is always read; what nothing above uses does not come out of it, so its rows are net without that.
+    """
+    if not isinstance(node, Project) or not isinstance(chain_of(node).leaf, _PRUNED):
+        return None
+    pruned = _pruned(node.child, columns_of(*expressions(node)))
+    return None if pruned is node.child else with_children(node, [pruned])
+
+
+def _pruned(plan: Plan, needed: frozenset[int]) -> Plan:
+    match plan:
+        case Project():
+            kept = tuple(output for output in plan.outputs if output.column.id in needed)
+            return plan if len(kept) == len(plan.outputs) else replace(plan, outputs=kept, ref=None)
+        case Filter() | Watermark() | Wrapper():
+            return with_children(plan, [_pruned(plan.child, needed | columns_of(*expressions(plan)))])
+        case DeltaJoin():
+            slim = _slim(plan, needed)
+            return plan if slim == plan else slim
+        case RegularJoin(left, right, condition):
+            used = needed | columns_of(condition)
+            return with_children(plan, [_chosen(left, used), _chosen(right, used)])
+        case Join(condition=condition) if static_input(plan) is not None:
+            used = needed if condition is None else needed | columns_of(condition)
+            return with_children(plan, [_chosen(plan.left, used), _chosen(plan.right, used)])
+        case SlidingWindows(child, values=values):
+            return with_children(plan, [_chosen(child, needed | columns_of(*values))])
+        case Generate(child, generator):
+            return with_children(plan, [_chosen(child, needed | columns_of(generator))])
+        case _:
+            return plan
+
+
+def _chosen(plan: Plan, needed: frozenset[int]) -> Plan:
+    kept = [column for column in plan.columns if column.id in needed or column.is_row_kind]
+    return plan if len(kept) == len(plan.columns) else Project(plan, tuple(map(Output.of, kept)))
+
+
+def _slim(join: DeltaJoin, needed: frozenset[int]) -> DeltaJoin:
+    compared = {(ref.table, ref.column) for ref in columns_of_tree(join.tree)}
+    compared |= {(ref.table, ref.column) for ref in refs_of(join.keep)}
+    tables = []
+    for number, table in enumerate(join.tables):
+        out = tuple(column for column in table.emitted if column.id in needed)
+        rest = tuple(c for c in table.columns if c not in out and (number, c.name) in compared)
+        tables.append(replace(table, columns=(*out, *rest), compared=frozenset(rest)))
+    flags = tuple((number, flag) for number, flag in join.present if flag.id in needed)
+    return replace(join, tables=tuple(tables), present=flags)
+
+
+def narrow_kafka_range(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
+    """Hand what a filter says of a record's partition, offset and time to the source, as its options.
+
+    Only what `range_of` finds, in addition to what the query's own options say. The filter
+    itself stays. A source with a normalizer is left alone: it must see every change of a key. A query that
+    goes on from its checkpoint with a wider filter finds what it left unread, except what lies before
+    the offsets at which it began.
+
+        Filter (place#3 >= 100)                        Filter (place#3 >= 100)
+          Stream topic clicks rows […]           =>      Stream topic clicks rows where offset >= 100 […]
+    """
+    if not isinstance(node, Filter):
+        return None
+    match leaf := chain_of(node).leaf:
+        case Changelog(origin=KafkaTopic(mode=Mode.CDC) as topic) | Relation(topic=KafkaTopic() as topic):
+            range_ = topic.range & range_of(node, topic)
+        case _:
+            return None
+    if range_ == topic.range or range_.is_empty:
+        return None
+    narrowed = topic.within(range_)
+    source: Plan = (
+        replace(leaf, origin=narrowed, ref=None)
+        if isinstance(leaf, Changelog)
+        else replace(leaf, topic=narrowed, ref=None)
+    )
+    return transform_up(node, lambda below: source if below is leaf else below)
+
+
+_MIRRORED: Final = {
+    "EqualTo": "EqualTo",
+    "LessThan": "GreaterThan",
+    "LessThanOrEqual": "GreaterThanOrEqual",
+    "GreaterThan": "LessThan",
+    "GreaterThanOrEqual": "LessThanOrEqual",
+}
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+_LONGEST: Final = (1 << 63) - 1
+
+_HIGHEST_PARTITION: Final = (1 << 31) - 1
+
+
+def range_of(node: Filter, topic: KafkaTopic) -> RecordRange:
+    """The records of the topic, the leaf of the filter's chain, that the filter can be true of."""
+    found = RecordRange()
+    if not _may_be_moved_down(node):
+        return found
+    for part in conjuncts(node.condition):
+        for narrower in _ranges(part, node.child, topic):
+            found &= narrower
+    return found
+
+
+def _may_be_moved_down(node: Filter) -> bool:
+    """Whether leaving records out changes nothing but what the filter drops: no counts, no random values."""
+    below = [node, *chain_of(node.child).nodes]
+    if any(isinstance(one, Wrapper) and one.name == OBSERVATION for one in below):
+        return False
+    parts = (part for one in below for expr in expressions(one) for part in walk_expression(expr))
+    return all(part.is_deterministic for part in parts if isinstance(part, Call))
+
+
+def _ranges(condition: Expr, plan: Plan, topic: KafkaTopic) -> Iterator[RecordRange]:
+    match condition:
+        case Call(name, (a, b)) if name in _MIRRORED:
+            yield from _comparison(a, name, b, plan, topic)
+            yield from _comparison(b, _MIRRORED[name], a, plan, topic)
+        case Call("In", (value, *options)):
+            column = _source_column(value, plan)
+            numbers = [_integer(folded_integer(option)) for option in options]
+            known = [number for number in numbers if number is not None]
+            if column is not None and topic.metadata_key(column.name) == "partition":
+                yield from _partitions(column, known if len(known) == len(numbers) else [])
+
+
+def _comparison(
+    value: Expr, name: str, constant: Expr, plan: Plan, topic: KafkaTopic
+) -> Iterator[RecordRange]:
+    column = _source_column(value, plan)
+    if column is None:
+        return
+    constant = folded_integer(constant)
+    match topic.metadata_key(column.name), _integer(constant):
+        case "partition", int(number) if name == "EqualTo":
+            yield from _partitions(column, [number])
+        case "offset", int(number) if column.type in INTEGER_WIDTHS:
+            yield from _offsets(name, number)
+        case "timestamp", number:
+            yield from _times(column, name, number, constant)
+
+
+def _partitions(column: Column, numbers: list[int]) -> Iterator[RecordRange]:
+    possible = tuple(sorted({number for number in numbers if 0 <= number <= _HIGHEST_PARTITION}))
+    if possible and column.type in INTEGER_WIDTHS:
+        yield RecordRange(partitions=possible)
+
+
+def _offsets(name: str, number: int) -> Iterator[RecordRange]:
+    if name in ("EqualTo", "GreaterThan", "GreaterThanOrEqual"):
+        first = number + (name == "GreaterThan")
+        if 0 < first <= _LONGEST:
+            yield RecordRange(offset_from=first)
+    if name in ("EqualTo", "LessThan", "LessThanOrEqual"):
+        end = number + (name != "LessThan")
+        if 0 < end <= _LONGEST:
+            yield RecordRange(offset_until=end)
+
+
+def _times(column: Column, name: str, millis: int | None, constant: Expr) -> Iterator[RecordRange]:
+    """Lower bounds alone: a record that is too young may be followed by one that is not."""
+    if name not in ("EqualTo", "GreaterThan", "GreaterThanOrEqual"):
+        return
+    first = None
+    match column.type, constant:
+        case "bigint", Literal() if millis is not None:
+            first = millis + (name == "GreaterThan")
+        case "timestamp" | "timestamp_ntz" as type_, Literal(datetime() as time, literal) if type_ == literal:
+            micros = (time.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+            first = micros // 1000 + 1 if name == "GreaterThan" else -(-micros // 1000)
+    if first is not None and 0 < first <= _LONGEST:
+        yield RecordRange(timestamp_from=first)
+
+
+def _source_column(expr: Expr, plan: Plan) -> Column | None:
+    """The column of the topic that the expression is, unless a watermark on the way follows its values."""
+    column = trace(expr, plan)
+    for node in chain_of(plan).nodes:
+        if isinstance(node, Watermark) and trace(node.column, node.child) == column:
+            return None
+    return column
+
+
+def _integer(constant: Expr) -> int | None:
+    if isinstance(constant, Literal) and constant.type in INTEGER_WIDTHS and constant.value is not None:
+        return int(constant.value)
+    return None

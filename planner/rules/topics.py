@@ -1,0 +1,371 @@
+"""Rules on topics of Kafka: which are read as upserts, which need their normalizer, which by a mirror (pure).
+
+A topic may be read as upserts: `+U` with the new row, `-D` with the key alone. Such a stream is right where
+each key's newest row replaces the older ones, and nowhere else. Conditions on single nodes are refusals.
+Those under which the normalizer of a topic may be left out give the reason why it has to stay, or None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from planner.operators import OPERATORS
+from planner.plan.chains import chain_of, origins, trace
+from planner.plan.expressions import Call, Column, Expr
+from planner.plan.nodes import (
+    OBSERVATION,
+    Changelog,
+    Filter,
+    Join,
+    Normalized,
+    Opaque,
+    Plan,
+    Project,
+    Watermark,
+    Wrapper,
+)
+from planner.plan.null_tolerance import Outcome, Value, in_deletes
+from planner.plan.sources import KafkaTopic, Mode
+from planner.plan.trees import children, joins_changes, transform_up, walk, with_children
+from planner.refusals import Condition, Refused
+from planner.rules.push_down import narrow_kafka_range
+from planner.settings import Settings
+
+_READ_ALL: Final = (
+    "read it with changelog = 'all', or make its changes whole with upsert.normalize(df, key=[…], order_by=…)"
+)
+
+
+def topic_of(plan: Plan, mode: Mode) -> KafkaTopic | None:
+    """The topic that a plan reads in this mode, through projections and filters alone."""
+    match chain_of(plan).leaf:
+        case Changelog(origin=KafkaTopic() as topic) if topic.mode is mode:
+            return topic
+        case _:
+            return None
+
+
+def upserts_keep_their_key(node: Plan) -> Refused | None:
+    """Without its key nobody knows which row an upsert replaces."""
+    topic = topic_of(node, Mode.UPSERT)
+    if topic is None or not isinstance(node, Project):
+        return None
+    lost = _lost_key(node, topic)
+    if not lost or _lost_key(node.child, topic):  # said once, where it was lost
+        return None
+    return Refused(
+        f"a projection of {topic.name!r}, read with changelog = 'upsert', loses {', '.join(lost)} of its "
+        "primary key, or computes it anew",
+        f"pass the whole key ({', '.join(topic.schema.primary_key)}) on; or {_READ_ALL}",
+    )
+
+
+def upserts_are_filtered_by_key(node: Plan) -> Refused | None:
+    """A row that leaves the filter would stay where it went before: no `-U` says that it is gone."""
+    topic = topic_of(node, Mode.UPSERT)
+    if topic is None or not isinstance(node, Filter):
+        return None
+    other = _other_than_key(node.condition, node.child, topic)
+    if not other:
+        return None
+    return Refused(
+        f"a filter on {', '.join(other)} of {topic.name!r}, read with changelog = 'upsert', would not take "
+        "away a row that an update makes fail it",
+        _READ_ALL,
+    )
+
+
+UPSERT_CONDITIONS: Final[tuple[Condition, ...]] = (upserts_keep_their_key, upserts_are_filtered_by_key)
+
+
+def sink_is_keyed_alike(plan: Plan, topic: KafkaTopic, sink_key: tuple[str, ...] | None) -> str | None:
+    """The sink must replace a row exactly where the topic does."""
+    if sink_key is None:
+        return "the key of the sink is not known; give it as sink_key"
+    if not sink_key:
+        return "the sink has no primary key"
+    traced = set()
+    for name in sink_key:
+        column = next((column for column in plan.columns if column.name == name), None)
+        if column is None:
+            return f"the sink's key column {name!r} is no column of the query"
+        origin = trace(column, plan)
+        if origin is None:
+            return f"the sink's key column {name!r} is computed"
+        traced.add(origin.name)
+    if traced == set(topic.schema.primary_key):
+        return None
+    return (
+        f"the sink is keyed by ({', '.join(sink_key)}), the topic by ({', '.join(topic.schema.primary_key)})"
+    )
+
+
+KeepReason = Callable[[Plan, KafkaTopic], str | None]
+
+
+def nobody_counts_changes(plan: Plan, topic: KafkaTopic) -> str | None:  # noqa: ARG001
+    """A query that is observed shows how many changes there are."""
+    if any(isinstance(node, Wrapper) and node.name == OBSERVATION for node in chain_of(plan).nodes):
+        return "the query is observed, and its metrics would change"
+    return None
+
+
+def filters_are_on_the_key(plan: Plan, topic: KafkaTopic) -> str | None:
+    """A row that leaves a filter must be taken away, which only its `-U` says."""
+    for node in chain_of(plan).nodes:
+        if isinstance(node, Filter) and (other := _other_than_key(node.condition, node.child, topic)):
+            return f"filter on {', '.join(other)}"
+    return None
+
+
+def deletes_may_have_nulls(plan: Plan, topic: KafkaTopic) -> str | None:  # noqa: ARG001
+    """A delete carries its key alone, so every other column must be able to hold NULL."""
+    known = topic.set_in_deletes
+    strict = [c.name for c in topic.schema.columns if not c.nullable and c.name not in known]
+    return (
+        f"column(s) {', '.join(strict)} are NOT NULL, and a delete has no value for them" if strict else None
+    )
+
+
+def expressions_take_nulls(plan: Plan, topic: KafkaTopic) -> str | None:
+    """An expression over a column that is NULL in deletes must not raise an error for that."""
+    chain = chain_of(plan)
+    outcomes = {column.id: _outcome(column, topic) for column in chain.leaf.columns}
+    for node in chain.nodes:
+        if not isinstance(node, Project):
+            continue
+        computed: dict[int, Outcome] = {}
+        for output in node.outputs:
+            outcome = in_deletes(output.value, outcomes)
+            if outcome is None:
+                return f"{_in_words(output.value)} may fail for a delete, where all but the key is NULL"
+            computed[output.column.id] = outcome
+        outcomes = computed
+    return None
+
+
+_KEEP_REASONS: Final[tuple[KeepReason, ...]] = (
+    nobody_counts_changes,
+    filters_are_on_the_key,
+    deletes_may_have_nulls,
+    expressions_take_nulls,
+)
+
+
+def needs_normalizer(plan: Plan, topic: KafkaTopic, sink_key: Sequence[str] | None) -> str | None:
+    """Why a topic that a chain of nodes reads up to the sink needs its normalizer, or None."""
+    key = None if sink_key is None else tuple(sink_key)
+    if reason := sink_is_keyed_alike(plan, topic, key):
+        return reason
+    return next((reason for condition in _KEEP_REASONS if (reason := condition(plan, topic))), None)
+
+
+def _outcome(column: Column, topic: KafkaTopic) -> Outcome:
+    is_set = column.is_row_kind or column.name in topic.set_in_deletes
+    return Outcome(Value.AS_EVER if is_set else Value.NULL)
+
+
+def _lost_key(plan: Plan, topic: KafkaTopic) -> list[str]:
+    origin = (trace(column, plan) for column in plan.columns)
+    kept = {column.name for column in origin if column is not None}
+    return [name for name in topic.schema.primary_key if name not in kept]
+
+
+def _other_than_key(condition: Expr, plan: Plan, topic: KafkaTopic) -> list[str]:
+    used = {column.name for column in origins(condition, plan)}
+    return sorted(used.difference(topic.schema.primary_key))
+
+
+def _in_words(expr: Expr) -> str:
+    return f"{expr.name}(…)" if isinstance(expr, Call) else str(expr)
+
+
+def unmet_upserts(plan: Plan, sink_key: tuple[str, ...] | None) -> Iterator[tuple[Changelog, str]]:
+    """Leaves that are read as upserts, each with a reason why that is not enough; not below normalizers.
+
+    Upserts need their UPDATE_BEFORE wherever a newer row of a key does not simply take the place of the older
+    one: below anything but projections with the key and filters on it, and before a sink with another key.
+    """
+    for node in walk(plan):
+        for child in children(node):
+            leaf = _read_as_upserts(child)
+            if leaf is not None and (reason := _reason(node)):
+                yield leaf, reason
+    leaf = _read_as_upserts(plan)
+    if leaf is None or sink_key is None or not isinstance(leaf.origin, KafkaTopic):
+        return
+    if reason := sink_is_keyed_alike(plan, leaf.origin, sink_key):
+        yield leaf, reason
+
+
+def unmet_everywhere(plan: Plan, sink_key: tuple[str, ...] | None) -> Iterator[tuple[Changelog, str]]:
+    """The same, below `upsert.normalize` as well, which is a sink with its key to what lies there."""
+    yield from unmet_upserts(plan, sink_key)
+    for node in walk(plan):
+        match node:
+            case Changelog(origin=Normalized(key, given)):
+                yield from unmet_everywhere(given, key)
+
+
+def upserts_are_replaced_above(node: Plan) -> Refused | None:
+    """What is left of them must be refused; joins of two streams have conditions of their own."""
+    if isinstance(node, Project | Filter | Watermark | Wrapper | Opaque) or joins_changes(node):
+        return None
+    for child in children(node):
+        leaf = _read_as_upserts(child)
+        if leaf is not None:
+            return Refused(
+                f"{leaf.name!r} is read with changelog = 'upsert', and {_reason(node)}",
+                "read it with changelog = 'all' and a 'state.path', or make its changes whole with "
+                "upsert.normalize",
+            )
+    return None
+
+
+def _read_as_upserts(plan: Plan) -> Changelog | None:
+    match leaf := chain_of(plan).leaf:
+        case Changelog(origin=KafkaTopic(mode=Mode.UPSERT)):
+            return leaf
+        case _:
+            return None
+
+
+def _reason(node: Plan) -> str | None:
+    match node:
+        case Project() | Filter() | Watermark() | Wrapper():
+            refused = (condition(node) for condition in UPSERT_CONDITIONS)
+            return next((one.reason for one in refused if one is not None), None)
+        case Join():
+            what = "a join"
+        case Opaque(name):
+            what = OPERATORS.get(name, f"the operator {name!r}")
+        case _:
+            name = type(node).__name__
+            what = OPERATORS.get(name, f"the operator {name!r}")
+    return f"{what} must be told which rows the upserts replace"
+
+
+def use_mirror(node: Plan, settings: Settings) -> Plan | None:
+    """Replace the changes of a mirrored topic below a join by those of its mirror, which can be looked up.
+
+    Both have the same changes; those of the mirror come when its query has written them, and say what they
+    replace, so the topic's normalizer is not needed. Not with the strategy "none", whose joins look nothing
+    up.
+
+        Join inner ON (user#1 = id#3)                 Join inner ON (user#1 = id#3)
+          Changelog views [user#1: bigint]      =>      Changelog views [user#1: bigint]
+          Changelog topic users [id#3: bigint]          Changelog users [id#3: bigint]
+    """
+    if not isinstance(node, Join) or not joins_changes(node) or settings.strategy == "none":
+        return None
+    inputs = [_mirrored(plan) for plan in (node.left, node.right)]
+    changed = with_children(node, inputs)
+    return None if changed is node else changed
+
+
+def _mirrored(plan: Plan) -> Plan:
+    leaf = chain_of(plan).leaf
+    match leaf:
+        case Changelog(origin=KafkaTopic(mirror=mirror)) if mirror is not None:
+            made = Changelog(mirror.name, leaf.columns, mirror)
+            return transform_up(plan, lambda node: made if node is leaf else node)
+    return plan
+
+
+def put_in_normalizer(node: Plan, settings: Settings) -> Plan | None:
+    """Read a topic with `changelog = all` instead of `upsert` below what needs every kind of change.
+
+    Such are filters on other columns than the key, joins, unions, aggregates and a sink with another key; see
+    `unmet_upserts`. Only where the topic's options name a `state.path`: the normalizer must keep the
+    newest row of each key somewhere. Where they do not, the query is refused for the same reason.
+
+        Filter (n#2 > 3)                               Filter (n#2 > 3)
+          Changelog topic words upsert […]       =>      Changelog topic words all […]
+    """
+    unmet = [leaf for leaf, _ in unmet_upserts(node, settings.sink_key)]
+
+    def made_whole(part: Plan) -> Plan:
+        match part:
+            case Changelog(origin=KafkaTopic() as topic) if any(part is leaf for leaf in unmet):
+                return replace(part, origin=topic.as_changes(), ref=None) if topic.has_state_path else part
+        return part
+
+    plan = transform_up(node, made_whole)
+    return None if plan is node else plan
+
+
+def look_below_normalize(node: Plan, settings: Settings) -> Plan | None:
+    """Apply the rules about topics to what `upsert.normalize` is given; it is like a sink with its key.
+
+    So a topic is not normalized twice, is read only as far as filters want it, and is made whole where
+    something between needs that. A normalizer stays if the operator orders rows by a column that a
+    delete by key does not have.
+
+        Changelog normalize by (word) […]         Changelog normalize by (word) […]
+          Changelog topic words all […]     =>      Changelog topic words upsert […]
+    """
+    match node:
+        case Changelog(origin=Normalized(key, given) as origin):
+            own = replace(settings, sink_key=key)
+            changed = put_in_normalizer(given, own) or given
+            if _orders_deletes(origin):
+                changed = leave_out_normalizer(changed, own) or changed
+            changed = transform_up(changed, lambda part: narrow_kafka_range(part, own) or part)
+            if changed is not given:
+                return replace(node, origin=replace(origin, input=changed), ref=None)
+    return None
+
+
+def _orders_deletes(origin: Normalized) -> bool:
+    """Whether each column of the order has a value in deletes that carry nothing but their key."""
+    given = origin.input
+    match chain_of(given).leaf:
+        case Changelog(origin=KafkaTopic() as topic):
+            traced = (trace(column, given) for column in given.columns if column.name in origin.order)
+            names = [None if column is None else column.name for column in traced]
+            return bool(names) and topic.set_in_deletes.issuperset(names)
+        case _:
+            return False
+
+
+def refuse_unkeyed_sink(node: Plan, settings: Settings) -> Refused | None:
+    """Refuse to write a topic that is read with `changelog = upsert` into a sink without the topic's key.
+
+    A sink with another key, or with none, would keep the row that an update replaced: no `-U` takes it away.
+    A sink that is not known (`sink_key` None) is not refused: `check_sink` and `Catalog.write_changes` know
+    theirs.
+    """
+    topic = topic_of(node, Mode.UPSERT)
+    if topic is None or settings.sink_key is None:
+        return None
+    reason = sink_is_keyed_alike(node, topic, settings.sink_key)
+    if reason is None:
+        return None
+    return Refused(
+        f"the upserts of {topic.name!r} would leave replaced rows in the sink: {reason}",
+        "read the topic with changelog = 'all', or write it into a sink with the topic's primary key",
+    )
+
+
+def leave_out_normalizer(node: Plan, settings: Settings) -> Plan | None:
+    """Read an upsert topic with `changelog = upsert` where no `-U` is of use: no state at all.
+
+    The whole query must be projections, and filters on the key, from the topic to a sink with the topic's
+    primary key; `needs_normalizer` has every condition. The sink ends up with
+    the same rows. What differs is how they come there: an update is one `+U`, a delete has NULL in all
+    columns but the key and metadata, and a record that repeats its predecessor is written again, with its
+    own metadata.
+
+        Project [word#1, (n#2 * 2) AS m#5]           Project [word#1, (n#2 * 2) AS m#5]
+          Changelog topic words all […]        =>      Changelog topic words upsert […]
+    """
+    match leaf := chain_of(node).leaf:
+        case Changelog(origin=KafkaTopic(mode=Mode.ALL) as topic):
+            if needs_normalizer(node, topic, settings.sink_key):
+                return None
+            upserts = replace(leaf, origin=topic.as_upserts(), ref=None)
+            return transform_up(node, lambda below: upserts if below is leaf else below)
+        case _:
+            return None

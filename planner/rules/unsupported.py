@@ -1,0 +1,212 @@
+"""The rule that refuses what a changelog must not meet, and its conditions on single nodes (pure).
+
+A condition takes a node and gives the reason why it fails, or None. Conditions are tried in order, so a later
+one may rely on the earlier ones. Those of operators are in `planner/operators.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from planner.operators import OPERATOR_CONDITIONS
+from planner.plan.chains import equalities, trace
+from planner.plan.expressions import (
+    SUBQUERY,
+    TIMES,
+    Call,
+    Cast,
+    Column,
+    Expr,
+    Literal,
+    is_clock_word,
+    walk_expression,
+)
+from planner.plan.nodes import Changelog, Filter, Generate, Join, Normalized, Plan, Project, Watermark
+from planner.plan.sources import Mode
+from planner.plan.trees import expressions, reads_changes, row_kind_of, sources, walk
+from planner.refusals import Condition, Refused
+from planner.rules.topics import UPSERT_CONDITIONS, topic_of, upserts_are_replaced_above
+from planner.settings import Settings
+from upsert.rowkind import ROW_KIND_COLUMN
+
+_SESSION_FUNCTIONS: Final = frozenset(
+    {"CurrentCatalog", "CurrentDatabase", "CurrentPath", "CurrentTimeZone", "CurrentUser", "SparkVersion"}
+)
+
+
+def changes_have_their_kind(node: Plan) -> Refused | None:
+    """Without `_row_kind` the rows that went away look like rows that came."""
+    if isinstance(node, Changelog) and not any(column.is_row_kind for column in node.columns):
+        return Refused(
+            f"the changes of {node.name!r} are read without {ROW_KIND_COLUMN!r}, "
+            "so rows taken away look like new ones",
+            "leave out the option 'row-kind' and any schema of your own",
+        )
+    return None
+
+
+def expressions_are_repeatable(node: Plan) -> Refused | None:
+    """A row must be taken away with the values it came with, so each expression must give them again."""
+    for expr in (part for whole in expressions(node) for part in walk_expression(whole)):
+        if fault := _unrepeatable(expr):
+            reason, remedy = fault
+            return Refused(
+                f"{_readable(expr)} {reason}, so a row over the changes of {sources(node)} "
+                "could not be taken away as it came",
+                remedy,
+            )
+    return None
+
+
+def row_kind_is_left_alone(node: Plan) -> Refused | None:
+    """`_row_kind` belongs to the changelog, not to the query: it may be passed on or left out."""
+    match node:
+        case Project():
+            for output in node.outputs:
+                is_passed_on = isinstance(output.value, Column) and output.value.is_row_kind
+                if output.column.is_row_kind and not is_passed_on:
+                    return Refused(
+                        f"a column of the query is called {ROW_KIND_COLUMN!r}, which is reserved", "rename it"
+                    )
+                if _uses_row_kind(output.value) and not output.column.is_row_kind:
+                    return Refused(
+                        f"{ROW_KIND_COLUMN!r} is used to compute column {output.column.name!r}",
+                        "leave it out; optimize gives the kind back as the last column",
+                    )
+        case Join() if any(_uses_row_kind(expr) for expr in expressions(node)):
+            return Refused(
+                f"{ROW_KIND_COLUMN!r} is among the join columns, as in a NATURAL JOIN of two changelogs",
+                f"name the join columns: {_without_row_kind(node)}",
+            )
+        case Generate(generator=generator) if _uses_row_kind(generator):
+            return Refused(
+                f"{ROW_KIND_COLUMN!r} is used by the generator {generator}",
+                "leave it out; optimize gives the kind back as the last column",
+            )
+        case Filter() | Watermark() if any(_uses_row_kind(expr) for expr in expressions(node)):
+            return Refused(
+                f"{ROW_KIND_COLUMN!r} is used in a condition, which would keep half of an update",
+                "remove it; optimize carries the kind through",
+            )
+    return None
+
+
+CHANGE_CONDITIONS: Final[tuple[Condition, ...]] = (
+    changes_have_their_kind,
+    row_kind_is_left_alone,
+    expressions_are_repeatable,
+)
+
+_ELSEWHERE: Final = "compute it when the rows are written, or over a snapshot of the result"
+
+
+def _unrepeatable(expr: Expr) -> tuple[str, str] | None:
+    """Why an expression gives another value some other time, and what to write instead."""
+    match expr:
+        case Call(name, is_filled_in=True) if name in _SESSION_FUNCTIONS:
+            return "is another one in another session", "write its value into the query as a constant"
+        case Call(is_filled_in=True):
+            return "reads the clock", _ELSEWHERE
+        case Cast(Literal(str(text)), type_name) if type_name in TIMES and is_clock_word(text):
+            return "reads the clock", _ELSEWHERE
+        case Call(name) if name == SUBQUERY:
+            return "reads rows that may change", _ELSEWHERE
+        case Call(is_deterministic=False):
+            return "is not deterministic", _ELSEWHERE
+        case Call("AesEncrypt", (_, _, mode, _, vector, _)) if not _is_repeatable_cipher(mode, vector):
+            return "draws a vector for each row", "name the mode 'ECB', or give a vector of your own"
+    return None
+
+
+def _is_repeatable_cipher(mode: Expr, vector: Expr) -> bool:
+    """Whether a text is always encrypted to the same: without a vector, or with one that the query says."""
+    if isinstance(mode, Literal) and str(mode.value).upper() == "ECB":
+        return True
+    match vector:
+        case Cast(Literal(str(text))):
+            return bool(text)
+        case Call(text, ()):  # a constant of bytes
+            return text != "X''"
+        case _:
+            return False
+
+
+def _readable(expr: Expr) -> str:
+    return f"{expr.name}(…)" if isinstance(expr, Call) else str(expr)
+
+
+def _uses_row_kind(expr: Expr) -> bool:
+    return any(isinstance(part, Column) and part.is_row_kind for part in walk_expression(expr))
+
+
+def _without_row_kind(join: Join) -> str:
+    names = [
+        part.name
+        for condition, left, _ in equalities(join)
+        if not _uses_row_kind(condition)
+        for part in walk_expression(left)
+        if isinstance(part, Column)
+    ]
+    return f"JOIN … USING ({', '.join(names)})" if names else "JOIN … ON …"
+
+
+def input_has_its_kinds(node: Plan) -> Refused | None:
+    """The planner does not change what the operator is given: its columns are fixed."""
+    match node:
+        case Changelog(origin=Normalized(input=given)) if reads_changes(given):
+            has_join = any(isinstance(part, Join) and reads_changes(part) for part in walk(given))
+            if row_kind_of(given) is None or has_join:
+                fault = "joins changes as rows" if has_join else "has lost its '_row_kind'"
+                return Refused(
+                    f"what upsert.normalize is given of the changes of {sources(given)} {fault}",
+                    "write upsert.normalize(planner.optimize(df), …)",
+                )
+    return None
+
+
+def input_is_told_apart_by_its_key(node: Plan) -> Refused | None:
+    """A delete among upserts has no column but its key, so it cannot be known by others."""
+    match node:
+        case Changelog(origin=Normalized(key, given)):
+            topic = topic_of(given, Mode.UPSERT)
+            if topic is None:
+                return None
+            named = [column for column in given.columns if column.name in key]
+            origins = {origin.name for column in named if (origin := trace(column, given)) is not None}
+            if origins != set(topic.schema.primary_key):
+                return Refused(
+                    f"upsert.normalize by ({', '.join(key)}) does not see which rows of {topic.name!r}, read "
+                    "with changelog = 'upsert', are deleted: the topic's key is "
+                    f"({', '.join(topic.schema.primary_key)})",
+                    "normalize by the topic's primary key, or read the topic with changelog = 'all'",
+                )
+    return None
+
+
+NORMALIZED_CONDITIONS: Final[tuple[Condition, ...]] = (input_has_its_kinds, input_is_told_apart_by_its_key)
+
+_CONDITIONS: Final = (
+    *OPERATOR_CONDITIONS,
+    *CHANGE_CONDITIONS,
+    *UPSERT_CONDITIONS,
+    upserts_are_replaced_above,
+    *NORMALIZED_CONDITIONS,
+)
+
+
+def refuse_unsupported(node: Plan, settings: Settings) -> Refused | None:
+    """Refuse a node over a changelog that fails a condition; those below `upsert.normalize` as well.
+
+    The conditions are `OPERATOR_CONDITIONS`, `CHANGE_CONDITIONS`, `UPSERT_CONDITIONS` and
+    `NORMALIZED_CONDITIONS`. Spark runs such a query without complaint and gives
+    a wrong answer: it takes each change for a row. Joins have conditions of their own, see `replace_join`.
+    """
+    if not reads_changes(node):
+        return None
+    for condition in _CONDITIONS:
+        if refused := condition(node):
+            return refused
+    if isinstance(node, Changelog) and isinstance(node.origin, Normalized):
+        below = (refuse_unsupported(part, settings) for part in walk(node.origin.input))
+        return next((refused for refused in below if refused), None)
+    return None

@@ -1,0 +1,382 @@
+"""The planner's nodes as a DataFrame: what was read is used again, what the rules made is constructed.
+
+The columns of a delta join get the expression ids of the raw columns that they stand for, so every
+expression of the user's query above them stays as Spark resolved it. See docs/decisions/0005. The same
+is done for a topic that is read with other options than the user's. Aggregates run as signed sums in Spark's
+own aggregation, under the user's expression ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+import deltajoin
+from deltajoin.aggregate.source import read_aggregate
+from deltajoin.aggregate.spec import DeltaAggregateSpec
+from deltajoin.joined_table import JoinedTable
+from deltajoin.latest.operator import join_streams
+from deltajoin.netting import net_changes
+from deltajoin.spec import DeltaJoinSpec
+from planner.aggregates.sums import Result, Sums, kind_of, result_of
+from planner.plan.expressions import Aggregation, Call, Column, Expr, walk_expression
+from planner.plan.nodes import (
+    Changelog,
+    DeltaJoin,
+    Enriched,
+    Filter,
+    LookupAggregate,
+    LookupChanges,
+    LookupJoined,
+    Normalized,
+    Output,
+    Plan,
+    Project,
+    RegularJoin,
+    Relation,
+    SignedAggregate,
+    SlidingWindows,
+)
+from planner.plan.sources import KafkaTopic, ManagedTable, consumer_of
+from planner.plan.trees import children
+from planner.plan.upsert_keys import KIND_IF, UNLESS_GONE, upsert_key
+from planner.refusals import PlanBuildError
+from planner.settings import Settings
+from planner.spark.catalyst import Catalyst, JavaObject
+from upsert.managed.frames import read_changes
+from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.stream_keys import UPSERTS_MARK
+
+
+def build_plan(catalyst: Catalyst, plan: Plan, settings: Settings) -> DataFrame:
+    """The DataFrame of a plan in the session that `catalyst` belongs to. Runs nothing.
+
+    Raises:
+        PlanBuildError: the parts do not fit together.
+    """
+    return catalyst.dataframe(_Builder(catalyst, settings).node(plan))
+
+
+def spec_of(join: DeltaJoin, shards: int) -> DeltaJoinSpec:
+    """What the source of a delta join is told."""
+    limit = min(one.table.max_rows for one in join.tables)
+    tables = tuple(
+        JoinedTable(
+            one.table.path,
+            tuple(column.name for column in one.columns),
+            one.filters,
+            tuple(column.name for column in one.emitted) if one.compared else None,
+        )
+        for one in join.tables
+    )
+    present = tuple(number for number, _ in join.present)
+    return DeltaJoinSpec(tables, join.tree, present, shards, limit, join.keep, join.is_net)
+
+
+class _Builder:
+    def __init__(self, catalyst: Catalyst, settings: Settings) -> None:
+        self.catalyst = catalyst
+        self.settings = settings
+
+    def node(self, plan: Plan) -> JavaObject:
+        if isinstance(plan, DeltaJoin):
+            return self.delta_join(plan)
+        if isinstance(plan, RegularJoin):
+            return self.regular_join(plan)
+        if isinstance(plan, LookupAggregate):
+            return lookup_aggregate(self.catalyst, plan, self.shards)
+        inputs = [self.node(child) for child in children(plan)]
+        if isinstance(plan, Enriched):
+            return self.enriched(plan, inputs[0])
+        if isinstance(plan, SlidingWindows) and plan.ref is not None:
+            return self.catalyst.sliding_windows(self.catalyst.kept(plan.ref), inputs[0])
+        if isinstance(plan, SignedAggregate):
+            return signed_aggregate(self.catalyst, plan, inputs[0])
+        if plan.ref is not None:
+            node = self.catalyst.kept(plan.ref)
+            return self.catalyst.with_children(node, inputs) if inputs else node
+        match plan:
+            case Changelog(origin=Normalized() as normalized):
+                return self.normalized(normalized)
+            case Changelog(origin=LookupJoined() as joined) | Changelog(origin=LookupChanges(joined)):
+                return self.lookup_join(joined, plan.columns)
+            case Changelog(origin=KafkaTopic() as topic) | Relation(topic=KafkaTopic() as topic):
+                return self.topic(topic, plan.columns)
+            case Changelog(origin=ManagedTable() as table):
+                return self.changes(table, plan.columns)
+        return self.over(plan, inputs[0])
+
+    def over(self, plan: Plan, child: JavaObject) -> JavaObject:
+        """A node that a rule made, over its input."""
+        attributes = self.catalyst.attributes(child)
+        match plan:
+            case Project():
+                named = [self.named(output, attributes, plan) for output in plan.outputs]
+                return self.catalyst.project(named, child)
+            case Filter():
+                return self.catalyst.filter(self.expr(plan.condition, attributes), child)
+        raise PlanBuildError(f"no Spark node can be made of {plan}; this is a bug, please report it")
+
+    def named(self, output: Output, attributes: dict[int, JavaObject], plan: Plan) -> JavaObject:
+        if output.ref is not None:
+            return self.catalyst.kept(output.ref)
+        value = self.expr(output.value, attributes)
+        if isinstance(output.value, Call) and output.value.name == KIND_IF:
+            return marked_kind(self.catalyst, plan, output.column.id, value)
+        if output.is_passed_on:
+            return value
+        return self.catalyst.alias(value, output.column.name, output.column.id)
+
+    def expr(self, expr: Expr, attributes: dict[int, JavaObject]) -> JavaObject:
+        if expr.ref is not None:
+            return self.catalyst.kept(expr.ref)
+        match expr:
+            case Column(number) if number in attributes:
+                return attributes[number]
+            case Call("And", (left, right)):
+                return self.catalyst.conjunction(self.expr(left, attributes), self.expr(right, attributes))
+            case Call("Or", (left, right)):
+                return self.catalyst.disjunction(self.expr(left, attributes), self.expr(right, attributes))
+            case Call("CaseWhen", (condition, value)):
+                parts = self.expr(condition, attributes), self.expr(value, attributes)
+                return self.catalyst.where(*parts)
+            case Call(name, args) if name in (UNLESS_GONE, KIND_IF):
+                kind, *others = (self.expr(arg, attributes) for arg in args)
+                make = unless_gone if name == UNLESS_GONE else kind_if
+                return make(self.catalyst, kind, others[0]) if others else kind
+        raise PlanBuildError(f"{expr} does not come from below; this is a bug, please report it")
+
+    def delta_join(self, join: DeltaJoin) -> JavaObject:
+        session = self.catalyst.session
+        spec = spec_of(join, self.shards)
+        consumer, lease_ms = consumer_of(one.table for one in join.tables)
+        before = self.settings.start_from
+        start = None if before is None else deltajoin.reached(session, before, spec, changed=True)
+        changes = deltajoin.read_join(
+            session,
+            spec,
+            self.settings.physical,
+            first_load=self.settings.first_load,
+            start=start,
+            consumer_id=consumer,
+            lease_s=lease_ms / 1000,
+        )
+        source = self.catalyst.analyzed(changes)
+        names = (*spec.columns, join.row_kind.name)
+        return self.renamed(source, dict(zip(names, join.columns, strict=True)), f"the delta join {spec}")
+
+    def lookup_join(self, joined: LookupJoined, columns: Sequence[Column]) -> JavaObject:
+        """The stateful join of two streams with lookups."""
+        left, right = (self.catalyst.dataframe(self.node(leaf)) for leaf in (joined.left, joined.right))
+        source = self.catalyst.analyzed(join_streams(left, right, joined.join, self.shards))
+        return self.renamed(source, {column.name: column for column in columns}, str(joined.join.kind))
+
+    def regular_join(self, join: RegularJoin) -> JavaObject:
+        """Spark's own join of both inputs, netted, under the ids of their columns."""
+        left, right = self.node(join.left), self.node(join.right)
+        attributes = self.catalyst.attributes(left) | self.catalyst.attributes(right)
+        condition = self.expr(join.condition, attributes)
+        joined = self.catalyst.dataframe(self.catalyst.inner_join(left, right, condition))
+        columns = (*join.left.columns, *join.right.columns)
+        kinds = [number for number, column in enumerate(columns) if column.is_row_kind]
+        source = self.catalyst.analyzed(net_changes(joined, kinds, self.shards))
+        names = [self.catalyst.attribute(found)[1] for found in self.catalyst.output(source)]
+        return self.renamed(source, dict(zip(names, join.columns, strict=True)), str(join))
+
+    @property
+    def shards(self) -> int:
+        """Tasks that share what the planner adds to a micro-batch."""
+        return self.settings.shards or self.catalyst.session.sparkContext.defaultParallelism
+
+    def normalized(self, normalized: Normalized) -> JavaObject:
+        """The operator with all its steps over another input, which has the same columns."""
+        node = self.node(normalized.input)
+        for ref in reversed(normalized.refs):
+            node = self.catalyst.with_children(self.catalyst.kept(ref), [node])
+        return node
+
+    def topic(self, topic: KafkaTopic, columns: Sequence[Column]) -> JavaObject:
+        """The topic read anew with its options, under the ids of the columns that it had before."""
+        attributes = [self.catalyst.kept(column.ref) for column in columns if column.ref is not None]
+        schema = self.catalyst.struct(attributes)
+        reader = self.catalyst.session.readStream.format(topic.source).options(**topic.options)
+        reader = reader if topic.label is None else reader.name(topic.label)
+        source = self.catalyst.analyzed(reader.schema(schema).load())
+        return self.renamed(source, {column.name: column for column in columns}, str(topic))
+
+    def enriched(self, plan: Enriched, child: JavaObject) -> JavaObject:
+        """The lookups of a stream, under the ids of its own columns and of the table's."""
+        ids = [column.id for column in plan.child.columns]
+        names = [f"_stream_{number}" for number in range(len(ids))]
+        joined = deltajoin.lookup_join(
+            self.catalyst.dataframe(child).toDF(*names),
+            plan.rows.table.path,
+            on=[(names[ids.index(column.id)], name) for column, name in plan.keys],
+            how=plan.how,
+            select=[column.name for column in plan.added],
+            where=plan.rows.table.where,
+            snapshot=plan.rows.snapshot,
+        )
+        columns = dict(zip(joined.columns, plan.columns, strict=True))
+        return self.renamed(self.catalyst.analyzed(joined), columns, str(plan))
+
+    def changes(self, table: ManagedTable, columns: Sequence[Column]) -> JavaObject:
+        """The changes of a mirror, under the ids of the topic's columns."""
+        limit = {"max_rows_per_trigger": table.max_rows}
+        source = self.catalyst.analyzed(read_changes(self.catalyst.session, table.path, **limit))
+        return self.renamed(source, {column.name: column for column in columns}, f"the mirror {table.name!r}")
+
+    def renamed(self, source: JavaObject, columns: Mapping[str, Column], what: str) -> JavaObject:
+        """A Project that gives each column of the source the name and id of a column of the user's plan."""
+        by_name = {self.catalyst.attribute(found)[1]: found for found in self.catalyst.output(source)}
+        renamed = []
+        for name, column in columns.items():
+            found = by_name.get(name)
+            if found is None or self.catalyst.type_name(found) != column.type:
+                raise PlanBuildError(
+                    f"{what} must give column {name!r} of type {column.type!r}, "
+                    f"it gives {source}; this is a bug, please report it"
+                )
+            renamed.append(self.catalyst.alias(found, column.name, column.id))
+        return self.catalyst.project(renamed, source)
+
+
+def signed_aggregate(catalyst: Catalyst, plan: SignedAggregate, child: JavaObject) -> JavaObject:
+    """Spark's aggregation over an input with nothing but the columns of groups and measures, and the kind.
+
+    Where a group is gone only its key has a value: an expression over the aggregates of no rows may fail.
+    """
+    rows = _without_marks(catalyst.dataframe(child))
+    sums = Sums()
+    results = [result_of(measure, sums) for measure in plan.measures]
+    kind = kind_of(sums, has_groups=bool(plan.groups))
+    source = catalyst.analyzed(_aggregated(rows, plan, sums, results, kind))
+    found = {catalyst.attribute(one)[1]: one for one in catalyst.output(source)}
+    known = [*_groups(catalyst, plan, found), *_measures(catalyst, plan, results, found)]
+    row_kind = found[ROW_KIND_COLUMN]
+    named = [_named(catalyst, output, known, row_kind) for output in plan.outputs]
+    return catalyst.project([*named, marked_kind(catalyst, plan, plan.row_kind.id, row_kind)], source)
+
+
+def lookup_aggregate(catalyst: Catalyst, plan: LookupAggregate, shards: int) -> JavaObject:
+    """The source of an aggregate by lookups, under the columns of the user's aggregate."""
+    spec = DeltaAggregateSpec(
+        plan.table.path,
+        plan.keys,
+        tuple(measure.by for measure in plan.measures),
+        plan.where,
+        shards,
+        plan.table.max_rows,
+        rows=plan.table.where,
+    )
+    changes = read_aggregate(
+        catalyst.session, spec, consumer_id=plan.table.consumer_id, lease_ms=plan.table.lease_ms
+    )
+    source = catalyst.analyzed(changes)
+    found = {catalyst.attribute(one)[1]: one for one in catalyst.output(source)}
+    known = [*_groups(catalyst, plan, found)]
+    for measure in plan.measures:
+        original, made = _original(catalyst, measure.function), found[measure.column.name]
+        _check_type(catalyst, measure.function, original, made)
+        known.append((original, made))
+    named = [
+        catalyst.alias(
+            catalyst.substituted(_original(catalyst, output.value), known),
+            output.column.name,
+            output.column.id,
+        )
+        for output in plan.outputs
+    ]
+    kind = catalyst.alias(found[ROW_KIND_COLUMN], ROW_KIND_COLUMN, plan.row_kind.id)
+    return catalyst.project([*named, kind], source)
+
+
+def _without_marks(rows: DataFrame) -> DataFrame:
+    """The rows with nothing attached to their columns.
+
+    A watermark would let Spark drop changes that come late, and forget groups that may yet change.
+    """
+    return rows.select(*(F.col(name).alias(name, metadata={}) for name in rows.columns))
+
+
+def marked_kind(catalyst: Catalyst, plan: Plan, number: int, kind: JavaObject) -> JavaObject:
+    """A kind that says of which upserts it is, for `write_changes` and for the planner itself."""
+    return catalyst.alias(kind, ROW_KIND_COLUMN, number, {UPSERTS_MARK: upsert_key(plan).to_text()})
+
+
+def unless_gone(catalyst: Catalyst, kind: JavaObject, value: JavaObject) -> JavaObject:
+    """A value that is not computed for a group that is gone."""
+    return catalyst.unless(catalyst.is_text(kind, RowKind.DELETE), value)
+
+
+def kind_if(catalyst: Catalyst, kind: JavaObject, condition: JavaObject) -> JavaObject:
+    """The kind of a row that a HAVING may take away."""
+    chosen = catalyst.choice(condition, kind, RowKind.DELETE)
+    return catalyst.choice(catalyst.is_text(kind, RowKind.UPDATE_AFTER), chosen, RowKind.DELETE)
+
+
+def _aggregated(
+    rows: DataFrame, plan: SignedAggregate, sums: Sums, results: list[Result], kind: str
+) -> DataFrame:
+    names = [group.column.name for group in plan.groups]
+    rows = _with_columns(rows, sums.parts)
+    kept = [F.expr(sql).alias(name) for sql, name in sums.names.items()]
+    made = [
+        F.expr(text).alias(f"{name}_{number}")
+        for number, result in enumerate(results)
+        for name, text in (("result", result.value), ("count", result.count))
+        if text is not None
+    ]
+    groups = _with_columns(rows.groupBy(*names).agg(*kept), sums.derived)
+    return groups.select(*names, *made, F.expr(kind).alias(ROW_KIND_COLUMN))
+
+
+def _with_columns(df: DataFrame, columns: Mapping[str, str]) -> DataFrame:
+    """The frame with columns by their Spark SQL; one may use those before it."""
+    return df.select("*", *(F.expr(sql).alias(name) for sql, name in columns.items())) if columns else df
+
+
+def _groups(
+    catalyst: Catalyst, plan: SignedAggregate | LookupAggregate, found: dict[str, JavaObject]
+) -> Iterator[tuple[JavaObject, JavaObject]]:
+    for group in plan.groups:
+        yield _original(catalyst, group.by.value), found[group.column.name]
+
+
+def _measures(
+    catalyst: Catalyst, plan: SignedAggregate, results: list[Result], found: dict[str, JavaObject]
+) -> Iterator[tuple[JavaObject, JavaObject]]:
+    for number, (measure, result) in enumerate(zip(plan.measures, results, strict=True)):
+        value = found[f"result_{number}"]
+        original = _original(catalyst, measure.function)
+        if result.count is not None:
+            function, _, _ = catalyst.aggregation(original)
+            value = catalyst.average(function, value, found[f"count_{number}"])
+        _check_type(catalyst, measure.function, original, value)
+        yield original, value
+
+
+def _named(
+    catalyst: Catalyst, output: Output, known: list[tuple[JavaObject, JavaObject]], row_kind: JavaObject
+) -> JavaObject:
+    value = catalyst.substituted(_original(catalyst, output.value), known)
+    is_computed = not isinstance(output.value, Aggregation) and any(
+        isinstance(part, Aggregation) for part in walk_expression(output.value)
+    )
+    if is_computed:
+        value = unless_gone(catalyst, row_kind, value)
+    return catalyst.alias(value, output.column.name, output.column.id, {})
+
+
+def _original(catalyst: Catalyst, expr: Expr) -> JavaObject:
+    if expr.ref is None:
+        raise PlanBuildError(f"{expr} must come from the user's query; this is a bug, please report it")
+    return catalyst.kept(expr.ref)
+
+
+def _check_type(catalyst: Catalyst, function: Aggregation, original: JavaObject, made: JavaObject) -> None:
+    expected, found = catalyst.type_name(original), catalyst.type_name(made)
+    if expected != found:
+        raise PlanBuildError(f"{function} must be {expected}, got {found}; this is a bug, please report it")

@@ -1,0 +1,433 @@
+"""The door to Spark's own plans: reads Catalyst's objects, and makes them.
+
+Only this file and `state.py` use py4j. Each object that is read gets a number, the `ref` of the
+planner's nodes and expressions. What the objects mean is the business of read.py and build.py. Written for
+PySpark 4.3 in classic mode (no Connect).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Final
+
+from py4j.java_gateway import is_instance_of
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from upsert.errors import ConfigurationError
+
+JavaObject = Any
+"""A Catalyst plan node, expression or attribute. Only the door looks inside."""
+
+_EPOCH: Final = datetime(1970, 1, 1)
+
+_PLAN_EXPRESSION: Final = "org.apache.spark.sql.catalyst.expressions.PlanExpression"
+
+
+def _timestamp(micros: int) -> datetime:
+    return (_EPOCH + timedelta(microseconds=micros)).replace(tzinfo=UTC)
+
+
+_LITERALS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "boolean": bool,
+    "tinyint": int,
+    "smallint": int,
+    "int": int,
+    "bigint": int,
+    "float": float,
+    "double": float,
+    "string": str,
+    "date": lambda days: date(1970, 1, 1) + timedelta(days=days),
+    "timestamp": _timestamp,
+    "timestamp_ntz": lambda micros: _EPOCH + timedelta(microseconds=micros),
+}
+
+
+class Catalyst:
+    """The analysed plan of one DataFrame, and the means to build another from its parts.
+
+    Raises:
+        ConfigurationError: the DataFrame is of Spark Connect, which hides its plan.
+    """
+
+    def __init__(self, df: DataFrame) -> None:
+        if not hasattr(df, "_jdf"):
+            raise ConfigurationError(
+                f"optimize needs a DataFrame of a classic Spark session, got {type(df).__module__}"
+            )
+        self.session: SparkSession = df.sparkSession
+        self._jvm: Any = self.session._jvm
+        self._gateway: Any = self.session._sc._gateway
+        self._kept: list[JavaObject] = []
+        self._expr_ids: dict[int, JavaObject] = {}
+        self._numbers: dict[int, int] = {}
+        self._qualifiers: dict[int, JavaObject] = {}
+
+    def keep(self, thing: JavaObject) -> int:
+        """A number for the object, by which `kept` gives it back."""
+        self._kept.append(thing)
+        return len(self._kept) - 1
+
+    def kept(self, ref: int) -> JavaObject:
+        """The object of a number."""
+        return self._kept[ref]
+
+    def analyzed(self, df: DataFrame) -> JavaObject:
+        """The analysed plan of a DataFrame, with its common table expressions put in place.
+
+        Spark's own rule does that, and renews the ids of one that is used twice. A plan without any comes
+        back as it is.
+        """
+        plan = df._jdf.queryExecution().analyzed()
+        inline = self._jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE
+        defaults = [getattr(inline, f"$lessinit$greater$default${n}")() for n in (2, 3)]
+        return inline(True, *defaults).apply(plan)
+
+    def class_name(self, thing: JavaObject) -> str:
+        """The Scala class of a node or an expression, without its package."""
+        return str(thing.getClass().getSimpleName())
+
+    def children(self, thing: JavaObject) -> list[JavaObject]:
+        """The inputs of a node, or the arguments of an expression."""
+        return items_of(thing.children())
+
+    def output(self, node: JavaObject) -> list[JavaObject]:
+        """The attributes that a node puts out."""
+        return items_of(node.output())
+
+    def is_streaming(self, node: JavaObject) -> bool:
+        """Whether the node reads a stream."""
+        return bool(node.isStreaming())
+
+    def source(self, node: JavaObject) -> tuple[str, dict[str, str]]:
+        """Format and options of a streaming relation."""
+        return str(node.sourceName()), {str(k): str(v) for k, v in dict(node.extraOptions()).items()}
+
+    def batch_source(self, node: JavaObject) -> tuple[str, dict[str, str]]:
+        """Format and options of a relation that is read at once."""
+        options = dict(node.options().asCaseSensitiveMap())
+        return str(node.table().name()), {str(k).lower(): str(v) for k, v in options.items()}
+
+    def label(self, node: JavaObject) -> str | None:
+        """The name that the user gave a streaming relation with `readStream.name(…)`."""
+        found = node.sourceIdentifyingName()
+        return str(found.name()) if self.class_name(found) == "UserProvided" else None
+
+    def struct(self, attributes: Iterable[JavaObject]) -> StructType:
+        """Attributes as a schema, with the comments in which METADATA columns may have been declared."""
+        fields = [
+            {
+                "name": str(attribute.name()),
+                "type": json.loads(str(attribute.dataType().json())),
+                "nullable": bool(attribute.nullable()),
+                "metadata": self.metadata(attribute),
+            }
+            for attribute in attributes
+        ]
+        return StructType.fromJson({"type": "struct", "fields": fields})
+
+    def projected(self, node: JavaObject) -> list[JavaObject]:
+        """The named expressions of a Project."""
+        return items_of(node.projectList())
+
+    def condition(self, node: JavaObject) -> JavaObject | None:
+        """The condition of a Filter or a Join; None for a join without one."""
+        found = node.condition()
+        if self.class_name(node) == "Filter":
+            return found
+        return found.get() if found.isDefined() else None
+
+    def join_type(self, node: JavaObject) -> str:
+        """The type of a join in lower case, as in "left outer"."""
+        return str(node.joinType().sql()).lower()
+
+    def generator(self, node: JavaObject) -> JavaObject:
+        """The expression of a Generate that makes rows of one row."""
+        return node.generator()
+
+    def generated(self, node: JavaObject) -> list[JavaObject]:
+        """The attributes that a Generate adds to its input's."""
+        return items_of(node.generatorOutput())
+
+    def expanded(self, node: JavaObject) -> list[list[JavaObject]]:
+        """What an Expand makes of a row: for each row that comes out its expressions."""
+        return [items_of(projection) for projection in items_of(node.projections())]
+
+    def keys(self, node: JavaObject) -> list[JavaObject]:
+        """The attributes of which a Deduplicate looks for equal values."""
+        return items_of(node.keys())
+
+    def event_time(self, node: JavaObject) -> JavaObject:
+        """The column that a watermark node declares as event time."""
+        return node.eventTime()
+
+    def grouping(self, node: JavaObject) -> list[JavaObject]:
+        """The expressions by which an Aggregate groups; none for one of all rows."""
+        return items_of(node.groupingExpressions())
+
+    def aggregated(self, node: JavaObject) -> list[JavaObject]:
+        """The named expressions that an Aggregate puts out."""
+        return items_of(node.aggregateExpressions())
+
+    def aggregation(self, expr: JavaObject) -> tuple[JavaObject, JavaObject | None, bool]:
+        """Function of an AggregateExpression, the condition of its FILTER, and whether it is DISTINCT."""
+        condition = expr.filter()
+        found = condition.get() if condition.isDefined() else None
+        return expr.aggregateFunction(), found, bool(expr.isDistinct())
+
+    def parameters(self, expr: JavaObject, names: Iterable[str]) -> tuple[tuple[str, str], ...]:
+        """What an expression was told beyond its arguments, as text, by the names of Catalyst's fields."""
+        values = {name: getattr(expr, name)() for name in names}
+        return tuple(
+            (name, value if isinstance(value, str) else str(value)) for name, value in values.items()
+        )
+
+    def attribute(self, attribute: JavaObject) -> tuple[int, str, str]:
+        """Id, name and type of an attribute or an alias."""
+        expr_id = attribute.exprId()
+        number = int(expr_id.id())
+        self._expr_ids.setdefault(number, expr_id)
+        self._qualifiers.setdefault(number, attribute.qualifier())
+        return number, str(attribute.name()), self.type_name(attribute)
+
+    def type_name(self, expr: JavaObject) -> str:
+        """Type of an expression, as Spark SQL spells it."""
+        return str(expr.dataType().simpleString())
+
+    def metadata(self, attribute: JavaObject) -> dict[str, Any]:
+        """What is attached to an attribute, as JSON has it."""
+        found = json.loads(str(attribute.metadata().json()))
+        return found if isinstance(found, dict) else {}
+
+    def is_text_type(self, expr: JavaObject) -> bool:
+        """Whether an expression gives a text, of any collation."""
+        return self.type_name(expr).startswith("string")
+
+    def text(self, expr: JavaObject) -> str:
+        """The expression in SQL."""
+        return str(expr.sql())
+
+    def literal(self, expr: JavaObject) -> Any:
+        """Value of a Literal as Python has it.
+
+        Raises:
+            ValueError: Python has no such value, or it is of no use here.
+        """
+        return self._python_value(expr.value(), self.type_name(expr))
+
+    def folded(self, expr: JavaObject) -> Any:
+        """Value of a constant expression.
+
+        Raises:
+            ValueError: it cannot be computed, or Python has no such value.
+        """
+        try:
+            return self._python_value(expr.eval(None), self.type_name(expr))
+        except (Py4JJavaError, PySparkException) as cause:
+            raise ValueError(f"the constant {self.text(expr)} cannot be computed") from cause
+
+    def _python_value(self, value: Any, type_name: str) -> Any:
+        if value is None:
+            return None
+        if type_name.startswith("decimal"):
+            return Decimal(str(value))
+        try:
+            return _LITERALS[type_name](value if isinstance(value, int | float) else str(value))
+        except (KeyError, OverflowError) as cause:
+            raise ValueError(f"no constant of type {type_name}: {value}") from cause
+
+    def is_deterministic(self, expr: JavaObject) -> bool:
+        """Whether Catalyst calls the expression, with all its arguments, deterministic."""
+        return bool(expr.deterministic())
+
+    def has_plan(self, expr: JavaObject) -> bool:
+        """Whether the expression is a subquery."""
+        return bool(is_instance_of(self._gateway, expr, _PLAN_EXPRESSION))
+
+    def replacement(self, expr: JavaObject) -> JavaObject | None:
+        """What Spark computes in place of a RuntimeReplaceable; None for any other expression.
+
+        Of those that inherit the rules of analysis (Between, NVL, NULLIF, …) it is the only child: the fields
+        for what the user wrote keep old ids where Spark renews those of the side of a self join.
+        """
+        return expr.replacement() if "RUNTIME_REPLACEABLE" in self._patterns(expr) else None
+
+    def is_filled_in(self, expr: JavaObject) -> bool:
+        """Whether Spark puts a value in the expression's place when it optimizes a micro-batch.
+
+        One of the clock, the session or the user, which nobody can compute from a row.
+        """
+        return "CURRENT_LIKE" in self._patterns(expr) or self.class_name(expr) == "SparkVersion"
+
+    def _patterns(self, expr: JavaObject) -> frozenset[str]:
+        """Catalyst's own marks of an expression, by which its rules find what they are about."""
+        return frozenset(str(expr.nodePatterns().mkString(",")).split(","))
+
+    # --- making ----------------------------------------------------------------------------------------
+
+    def attributes(self, node: JavaObject) -> dict[int, JavaObject]:
+        """Output attributes of a node by the planner's column ids."""
+        found = {}
+        for attribute in self.output(node):
+            number = int(attribute.exprId().id())
+            found[self._numbers.get(number, number)] = attribute
+        return found
+
+    def alias(
+        self, expr: JavaObject, name: str, number: int, metadata: Mapping[str, str] | None = None
+    ) -> JavaObject:
+        """The expression under the id of a column that was read, or under a new id for a negative number.
+
+        It inherits what is attached to a column, unless `metadata` replaces that.
+        """
+        if number not in self._expr_ids:
+            drawn = self._jvm.org.apache.spark.sql.catalyst.expressions.NamedExpression.newExprId()
+            self._expr_ids[number] = drawn
+            self._numbers[int(drawn.id())] = number
+        attached = None if metadata is None else self._metadata(metadata)
+        explicit = self._jvm.scala.Option.apply(attached)
+        qualifier = self._qualifiers.get(number) or self._seq([])
+        make = self._jvm.org.apache.spark.sql.catalyst.expressions.Alias
+        return make(expr, name, self._expr_ids[number], qualifier, explicit, self._seq([]))
+
+    def _metadata(self, values: Mapping[str, str]) -> JavaObject:
+        return self._jvm.org.apache.spark.sql.types.Metadata.fromJson(json.dumps(dict(values)))
+
+    def substituted(self, expr: JavaObject, known: Sequence[tuple[JavaObject, JavaObject]]) -> JavaObject:
+        """The expression with each part that means the same as the first of a pair replaced by the second."""
+        for old, new in known:
+            if expr.semanticEquals(old):
+                return new
+        return self._with_children_of(expr, lambda part: self.substituted(part, known))
+
+    def inlined(self, expr: JavaObject) -> JavaObject:
+        """A With as the expression that it is, with each common part in the places that refer to it."""
+        whole, *parts = self.children(expr)
+        return self._with_parts(whole, [(part.id(), self.children(part)[0]) for part in parts])
+
+    def _with_parts(self, expr: JavaObject, parts: Sequence[tuple[JavaObject, JavaObject]]) -> JavaObject:
+        if self.class_name(expr) == "CommonExpressionRef":
+            return next((part for number, part in parts if number.equals(expr.id())), expr)
+        return self._with_children_of(expr, lambda child: self._with_parts(child, parts))
+
+    def computed(self, expr: JavaObject) -> JavaObject:
+        """The expression with everything in it that Spark replaces before it runs as what stands for it."""
+        if (replacement := self.replacement(expr)) is not None:
+            return self.computed(replacement)
+        if self.class_name(expr) == "With":
+            return self.computed(self.inlined(expr))
+        return self._with_children_of(expr, self.computed)
+
+    def _with_children_of(self, expr: JavaObject, change: Callable[[JavaObject], JavaObject]) -> JavaObject:
+        parts = self.children(expr)
+        changed = [change(part) for part in parts]
+        is_same = all(new is old for new, old in zip(changed, parts, strict=True))
+        return expr if is_same else self.with_children(expr, changed)
+
+    def average(self, function: JavaObject, total: JavaObject, count: JavaObject) -> JavaObject:
+        """What an Average makes of the sum and the number of its values, in its own type and rounding."""
+        slots = items_of(function.aggBufferAttributes())
+        known = list(zip(slots, (total, count), strict=True))
+        return self.substituted(function.evaluateExpression(), known)
+
+    def unless(self, condition: JavaObject, expr: JavaObject) -> JavaObject:
+        """The expression, or NULL where the condition is true; then it is not computed."""
+        made = self._jvm.org.apache.spark.sql.catalyst.expressions
+        return made.If(condition, made.Literal.create(None, expr.dataType()), expr)
+
+    def is_text(self, expr: JavaObject, text: str) -> JavaObject:
+        """Whether an expression has this text as its value."""
+        return self._jvm.org.apache.spark.sql.catalyst.expressions.EqualTo(expr, self._text(text))
+
+    def choice(self, condition: JavaObject, one: JavaObject, text: str) -> JavaObject:
+        """One expression where the condition is true, else a text."""
+        return self._jvm.org.apache.spark.sql.catalyst.expressions.If(condition, one, self._text(text))
+
+    def _text(self, text: str) -> JavaObject:
+        string = self._jvm.org.apache.spark.sql.types.DataTypes.StringType
+        return self._jvm.org.apache.spark.sql.catalyst.expressions.Literal.create(str(text), string)
+
+    def conjunction(self, left: JavaObject, right: JavaObject) -> JavaObject:
+        """Both conditions."""
+        return self._jvm.org.apache.spark.sql.catalyst.expressions.And(left, right)
+
+    def disjunction(self, left: JavaObject, right: JavaObject) -> JavaObject:
+        """One of the conditions, or both."""
+        return self._jvm.org.apache.spark.sql.catalyst.expressions.Or(left, right)
+
+    def where(self, condition: JavaObject, expr: JavaObject) -> JavaObject:
+        """The expression where the condition is true, else NULL; then it is not computed."""
+        made = self._jvm.org.apache.spark.sql.catalyst.expressions
+        return made.If(condition, expr, made.Literal.create(None, expr.dataType()))
+
+    def project(self, named: Iterable[JavaObject], child: JavaObject) -> JavaObject:
+        """A Project over a node."""
+        return self._jvm.org.apache.spark.sql.catalyst.plans.logical.Project(self._seq(named), child)
+
+    def filter(self, condition: JavaObject, child: JavaObject) -> JavaObject:
+        """A Filter over a node."""
+        return self._jvm.org.apache.spark.sql.catalyst.plans.logical.Filter(condition, child)
+
+    def inner_join(self, left: JavaObject, right: JavaObject, condition: JavaObject) -> JavaObject:
+        """An inner Join of two nodes; an id that both put out is the left's, also in the condition.
+
+        Such a column of the right gets a new id here. Spark's analyser would do it by new ids for all columns
+        of the relation that it comes from, and leave the condition as it is.
+        """
+        package = self._jvm.org.apache.spark.sql.catalyst.plans
+        kind = package.JoinType.apply("inner")
+        hint = package.logical.JoinHint.NONE()
+        some = self._jvm.scala.Option.apply(condition)
+        return package.logical.Join(left, self._apart(right, left), kind, some, hint)
+
+    def _apart(self, node: JavaObject, other: JavaObject) -> JavaObject:
+        """The node with new ids for the columns that another one puts out under the same ids."""
+        taken = {int(column.exprId().id()) for column in self.output(other)}
+        columns = self.output(node)
+        if taken.isdisjoint(int(column.exprId().id()) for column in columns):
+            return node
+        made = self._jvm.org.apache.spark.sql.catalyst.expressions
+        none, no_names = self._jvm.scala.Option.empty(), self._seq([])
+        return self.project(
+            (
+                made.Alias(column, column.name(), made.NamedExpression.newExprId(), no_names, none, no_names)
+                if int(column.exprId().id()) in taken
+                else column
+                for column in columns
+            ),
+            node,
+        )
+
+    def sliding_windows(self, node: JavaObject, child: JavaObject) -> JavaObject:
+        """An Expand with one column of its own, the first, over another input, whose columns it passes on."""
+        passed_on = self.output(child)
+        rows = [self._seq([made, *passed_on]) for made, *_ in self.expanded(node)]
+        own, *_ = self.output(node)
+        make = self._jvm.org.apache.spark.sql.catalyst.plans.logical.Expand
+        return make(self._seq(rows), self._seq([own, *passed_on]), child)
+
+    def with_children(self, node: JavaObject, children: Iterable[JavaObject]) -> JavaObject:
+        """The node over other inputs."""
+        return node.withNewChildren(self._seq(children))
+
+    def dataframe(self, plan: JavaObject) -> DataFrame:
+        """A DataFrame of the session that has this plan.
+
+        Raises:
+            pyspark.errors.AnalysisException: Spark's analyser refuses the plan.
+        """
+        rows = self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(self.session._jsparkSession, plan)
+        return DataFrame(rows, self.session)
+
+    def _seq(self, items: Iterable[JavaObject]) -> JavaObject:
+        return self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(list(items))
+
+
+def items_of(seq: JavaObject) -> list[JavaObject]:
+    """A sequence of Scala as a list."""
+    return [seq.apply(i) for i in range(seq.size())]

@@ -1,0 +1,198 @@
+"""A Spark plan as the planner's nodes. What is unknown becomes Opaque or a Call, never an error.
+
+What expressions are is read in expressions.py, what relations read in sources.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+
+from deltajoin.latest.marks import LOOKUP_SIDE_MARK, side_of_mark
+from deltajoin.latest.operator import WHOLE_MARK
+from deltajoin.lookup.checks import name_of
+from deltajoin.netting import NET_MARK
+from planner.plan.nodes import (
+    LOOKUP_JOIN,
+    OBSERVATION,
+    Aggregate,
+    Changelog,
+    Distinct,
+    Filter,
+    Generate,
+    Join,
+    LookupStream,
+    Normalized,
+    Opaque,
+    Plan,
+    Project,
+    Relation,
+    SlidingWindows,
+    Union,
+    Upserts,
+    Watermark,
+    WindowKind,
+    Wrapper,
+)
+from planner.plan.trees import children, row_kind_of, walk
+from planner.spark.catalyst import Catalyst, JavaObject
+from planner.spark.expressions import ExpressionReader
+from planner.spark.sources import JOIN_FORMAT, SourceReader
+from upsert.changelog.operator import NORMALIZE_MARK
+from upsert.stream_keys import KEYS_MARK, UPSERTS_MARK, UniqueKeys, UpsertKey
+
+NORMALIZE: Final = "normalize"
+
+REGULAR_JOIN: Final = "regular-join"
+
+_WRAPPERS: Final = {
+    OBSERVATION,
+    "RebalancePartitions",
+    "Repartition",
+    "RepartitionByExpression",
+    "ResolvedHint",
+    "SubqueryAlias",
+    "View",
+}
+
+
+def read_plan(catalyst: Catalyst, df: DataFrame) -> Plan:
+    """The analysed plan of a DataFrame.
+
+    Raises:
+        TableNotFoundError: a managed table that the plan reads is gone.
+    """
+    return _Reader(catalyst).node(catalyst.analyzed(df))
+
+
+class _Reader:
+    def __init__(self, catalyst: Catalyst) -> None:
+        self.catalyst = catalyst
+        self.expressions = ExpressionReader(catalyst)
+        self.sources = SourceReader(self.expressions)
+
+    def node(self, node: JavaObject) -> Plan:
+        name, ref = self.catalyst.class_name(node), self.catalyst.keep(node)
+        if name == "Project" and (upserts := self.upserts(node)) is not None:
+            return Changelog(upserts.key.of, self.expressions.output(node), upserts, ref=ref)
+        if name == "Project" and WHOLE_MARK in self.kind_marks(node):
+            return Changelog(LOOKUP_JOIN, self.expressions.output(node), None, ref=ref)
+        inputs = tuple(self.node(child) for child in self.catalyst.children(node))
+        match name, inputs:
+            case "StreamingRelationV2", ():
+                return self.sources.stream(node, ref)
+            case "DataSourceV2Relation", ():
+                return Relation(name, self.expressions.output(node), rows=self.sources.rows(node), ref=ref)
+            case _, ():
+                return Relation(
+                    name, self.expressions.output(node), self.catalyst.is_streaming(node), ref=ref
+                )
+            case "Project", (child,):
+                outputs = tuple(self.expressions.named(expr) for expr in self.catalyst.projected(node))
+                return Project(child, outputs, self.known_keys(node), ref=ref)
+            case "Aggregate", (child,):
+                groups = tuple(self.expressions.group(expr) for expr in self.catalyst.grouping(node))
+                outputs = tuple(self.expressions.named(expr) for expr in self.catalyst.aggregated(node))
+                return Aggregate(child, groups, outputs, ref=ref)
+            case "Filter", (child,):
+                return Filter(child, self.expressions.expr(self.catalyst.condition(node)), ref=ref)
+            case "EventTimeWatermark", (child,):
+                return Watermark(child, self.expressions.column(self.catalyst.event_time(node)), ref=ref)
+            case "Join", (left, right):
+                condition = self.catalyst.condition(node)
+                return Join(
+                    left,
+                    right,
+                    self.catalyst.join_type(node),
+                    None if condition is None else self.expressions.expr(condition),
+                    self.expressions.output(node),
+                    ref=ref,
+                )
+            case "Union", (_, *_):
+                return Union(inputs, ref=ref)
+            case "Generate", (child,):
+                made = tuple(
+                    self.expressions.column(attribute) for attribute in self.catalyst.generated(node)
+                )
+                return Generate(child, self.expressions.expr(self.catalyst.generator(node)), made, ref=ref)
+            case "Expand", (child,) if (windows := self.sliding_windows(node, child, ref)) is not None:
+                return windows
+            case "Distinct", (child,):
+                return Distinct(child, self.expressions.output(node), ref=ref)
+            case "Deduplicate", (child,):
+                keys = tuple(self.expressions.column(attribute) for attribute in self.catalyst.keys(node))
+                return Distinct(child, keys, ref=ref)
+            case _, (child,) if name in _WRAPPERS:
+                return Wrapper(child, name, ref=ref)
+        return self.unknown(Opaque(name, inputs, self.expressions.output(node), ref=ref), node)
+
+    def sliding_windows(self, node: JavaObject, child: Plan, ref: int) -> SlidingWindows | None:
+        """The node, if it is what Spark makes of `window(…)` with windows that overlap."""
+        first, *rest = self.catalyst.output(node)
+        is_window = any(kind is WindowKind.TIME for kind in self.expressions.window_kinds(first))
+        if not is_window or tuple(map(self.expressions.column, rest)) != child.columns:
+            return None
+        made = [self.expressions.expr(row[0]) for row in self.catalyst.expanded(node)]
+        return SlidingWindows(child, self.expressions.column(first), tuple(made), ref=ref)
+
+    def unknown(self, node: Opaque, java: JavaObject) -> Plan:
+        """The node; a leaf if it ends an operator of this project, which is where kinds come from.
+
+        That of a delta join is the first above its source with kinds. That of a regular join has our mark on
+        its input. That of `upsert.normalize` follows on Spark's stateful one with our mark.
+        """
+        if row_kind_of(node) is None or any(row_kind_of(child) is not None for child in node.inputs):
+            return node
+        if any(NET_MARK in self.catalyst.metadata(attribute) for attribute in self.given(java)):
+            return Changelog(REGULAR_JOIN, node.columns, None, ref=node.ref)
+        sources = [leaf for leaf in walk(node) if isinstance(leaf, Relation)]
+        if sources and all(leaf.name == JOIN_FORMAT for leaf in sources):
+            return Changelog(JOIN_FORMAT, node.columns, None, ref=node.ref)
+        marks = [self.catalyst.metadata(attribute).get(NORMALIZE_MARK) for attribute in self.given(java)]
+        if len(marks) == 1 and marks[0] is not None:
+            return Changelog(NORMALIZE, node.columns, _normalized(node, marks[0]), ref=node.ref)
+        return node
+
+    def given(self, node: JavaObject) -> list[JavaObject]:
+        """The attributes of a node's inputs."""
+        return [one for child in self.catalyst.children(node) for one in self.catalyst.output(child)]
+
+    def upserts(self, node: JavaObject) -> Upserts | None:
+        """What is known of upserts that `optimize` or a join by lookups made, if this is their last step.
+
+        A stream that `deltajoin.with_lookup` has marked counts as one.
+        """
+        metadata = self.kind_marks(node)
+        if (mark := metadata.get(LOOKUP_SIDE_MARK)) is not None:
+            side = side_of_mark(mark)
+            names = () if side is None else side.upsert_key
+            of = "a stream with lookups" if side is None else f"a stream with {name_of(side.source)}"
+            key = UpsertKey(tuple((name,) for name in names), of=of, is_append=True)
+            return LookupStream(key, mark)
+        found = metadata.get(UPSERTS_MARK)
+        return None if found is None else Upserts(UpsertKey.from_text(found))
+
+    def known_keys(self, node: JavaObject) -> tuple[tuple[tuple[str, ...], ...], ...]:
+        """The unique keys that an earlier `optimize` has found for what a Project gives."""
+        mark = self.kind_marks(node).get(KEYS_MARK)
+        return () if mark is None else UniqueKeys.from_text(mark).keys
+
+    def kind_marks(self, node: JavaObject) -> Mapping[str, Any]:
+        """What is attached to the last column of a Project, if it is computed there."""
+        *_, last = self.catalyst.projected(node) or [None]
+        is_alias = last is not None and self.catalyst.class_name(last) == "Alias"
+        return self.catalyst.metadata(last) if is_alias else {}
+
+
+def _normalized(node: Opaque, mark: Mapping[str, Sequence[str]]) -> Normalized:
+    """The operator that ends with this node; its first step is one like it, and packs the input's rows."""
+    (below,) = node.inputs
+    refs = [node.ref]
+    while not (isinstance(below, Opaque) and below.name == node.name):
+        refs.append(getattr(below, "ref", None))
+        (below,) = children(below)
+    refs.append(below.ref)
+    known = tuple(ref for ref in refs if ref is not None)
+    return Normalized(tuple(mark["key"]), below.inputs[0], tuple(mark["order"]), known)

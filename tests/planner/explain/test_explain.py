@@ -1,0 +1,134 @@
+"""What `explain` says of plans, as text, as values and as HTML; no Spark."""
+
+from dataclasses import replace
+
+from planner.explain.explanation import Explanation, explanation_of
+from planner.optimizer import optimize_plan
+from planner.plan.nodes import Changelog, Plan
+from planner.plan.sources import ManagedTable
+from planner.plan.trees import transform_up
+from planner.settings import Settings
+from tests.planner.plan_text import parse_plan
+
+LEFT = """\
+Join left outer ON (order_id#1 = item#31)
+  Join left outer ON (product_id#2 = cast(id#6 AS bigint))
+    <orders>
+    Filter (name#7 = 'x')
+      <products>
+  <stock>
+"""
+
+
+def explained(plan: Plan, **settings: str) -> Explanation:
+    chosen = replace(Settings(), **settings)
+    return explanation_of(optimize_plan(plan, chosen), chosen)
+
+
+def with_statistics(plan: Plan) -> Plan:
+    """Every table with 1000 rows, of which the last commit changed 10, and 4 rows a key of an index."""
+
+    def known(node: Plan) -> Plan:
+        match node:
+            case Changelog(origin=ManagedTable() as table):
+                keys = {index.name: 4.0 for index in table.schema.indexes} | {"PRIMARY KEY": 1.0}
+                return replace(
+                    node, origin=replace(table, rows=1000, changed_rows=10, rows_per_key=keys), ref=None
+                )
+            case _:
+                return node
+
+    return transform_up(plan, known)
+
+
+def test_paths_are_told_with_their_indexes_and_statistics() -> None:
+    (join,) = explained(with_statistics(parse_plan(LEFT))).joins
+    assert str(join).splitlines() == [
+        "left outer join of orders and products with stock on (order_id#1 = item#31)",
+        "  form: delta join (fused)",
+        "  consistency: snapshot: lookups read the versions that the micro-batch moves between",
+        (
+            "  tree: left(left(t0, where(t1: (t1.name = 'x')): t0.product_id = t1.id), "
+            "t2: t0.order_id = t2.item)"
+        ),
+        "  t0: orders(order_id, product_id, amount, note), about 1000 rows",
+        "  t1: products(id, name, price) where name == 'x', about 1000 rows",
+        "  t2: stock(item, shop, left), about 1000 rows",
+        "  changes of t1 products:",
+        "    look up t0 orders by (product_id) with INDEX_product_id, ~4 rows a key",
+        "    look up t1 products by (id) with PRIMARY KEY, ~1 rows a key",
+        "    look up t2 stock by (item) with PRIMARY KEY, ~1 rows a key",
+        "  changes of t2 stock:",
+        "    look up t0 orders by (order_id) with PRIMARY KEY, ~1 rows a key",
+        "    look up t1 products by (id) with PRIMARY KEY, ~1 rows a key",
+        "    look up t2 stock by (item) with PRIMARY KEY, ~1 rows a key",
+        "  changes of t0 orders:",
+        "    look up t1 products by (id) with PRIMARY KEY, ~1 rows a key",
+        "    look up t2 stock by (item) with PRIMARY KEY, ~1 rows a key",
+        "  lookups of a micro-batch: about 140 for the latest commits; at most 1000000 changes of each table",
+    ]
+
+
+def test_values_say_the_same() -> None:
+    (join,) = explained(with_statistics(parse_plan(LEFT)), physical="shuffled").joins
+    assert join.form == "shuffled"
+    assert join.indexes == ("INDEX_product_id and PRIMARY KEY", "PRIMARY KEY", "PRIMARY KEY")
+    assert [(path.table, [step.table for step in path.steps]) for path in join.paths] == [
+        (1, [0, 1, 2]),
+        (2, [0, 1, 2]),
+        (0, [1, 2]),
+    ]
+    assert [table.name for table in join.tables] == ["orders", "products", "stock"]
+    assert (join.reason, join.remedy, join.refusals) == (None, None, ())
+
+
+def test_all_reasons_of_a_refused_join_are_told_with_their_remedies() -> None:
+    text = LEFT.replace("(order_id#1 = item#31)", "(note#4 = name#7)").replace(
+        "  <stock>", "  Filter (Soundex(shop#32) = 'x')\n    <stock>"
+    )
+    found = explained(parse_plan(text), strategy="force")
+    (join,) = found.joins
+    assert join.form == "refused"
+    assert len(join.refusals) == 2
+    assert [
+        str(found).count(part) for refused in join.refusals for part in (refused.reason, refused.remedy)
+    ] == [
+        1,
+        1,
+        1,
+        1,
+    ]
+
+
+def test_a_lookup_in_all_buckets_is_a_hint() -> None:
+    def cut(node: Plan) -> Plan:
+        match node:
+            case Changelog(origin=ManagedTable(name="orders") as table):
+                return replace(node, origin=replace(table, buckets=8, bucket_key=("order_id",)), ref=None)
+            case _:
+                return node
+
+    (join,) = explained(transform_up(parse_plan(LEFT), cut), physical="stateful").joins
+    by_product, partitions = join.hints
+    assert by_product == (
+        "each lookup in orders by (product_id) searches all its 8 buckets: these columns lack a part of the "
+        "bucket key (order_id)"
+    )
+    assert "spark.sql.shuffle.partitions" in partitions
+
+
+def test_html_has_the_report_and_both_plans_as_text() -> None:
+    found = explained(parse_plan(LEFT.replace("'x'", "'<script>alert(1)</script>'")))
+    page = found._repr_html_()
+    assert "<script>" not in page
+    assert "name == &#x27;&lt;script&gt;" in page
+    assert page.count("<details>") == 2
+    assert "DeltaJoin _row_kind#5" in page
+
+
+def test_html_of_a_refusal_has_its_remedy_and_no_plan_after() -> None:
+    found = explained(parse_plan("Opaque Sample [order_id#1, _row_kind#5]\n  <orders>"))
+    page = found._repr_html_()
+    assert "refused: " in page
+    assert "remedy: " in page
+    assert page.count("<details>") == 1
