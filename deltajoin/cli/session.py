@@ -94,7 +94,7 @@ class Session:
 
         spark = self._spark_for(text)
         with own_errors_first():
-            return planned(self.catalog, parse(text), spark)
+            return planned(self.catalog.context, parse(text), spark)
 
     def _spark_for(self, text: str) -> SparkSession | None:
         needs_spark = isinstance(parse(text), Insert | Select | CreateTableAs)

@@ -38,6 +38,10 @@ class BucketStages:
     tables: Warehouse
     clean_up: CleanUp
 
+    def drop(self, name: str) -> bool:
+        """Drop a table of the warehouse."""
+        return self.tables.drop(name)
+
     def entry(self, name: str) -> Entry | None:
         """What is said of a table that a statement fills, or has filled and may go on with."""
         place = self.tables.path(name)

@@ -12,10 +12,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from upsert.catalog.connectors import ConnectorTable
+from upsert.catalog.context import Context
+from upsert.catalog.databases import Databases
+from upsert.catalog.declared_columns import metadata_options, with_declared
 from upsert.catalog.job_hooks import JobStatusHook
-from upsert.catalog.table_frames import TableFrames
-from upsert.schema import Index
+from upsert.catalog.session import CHECKPOINT
+from upsert.errors import ConfigurationError
+from upsert.managed import frames
+from upsert.managed.writer import sink_of
+from upsert.materializer.choice import SINK_MATERIALIZE, mode_of
+from upsert.schema import Index, TableSchema
+from upsert.store import Table
+from upsert.store.storage import storage_of
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -23,7 +34,7 @@ if TYPE_CHECKING:
     from upsert.catalog.results import Result
 
 
-class Catalog(TableFrames):
+class Catalog:
     """The tables in one folder.
 
     Args:
@@ -31,7 +42,7 @@ class Catalog(TableFrames):
             made with the first table.
         optimize: ``planner.optimize``, or a function like it. Every DataFrame given to ``write_changes``
             passes through it, so that its joins become delta joins and its ``_row_kind`` is carried along.
-            If it has a parameter ``sink_key``, it is told the table's primary key, () for none: a table that
+            If it has a parameter ``sink_key``, it gets the table's primary key, () for none: a table that
             replaces rows by key needs no ``-U``.
         name: may stand before the name of a database, as in ``main.default.orders``.
 
@@ -41,6 +52,7 @@ class Catalog(TableFrames):
         options: what ``SET`` sets: how statements run, and defaults of new tables; see
             ``upsert.catalog.session``.
         mirrors: the queries by which this catalog keeps mirrors of topics, by the folder of the table.
+        context: what statements are executed in.
 
     Raises:
         ConfigurationError: the warehouse is neither a local folder nor one in an object store.
@@ -62,10 +74,26 @@ class Catalog(TableFrames):
         optimize: Callable[..., DataFrame] | None = None,
         name: str = "main",
     ) -> None:
-        super().__init__(warehouse, optimize, name)
+        self.context = Context(warehouse, optimize, name)
+        self.catalogs = self.context.catalogs
+        self.options = self.context.options
+        self.mirrors = self.context.mirrors
+
+    def __repr__(self) -> str:
+        return f"Catalog({self.warehouse!r})"
+
+    @property
+    def databases(self) -> Databases:
+        """The databases of the current catalog; names of tables are looked up in the current one of these."""
+        return self.context.databases
+
+    @property
+    def warehouse(self) -> str:
+        """The absolute path of the current catalog's folder."""
+        return self.context.warehouse
 
     def sql(self, text: str, spark: SparkSession | None = None) -> Result:
-        """Carry out one statement.
+        """Execute one statement.
 
         ``CREATE TABLE``, also ``AS SELECT``, ``DROP TABLE``, ``ALTER TABLE``, ``INSERT``, ``DELETE FROM``,
         queries, ``SHOW``, ``DESCRIBE``, ``SET``, databases: docs/sql.md. Follows FLIP-188, FLIP-218, FLIP-486
@@ -104,7 +132,191 @@ class Catalog(TableFrames):
         from upsert.errors import own_errors_first
 
         with own_errors_first():
-            return execute(self, parse(text), spark)
+            return execute(self.context, parse(text), spark)
+
+    def tables(self, database: str | None = None) -> tuple[str, ...]:
+        """Names of all tables of a database, sorted; of the current one if None."""
+        return self.context.tables(database)
+
+    def table(self, name: str) -> Table:
+        """The managed table of this name; of an upsert topic its mirror, which is for reading only.
+
+        Raises:
+            ConfigurationError: no table can have this name, or the table has a connector and no mirror.
+            TableNotFoundError: there is no such table.
+            CorruptTableError: its files are damaged, or of another format version.
+        """
+        return self.context.table(name)
+
+    def schema(self, name: str) -> TableSchema:
+        """What a table looks like, of whatever connector it is.
+
+        Raises:
+            ConfigurationError: no table can have this name.
+            TableNotFoundError: there is no such table.
+        """
+        return self.context.schema(name)
+
+    def connected(self, name: str, options: Mapping[str, str] = {}) -> ConnectorTable | None:
+        """The table with a connector; None for a managed table.
+
+        Args:
+            name: the table.
+            options: those that replace options of the table.
+
+        Raises:
+            ConfigurationError: no table can have this name, or an option is wrong.
+            TableNotFoundError: there is no such table.
+        """
+        return self.context.connected(name, options)
+
+    def mirror(
+        self,
+        spark: SparkSession,
+        name: str,
+        trigger: Mapping[str, Any] | None = None,
+        checkpoints: str | os.PathLike[str] | None = None,
+    ) -> StreamingQuery:
+        """Keep a managed table equal to an upsert topic, so that a join can look its rows up.
+
+        The mirror has the indexes of the topic's table, and its options that begin with ``mirror.``, as in
+        ``'mirror.bucket' = '4'``. One query keeps it, exactly once, with its checkpoint beside the mirror in
+        the warehouse: called again, this goes on where the last query stopped, or gives the one that runs in
+        this session. ``table(name)`` is the mirror; the planner uses it by itself; ``DROP TABLE`` takes it
+        away, once the query is stopped.
+
+        Args:
+            spark: the session that runs the query.
+            name: a table of the connector ``upsert-kafka``.
+            trigger: of the query, as ``DataStreamWriter.trigger`` takes it: ``{"availableNow": True}``.
+            checkpoints: folder in which the checkpoint gets a folder; None: beside the mirror, of a warehouse
+                in an object store ``'checkpoint.location'`` of ``SET``.
+
+        Raises:
+            ConfigurationError: the table is managed, or of another connector; or there is no folder for the
+                checkpoint.
+            TableNotFoundError: there is no such table.
+            KafkaUnavailableError: the brokers do not answer.
+        """
+        connected = self.connected(name)
+        if connected is None:
+            raise ConfigurationError(
+                f"table {name!r}: only a table of the connector 'upsert-kafka' has a mirror, got a managed "
+                "one, which can be looked up itself; use it as it is"
+            )
+        path = self.databases.place(name).path
+        if checkpoints is None and not storage_of(path).is_local:
+            checkpoints = self.options.value(CHECKPOINT)
+        folder = None if checkpoints is None else os.fspath(checkpoints)
+        query = self.mirrors[path] = connected.keep_mirror(spark, trigger or {}, folder)
+        return query
+
+    def read_changes(self, spark: SparkSession, name: str, **options: object) -> DataFrame:
+        """A table's changes as a streaming DataFrame: its columns, then ``_row_kind``.
+
+        A ``kafka`` table whose records are only added, in a format of rows, has no ``_row_kind``. Computed
+        columns stand at their places, and ``WATERMARK`` is the DataFrame's.
+
+        Args:
+            spark: the session; the format is registered in it.
+            name: the table.
+            **options: those of the format ``upsert-table`` or of the connector, as keywords:
+                ``scan_mode="latest"``, ``max_rows_per_trigger=10_000``. For one query they replace those of
+                CREATE TABLE.
+        """
+        if (connected := self.connected(name)) is not None:
+            return with_declared(connected.read_changes(spark, **options), self.schema(name))
+        table = self.context.managed(name)
+        df = frames.read_changes(spark, table.path, **metadata_options(table.schema), **options)
+        return with_declared(df, table.schema)
+
+    def read(self, spark: SparkSession, name: str, snapshot: int | None = None) -> DataFrame:
+        """A table's rows as a batch DataFrame: of the snapshot with this id, or of the latest one now.
+
+        Such a DataFrame has the same rows whenever it runs, until its snapshot expires; call ``read`` again
+        for what was written since. Only a stream that looks its rows up in it (``planner.explain``: form
+        "lookup") finds the newest ones. Computed columns stand at their places.
+
+        Raises:
+            ConfigurationError: the table has a connector, and a snapshot is asked for.
+        """
+        if (connected := self.connected(name)) is None:
+            table = self.context.managed(name)
+            df = frames.read(spark, table.path, snapshot, options=metadata_options(table.schema))
+            return with_declared(df, table.schema)
+        if snapshot is not None:
+            raise ConfigurationError(
+                f"table {name!r}: a table with a connector has no snapshots, got {snapshot!r}; leave it out"
+            )
+        return with_declared(connected.read(spark), self.schema(name))
+
+    def write_changes(
+        self,
+        df: DataFrame,
+        name: str,
+        *,
+        sink_materialize: str | None = None,
+        start_from: str | os.PathLike[str] | None = None,
+    ) -> DataStreamWriter:
+        """A writer that applies a streaming DataFrame to a table.
+
+        A managed table takes each batch exactly once; of a topic ``sink.delivery-guarantee`` decides.
+        With a column ``_row_kind`` the rows are changes. Without it they are upserts, which only a look at
+        the query's plan can tell from changes that have lost their kind; a catalog made with ``optimize``
+        takes that look, and carries the kind through. It also finds out whether the table's key tells the
+        rows apart; where it does not, all rows of each key are kept aside and the table holds the newest that
+        is left, as the option ``sink.materialize`` says: docs/sql.md. The caller adds
+        ``option("checkpointLocation", …)`` and starts it.
+
+        Args:
+            df: the stream.
+            name: the table.
+            sink_materialize: ``sink.materialize`` of this query; None: the table's own.
+            start_from: checkpoint of a stopped query over the same tables, from whose versions a query of
+                delta joins goes on with a new checkpoint, without a first load; see ``planner.optimize``.
+                Leave it out once the new query has done a micro-batch.
+
+        Raises:
+            ConfigurationError: the DataFrame is no stream, or has no ``_row_kind`` and the catalog no
+                ``optimize``; or it cannot go on from another checkpoint, or ``sink.materialize`` cannot be
+                what it is.
+            SchemaError: its columns do not fit the table.
+
+        Warns:
+            UnprovenKeyWarning: it is not known whether the key tells the rows apart.
+        """
+        given = {} if sink_materialize is None else {SINK_MATERIALIZE.key: sink_materialize}
+        mode = mode_of(given, f"table {name!r}")
+        if (connected := self.connected(name, given)) is not None:
+            if sink_materialize is not None and not connected.sink_key:
+                raise ConfigurationError(
+                    f"table {name!r}: sink_materialize is for a table in which a row replaces the one of its "
+                    f"PRIMARY KEY, got {sink_materialize!r} for another; leave it out"
+                )
+            return connected.write_changes(self.context.optimized(df, name, connected.sink, start_from))
+        table = self.context.managed(name)
+        changes = self.context.optimized(df, name, sink_of(table, mode), start_from)
+        return frames.write_changes(changes, table.path, given)
+
+    def write_upsert(self, df: DataFrame, name: str) -> DataStreamWriter:
+        """A writer of a streaming DataFrame in update mode, such as an aggregate, into an upsert topic.
+
+        Each row replaces the one with its key. Spark gives Python sinks no update mode, so every micro-batch
+        is written by ``foreachBatch``, with the guarantees of ``write_changes``. The caller adds
+        ``option("checkpointLocation", …)`` and starts it.
+
+        Raises:
+            ConfigurationError: the table is not one of the connector ``upsert-kafka``, or the catalog has no
+                ``optimize``.
+            SchemaError: the DataFrame's columns do not fit the table.
+        """
+        connected = self.connected(name)
+        if connected is None:
+            raise ConfigurationError(
+                f"table {name!r}: write_upsert needs a table of the connector 'upsert-kafka', got a managed "
+                "one; use write_changes"
+            )
+        return connected.write_upsert(self.context.optimized(df, name, connected.sink))
 
     def create_table_as(
         self,
@@ -182,4 +394,4 @@ class Catalog(TableFrames):
             drop_on_cancel,
             hook or JobStatusHook(),
         )
-        return statement.carry_out(place.tables, df, self.optimized)
+        return statement.execute(place.tables, df, self.context.optimized)

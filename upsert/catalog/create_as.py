@@ -180,7 +180,7 @@ def stream_into_table(
             writer = writer.trigger(**settings.trigger)
         if settings.query_name is not None:
             writer = writer.queryName(settings.query_name)
-        watcher = QueryWatcher(changes.sparkSession, tables.tables, stage, target.name, settings, hook)
+        watcher = QueryWatcher(changes.sparkSession, tables, stage, target.name, settings, hook)
         query = watcher.watch(writer)
     except BaseException:
         stage.discard()

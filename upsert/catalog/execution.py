@@ -1,9 +1,9 @@
-"""Carrying statements out: which function does it for each of them."""
+"""Which function executes each kind of statement."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, assert_never
 
 from upsert.catalog import namespace_statements as n
 from upsert.catalog import statements as s
@@ -14,45 +14,104 @@ from upsert.catalog.results import Done, Result, Rows
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from upsert.catalog.catalog import Catalog
+    from upsert.catalog.context import Context
 
 
-def execute(catalog: Catalog, statement: s.Statement, spark: SparkSession | None) -> Result:
-    """Carry a statement out.
+def execute(context: Context, statement: s.Statement, spark: SparkSession | None) -> Result:
+    """Execute a statement.
 
     Args:
-        catalog: whose tables it names.
+        context: whose tables it names.
         statement: what to do.
         spark: the session that runs queries; the active one of this thread if None.
 
     Raises:
         UpsertError: as ``Catalog.sql``.
     """
-    return _CARRIED_OUT_BY[type(statement)](catalog, statement, spark)
+    match statement:
+        case s.CreateTable():
+            return definitions.create_table(context, statement)
+        case s.CreateTableLike():
+            return definitions.create_table_like(context, statement)
+        case s.CreateTableAs():
+            return queries.create_table_as(context, statement, spark)
+        case s.DropTable():
+            return definitions.drop_table(context, statement)
+        case s.AlterTable():
+            return definitions.alter_table(context, statement)
+        case s.RenameTable():
+            return definitions.rename_table(context, statement)
+        case s.TrackPartitions():
+            return definitions.track_partition(context, statement)
+        case s.DropPartition():
+            return deletes.drop_partition(context, statement)
+        case s.CompactTable():
+            return definitions.compact_table(context, statement)
+        case s.PublishLog():
+            return definitions.publish_log(context, statement)
+        case n.CreateCatalog():
+            return definitions.create_catalog(context, statement)
+        case n.DropCatalog():
+            return definitions.drop_catalog(context, statement)
+        case n.UseCatalog():
+            return definitions.use_catalog(context, statement)
+        case n.ShowCatalogs():
+            return shows.show_catalogs(context, statement)
+        case n.CreateDatabase():
+            return definitions.create_database(context, statement)
+        case n.DropDatabase():
+            return definitions.drop_database(context, statement)
+        case n.UseDatabase():
+            return definitions.use_database(context, statement)
+        case n.ShowDatabases():
+            return shows.show_databases(context, statement)
+        case n.ShowTables():
+            return shows.show_tables(context, statement)
+        case s.ShowCreateTable():
+            return shows.show_create_table(context, statement)
+        case s.ShowPartitions():
+            return shows.show_partitions(context, statement)
+        case s.DescribeTable():
+            return shows.describe_table(context, statement, spark)
+        case s.SetOption():
+            return _set(context, statement)
+        case s.ShowOptions():
+            return _options(context, statement)
+        case s.ResetOption():
+            return _reset(context, statement, spark)
+        case s.Insert():
+            return inserts.insert(context, statement, spark)
+        case s.Delete():
+            return deletes.delete(context, statement, spark)
+        case s.Update():
+            return deletes.update(context, statement, spark)
+        case s.Select():
+            return queries.select(context, statement, spark)
+    assert_never(statement)
 
 
 def planned(
-    catalog: Catalog, statement: s.Statement, spark: SparkSession | None
+    context: Context, statement: s.Statement, spark: SparkSession | None
 ) -> Callable[[], Result] | Result:
-    """What runs an ``INSERT`` of a stream, after it was found possible; all else is carried out at once.
+    """What runs an ``INSERT`` of a stream, after it was found possible; all else is executed at once.
 
     So the queries of a script start when all of them are known to be right.
 
     Raises:
         UpsertError: as ``Catalog.sql``.
     """
-    if isinstance(statement, s.Insert) and catalog.options.is_streaming:
-        return inserts.planned(catalog, statement, spark)
-    return execute(catalog, statement, spark)
+    if isinstance(statement, s.Insert) and context.options.is_streaming:
+        return inserts.planned(context, statement, spark)
+    return execute(context, statement, spark)
 
 
-def _set(catalog: Catalog, statement: s.SetOption, _: SparkSession | None) -> Result:
-    catalog.options[statement.key] = statement.value
+def _set(context: Context, statement: s.SetOption) -> Result:
+    context.options[statement.key] = statement.value
     return Done(f"SET {statement.key}", "set")
 
 
-def _reset(catalog: Catalog, statement: s.ResetOption, spark: SparkSession | None) -> Result:
-    options, key = catalog.options, statement.key
+def _reset(context: Context, statement: s.ResetOption, spark: SparkSession | None) -> Result:
+    options, key = context.options, statement.key
     session = active(spark)
     for forwarded in options.forwarded():
         if session is not None and key in (None, forwarded):
@@ -64,38 +123,5 @@ def _reset(catalog: Catalog, statement: s.ResetOption, spark: SparkSession | Non
     return Done(f"RESET {key}", "reset")
 
 
-def _options(catalog: Catalog, statement: s.ShowOptions, _: SparkSession | None) -> Result:
-    return Rows("SET", shows.options_table(catalog.options, statement.key))
-
-
-_CARRIED_OUT_BY: Final[Mapping[type, Callable[[Any, Any, Any], Result]]] = {
-    s.CreateTable: definitions.create_table,
-    s.CreateTableLike: definitions.create_table_like,
-    s.CreateTableAs: queries.create_table_as,
-    s.DropTable: definitions.drop_table,
-    s.AlterTable: definitions.alter_table,
-    s.RenameTable: definitions.rename_table,
-    s.TrackPartitions: definitions.track_partition,
-    s.DropPartition: deletes.drop_partition,
-    s.CompactTable: definitions.compact_table,
-    s.PublishLog: definitions.publish_log,
-    n.CreateCatalog: definitions.create_catalog,
-    n.DropCatalog: definitions.drop_catalog,
-    n.UseCatalog: definitions.use_catalog,
-    n.ShowCatalogs: shows.show_catalogs,
-    n.CreateDatabase: definitions.create_database,
-    n.DropDatabase: definitions.drop_database,
-    n.UseDatabase: definitions.use_database,
-    n.ShowDatabases: shows.show_databases,
-    n.ShowTables: shows.show_tables,
-    s.ShowCreateTable: shows.show_create_table,
-    s.ShowPartitions: shows.show_partitions,
-    s.DescribeTable: shows.describe_table,
-    s.SetOption: _set,
-    s.ShowOptions: _options,
-    s.ResetOption: _reset,
-    s.Insert: inserts.insert,
-    s.Delete: deletes.delete,
-    s.Update: deletes.update,
-    s.Select: queries.select,
-}
+def _options(context: Context, statement: s.ShowOptions) -> Result:
+    return Rows("SET", shows.options_table(context.options, statement.key))

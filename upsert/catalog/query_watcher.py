@@ -16,8 +16,7 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from upsert.catalog.job_hooks import Job, JobStatusHook
-from upsert.catalog.stages import Stage
-from upsert.catalog.warehouse import Warehouse
+from upsert.catalog.stages import Stage, Stages
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -34,7 +33,7 @@ class QueryWatcher(StreamingQueryListener):
     def __init__(
         self,
         spark: SparkSession,
-        tables: Warehouse,
+        tables: Stages,
         stage: Stage,
         name: str,
         settings: StreamSettings,

@@ -20,8 +20,8 @@ from upsert.store.where_text import where_to_json
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from upsert.catalog.catalog import Catalog
     from upsert.catalog.connectors import ConnectorTable
+    from upsert.catalog.context import Context
     from upsert.catalog.query_text import QueryText
 
 _STATES: Final = frozenset(
@@ -137,7 +137,7 @@ class Scan:
         return SchemaError(f"{self.subject}: table {self.reference.name!r} at {self.reference.place}: {why}")
 
 
-def unstable_column(catalog: Catalog, query: QueryText) -> str | None:
+def unstable_column(context: Context, query: QueryText) -> str | None:
     """A column that a streaming query reads and of which a -U or -D has another value than the row had.
 
     Only what replaces rows by their key can take such changes. None if there is no such column.
@@ -146,7 +146,7 @@ def unstable_column(catalog: Catalog, query: QueryText) -> str | None:
         if reference.as_of is not None:
             continue
         try:
-            schema = catalog.schema(reference.name)
+            schema = context.schema(reference.name)
         except UpsertError:
             continue  # a table of Spark's; whether it is there is said where it is read
         for column in schema.computed:

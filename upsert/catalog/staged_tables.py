@@ -184,6 +184,10 @@ class StagedTables:
                 lease.release()
             self.tables.empty_trash()
 
+    def drop(self, name: str) -> bool:
+        """Drop a table of the warehouse."""
+        return self.tables.drop(name)
+
     def entry(self, name: str) -> Entry | None:
         """What is said of a table that a statement fills, or has filled and may go on with."""
         return staged.entry_of(self.tables.path(name))

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from upsert.catalog.staged import Entry
-from upsert.catalog.warehouse import Warehouse
 
 CleanUp = Callable[[str, tuple[str, ...]], None]
 """Takes away what a statement has made outside, given the folder of its table."""
@@ -51,9 +50,8 @@ class Stage(Protocol):
 class Stages(Protocol):
     """The tables of a warehouse that are being filled."""
 
-    @property
-    def tables(self) -> Warehouse:
-        """The warehouse."""
+    def drop(self, name: str) -> bool:
+        """Drop a table of the warehouse, see ``Warehouse.drop``."""
 
     def entry(self, name: str) -> Entry | None:
         """What is said of a table that a statement fills, or has filled and may go on with."""

@@ -1,4 +1,4 @@
-"""What a statement says about the table that it makes from a query, and carrying it out (FLIP-218)."""
+"""What a statement says about the table that it makes from a query, and making it (FLIP-218)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class TableFromQuery:
     drop_on_cancel: bool = False
     hook: JobStatusHook = field(default_factory=JobStatusHook)
 
-    def carry_out(self, tables: Warehouse, df: DataFrame, optimized: Optimized) -> StreamingQuery | None:
+    def execute(self, tables: Warehouse, df: DataFrame, optimized: Optimized) -> StreamingQuery | None:
         """Make the table; the running query of a streaming DataFrame, None for a batch.
 
         Raises:

@@ -69,9 +69,9 @@ def test_catalog_in_use_is_where_short_names_are_looked_up(catalog: Catalog) -> 
 def test_job_keeps_its_checkpoint_beside_its_table_whatever_catalog_is_in_use(catalog: Catalog) -> None:
     catalog.sql(f"CREATE TABLE archive.default.t {TABLE}")
     catalog.sql("SET 'pipeline.name' = 'job'")
-    one = Job.of(catalog, "archive.default.t", "INSERT", "0123456789")
+    one = Job.of(catalog.context, "archive.default.t", "INSERT", "0123456789")
     catalog.sql("USE CATALOG archive")
-    assert Job.of(catalog, "t", "INSERT", "0123456789").checkpoint == one.checkpoint
+    assert Job.of(catalog.context, "t", "INSERT", "0123456789").checkpoint == one.checkpoint
 
 
 @pytest.mark.parametrize(

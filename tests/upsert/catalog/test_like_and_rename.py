@@ -126,10 +126,10 @@ class TestRename:
     def test_job_finds_its_checkpoint_under_the_new_name(self, catalog: Catalog) -> None:
         catalog.sql("SET 'pipeline.name' = 'job'")
         uuid = catalog.table("source").uuid
-        before = Job.of(catalog, "source", "INSERT", uuid)
+        before = Job.of(catalog.context, "source", "INSERT", uuid)
         Path(before.checkpoint).mkdir(parents=True)
         catalog.sql("ALTER TABLE source RENAME TO renamed")
-        assert Job.of(catalog, "renamed", "INSERT", uuid).checkpoint == before.checkpoint
+        assert Job.of(catalog.context, "renamed", "INSERT", uuid).checkpoint == before.checkpoint
 
 
 def test_declarations_are_altered_in_one_statement_each(catalog: Catalog) -> None:

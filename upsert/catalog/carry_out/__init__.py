@@ -1,1 +1,1 @@
-"""What each kind of statement does: functions from a catalog, a statement and a session to a result."""
+"""What each kind of statement does: functions from a context, a statement and a session to a result."""

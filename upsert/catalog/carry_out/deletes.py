@@ -20,19 +20,19 @@ from upsert.store.partitions import partition_name, specified
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from upsert.catalog.catalog import Catalog
+    from upsert.catalog.context import Context
 
 _TRACKING = "change-tracking"
 
 
-def delete(catalog: Catalog, statement: s.Delete, spark: SparkSession | None) -> Result:
+def delete(context: Context, statement: s.Delete, spark: SparkSession | None) -> Result:
     """``DELETE FROM t WHERE …``: in one commit, which change streams show unless tracking is off.
 
     Comparisons of columns with literals are looked up in the files. Of any other condition Spark says which
     rows it is true of, see ``rewrites``.
     """
     subject = f"DELETE FROM {statement.name}"
-    table = managed(catalog, statement.name, "DELETE")
+    table = managed(context, statement.name, "DELETE")
     tracked = _tracked(statement.options, subject)
     where: Where = []
     if statement.condition is not None:
@@ -43,7 +43,7 @@ def delete(catalog: Catalog, statement: s.Delete, spark: SparkSession | None) ->
         except SchemaError:
             if statement.rows is None or session is None:
                 raise
-            return delete_found(catalog, session, statement, tracked)
+            return delete_found(context, session, statement, tracked)
     done = table.delete(where, tracked=tracked)
     return Done(subject, f"deleted, snapshot {done.id}")
 
@@ -59,21 +59,21 @@ def _tracked(given: Mapping[str, str], subject: str) -> bool | None:
         raise ConfigurationError(f"{subject}: option {_TRACKING!r} must be {cause}, got {text!r}") from None
 
 
-def update(catalog: Catalog, statement: s.Update, spark: SparkSession | None) -> Result:
+def update(context: Context, statement: s.Update, spark: SparkSession | None) -> Result:
     """``UPDATE t SET … WHERE …``: in one commit, which change streams show unless tracking is off."""
     subject = f"UPDATE {statement.name}"
     tracked = _tracked(statement.options, subject)
-    return update_found(catalog, needed(spark, subject), statement, tracked)
+    return update_found(context, needed(spark, subject), statement, tracked)
 
 
-def drop_partition(catalog: Catalog, statement: s.DropPartition, _: SparkSession | None) -> Result:
+def drop_partition(context: Context, statement: s.DropPartition) -> Result:
     """``ALTER TABLE t DROP [IF EXISTS] PARTITION (…)``: its rows are deleted.
 
     Raises:
         ConfigurationError: there is no such partition, and the statement does not say IF EXISTS.
         SchemaError: a column is no partition column, or a value does not fit it.
     """
-    table = managed(catalog, statement.name, "DROP PARTITION")
+    table = managed(context, statement.name, "DROP PARTITION")
     what = f"ALTER TABLE {statement.name} DROP PARTITION"
     found = fitting(table, statement.partition)
     if not found and statement.partition:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame, SparkSession
 
-    from upsert.catalog.catalog import Catalog
     from upsert.catalog.connectors import ConnectorTable
+    from upsert.catalog.context import Context
 
 START_FROM: Final = "start-from"
 """Option of a streaming statement: checkpoint of a stopped query from which its delta joins go on."""
@@ -43,15 +43,15 @@ START_FROM: Final = "start-from"
 _OVERWRITE_MODE: Final = "partition-overwrite-mode"
 
 
-def insert(catalog: Catalog, statement: s.Insert, spark: SparkSession | None) -> Result:
+def insert(context: Context, statement: s.Insert, spark: SparkSession | None) -> Result:
     """``INSERT INTO`` and ``INSERT OVERWRITE``."""
-    return planned(catalog, statement, spark)()
+    return planned(context, statement, spark)()
 
 
-def planned(catalog: Catalog, statement: s.Insert, spark: SparkSession | None) -> Callable[[], Result]:
+def planned(context: Context, statement: s.Insert, spark: SparkSession | None) -> Callable[[], Result]:
     """What runs an ``INSERT`` that has been found possible, as far as that can be told before it runs."""
     what = f"INSERT {'OVERWRITE' if statement.overwrite else 'INTO'} {statement.name}"
-    is_streaming = catalog.options.is_streaming
+    is_streaming = context.options.is_streaming
     start_from = statement.options.get(START_FROM)
     if start_from is not None and not is_streaming:
         raise ConfigurationError(
@@ -60,18 +60,18 @@ def planned(catalog: Catalog, statement: s.Insert, spark: SparkSession | None) -
         )
     options = {key: value for key, value in statement.options.items() if key != START_FROM}
     if is_streaming:
-        options = _with_materialize(catalog, statement.name, options)
-    target = Target.of(catalog, replace(statement, options=options), what)
+        options = _with_materialize(context, statement.name, options)
+    target = Target.of(context, replace(statement, options=options), what)
     if is_streaming and statement.overwrite:
         raise ConfigurationError(
             f"{what}: a stream cannot overwrite, for it never has all rows; use INSERT INTO, or "
             "SET 'execution.runtime-mode' = 'batch'"
         )
-    session = needed(spark, what, catalog.options.forwarded())
-    rows = target.fitted(frame(catalog, session, statement.query, is_streaming=is_streaming))
+    session = needed(spark, what, context.options.forwarded())
+    rows = target.fitted(frame(context, session, statement.query, is_streaming=is_streaming))
     if rows.isStreaming:
-        check_stable(catalog, statement.query, target.key, what)
-        return target.planned(catalog, rows, start_from, replaces=_replaces_rows(catalog, statement))
+        check_stable(context, statement.query, target.key, what)
+        return target.planned(context, rows, start_from, replaces=_replaces_rows(context, statement))
     if statement.query.is_list:
         rows = target.last_of_each_key(rows)
 
@@ -110,15 +110,15 @@ class Target:
     options: Mapping[str, str]
 
     @classmethod
-    def of(cls, catalog: Catalog, statement: s.Insert, what: str) -> Target:
+    def of(cls, context: Context, statement: s.Insert, what: str) -> Target:
         """The target of a statement.
 
         Raises:
             SchemaError: the statement names columns that the table does not have, or that cannot be written.
             ConfigurationError: a connector cannot do what the statement asks for.
         """
-        schema = catalog.schema(statement.name)
-        connected = catalog.connected(statement.name, statement.options)
+        schema = context.schema(statement.name)
+        connected = context.connected(statement.name, statement.options)
         if connected is not None and (statement.overwrite or statement.partition or statement.dynamic):
             clause = "OVERWRITE" if statement.overwrite else "PARTITION"
             raise ConfigurationError(
@@ -146,7 +146,7 @@ class Target:
             raise SchemaError(
                 f"{what}: column {both!r} has a value in PARTITION, and one in the query; leave one out"
             )
-        path = None if connected is not None else catalog.databases.place(statement.name).existing()
+        path = None if connected is not None else context.databases.place(statement.name).existing()
         columns = tuple(writable[name] for name in chosen)
         if lacking := next((name for name in statement.dynamic if name not in chosen), None):
             raise SchemaError(
@@ -271,49 +271,49 @@ class Target:
         frames.write(rows, str(self.path), options, overwrite=overwrite)
 
     def planned(
-        self, catalog: Catalog, rows: DataFrame, start_from: str | None, *, replaces: bool
+        self, context: Context, rows: DataFrame, start_from: str | None, *, replaces: bool
     ) -> Callable[[], Result]:
         """What starts the query of a stream, an aggregate without a watermark if ``replaces``.
 
         Without a micro-batch of its own it goes on from the checkpoint ``start_from``, if that is not None.
         """
         uuid = "" if self.path is None else Table.open(self.path).uuid
-        job = streams.Job.of(catalog, self.name, self.what, uuid)
+        job = streams.Job.of(context, self.name, self.what, uuid)
         start_from = None if job.has_begun else start_from
         if self.connected is not None:
-            changes = catalog.optimized(rows, self.name, self.connected.sink, start_from)
+            changes = context.optimized(rows, self.name, self.connected.sink, start_from)
             if replaces and self.connected.sink_key and ROW_KIND_COLUMN not in changes.columns:
                 writer = self.connected.write_upsert(changes).outputMode("update")
             else:
                 writer = self.connected.write_changes(changes)
         else:
             sink = sink_of(Table.open(str(self.path)), mode_of(self.options, self.what))
-            changes = catalog.optimized(rows, self.name, sink, start_from)
+            changes = context.optimized(rows, self.name, sink, start_from)
             writer = frames.write_changes(changes, str(self.path), self.options)
-        trigger = streams.trigger(catalog.options)
+        trigger = streams.trigger(context.options)
         return lambda: Running(self.what, job.started(writer, trigger), job.checkpoint)
 
 
-def _with_materialize(catalog: Catalog, name: str, options: Mapping[str, str]) -> dict[str, str]:
+def _with_materialize(context: Context, name: str, options: Mapping[str, str]) -> dict[str, str]:
     """The options of a stream into a table, and ``sink.materialize`` of the session if that counts there."""
-    connected = catalog.connected(name)
+    connected = context.connected(name)
     if connected is not None and not connected.sink_key:
         return dict(options)
-    path = catalog.databases.place(name).existing()
+    path = context.databases.place(name).existing()
     if (definition := persistence.load(path)) is not None:
-        return catalog.options.with_materialize(options, definition.options)
+        return context.options.with_materialize(options, definition.options)
     table = Table.open(path).definition
     return (
-        catalog.options.with_materialize(options, table.given) if table.schema.primary_key else dict(options)
+        context.options.with_materialize(options, table.given) if table.schema.primary_key else dict(options)
     )
 
 
-def _replaces_rows(catalog: Catalog, statement: s.Insert) -> bool:
+def _replaces_rows(context: Context, statement: s.Insert) -> bool:
     """Whether the query is an aggregate whose groups nothing closes: later rows replace earlier ones."""
     if statement.query.tree.args.get("group") is None:
         return False
-    places = (catalog.databases.place(reference.name) for reference in statement.query.references)
-    return not any(place.exists and catalog.schema(place.qualified).watermark for place in places)
+    places = (context.databases.place(reference.name) for reference in statement.query.references)
+    return not any(place.exists and context.schema(place.qualified).watermark for place in places)
 
 
 def _quoted(name: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
 
@@ -23,79 +23,82 @@ from upsert.catalog.results import Done, Frame, Live, Result, Running
 from upsert.catalog.scans import Scan, unstable_column
 from upsert.catalog.session import DROP_ON_CANCEL, RESULT_MODE
 from upsert.catalog.show_create import quoted
+from upsert.catalog.table_from_query import TableFromQuery
 from upsert.errors import DatabaseNotFoundError, SchemaError, StorageError, TableNotFoundError, UpsertError
 from upsert.kafka.options import CONNECTOR_ALIASES, UPSERT
+from upsert.schema import Index
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from upsert.catalog.catalog import Catalog
+    from upsert.catalog.context import Context
 
 _POSITION: Final = re.compile(r"\(?line (\d+),? pos (\d+)\)?")
 _NOISE: Final = re.compile(r"(?<!\s)\s*+(SQLSTATE: \w++)?\.?\s*+(;\s*+line \d++ pos \d++;?\s*+)?$")
 
 
-def select(catalog: Catalog, statement: s.Select, spark: SparkSession | None) -> Result:
+def select(context: Context, statement: s.Select, spark: SparkSession | None) -> Result:
     """A query: a batch DataFrame, or in streaming mode its changes, or the rows that they make."""
-    session = needed(spark, "SELECT", catalog.options.forwarded())
-    if not catalog.options.is_streaming:
-        return Frame("SELECT", frame(catalog, session, statement.query, is_streaming=False))
-    df = frame(catalog, session, statement.query, is_streaming=True)
+    session = needed(spark, "SELECT", context.options.forwarded())
+    if not context.options.is_streaming:
+        return Frame("SELECT", frame(context, session, statement.query, is_streaming=False))
+    df = frame(context, session, statement.query, is_streaming=True)
     if not df.isStreaming:
         return Frame("SELECT", df)
-    changes = catalog.optimized(df, "SELECT", None)
-    if catalog.options.value(RESULT_MODE) == "changelog":
+    changes = context.optimized(df, "SELECT", None)
+    if context.options.value(RESULT_MODE) == "changelog":
         return Frame("SELECT", changes)
-    check_stable(catalog, statement.query, (), "SELECT in 'execution.result-mode' = 'table'")
-    return Live("SELECT", Materialized.started(changes, streams.trigger(catalog.options)))
+    check_stable(context, statement.query, (), "SELECT in 'execution.result-mode' = 'table'")
+    return Live("SELECT", Materialized.started(changes, streams.trigger(context.options)))
 
 
-def create_table_as(catalog: Catalog, statement: s.CreateTableAs, spark: SparkSession | None) -> Result:
+def create_table_as(context: Context, statement: s.CreateTableAs, spark: SparkSession | None) -> Result:
     """``CREATE TABLE … AS SELECT`` (FLIP-218)."""
     what = f"CREATE TABLE {statement.name}"
-    session = needed(spark, what, catalog.options.forwarded())
-    df = frame(catalog, session, statement.query, is_streaming=catalog.options.is_streaming)
+    session = needed(spark, what, context.options.forwarded())
+    df = frame(context, session, statement.query, is_streaming=context.options.is_streaming)
     own = statement.options
-    options = dict(own) if "connector" in own else catalog.options.with_defaults(own)
+    options = dict(own) if "connector" in own else context.options.with_defaults(own)
     if df.isStreaming and statement.primary_key and _keeps_rows_by_key(own.get("connector", UPSERT)):
-        options = catalog.options.with_materialize(options, {})
-    given: dict[str, Any] = {
-        "primary_key": statement.primary_key,
-        "partitioned_by": statement.partitioned_by,
-        "indexes": statement.indexes,
-        "options": options,
-        "comment": statement.comment,
-        "if_not_exists": statement.if_not_exists,
-        "or_replace": statement.or_replace,
-    }
-    if not df.isStreaming:
-        was_there = statement.if_not_exists and catalog.databases.place(statement.name).exists
-        catalog.create_table_as(statement.name, df, **given)
-        return Done(what, "was there already" if was_there else "created")
-    check_stable(catalog, statement.query, statement.primary_key, what)
-    job = streams.Job.of(catalog, statement.name, what)
-    job.refuse_left_checkpoint(catalog)
-    query = catalog.create_table_as(
-        statement.name,
-        df,
-        **given,
-        checkpoint=job.checkpoint,
-        trigger=streams.trigger(catalog.options),
-        query_name=job.query_name,
-        drop_on_cancel=catalog.options.value(DROP_ON_CANCEL),
+        options = context.options.with_materialize(options, {})
+    place_ = context.databases.place(statement.name)
+    table = TableFromQuery(
+        place_.name,
+        statement.primary_key,
+        statement.partitioned_by,
+        tuple(map(Index.over, statement.indexes)),
+        options,
+        statement.comment,
+        statement.if_not_exists,
+        statement.or_replace,
     )
+    if not df.isStreaming:
+        was_there = statement.if_not_exists and place_.exists
+        table.execute(place_.tables, df, context.optimized)
+        return Done(what, "was there already" if was_there else "created")
+    check_stable(context, statement.query, statement.primary_key, what)
+    job = streams.Job.of(context, statement.name, what)
+    job.refuse_left_checkpoint(context)
+    stream = replace(
+        table,
+        checkpoint=job.checkpoint,
+        trigger=streams.trigger(context.options),
+        query_name=job.query_name,
+        drop_on_cancel=context.options.value(DROP_ON_CANCEL),
+    )
+    query = stream.execute(place_.tables, df, context.optimized)
     if query is None:
         return Done(what, "was there already")
     return Running(what, query, job.checkpoint)
 
 
-def check_stable(catalog: Catalog, query: QueryText, key: Sequence[str], what: str) -> None:
+def check_stable(context: Context, query: QueryText, key: Sequence[str], what: str) -> None:
     """Refuse METADATA columns of changes in a table whose rows are found by all of their values.
 
     Raises:
         SchemaError: the query has one, and there is no key.
     """
-    if not key and (column := unstable_column(catalog, query)) is not None:
+    if not key and (column := unstable_column(context, query)) is not None:
         raise SchemaError(
             f"{what}: column {column!r} holds metadata of a change, and the one that takes its row away "
             "has another one, so a PRIMARY KEY must find the row; leave the column out, or declare a key of "
@@ -108,7 +111,7 @@ def _keeps_rows_by_key(connector: str) -> bool:
 
 
 def frame(
-    catalog: Catalog,
+    context: Context,
     spark: SparkSession,
     query: QueryText,
     *,
@@ -118,7 +121,7 @@ def frame(
     """The DataFrame of a query over tables of the catalog, and whatever else Spark knows.
 
     Args:
-        catalog: whose tables it names.
+        context: whose tables it names.
         spark: the session that runs it.
         query: the text.
         is_streaming: whether it goes on with what changes.
@@ -128,10 +131,10 @@ def frame(
         TableNotFoundError: a table is neither in the catalog nor known to Spark.
         SchemaError: Spark cannot make a plan of the query; the message has the place.
     """
-    _check_processing_times(catalog, query)
+    _check_processing_times(context, query)
     if is_streaming:
         query.check_can_stream()
-    with _views(catalog, spark, query, is_streaming, pinned) as views:
+    with _views(context, spark, query, is_streaming, pinned) as views:
         text = query.over(views)
         try:
             return spark.sql(text.text)
@@ -141,15 +144,15 @@ def frame(
 
 @contextmanager
 def _views(
-    catalog: Catalog, spark: SparkSession, query: QueryText, is_streaming: bool, pinned: Mapping[str, int]
+    context: Context, spark: SparkSession, query: QueryText, is_streaming: bool, pinned: Mapping[str, int]
 ) -> Iterator[list[str | None]]:
     """Temporary views of the tables that the query names, while Spark reads its text."""
     views: list[str | None] = []
     try:
         for written in query.references:
             reference = _pinned(written, pinned.get(written.name))
-            if _is_in_catalog(catalog, spark, reference, query.subject):
-                df = _scanned(catalog, spark, Scan(reference, is_streaming, query.subject))
+            if _is_in_catalog(context, spark, reference, query.subject):
+                df = _scanned(context, spark, Scan(reference, is_streaming, query.subject))
                 views.append(f"upsert_{uuid.uuid4().hex}")
                 df.createOrReplaceTempView(str(views[-1]))
             else:
@@ -167,10 +170,10 @@ def _pinned(reference: Reference, snapshot: int | None) -> Reference:
     return replace(reference, options={**reference.options, **options})
 
 
-def _is_in_catalog(catalog: Catalog, spark: SparkSession, reference: Reference, subject: str) -> bool:
+def _is_in_catalog(context: Context, spark: SparkSession, reference: Reference, subject: str) -> bool:
     """Whether a table is the catalog's; else it must be one that Spark knows."""
     try:
-        place_ = catalog.databases.place(reference.name)
+        place_ = context.databases.place(reference.name)
         if place_.exists:
             return True
         error: UpsertError = place_.tables.not_found(place_.name)
@@ -195,14 +198,14 @@ def _is_path(name: str) -> bool:
     return "/" in name
 
 
-def _scanned(catalog: Catalog, spark: SparkSession, scan: Scan) -> DataFrame:
+def _scanned(context: Context, spark: SparkSession, scan: Scan) -> DataFrame:
     name = scan.reference.name
-    if (connected := catalog.connected(name, scan.options)) is not None:
-        return scan.of_connector(spark, connected, catalog.schema(name))
-    return scan.of_managed(spark, catalog.databases.place(name).existing())
+    if (connected := context.connected(name, scan.options)) is not None:
+        return scan.of_connector(spark, connected, context.schema(name))
+    return scan.of_managed(spark, context.databases.place(name).existing())
 
 
-def _check_processing_times(catalog: Catalog, query: QueryText) -> None:
+def _check_processing_times(context: Context, query: QueryText) -> None:
     """Refuse ``FOR SYSTEM_TIME AS OF`` a column that holds another time than that of processing."""
     asked = [r for r in query.references if r.as_of is not None and r.as_of.moment is Moment.PROCESSING]
     if all(reference.as_of is None or not reference.as_of.value for reference in asked):
@@ -210,7 +213,7 @@ def _check_processing_times(catalog: Catalog, query: QueryText) -> None:
     known = set(query.processing_times)
     for reference in query.references:
         try:
-            schema = catalog.schema(reference.name)
+            schema = context.schema(reference.name)
         except UpsertError:
             continue  # a table of Spark's; whether it is there is said where it is read
         known |= {c.name.lower() for c in schema.computed if is_processing_time(c.expression)}

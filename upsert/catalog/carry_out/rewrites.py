@@ -21,14 +21,14 @@ from upsert.store import Table
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from upsert.catalog.catalog import Catalog
+    from upsert.catalog.context import Context
     from upsert.catalog.query_text import QueryText
 
 ATTEMPTS: Final = 10
 """How often a statement is done again when others have changed its rows meanwhile."""
 
 
-def delete_found(catalog: Catalog, spark: SparkSession, statement: s.Delete, tracked: bool | None) -> Result:
+def delete_found(context: Context, spark: SparkSession, statement: s.Delete, tracked: bool | None) -> Result:
     """Delete the rows of which Spark says that the condition is true.
 
     Raises:
@@ -36,17 +36,17 @@ def delete_found(catalog: Catalog, spark: SparkSession, statement: s.Delete, tra
         ConfigurationError: the table makes one row of several, so that none can be taken away.
         CommitConflictError: others have changed the rows at every attempt.
     """
-    table = managed(catalog, statement.name, "DELETE")
+    table = managed(context, statement.name, "DELETE")
     _check_engine(table, f"DELETE FROM {statement.name}")
 
     def changed(rows: DataFrame) -> DataFrame:
         return _of_kind(rows.select(*map(_quoted, table.schema.names)), RowKind.DELETE)
 
-    snapshot = _carried_out(catalog, spark, statement.name, statement.rows, changed, tracked)
+    snapshot = _carried_out(context, spark, statement.name, statement.rows, changed, tracked)
     return Done(f"DELETE FROM {statement.name}", f"deleted, snapshot {snapshot}")
 
 
-def update_found(catalog: Catalog, spark: SparkSession, statement: s.Update, tracked: bool | None) -> Result:
+def update_found(context: Context, spark: SparkSession, statement: s.Update, tracked: bool | None) -> Result:
     """Give rows other values.
 
     Raises:
@@ -55,7 +55,7 @@ def update_found(catalog: Catalog, spark: SparkSession, statement: s.Update, tra
         ConfigurationError: as ``delete_found``.
         CommitConflictError: as ``delete_found``.
     """
-    table = managed(catalog, statement.name, "UPDATE")
+    table = managed(context, statement.name, "UPDATE")
     subject = f"UPDATE {statement.name}"
     _check_engine(table, subject)
     for name in statement.columns:
@@ -68,12 +68,12 @@ def update_found(catalog: Catalog, spark: SparkSession, statement: s.Update, tra
         old = rows.select(*map(_quoted, table.schema.names))
         return _of_kind(old, RowKind.DELETE).unionByName(_of_kind(new, RowKind.INSERT))
 
-    snapshot = _carried_out(catalog, spark, statement.name, statement.rows, changed, tracked)
+    snapshot = _carried_out(context, spark, statement.name, statement.rows, changed, tracked)
     return Done(subject, f"updated, snapshot {snapshot}")
 
 
 def _carried_out(
-    catalog: Catalog,
+    context: Context,
     spark: SparkSession,
     name: str,
     query: QueryText | None,
@@ -86,9 +86,9 @@ def _carried_out(
     written = query.references[0].name
     options = {} if tracked is None else {"change-tracking": str(tracked).lower()}
     for attempt in range(1, ATTEMPTS + 1):
-        table = catalog.table(name)
+        table = context.table(name)
         base = table.snapshot()
-        rows = changed(frame(catalog, spark, query, is_streaming=False, pinned={written: base.id}))
+        rows = changed(frame(context, spark, query, is_streaming=False, pinned={written: base.id}))
         try:
             frames.write(rows, table.path, {**options, "unchanged-since": str(base.id)})
         except PySparkException as cause:
@@ -102,7 +102,7 @@ def _carried_out(
                 ) from cause
         else:
             break
-    return catalog.table(name).snapshot().id
+    return context.table(name).snapshot().id
 
 
 def _check_engine(table: Table, subject: str) -> None:

@@ -26,27 +26,27 @@ from upsert.store import Table
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from upsert.catalog.catalog import Catalog
+    from upsert.catalog.context import Context
 
 
-def show_databases(catalog: Catalog, statement: n.ShowDatabases, _: SparkSession | None) -> Result:
+def show_databases(context: Context, statement: n.ShowDatabases) -> Result:
     """``SHOW DATABASES``: one column, ``database``."""
-    databases = catalog.databases
+    databases = context.databases
     if statement.catalog is not None:
-        databases, _own = catalog.catalogs.database(f"{statement.catalog}.default")
+        databases, _own = context.catalogs.database(f"{statement.catalog}.default")
     names = [databases.current] if statement.only_current else list(databases.names())
     return Rows("SHOW DATABASES", pa.table({"database": pa.array(names, pa.string())}))
 
 
-def show_catalogs(catalog: Catalog, statement: n.ShowCatalogs, _: SparkSession | None) -> Result:
+def show_catalogs(context: Context, statement: n.ShowCatalogs) -> Result:
     """``SHOW CATALOGS``: one column, ``catalog``."""
-    names = [catalog.databases.catalog] if statement.only_current else list(catalog.catalogs.names())
+    names = [context.databases.catalog] if statement.only_current else list(context.catalogs.names())
     return Rows("SHOW CATALOGS", pa.table({"catalog": pa.array(names, pa.string())}))
 
 
-def show_tables(catalog: Catalog, statement: n.ShowTables, _: SparkSession | None) -> Result:
+def show_tables(context: Context, statement: n.ShowTables) -> Result:
     """``SHOW TABLES``: one column, ``table``."""
-    names = catalog.tables(statement.database)
+    names = context.tables(statement.database)
     if statement.like is not None:
         parts = (".*" if sign == "%" else "." if sign == "_" else re.escape(sign) for sign in statement.like)
         # Arrow's regular expressions take a time that grows with the name, whatever the pattern
@@ -56,17 +56,17 @@ def show_tables(catalog: Catalog, statement: n.ShowTables, _: SparkSession | Non
     return Rows("SHOW TABLES", pa.table({"table": pa.array(names, pa.string())}))
 
 
-def show_create_table(catalog: Catalog, statement: s.ShowCreateTable, _: SparkSession | None) -> Result:
+def show_create_table(context: Context, statement: s.ShowCreateTable) -> Result:
     """``SHOW CREATE TABLE``: one row with the text, secrets masked."""
-    place = catalog.databases.place(statement.name)
+    place = context.databases.place(statement.name)
     options = given_options(place.existing())
-    shown = create_text(place.shown, catalog.schema(statement.name), options)
+    shown = create_text(place.shown, context.schema(statement.name), options)
     return Rows(f"SHOW CREATE TABLE {place.shown}", pa.table({"create table": [shown]}))
 
 
-def show_partitions(catalog: Catalog, statement: s.ShowPartitions, _: SparkSession | None) -> Result:
+def show_partitions(context: Context, statement: s.ShowPartitions) -> Result:
     """``SHOW PARTITIONS``: one row for each, with FLIP-188's columns."""
-    table = managed(catalog, statement.name, "SHOW PARTITIONS")
+    table = managed(context, statement.name, "SHOW PARTITIONS")
     if not table.schema.partitioned_by:
         raise ConfigurationError(
             f"table {statement.name!r}: SHOW PARTITIONS needs PARTITIONED BY, which it has not"
@@ -74,14 +74,14 @@ def show_partitions(catalog: Catalog, statement: s.ShowPartitions, _: SparkSessi
     return Rows(f"SHOW PARTITIONS {statement.name}", partition_details(table, statement.partition))
 
 
-def describe_table(catalog: Catalog, statement: s.DescribeTable, spark: SparkSession | None) -> Result:
+def describe_table(context: Context, statement: s.DescribeTable, spark: SparkSession | None) -> Result:
     """``DESCRIBE``: a row for each column; with EXTENDED FLIP-188's row of the table, or partitions."""
-    place = catalog.databases.place(statement.name)
+    place = context.databases.place(statement.name)
     what = f"DESCRIBE {place.shown}"
     if statement.partition is not None:
-        chosen = managed(catalog, statement.name, "DESCRIBE … PARTITION")
+        chosen = managed(context, statement.name, "DESCRIBE … PARTITION")
         return Rows(what, partition_details(chosen, statement.partition))
-    schema = catalog.schema(statement.name)
+    schema = context.schema(statement.name)
     if not statement.is_extended:
         return Rows(what, columns_table(schema))
     options = given_options(place.existing())

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from upsert.catalog.catalog import Catalog
+    from upsert.catalog.context import Context
 
 _JOBS: Final = ".jobs"
 """Folder in the warehouse for checkpoints of named jobs; no table can have such a name."""
@@ -39,11 +39,11 @@ class Job:
     query_name: str | None = None
 
     @classmethod
-    def of(cls, catalog: Catalog, name: str, what: str, uuid: str = "") -> Self:
+    def of(cls, context: Context, name: str, what: str, uuid: str = "") -> Self:
         """The job of a statement.
 
         Args:
-            catalog: whose options say where the checkpoint lies.
+            context: whose options say where the checkpoint lies.
             name: of the table.
             what: the statement, for messages.
             uuid: of the table: one that is dropped and made again starts from the beginning.
@@ -51,19 +51,19 @@ class Job:
         Raises:
             ConfigurationError: nothing says where.
         """
-        options = catalog.options
+        options = context.options
         location, pipeline = options.value(CHECKPOINT), options.value(PIPELINE)
         if location is None and pipeline is None:
             raise ConfigurationError(
                 f"{what}: a streaming statement needs a checkpoint, by which it goes on after a stop; "
                 f"SET '{CHECKPOINT}' = 'folder', or SET '{PIPELINE}' = 'name' for one in the warehouse"
             )
-        if location is None and not storage_of(catalog.warehouse).is_local:
+        if location is None and not storage_of(context.warehouse).is_local:
             raise ConfigurationError(
                 f"{what}: the warehouse is in an object store, which Spark's checkpoints may not reach; SET "
                 f"'{CHECKPOINT}' = 'folder'"
             )
-        place = catalog.databases.place(name)
+        place = context.databases.place(name)
         _, database, own = place.qualified.split(".")
         folder = f"{database}.{own}" + (f"-{uuid[:8]}" if uuid else "")
         base = os.path.join(
@@ -97,14 +97,14 @@ class Job:
                 "'upsert-kafka' keyed by them"
             ) from cause
 
-    def refuse_left_checkpoint(self, catalog: Catalog) -> None:
+    def refuse_left_checkpoint(self, context: Context) -> None:
         """Refuse to make a table whose rows an earlier table of its name has got.
 
         Raises:
             ConfigurationError: the checkpoint has been used, and there is no table.
         """
         is_used = os.path.isdir(os.path.join(self.checkpoint, "offsets"))
-        if is_used and not catalog.databases.place(self.name).is_taken:
+        if is_used and not context.databases.place(self.name).is_taken:
             raise ConfigurationError(
                 f"table {self.name!r}: the checkpoint {self.checkpoint!r} is that of a dropped table, so "
                 f"the new one would lack its rows; delete the folder, or SET another '{PIPELINE}' or "

@@ -1,0 +1,157 @@
+"""What a statement needs of its catalog: names and the tables that they mean, options, the planner."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from upsert.catalog import persistence
+from upsert.catalog.catalogs import Catalogs
+from upsert.catalog.connectors import ConnectorTable, connect
+from upsert.catalog.databases import Databases
+from upsert.catalog.session import SessionOptions
+from upsert.errors import ConfigurationError
+from upsert.materializer.choice import Changes, Sink, UnprovenKeyWarning, choose
+from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.schema import TableSchema
+from upsert.store import Table
+from upsert.store.paths import table_folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+class Context:
+    """The names of a session and the tables that they mean, its options, and what plans its streams.
+
+    Args:
+        warehouse: the folder of the first catalog.
+        optimize: ``planner.optimize``, or a function like it; see ``Catalog``.
+        name: of the first catalog.
+
+    Attributes:
+        catalogs: the warehouses that names can begin with, and the current one.
+        options: what ``SET`` sets, see ``upsert.catalog.session``.
+        mirrors: the queries of this session that keep mirrors of topics, by the folder of the table.
+    """
+
+    def __init__(
+        self, warehouse: str | os.PathLike[str], optimize: Callable[..., DataFrame] | None, name: str
+    ) -> None:
+        self.catalogs = Catalogs(Databases(table_folder(warehouse), name))
+        self.options = SessionOptions()
+        self.mirrors: dict[str, StreamingQuery] = {}
+        self._optimize = optimize
+
+    @property
+    def databases(self) -> Databases:
+        """The databases of the current catalog; names of tables are looked up in the current one of these."""
+        return self.catalogs.current
+
+    @property
+    def warehouse(self) -> str:
+        """The absolute path of the current catalog's folder."""
+        return self.databases.folder
+
+    def tables(self, database: str | None = None) -> tuple[str, ...]:
+        """As ``Catalog.tables``."""
+        if database is None:
+            return self.databases.tables().names()
+        databases, own = self.catalogs.database(database)
+        return databases.tables(own).names()
+
+    def table(self, name: str) -> Table:
+        """As ``Catalog.table``."""
+        connected = self.connected(name)
+        return self.managed(name) if connected is None else connected.mirror_table()
+
+    def schema(self, name: str) -> TableSchema:
+        """As ``Catalog.schema``."""
+        definition = persistence.load(self.databases.place(name).existing())
+        return self.managed(name).schema if definition is None else definition.schema
+
+    def connected(self, name: str, options: Mapping[str, str] = {}) -> ConnectorTable | None:
+        """As ``Catalog.connected``."""
+        place = self.databases.place(name)
+        path = place.existing()
+        definition = persistence.load(path)
+        if definition is None:
+            return None
+        return connect(place.shown, definition, path, options)
+
+    def managed(self, name: str) -> Table:
+        """The table in the folder of this name, which must be a managed one."""
+        return Table.open(self.databases.place(name).existing())
+
+    def optimized(
+        self,
+        df: DataFrame,
+        name: str,
+        sink: Sink | None,
+        start_from: str | os.PathLike[str] | None = None,
+    ) -> DataFrame:
+        """A DataFrame as it may be written: what ``optimize`` made of it, or changes with their kinds.
+
+        Args:
+            df: a batch, which comes back as it is, or a stream.
+            name: the table, for messages.
+            sink: the table as a sink; None if that is not known.
+            start_from: the checkpoint whose query it goes on from; None for none.
+
+        Raises:
+            ConfigurationError: the stream has no ``_row_kind``, and the catalog no ``optimize``, or that
+                knows no ``start_from``; or ``sink.materialize`` cannot be what it is.
+
+        Warns:
+            UnprovenKeyWarning: it is not known whether the key tells the rows apart.
+        """
+        changes = self._carried(df, name, None if sink is None else sink.key, start_from)
+        if not changes.isStreaming or sink is None:
+            return changes
+        choice = choose(sink, Changes.of_schema(changes.schema.jsonValue()))
+        if choice.is_materialized and start_from is not None:
+            raise ConfigurationError(
+                f"{sink.name}: {choice.reason}, and the rows of its keys are kept for the query of the other "
+                "checkpoint alone; leave start_from out"
+            )
+        if sink.mode == "force":
+            # a sink that keeps its rows needs every kind of change, as one without a key does
+            return self._carried(df, name, (), start_from)
+        if choice.is_unproven:
+            warnings.warn(
+                f"{sink.name}: {choice.reason} of this stream; make the catalog as Catalog(warehouse, "
+                "optimize=planner.optimize), which finds out, or say 'sink.materialize' = 'none' if it "
+                "does, 'force' if it does not",
+                UnprovenKeyWarning,
+                stacklevel=3,
+            )
+        return changes
+
+    def _carried(
+        self,
+        df: DataFrame,
+        name: str,
+        sink_key: Sequence[str] | None,
+        start_from: str | os.PathLike[str] | None,
+    ) -> DataFrame:
+        known = {} if self._optimize is None else inspect.signature(self._optimize).parameters
+        if start_from is not None and "start_from" not in known:
+            raise ConfigurationError(
+                f"table {name!r}: start_from needs a catalog that plans delta joins; make it as "
+                "Catalog(warehouse, optimize=planner.optimize)"
+            )
+        if self._optimize is not None and df.isStreaming:
+            given: dict[str, Any] = {"sink_key": sink_key} if "sink_key" in known else {}
+            before = {} if start_from is None else {"start_from": os.fspath(start_from)}
+            return self._optimize(df, **given, **before)
+        if df.isStreaming and ROW_KIND_COLUMN not in df.columns:
+            raise ConfigurationError(
+                f"table {name!r}: a stream must have the column {ROW_KIND_COLUMN!r}, or changes that have "
+                "lost their kind would look like upserts; make the catalog as "
+                "Catalog(warehouse, optimize=planner.optimize), which can tell them apart"
+            )
+        return df
