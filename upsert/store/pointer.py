@@ -8,7 +8,7 @@ its name by a compare-and-swap of this object, which says one of::
     {"format", "stage": {…}}                    a name that a query has taken, and no table yet
     {"format"}                                  a name that was taken, and is free
 
-``stage`` has the name of the folder that is filled, ``folder``, and what ``upsert.catalog.staged.Entry``
+``stage`` has the name of the folder that is filled, ``folder``, and what the ``Entry`` of its catalog
 says. A folder that is named by a uuid is used once, and only from the time on when this object names it. So
 what it does not name any more is waste.
 """
