@@ -13,10 +13,9 @@ from enum import StrEnum
 from importlib import import_module
 from typing import Any, Final, Protocol
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from upsert.arrays import Positions
 from upsert.errors import ConfigurationError
 from upsert.metadata_columns import MetadataKey
 from upsert.options import Option
@@ -68,7 +67,7 @@ class Decoded:
     """
 
     rows: pa.Table
-    positions: npt.NDArray[np.int64] | None = None
+    positions: Positions | None = None
     kinds: pa.Array | None = None
     bad: tuple[BadMessage, ...] = ()
 

@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from upsert.arrays import Positions
+
 PATTERN: Final = "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
 """What a base64 text looks like, as a regular expression without anchors."""
 
@@ -62,7 +64,7 @@ def encode(values: pa.Array) -> pa.Array:
     return _array(offsets, texts.reshape(-1), pa.string(), values)
 
 
-def _flat(values: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+def _flat(values: pa.Array) -> tuple[npt.NDArray[np.uint8], Positions]:
     """The bytes of all values in one run, and how many each value has."""
     filled = values.fill_null(b"")
     offsets = np.frombuffer(filled.buffers()[1], dtype=np.int32)[filled.offset :][: len(filled) + 1]
@@ -73,9 +75,7 @@ def _flat(values: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64
     return data[offsets[0] : offsets[-1]], np.diff(offsets).astype(np.int64)
 
 
-def _array(
-    offsets: npt.NDArray[np.int64], data: npt.NDArray[np.uint8], type_: pa.DataType, like: pa.Array
-) -> pa.Array:
+def _array(offsets: Positions, data: npt.NDArray[np.uint8], type_: pa.DataType, like: pa.Array) -> pa.Array:
     buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(np.ascontiguousarray(data))]
     found = pa.Array.from_buffers(type_, len(like), buffers)
     if like.null_count == 0:

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
+from upsert.arrays import Mask, Positions
 from upsert.formats.base import BadMessage, Decoded, Decoder, Encoder, FormatContext, Side
 from upsert.formats.cdc_encoder import Around, ChangeEncoder
 from upsert.formats.cdc_json import (
@@ -28,8 +29,6 @@ from upsert.formats.cdc_json import (
     UPDATE_AFTER,
     UPDATE_BEFORE,
     Envelopes,
-    Mask,
-    Places,
     any_null,
     check_cdc,
     timestamps,
@@ -146,7 +145,7 @@ class _Decoder:
         is_asked_for[envelopes.positions[is_kept & envelopes.is_good]] = True
         return pc.if_else(pa.array(is_asked_for), messages, pa.scalar(None, pa.binary())), envelopes.bad
 
-    def _kinds_of_change(self, envelopes: Envelopes) -> Places:
+    def _kinds_of_change(self, envelopes: Envelopes) -> Positions:
         names = envelopes.column("type")
         envelopes.refuse(any_null(names), "field 'type' is missing")
         found = pc.index_in(names, value_set=_CHANGES)
@@ -156,7 +155,7 @@ class _Decoder:
                 f"field 'type': {shown(names[place].as_py())} is none of INSERT, UPDATE, DELETE, CREATE"
             ),
         )
-        codes: Places = found.fill_null(_CREATE).cast(pa.int64()).to_numpy()
+        codes: Positions = found.fill_null(_CREATE).cast(pa.int64()).to_numpy()
         return codes
 
     def _metadata_of(self, key: str, envelopes: Envelopes) -> pa.Array:
@@ -193,7 +192,7 @@ class _Decoder:
     def _rows(
         self,
         envelopes: Envelopes,
-        codes: Places,
+        codes: Positions,
         data: _Images,
         old: _Images,
         is_in_old: list[Mask],

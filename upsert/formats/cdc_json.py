@@ -10,19 +10,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
+from upsert.arrays import Mask, Positions
 from upsert.errors import ConfigurationError
 from upsert.formats.base import BadMessage, Decoded, FormatContext, Side
 from upsert.formats.json_values import check_types
 from upsert.rowkind import every_kind, signs
-
-Mask = npt.NDArray[np.bool_]
-Places = npt.NDArray[np.int64]
-
 
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = range(4)
 
@@ -70,7 +66,7 @@ class Envelopes:
         return self._is_good
 
     @property
-    def positions(self) -> Places:
+    def positions(self) -> Positions:
         """The position of each envelope's message."""
         return self._positions
 
@@ -79,8 +75,8 @@ class Envelopes:
         fields: pa.Schema,
         images: Sequence[pa.Array],
         metadata: Sequence[pa.Array],
-        envelopes: Places,
-        kinds: npt.NDArray[np.int64],
+        envelopes: Positions,
+        kinds: Positions,
         *,
         ignore_errors: bool,
     ) -> Decoded:

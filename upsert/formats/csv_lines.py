@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
+from upsert.arrays import Positions
 from upsert.formats.text_values import BadValueError
 
 _CONTROLS: Final = {"n": "\n", "r": "\r", "t": "\t", "0": "\0"}
@@ -91,7 +91,7 @@ class LineReader:
             return text
         return escapes.sub(lambda m: _CONTROLS.get(m[1], m[1]) or self._dialect.quote or "", text)
 
-    def columns(self, lines: pa.Array, count: int) -> tuple[npt.NDArray[np.int64], list[pa.Array]]:
+    def columns(self, lines: pa.Array, count: int) -> tuple[Positions, list[pa.Array]]:
         """The places of lines, ascending, and the texts of their fields, a column for each field.
 
         Args:

@@ -6,11 +6,11 @@ import re
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
+from upsert.arrays import Mask, Positions
 from upsert.errors import SchemaError
 from upsert.formats.base import BadMessage, Decoded
 from upsert.formats.csv_lines import BREAKS, CsvDialect, LineReader
@@ -22,9 +22,6 @@ _STANDARD: Final = TimestampStandard.SQL
 _BYTE_ORDER_MARK: Final = "\ufeff"
 _EMPTY_IS_A_VALUE: Final = (pa.string(), pa.binary())
 _NULL: Final = pa.scalar(None, pa.string())
-
-Mask = npt.NDArray[np.bool_]
-Places = npt.NDArray[np.int64]
 
 
 def value_of(text: str | None, field: pa.Field, dialect: CsvDialect) -> Any:
@@ -97,7 +94,7 @@ class CsvDecoder:
         rows = pa.Table.from_arrays(columns, schema=self._fields)
         return Decoded(rows, None if len(places) == len(messages) else places, bad=bad_messages)
 
-    def _split(self, messages: pa.Array, reasons: dict[int, str]) -> tuple[Places, list[pa.Array]]:
+    def _split(self, messages: pa.Array, reasons: dict[int, str]) -> tuple[Positions, list[pa.Array]]:
         """Messages that are lines with enough fields, and the texts of their fields, by column."""
         lines = _decoded(messages, reasons)
         together, columns = self._lines.columns(lines, len(self._fields))

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import options, types
+from upsert.arrays import Positions
 from upsert.errors import ConfigurationError
 from upsert.formats.base import Decoded, Decoder, Encoder, FormatContext, Side
 from upsert.formats.cdc_encoder import Around, ChangeEncoder
@@ -25,7 +26,6 @@ from upsert.formats.cdc_json import (
     UPDATE_AFTER,
     UPDATE_BEFORE,
     Envelopes,
-    Places,
     any_null,
     check_cdc,
     timestamps,
@@ -141,7 +141,7 @@ class _Decoder:
             }
         return parts
 
-    def _operations(self, operations: pa.Array, envelopes: Envelopes) -> Places:
+    def _operations(self, operations: pa.Array, envelopes: Envelopes) -> Positions:
         missing = "field 'op' is missing"
         if not self._has_schema:
             missing += "; where messages carry their schema, set schema-include"
@@ -151,7 +151,7 @@ class _Decoder:
             any_null(found),
             lambda place: f"field 'op': {shown(operations[place].as_py())} is none of c, r, u, d",
         )
-        codes: Places = found.fill_null(0).cast(pa.int64()).to_numpy()
+        codes: Positions = found.fill_null(0).cast(pa.int64()).to_numpy()
         return codes
 
     def _metadata_of(self, key: str, parts: Mapping[str, pa.Array], envelopes: Envelopes) -> pa.Array:

@@ -15,12 +15,12 @@ from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from upsert.formats.json_candidates import Places, candidates
+from upsert.arrays import Mask, Positions
+from upsert.formats.json_candidates import candidates
 from upsert.formats.json_dialect import JsonDialect
 from upsert.formats.json_values import Number, parse
 from upsert.formats.text_values import BadValueError, read_column
@@ -45,8 +45,8 @@ class BulkReader:
         self._is_able = len(fields) > 0 and not any(_has_map(field.type) for field in fields)
         self._has_decimal = any(_has_decimal(field.type) for field in fields)
 
-    def read(self, messages: pa.Array) -> Iterator[tuple[Places, list[pa.Array]]]:
-        """Places of messages, ascending, and the columns of their rows, one row each.
+    def read(self, messages: pa.Array) -> Iterator[tuple[Positions, list[pa.Array]]]:
+        """Positions of messages, ascending, and the columns of their rows, one row each.
 
         Messages that are in none of the results are left to the reference, NULL among them.
         """
@@ -67,7 +67,7 @@ class BulkReader:
             if columns is not None:
                 yield _good(piece, *columns)
 
-    def _columns(self, messages: pa.Array) -> tuple[list[pa.Array], npt.NDArray[np.bool_]] | None:
+    def _columns(self, messages: pa.Array) -> tuple[list[pa.Array], Mask] | None:
         """The columns of these messages, and which rows are not to be trusted."""
         # With a line break at its end this reader takes all of the text as one block.
         text = pc.binary_join_element_wise(messages, b"\n", b"").buffers()[2]
@@ -95,11 +95,11 @@ class BulkReader:
         self,
         found: pa.Array,
         field: pa.Field,
-        rows: Places | None,
-        doubtful: npt.NDArray[np.bool_],
+        rows: Positions | None,
+        doubtful: Mask,
         *,
         is_member: bool,
-        is_within: npt.NDArray[np.bool_] | None = None,
+        is_within: Mask | None = None,
     ) -> pa.Array:
         """What was read as values of a field.
 
@@ -141,7 +141,7 @@ class BulkReader:
             found = pc.if_else(too_large, pa.scalar(None, found.type), found).cast(type_)
         return found
 
-    def _learn(self, messages: pa.Array, places: Places) -> bool:
+    def _learn(self, messages: pa.Array, places: Positions) -> bool:
         """Look which numbers and booleans come as strings; whether that is news."""
         values = []
         for message in messages.take(pa.array(places[:_SAMPLE])).to_pylist():
@@ -156,22 +156,20 @@ class BulkReader:
         return is_news
 
 
-def _good(
-    places: Places, columns: list[pa.Array], doubtful: npt.NDArray[np.bool_]
-) -> tuple[Places, list[pa.Array]]:
+def _good(places: Positions, columns: list[pa.Array], doubtful: Mask) -> tuple[Positions, list[pa.Array]]:
     if not doubtful.any():
         return places, columns
     good = pa.array(~doubtful)
     return places[~doubtful], [column.filter(good) for column in columns]
 
 
-def _taken(messages: pa.Array, places: Places) -> pa.Array:
+def _taken(messages: pa.Array, places: Positions) -> pa.Array:
     if len(places) == len(messages):
         return messages
     return messages.take(pa.array(places))
 
 
-def _mark(doubtful: npt.NDArray[np.bool_], mask: npt.NDArray[np.bool_], rows: Places | None) -> None:
+def _mark(doubtful: Mask, mask: Mask, rows: Positions | None) -> None:
     if rows is None:
         doubtful |= mask
     else:

@@ -13,13 +13,11 @@ import re
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from upsert.arrays import Mask, Positions
 from upsert.formats.json_values import MAX_DEPTH
-
-Places = npt.NDArray[np.int64]
 
 _SPACE: Final = r"[ \t\r\n]"
 _NOT_AN_OBJECT: Final = rf"^{_SPACE}*(?:[^{{ \t\r\n]|$)|[^}} \t\r\n]{_SPACE}*$"
@@ -28,8 +26,8 @@ _NO_JSON: Final = (b"\x00", b"NaN", b"Inf")
 _ODD_DECIMAL: Final = rf'[:,\["]{_SPACE}*[-+]?[0-9]*\.?[0-9]*[eE][-+]?[0-9]{{3}}'
 
 
-def candidates(messages: pa.Array, *, has_decimal: bool) -> Places:
-    """Places, ascending, of the messages whose rows that reader surely finds, if it can read them at all.
+def candidates(messages: pa.Array, *, has_decimal: bool) -> Positions:
+    """Positions, ascending, of the messages whose rows that reader surely finds, if it can read them at all.
 
     Args:
         messages: texts as binary; NULL is no candidate.
@@ -52,28 +50,28 @@ def candidates(messages: pa.Array, *, has_decimal: bool) -> Places:
     return np.flatnonzero(is_candidate)
 
 
-def _is_text(messages: pa.Array) -> npt.NDArray[np.bool_]:
+def _is_text(messages: pa.Array) -> Mask:
     try:
         messages.cast(pa.string())
     except pa.ArrowInvalid:
         return np.array([_is_utf8(message) for message in messages.to_pylist()], dtype=np.bool_)
-    is_valid: npt.NDArray[np.bool_] = messages.is_valid().to_numpy(zero_copy_only=False)
+    is_valid: Mask = messages.is_valid().to_numpy(zero_copy_only=False)
     return is_valid
 
 
-def _is_object(messages: pa.Array) -> npt.NDArray[np.bool_]:
+def _is_object(messages: pa.Array) -> Mask:
     found = _mask(pc.and_(pc.starts_with(messages, "{"), pc.ends_with(messages, "}")))
     others = np.flatnonzero(~found)
     found[others] = ~_matches(messages.take(pa.array(others)), _NOT_AN_OBJECT)
     return found
 
 
-def _matches(messages: pa.Array, pattern: str) -> npt.NDArray[np.bool_]:
+def _matches(messages: pa.Array, pattern: str) -> Mask:
     return _mask(pc.match_substring_regex(messages, pattern=pattern))
 
 
-def _mask(found: pa.Array) -> npt.NDArray[np.bool_]:
-    mask: npt.NDArray[np.bool_] = found.fill_null(False).to_numpy(zero_copy_only=False).copy()
+def _mask(found: pa.Array) -> Mask:
+    mask: Mask = found.fill_null(False).to_numpy(zero_copy_only=False).copy()
     return mask
 
 

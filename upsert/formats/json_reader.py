@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from upsert.arrays import Positions
 from upsert.formats.base import BadMessage, Decoded
 from upsert.formats.json_bulk import BulkReader
 from upsert.formats.json_dialect import JsonDialect
@@ -19,8 +19,6 @@ from upsert.formats.text_values import BadValueError
 
 _MESSAGES_AT_ONCE: Final = 8192
 _BYTES_AT_ONCE: Final = 16 << 20
-
-Places = npt.NDArray[np.int64]
 
 
 class JsonReader:
@@ -45,7 +43,7 @@ class JsonReader:
     def read(self, messages: pa.Array) -> Decoded:
         """The rows of all messages, in their order; bad messages give none, and no exception."""
         tables: list[pa.Table] = []
-        positions: list[Places] = []
+        positions: list[Positions] = []
         bad: list[BadMessage] = []
         start = 0
         while start < len(messages):
@@ -64,7 +62,7 @@ class JsonReader:
         messages: pa.Array,
         start: int,
         tables: list[pa.Table],
-        positions: list[Places],
+        positions: list[Positions],
         bad: list[BadMessage],
     ) -> None:
         found = [
@@ -87,8 +85,8 @@ class JsonReader:
         positions.append(where + start)
 
     def _read_singly(
-        self, messages: pa.Array, places: Places, start: int, bad: list[BadMessage]
-    ) -> tuple[Places, pa.Table]:
+        self, messages: pa.Array, places: Positions, start: int, bad: list[BadMessage]
+    ) -> tuple[Positions, pa.Table]:
         rows: list[tuple[Any, ...]] = []
         where: list[int] = []
         for place, message in zip(places.tolist(), messages.take(pa.array(places)).to_pylist(), strict=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import ssl
 import time
 from collections.abc import Callable, Mapping
@@ -21,7 +22,6 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, Request, build_opener
 
 from upsert.errors import ConfigurationError, KafkaUnavailableError, SchemaError
-from upsert.kafka.client.properties import is_file
 from upsert.secret import Secret
 
 _MAX_REPLY_BYTES: Final = 10_000_000
@@ -249,7 +249,7 @@ def _opener(config: RegistryConfig) -> OpenerDirector:
     if not any(urlsplit(url).scheme == "https" for url in config.urls):
         return build_opener(_NoRedirect)
     for path in (config.truststore, config.keystore):
-        if path is not None and not is_file(path):
+        if path is not None and not os.path.isfile(path):
             raise _no_certificates(config, f"{path!r} is no file")
     try:
         context = ssl.create_default_context(cafile=config.truststore)

@@ -16,11 +16,11 @@ from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
+from upsert.arrays import Mask
 from upsert.formats import base64_columns
 from upsert.formats.timestamps import (
     TimestampStandard,
@@ -180,7 +180,7 @@ def _read_base64(text: str) -> bytes | None:
 
 def read_column(
     texts: pa.Array, type_: pa.DataType, standard: TimestampStandard
-) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
+) -> tuple[pa.Array, Mask | None]:
     """The values of a column of texts, and which of them are none of the type: these are NULL.
 
     Returns:
@@ -203,8 +203,8 @@ def read_column(
 
 
 def _with_odd_ones(
-    values: pa.Array, texts: pa.Array, odd: npt.NDArray[np.bool_], standard: TimestampStandard
-) -> tuple[pa.Array, npt.NDArray[np.bool_] | None]:
+    values: pa.Array, texts: pa.Array, odd: Mask, standard: TimestampStandard
+) -> tuple[pa.Array, Mask | None]:
     read = scalar_reader(values.type, standard)
     found: list[Any] = []
     bad = []

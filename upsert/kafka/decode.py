@@ -16,11 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from upsert.arrays import Positions
 from upsert.changelog.equality import same_keys
 from upsert.errors import SchemaError
 from upsert.formats.base import Decoded, Decoder, Side
 from upsert.kafka.record_metadata import record_column, record_values
-from upsert.kafka.record_parts import Ints, Parts, positions_of, rows_of_records, with_tombstones
+from upsert.kafka.record_parts import Parts, positions_of, rows_of_records, with_tombstones
 from upsert.kafka.table import KafkaTable, Part
 from upsert.metadata_columns import MetadataColumn
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
@@ -220,7 +221,7 @@ class _Bad:
         for position, reason in zip(positions, reasons, strict=True):
             self._reasons.setdefault(position, reason)
 
-    def of(self, record: Ints) -> bool:
+    def of(self, record: Positions) -> bool:
         """Whether some row is of a bad record."""
         return bool(self._reasons) and bool(np.isin(record, self.positions).any())
 
@@ -233,7 +234,7 @@ class _Bad:
         return tuple(BadRecord(position, reason) for position, reason in sorted(self._reasons.items()))
 
 
-def _cast(metadata: MetadataColumn, values: pa.Array, record: Ints, bad: _Bad) -> pa.Array:
+def _cast(metadata: MetadataColumn, values: pa.Array, record: Positions, bad: _Bad) -> pa.Array:
     """Metadata of a format in the type of its column; records whose value does not fit are bad."""
     try:
         return metadata.read(values)

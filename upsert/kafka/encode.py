@@ -15,14 +15,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from upsert.arrays import Mask
 from upsert.errors import SchemaError
 from upsert.kafka.record_metadata import HEADER_LIST
 from upsert.kafka.table import KafkaTable, Part
 from upsert.metadata_columns import cast
 from upsert.schema import TableSchema
 from upsert.store.hashing import one_array
-
-Flags = npt.NDArray[np.bool_]
 
 _RECORD_COLUMN: Final = {"header-list": "headers"}
 """Metadata key -> column of a record, where they differ."""
@@ -53,7 +52,7 @@ class RecordEncoder:
         self._metadata = [c for c in table.metadata(writing=True) if c.column.name in schema.names]
 
     def encode(
-        self, rows: pa.Table, *, is_deleted: Flags | None = None, kinds: pa.Array | None = None
+        self, rows: pa.Table, *, is_deleted: Mask | None = None, kinds: pa.Array | None = None
     ) -> pa.Table:
         """One record for each row, in their order.
 
@@ -74,7 +73,7 @@ class RecordEncoder:
             columns[_RECORD_COLUMN.get(found.key.key, found.key.key)] = self._as_record(found.key.key, values)
         return pa.table(columns)
 
-    def _values(self, rows: pa.Table, is_deleted: Flags | None, kinds: pa.Array | None) -> pa.Array:
+    def _values(self, rows: pa.Table, is_deleted: Mask | None, kinds: pa.Array | None) -> pa.Array:
         if is_deleted is None or not is_deleted.any():
             return self._value_encoder.encode(_fields(rows, self._value), kinds)
         kept = ~is_deleted

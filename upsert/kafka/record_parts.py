@@ -5,15 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from upsert.arrays import Mask, Positions
 from upsert.formats.base import Decoded
 from upsert.rowkind import RowKind
 from upsert.store.hashing import is_null, one_array
-
-Ints = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -32,12 +29,12 @@ class Parts:
     records: pa.Table
     keys: Decoded | None
     values: Decoded
-    record: Ints
-    key_row: Ints | None
-    value_row: Ints
+    record: Positions
+    key_row: Positions | None
+    value_row: Positions
 
     @property
-    def is_tombstone(self) -> Flags:
+    def is_tombstone(self) -> Mask:
         """Whether a row comes from a record without a value."""
         return self.value_row < 0
 
@@ -59,12 +56,12 @@ class Parts:
         return _take(found, self.value_row)
 
 
-def positions_of(decoded: Decoded) -> Ints:
+def positions_of(decoded: Decoded) -> Positions:
     """Of each decoded row the place of its message."""
     return np.arange(decoded.rows.num_rows) if decoded.positions is None else decoded.positions
 
 
-def with_tombstones(record: Ints, value_row: Ints, values: pa.Array) -> tuple[Ints, Ints]:
+def with_tombstones(record: Positions, value_row: Positions, values: pa.Array) -> tuple[Positions, Positions]:
     """The rows of values, and one for each record without a value, in log order."""
     if not values.null_count:
         return record, value_row
@@ -74,13 +71,13 @@ def with_tombstones(record: Ints, value_row: Ints, values: pa.Array) -> tuple[In
     return both[order], np.concatenate([value_row, np.full(len(tombstones), -1)])[order]
 
 
-def rows_of_records(positions: Ints, record: Ints) -> tuple[Ints, Ints]:
+def rows_of_records(positions: Positions, record: Positions) -> tuple[Positions, Positions]:
     """Of each record its first row among the keys' rows, and how many it has."""
     first = np.searchsorted(positions, record, side="left")
     return first, np.searchsorted(positions, record, side="right") - first
 
 
-def _take(values: pa.Array, rows: Ints) -> pa.Array:
+def _take(values: pa.Array, rows: Positions) -> pa.Array:
     """The values of these rows, NULL for a negative one."""
     if len(rows) == len(values) and (rows == np.arange(len(rows))).all():
         return values

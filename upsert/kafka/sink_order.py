@@ -10,16 +10,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from upsert.arrays import Mask, Positions
 from upsert.rowkind import RowKind
 from upsert.store.merge import gather
 from upsert.store.row_keys import KeyOrder, order_by
-
-Flags = npt.NDArray[np.bool_]
-Positions = npt.NDArray[np.int64]
 
 _MOST_HELD: Final = 100_000
 """So many rows ``-U`` wait for their ``+U`` at most; older ones are taken for deletions."""
@@ -36,7 +33,7 @@ class Effects(NamedTuple):
     """Rows to write and which of them are deletions; None if none is."""
 
     rows: pa.Table
-    is_deleted: Flags | None
+    is_deleted: Mask | None
 
 
 def without_befores(chunks: Iterable[Rows], key: tuple[str, ...]) -> Iterator[Effects]:
@@ -73,11 +70,11 @@ def without_befores(chunks: Iterable[Rows], key: tuple[str, ...]) -> Iterator[Ef
         yield Effects(held, np.ones(held.num_rows, np.bool_))
 
 
-def _are(kinds: pa.Array | None, count: int, *wanted: RowKind) -> Flags:
+def _are(kinds: pa.Array | None, count: int, *wanted: RowKind) -> Mask:
     """Which rows are of one of these kinds."""
     if kinds is None:
         return np.zeros(count, np.bool_)
-    found: Flags = pc.is_in(kinds, pa.array([kind.value for kind in wanted])).to_numpy(zero_copy_only=False)
+    found: Mask = pc.is_in(kinds, pa.array([kind.value for kind in wanted])).to_numpy(zero_copy_only=False)
     return found
 
 

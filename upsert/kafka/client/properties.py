@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Final
@@ -163,16 +162,8 @@ def check_files(properties: Mapping[str, str]) -> None:
         path = properties[name]
         if name.endswith("ca.location") and (path == "probe" or os.path.isdir(path)):
             continue
-        if not is_file(path):
+        if not os.path.isfile(path):
             raise ConfigurationError(
                 f"a connection to Kafka: property {name!r} must name a file, got {path!r}; correct the path, "
                 "also on the executors"
             )
-
-
-def is_file(path: str) -> bool:
-    """Whether a path names an ordinary file."""
-    try:
-        return stat.S_ISREG(os.stat(path).st_mode)
-    except (OSError, ValueError):
-        return False
