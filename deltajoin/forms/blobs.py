@@ -13,7 +13,6 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from deltajoin.changes import Changes
-from deltajoin.errors import BrokenPayloadError
 from deltajoin.forms.reading import bucket_changes, buckets_reached, by_shard, net_changes
 from deltajoin.forms.rows import joined_rows
 from deltajoin.payload import Label, Payload, decode, encode
@@ -21,6 +20,7 @@ from deltajoin.spec import DeltaJoinSpec
 from deltajoin.step import JoinStep
 from deltajoin.stepping import Offset, SteppingReader
 from deltajoin.tables import JoinedTables
+from upsert.errors import BrokenPayloadError
 
 SHARD_COLUMN: Final = "shard"
 PAYLOAD_COLUMN: Final = "payload"

@@ -91,7 +91,7 @@ class Measures:
         return Measures(**combined)
 
 
-NAMES: Final = tuple(field.name for field in fields(Measures))
+NAMES: Final = tuple(each.name for each in fields(Measures))
 MAXIMA: Final = frozenset({"most_in_flight", "slowest_us"})
 """Measures of which several shards or batches have the largest, not the sum."""
 LEVELS: Final = frozenset({"cached_keys", "cached_bytes", "waiting"})
