@@ -82,7 +82,7 @@ class Bundle:
     Args:
         parts: by number of the table.
         kinds: kind of each row; without meaning in rows that were looked up.
-        marks: for each row, whether another table's changes may have a part in it: see `deltajoin.marks`.
+        marks: for each row, whether another table's changes may play a part: `deltajoin.marks`.
     """
 
     parts: Mapping[int, Part]

@@ -80,7 +80,7 @@ class _Rows:
         if op == "in":
             return _is_in(self.value(args[0]), args[1:])
         values = [self.value(arg) for arg in args]
-        if op in _TEXT_WITH_CONSTANTS:
+        if op in condition_types.TEXT_WITH_CONSTANTS:
             constants = [arg.value if isinstance(arg, Const) else None for arg in args[1:]]
             return _with_constants(op, values[0], constants)
         try:
@@ -216,8 +216,6 @@ def _with_constants(op: str, texts: pa.Array, constants: Sequence[Any]) -> pa.Ar
             return pc.utf8_slice_codeunits(texts, start, start + length)
     raise AssertionError(op)
 
-
-_TEXT_WITH_CONSTANTS: Final = condition_types.TEXT_WITH_CONSTANTS
 
 _FUNCTIONS: Final[dict[str, Callable[..., pa.Array]]] = {
     "=": _equal,

@@ -40,8 +40,6 @@ from deltajoin.tree import Node, Outer, flattened, nodes
 from upsert.rowkind import ROW_KIND_COLUMN, every_kind
 from upsert.store.hashing import one_array
 
-__all__ = ["OUTPUT_ROWS", "Join", "Match", "evaluate", "output_schema"]
-
 OUTPUT_ROWS: Final = 65_536
 
 
