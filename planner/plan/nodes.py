@@ -2,6 +2,9 @@
 
 The `ref` of a node stands for the node apart from its children: a rule that replaces a child keeps it, a
 rule that changes the node itself drops it.
+
+A new node is one edit here: its class, and its name in `Plan`. The rest goes by the types of its fields: its
+inputs are of type `Plan`, what it evaluates of type `Expr`, `Output` or `GroupBy`, or tuples of these.
 """
 
 from __future__ import annotations
@@ -511,7 +514,7 @@ class Watermark:
     """The child's rows, with one column declared as event time."""
 
     child: Plan
-    column: Column
+    column: Expr
     ref: int | None = ref_field()
 
     @property

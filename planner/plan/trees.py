@@ -4,91 +4,69 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import count, islice
+from typing import Any, Final, get_args, get_type_hints
 
 from planner.plan.expressions import Aggregation, Column, Expr, walk_expression
 from planner.plan.nodes import (
     Aggregate,
     Changelog,
     DeltaJoin,
-    Distinct,
-    Enriched,
     Filter,
-    Generate,
+    GroupBy,
     Join,
     LookupAggregate,
     Normalized,
-    Opaque,
     Output,
     Plan,
     Project,
-    RegularJoin,
     Relation,
-    SignedAggregate,
-    SlidingWindows,
-    Union,
     Watermark,
     Wrapper,
 )
 
 
+def _fields(*types: object) -> dict[type, tuple[str, ...]]:
+    """For each class of nodes the names of the fields that are declared with one of these types."""
+    hints = {kind: get_type_hints(kind).items() for kind in get_args(Plan)}
+    return {kind: tuple(name for name, type_ in found if type_ in types) for kind, found in hints.items()}
+
+
+_INPUTS: Final = _fields(Plan, tuple[Plan, ...])
+_EVALUATED: Final = _fields(Expr, Expr | None, tuple[Expr, ...], tuple[Output, ...], tuple[GroupBy, ...])
+
+
 def children(node: Plan) -> tuple[Plan, ...]:
     """The inputs of a node, from left to right."""
-    match node:
-        case Project() | Filter() | Watermark() | Wrapper() | Generate() | Distinct() | Enriched():
-            return (node.child,)
-        case Aggregate() | SignedAggregate() | SlidingWindows():
-            return (node.child,)
-        case Join() | RegularJoin():
-            return (node.left, node.right)
-        case Opaque() | Union():
-            return node.inputs
-        case _:
-            return ()
+    return tuple(one for name in _INPUTS[type(node)] for one in _each(getattr(node, name)))
 
 
 def with_children(node: Plan, inputs: Sequence[Plan]) -> Plan:
     """The node over other inputs; the very same object when they are the ones it has."""
     if all(new is old for new, old in zip(inputs, children(node), strict=True)):
         return node
-    match node:
-        case Project() | Filter() | Watermark() | Wrapper() | Generate() | Distinct() | Enriched():
-            return replace(node, child=inputs[0])
-        case Aggregate() | SignedAggregate() | SlidingWindows():
-            return replace(node, child=inputs[0])
-        case Join(kind=kind):
-            left, right = inputs
-            passed_on = (
-                left.columns if kind in ("left semi", "left anti") else (*left.columns, *right.columns)
-            )
-            return replace(node, left=left, right=right, columns=passed_on)
-        case RegularJoin():
-            return replace(node, left=inputs[0], right=inputs[1])
-        case Opaque() | Union():
-            return replace(node, inputs=tuple(inputs))
-        case _:
-            return node
+    given, changed = iter(inputs), dict[str, Any]()
+    for name in _INPUTS[type(node)]:
+        old = getattr(node, name)
+        changed[name] = tuple(islice(given, len(old))) if isinstance(old, tuple) else next(given)
+    if isinstance(node, Join):
+        left, right = inputs
+        is_of_left = node.kind in ("left semi", "left anti")
+        changed["columns"] = left.columns if is_of_left else (*left.columns, *right.columns)
+    return replace(node, **changed)
 
 
 def expressions(node: Plan) -> tuple[Expr, ...]:
     """The expressions that a node itself evaluates."""
-    match node:
-        case Project():
-            return tuple(output.value for output in node.outputs)
-        case Aggregate():
-            return (*(group.value for group in node.groups), *(output.value for output in node.outputs))
-        case Filter():
-            return (node.condition,)
-        case Watermark():
-            return (node.column,)
-        case Generate():
-            return (node.generator,)
-        case SlidingWindows():
-            return node.values
-        case Join(condition=condition) | RegularJoin(condition=condition) if condition is not None:
-            return (condition,)
-        case _:
-            return ()
+    found = (part for name in _EVALUATED[type(node)] for part in _each(getattr(node, name)))
+    return tuple(part.value if isinstance(part, Output | GroupBy) else part for part in found)
+
+
+def _each(value: Any) -> tuple[Any, ...]:
+    """What a field holds, as a tuple."""
+    if value is None:
+        return ()
+    return value if isinstance(value, tuple) else (value,)
 
 
 def walk(plan: Plan) -> Iterator[Plan]:
