@@ -8,7 +8,7 @@ from pathlib import Path
 
 from deltajoin import options as delta_join_source
 from deltajoin import settings
-from upsert.catalog import catalogs, session
+from upsert.catalog import namespace, session
 from upsert.formats.base import FORMATS, format_named
 from upsert.kafka.options import OPTIONS
 from upsert.log.log_options import LOG_OPTIONS
@@ -67,7 +67,7 @@ SECTIONS = (
         delta_join_source.OPTIONS,
     ),
     Section("Sessions of SQL", "`SET 'key' = 'value'`, `catalog.options[key] = value`.", session.OPTIONS),
-    Section("Catalogs", "`CREATE CATALOG name WITH (…)`.", catalogs.OPTIONS),
+    Section("Catalogs", "`CREATE CATALOG name WITH (…)`.", namespace.OPTIONS),
 )
 OPTIONS_HEAD = """# Options
 

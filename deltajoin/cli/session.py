@@ -14,10 +14,10 @@ from rich.console import Console
 
 from deltajoin.cli.java import check_java
 from upsert import Catalog
-from upsert.catalog.parser import parse
 from upsert.catalog.results import Result
-from upsert.catalog.statements import CreateTableAs, Insert, Select
 from upsert.errors import ConfigurationError, own_errors_first
+from upsert.sql.parser import parse
+from upsert.sql.statements import CreateTableAs, Insert, Select
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,7 +90,7 @@ class Session:
         Raises:
             UpsertError: the statement is wrong or fails.
         """
-        from upsert.catalog.execution import planned
+        from upsert.catalog.run.dispatch import planned
 
         spark = self._spark_for(text)
         with own_errors_first():

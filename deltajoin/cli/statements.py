@@ -15,10 +15,10 @@ from rich.text import Text
 from deltajoin.cli.grids import RowGrid
 from deltajoin.cli.output import Output
 from deltajoin.cli.session import Session
-from upsert.catalog.parser import parse
 from upsert.catalog.results import Done, Frame, Live, Result, Rows, Running
 from upsert.catalog.script import split_statements
 from upsert.errors import own_errors_first
+from upsert.sql.parser import parse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

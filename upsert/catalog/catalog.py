@@ -16,9 +16,9 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from upsert.catalog.connectors import ConnectorTable
 from upsert.catalog.context import Context
-from upsert.catalog.databases import Databases
-from upsert.catalog.declared_columns import metadata_options, with_declared
 from upsert.catalog.job_hooks import JobStatusHook
+from upsert.catalog.namespace import Databases
+from upsert.catalog.run.scans import metadata_options, with_declared
 from upsert.catalog.session import CHECKPOINT
 from upsert.errors import ConfigurationError
 from upsert.managed import frames
@@ -127,9 +127,9 @@ class Catalog:
         <SELECT: DataFrame[word: string]>
         """
         # Every task of a query imports this module; the parser behind it is for the few that read SQL.
-        from upsert.catalog.execution import execute
-        from upsert.catalog.parser import parse
+        from upsert.catalog.run.dispatch import execute
         from upsert.errors import own_errors_first
+        from upsert.sql.parser import parse
 
         with own_errors_first():
             return execute(self.context, parse(text), spark)
@@ -376,7 +376,7 @@ class Catalog:
             >>> catalog.table("squares").snapshot().scan().num_rows
             4
         """
-        from upsert.catalog.table_from_query import TableFromQuery
+        from upsert.catalog.create_as.create_as import TableFromQuery
 
         place = self.databases.place(name)
         statement = TableFromQuery(

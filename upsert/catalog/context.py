@@ -8,10 +8,9 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from upsert.catalog import persistence
-from upsert.catalog.catalogs import Catalogs
+from upsert.catalog import definitions
 from upsert.catalog.connectors import ConnectorTable, connect
-from upsert.catalog.databases import Databases
+from upsert.catalog.namespace import Catalogs, Databases
 from upsert.catalog.session import SessionOptions
 from upsert.errors import ConfigurationError
 from upsert.materializer.choice import Changes, Sink, UnprovenKeyWarning, choose
@@ -71,14 +70,14 @@ class Context:
 
     def schema(self, name: str) -> TableSchema:
         """As ``Catalog.schema``."""
-        definition = persistence.load(self.databases.place(name).existing())
+        definition = definitions.load(self.databases.place(name).existing())
         return self.managed(name).schema if definition is None else definition.schema
 
     def connected(self, name: str, options: Mapping[str, str] = {}) -> ConnectorTable | None:
         """As ``Catalog.connected``."""
         place = self.databases.place(name)
         path = place.existing()
-        definition = persistence.load(path)
+        definition = definitions.load(path)
         if definition is None:
             return None
         return connect(place.shown, definition, path, options)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sqlglot.tokenizer_core import TokenType
 
-from upsert.catalog.dialect import tokens_of
+from upsert.sql.dialect import tokens_of
 
 
 @dataclass(frozen=True)

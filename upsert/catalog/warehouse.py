@@ -1,22 +1,88 @@
-"""The folder of a catalog: which tables lie in it, by name, and how one goes away at one moment."""
+"""The folder of a catalog: which tables lie in it, by name, and how one goes away at one moment.
+
+In an object store nothing can be moved, so tables come and go by ``table.json``: it appears by put-if-absent
+and goes by a deletion, each of which is one moment. The other files of a managed table lie in a folder that
+is named by its uuid, so what remains of a dropped table is never taken for the next one's, and can be deleted
+at any time: nothing appears in such a folder before ``table.json`` names it.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
+import shutil
 import uuid
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Final
+from typing import Final, NoReturn
 
-from upsert.catalog import persistence, trash
-from upsert.catalog.staged import is_visible
-from upsert.errors import ConfigurationError, TableExistsError, TableNotFoundError
-from upsert.store.paths import TABLE_FILE
+from upsert.catalog.create_as.stages import is_visible
+from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError, TableNotFoundError
+from upsert.store import pointer
+from upsert.store.left_folders import logs_are_gone, sweep
+from upsert.store.logged_tables import drop_log
+from upsert.store.paths import COMPACTION_ERROR, TABLE_FILE
 from upsert.store.storage import storage_of
+from upsert.store.storage.door import swapping
 from upsert.store.storage.local import sync_folder
+
+
+@contextmanager
+def ddl_lock(warehouse: str) -> Iterator[None]:
+    """Let one statement at a time create or drop a table; a process that dies lets go of the lock.
+
+    Publishing ``table.json`` needs no lock, but the folders around it are made step by step, and a drop in
+    between would take them away. While there is no warehouse, there is nothing to drop, and no lock. An
+    object store has no folders and needs none.
+    """
+    if not storage_of(warehouse).is_local:
+        yield
+        return
+    try:
+        descriptor = os.open(warehouse, os.O_RDONLY | os.O_DIRECTORY)
+    except (FileNotFoundError, NotADirectoryError):
+        yield
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+DROPPED: Final = ".dropped-"
+"""Prefix of the folders of dropped tables; no table can have such a name."""
+
+
+def empty_trash(warehouse: str) -> None:
+    """Delete logs and files of what was dropped in a folder, also where a DROP TABLE was killed half-way."""
+    for entry in os.listdir(warehouse):
+        if entry.startswith(DROPPED):
+            _delete(os.path.join(warehouse, entry))
+
+
+def _delete(folder: str) -> None:
+    """Delete the folder of a table, or of several, after their logs: only their files know of these."""
+    if not logs_are_gone(folder, lambda: _drop_logs(folder)):
+        return
+    with suppress(FileNotFoundError):  # another process empties it too
+        shutil.rmtree(folder)
+
+
+def _drop_logs(folder: str) -> None:
+    if os.path.isfile(os.path.join(folder, TABLE_FILE)):
+        # of what a damaged file says nobody can tell where a log is, and its table must be able to go
+        with suppress(CorruptTableError):
+            drop_log(folder)
+        return
+    with suppress(FileNotFoundError, NotADirectoryError):
+        for name in os.listdir(folder):
+            if os.path.isdir(os.path.join(folder, name)):
+                _drop_logs(os.path.join(folder, name))
+
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
@@ -78,7 +144,7 @@ class Warehouse:
         It is gone at one moment; what remains of its files after a crash goes with the next one dropped.
         """
         path = self.path(name)
-        with persistence.ddl_lock(self.folder):
+        with ddl_lock(self.folder):
             if not self._has(name):
                 return False
             self.throw_away(path)
@@ -107,7 +173,7 @@ class Warehouse:
             )
         with ExitStack() as locks:
             for folder in sorted({self.folder, to.folder}):
-                locks.enter_context(persistence.ddl_lock(folder))
+                locks.enter_context(ddl_lock(folder))
             prepare()
             if os.path.lexists(target):
                 raise TableExistsError(f"table {new!r} exists already in {to.folder!r}; choose another name")
@@ -117,7 +183,7 @@ class Warehouse:
 
     def throw_away(self, path: str) -> None:
         """Take a folder of the warehouse out of sight at one moment; the caller holds the catalog's lock."""
-        os.rename(path, os.path.join(self.folder, f"{trash.DROPPED}{uuid.uuid4().hex}"))
+        os.rename(path, os.path.join(self.folder, f"{DROPPED}{uuid.uuid4().hex}"))
         sync_folder(self.folder)
 
     def not_found(self, name: str) -> TableNotFoundError:
@@ -136,4 +202,59 @@ class Warehouse:
 
     def empty_trash(self) -> None:
         """Delete the files of dropped tables, also of those whose DROP TABLE was killed half-way."""
-        trash.empty_trash(self.folder)
+        empty_trash(self.folder)
+
+
+@dataclass(frozen=True)
+class ObjectStoreWarehouse(Warehouse):
+    """Tables are the folders directly in ``folder`` that have a ``table.json``."""
+
+    def names(self) -> tuple[str, ...]:
+        """Names of all tables, sorted."""
+        found = filter(self.is_name, storage_of(self.folder).names(self.folder))
+        return tuple(sorted(name for name in found if self._has(name)))
+
+    def is_taken(self, name: str) -> bool:
+        """Whether there is a table, or something that a query fills or has left."""
+        return not pointer.is_free(pointer.value_in(self.path(name)))
+
+    def drop(self, name: str) -> bool:
+        """Take a table away with all its files; False if there is none.
+
+        It is gone at one moment; what remains of its files after a crash goes when a table of this name is
+        dropped again. Its log goes first, for only its files know of it.
+        """
+        path = self.path(name)
+        if not self._has(name):
+            return False
+        drop_log(path)
+        table_file = os.path.join(path, TABLE_FILE)
+        swapping(table_file).take_away(table_file, pointer.FREE)
+        storage_of(path).delete(os.path.join(path, COMPACTION_ERROR))
+        sweep(path)
+        return True
+
+    def rename(self, name: str, to: Warehouse, new: str, prepare: Callable[[], None]) -> NoReturn:  # noqa: ARG002
+        """Refused: see the module.
+
+        Raises:
+            ConfigurationError: always.
+        """
+        raise ConfigurationError(
+            f"table {name!r}: a table in an object store keeps its name, got RENAME TO {new!r}; create "
+            "a table of that name and INSERT INTO it"
+        )
+
+    def empty_trash(self) -> None:
+        """Nothing: what is dropped is deleted where it lies."""
+
+    def _has(self, name: str) -> bool:
+        try:
+            return pointer.has_table(pointer.value_in(os.path.join(self.folder, name)))
+        except CorruptTableError:
+            return True  # it can be dropped
+
+
+def warehouse_at(folder: str) -> Warehouse:
+    """The tables of a local folder, or of one in an object store."""
+    return Warehouse(folder) if storage_of(folder).is_local else ObjectStoreWarehouse(folder)

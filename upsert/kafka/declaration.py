@@ -102,7 +102,7 @@ def _key(text: str | None) -> tuple[str, ...]:
 
 def _schema_of_text(text: str, key: tuple[str, ...], of: str) -> TableSchema:
     # the parser's packages are for the few processes that read DDL
-    from upsert.catalog.ddl import parse_columns
+    from upsert.sql.columns import parse_columns
 
     try:
         return parse_columns(text, key)
@@ -129,7 +129,7 @@ def _schema_of_struct(asked: StructType, key: tuple[str, ...], of: str) -> Table
 
 
 def _column(field: StructField, of: str) -> Column:
-    from upsert.catalog.ddl import metadata_from_comment
+    from upsert.sql.columns import metadata_from_comment
 
     try:
         type_ = types.from_json(field.dataType.jsonValue())

@@ -6,18 +6,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from upsert.catalog.carry_out.streams import Job
 from upsert.catalog.catalog import Catalog
-from upsert.catalog.namespace_statements import (
-    CreateCatalog,
-    ShowDatabases,
-    ShowTables,
-    UseCatalog,
-    UseDatabase,
-)
-from upsert.catalog.parser import parse
 from upsert.catalog.results import Rows
+from upsert.catalog.run.jobs import Job
 from upsert.errors import ConfigurationError, SchemaError, TableNotFoundError
+from upsert.sql.parser import parse
+from upsert.sql.statements import CreateCatalog, ShowDatabases, ShowTables, UseCatalog, UseDatabase
 
 TABLE = "(id BIGINT, PRIMARY KEY (id) NOT ENFORCED)"
 

@@ -11,12 +11,13 @@ import pyarrow as pa
 import pytest
 
 from upsert import types
-from upsert.catalog.connectors import KafkaConnector, connect
-from upsert.catalog.parser import parse
-from upsert.catalog.persistence import Definition
-from upsert.catalog.statements import CreateTable
+from upsert.catalog.connectors import connect
+from upsert.catalog.definitions import Definition
+from upsert.catalog.kafka_connector import KafkaConnector
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.kafka.table import KafkaTable
+from upsert.sql.parser import parse
+from upsert.sql.statements import CreateTable
 
 CASES = Path(__file__).with_name("connector_tables.txt")
 

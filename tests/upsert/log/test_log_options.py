@@ -7,10 +7,10 @@ import pyarrow as pa
 import pytest
 
 from upsert.catalog.session import SessionOptions
-from upsert.catalog.show_create import create_text
 from upsert.errors import ConfigurationError
 from upsert.log.log_options import LogOptions
 from upsert.schema import TableSchema
+from upsert.sql.show_create import create_text
 from upsert.store import paths, table_file
 from upsert.store.alteration_rules import altered
 from upsert.store.alterations import ResetOptions, SetOptions

@@ -1,0 +1,160 @@
+"""DELETE and UPDATE: their queries, rows that Spark finds, and conflicts with others."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from upsert.catalog.catalog import Catalog
+from upsert.catalog.run import deletes
+from upsert.errors import CommitConflictError, ConfigurationError, SchemaError
+from upsert.managed import frames
+from upsert.sql.parser import parse
+from upsert.sql.statements import Delete, Update
+
+
+class TestParser:
+    @pytest.mark.parametrize(
+        ("text", "columns", "query"),
+        [
+            (
+                "UPDATE t SET a = b + 1, c = upper(c)\nWHERE b IN (SELECT b FROM u)",
+                ("a", "c"),
+                (
+                    "SELECT *,  b + 1 AS `_new_value_0`,  upper(c) AS `_new_value_1` FROM `v0` AS `t` "
+                    "\nWHERE b IN (SELECT b FROM `v1` AS `u`)"
+                ),
+            ),
+            (
+                "UPDATE db.`t` /*+ OPTIONS('change-tracking' = 'false') */ SET `a` = (1, 2);",
+                ("a",),
+                "SELECT *,  (1, 2) AS `_new_value_0` FROM `v0` AS `t`",
+            ),
+            (
+                "UPDATE t SET a = CASE WHEN b THEN PROCTIME() END",
+                ("a",),
+                "SELECT *,  CASE WHEN b THEN current_timestamp() END AS `_new_value_0` FROM `v0` AS `t`",
+            ),
+        ],
+    )
+    def test_update_has_the_query_of_its_rows(self, text: str, columns: tuple[str, ...], query: str) -> None:
+        statement = parse(text)
+        assert isinstance(statement, Update)
+        assert statement.columns == columns
+        views = [f"v{n}" for n in range(len(statement.rows.references))]
+        assert statement.rows.over(views).text.strip() == query
+
+    def test_delete_has_the_query_of_its_rows(self) -> None:
+        statement = parse("DELETE FROM /*+ OPTIONS('change-tracking' = 'false') */ t\nWHERE length(a) > 1")
+        assert isinstance(statement, Delete)
+        assert statement.rows is not None
+        assert statement.options == {"change-tracking": "false"}
+        text = statement.rows.over(["v"]).text
+        assert text.split() == ["SELECT", "*", "FROM", "`v`", "AS", "`t`", "WHERE", "length(a)", ">", "1"]
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("UPDATE t\nSET a 1", "UPDATE t: expected =, found '1' at line 2, column 7"),
+            ("UPDATE t SET a = 1, a = 2", "column 'a' gets two values"),
+            ("UPDATE t SET a =", "expected an expression"),
+            ("UPDATE t SET a = 1 + WHERE b", "the expression is incomplete, found '+' at line 1, column 20"),
+            ("UPDATE t", "expected SET"),
+            ("UPDATE t SET a = 1 HAVING b", "found 'HAVING' at line 1, column 20"),
+        ],
+    )
+    def test_what_is_no_statement_is_refused_with_its_place(self, text: str, message: str) -> None:
+        with pytest.raises(SchemaError) as error:
+            parse(text)
+        assert message in str(error.value)
+
+
+@pytest.mark.spark
+class TestRowsThatSparkFinds:
+    @pytest.fixture
+    def catalog(self, tmp_path: Path) -> Catalog:
+        found = Catalog(tmp_path / "warehouse")
+        found.sql(
+            "CREATE TABLE users (id BIGINT, name STRING, size AS length(name), n INT NOT NULL, "
+            "PRIMARY KEY (id) NOT ENFORCED) WITH ('bucket' = '2')"
+        )
+        found.table("users").write(
+            pa.table(
+                {"id": [1, 2, 3], "name": ["ann", "bob", "cecilia"], "n": pa.array([1, 2, 3], pa.int32())}
+            )
+        )
+        return found
+
+    def rows(self, catalog: Catalog, name: str = "users") -> list[tuple[Any, ...]]:
+        return sorted(tuple(row.values()) for row in catalog.table(name).snapshot().scan().to_pylist())
+
+    def test_any_condition_and_any_value(self, catalog: Catalog, spark: SparkSession) -> None:
+        before = catalog.table("users").snapshot().id
+        catalog.sql(
+            "UPDATE users SET n = n * 10, name = upper(name) WHERE size < (SELECT max(size) FROM users)",
+            spark,
+        )
+        assert self.rows(catalog) == [(1, "ANN", 10), (2, "BOB", 20), (3, "cecilia", 3)]
+        catalog.sql("DELETE FROM users WHERE name LIKE '%B' OR size = 7", spark)
+        assert self.rows(catalog) == [(1, "ANN", 10)]
+        changes = catalog.table("users").changes(before, columns=["id", "n"])
+        assert sorted(changes["_row_kind"].to_pylist()) == ["+U", "-D", "-D", "-U"]
+        catalog.sql("CREATE TABLE words (word STRING, n INT)")
+        catalog.table("words").write(
+            pa.table({"word": ["a", "a", "b"], "n": pa.array([1, 1, 1], pa.int32())})
+        )
+        catalog.sql("UPDATE words SET n = n + 1 WHERE upper(word) = 'A'", spark)
+        assert self.rows(catalog, "words") == [("a", 2), ("a", 2), ("b", 1)]
+        catalog.sql("DELETE FROM words WHERE n % 2 = 0", spark)
+        assert self.rows(catalog, "words") == [("b", 1)]
+
+    def test_row_that_others_changed_meanwhile_is_looked_at_again(
+        self, catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tries = []
+
+        def write(df: DataFrame, path: str, options: dict[str, str]) -> None:
+            tries.append(options)
+            if len(tries) == 1:
+                changed = {"id": [2], "name": ["robert"], "n": pa.array([5], pa.int32())}
+                catalog.table("users").write(pa.table(changed))
+            frames.write(df, path, options)
+
+        monkeypatch.setattr(deletes, "frames", type("Frames", (), {"write": staticmethod(write)}))
+        catalog.sql("UPDATE users SET n = n + 1 WHERE length(name) = 3", spark)
+        assert len(tries) == 2
+        assert self.rows(catalog) == [(1, "ann", 2), (2, "robert", 5), (3, "cecilia", 3)]
+        monkeypatch.setattr(deletes, "ATTEMPTS", 1)
+        tries.clear()
+        with pytest.raises(CommitConflictError, match="others changed them 1 times"):
+            catalog.sql("DELETE FROM users WHERE length(name) = 6", spark)
+
+    @pytest.mark.parametrize(
+        ("text", "error", "message"),
+        [
+            ("UPDATE users SET id = 1", SchemaError, "column 'id' is one of the PRIMARY KEY"),
+            ("UPDATE users SET size = 1", SchemaError, "column 'size' is computed when it is read"),
+            ("UPDATE users SET nix = 1", SchemaError, "unknown column 'nix'"),
+            ("UPDATE users SET n = 'x'", SchemaError, "column 'n' must be INT, got STRING; write CAST"),
+            ("UPDATE users\nSET n = nix + 1", SchemaError, "at line 2, column 9"),
+            ("DELETE FROM users\nWHERE upper(nix) = 'X'", SchemaError, "at line 2, column 13"),
+            ("UPDATE nix SET n = 1", Exception, "table 'nix' does not exist"),
+        ],
+    )
+    def test_what_cannot_be_changed_is_refused(
+        self, catalog: Catalog, spark: SparkSession, text: str, error: type[Exception], message: str
+    ) -> None:
+        with pytest.raises(error) as raised:
+            catalog.sql(text, spark)
+        assert message in str(raised.value)
+        assert catalog.table("users").snapshot().id == 1
+
+    def test_table_that_combines_rows_is_refused(self, catalog: Catalog, spark: SparkSession) -> None:
+        catalog.sql(
+            "CREATE TABLE sums (id INT, n INT, PRIMARY KEY (id) NOT ENFORCED) "
+            "WITH ('merge-engine' = 'partial-update')"
+        )
+        with pytest.raises(ConfigurationError, match="where the last one of a key counts"):
+            catalog.sql("UPDATE sums SET n = 1", spark)

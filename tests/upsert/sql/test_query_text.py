@@ -1,0 +1,290 @@
+"""Queries over tables of a catalog: which tables they read, what of them, and what Spark gets to see."""
+
+import pytest
+
+from upsert.errors import SchemaError
+from upsert.sql.columns import parse_columns
+from upsert.sql.predicates import alternatives, pushed
+from upsert.sql.query import AsOf, Moment, QueryText
+
+
+def over(text: str, *views: str | None) -> str:
+    return QueryText.of(text).over(views).text
+
+
+@pytest.mark.parametrize(
+    ("text", "tables"),
+    [
+        ("SELECT 1", []),
+        ("VALUES (1, 'a')", []),
+        ("TABLE t", ["t"]),
+        ("SELECT * FROM db.t", ["db.t"]),
+        ("SELECT * FROM `db`.`t`", ["db.t"]),
+        ("SELECT * FROM main.db.t", ["main.db.t"]),
+        ("SELECT (SELECT max(a) FROM u) FROM t WHERE EXISTS (SELECT 1 FROM v)", ["u", "t", "v"]),
+        ("SELECT * FROM t a, t b", ["t", "t"]),
+        ("SELECT * FROM t UNION ALL SELECT * FROM u", ["t", "u"]),
+        ("WITH w AS (SELECT * FROM t) SELECT * FROM w", ["t"]),
+        ("WITH t AS (SELECT * FROM t) SELECT * FROM t", ["t"]),
+        ("WITH a AS (SELECT 1), b AS (SELECT * FROM a) SELECT * FROM b JOIN T", ["T"]),
+        ("WITH w AS (SELECT 1) SELECT * FROM (SELECT * FROM w) x", []),
+        ("WITH w AS (SELECT 1) SELECT * FROM db.w", ["db.w"]),
+        ("SELECT a FROM t LATERAL VIEW explode(x) e AS a", ["t"]),
+        ("SELECT 'FROM x' FROM t -- FROM y", ["t"]),
+        ("FROM t SELECT a", ["t"]),
+    ],
+)
+def test_tables_of_a_query_are_found_but_not_the_names_of_with(text: str, tables: list[str]) -> None:
+    assert [reference.name for reference in QueryText.of(text).references] == tables
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("SELECT t.a FROM t", "SELECT t.a FROM `v` AS `t`"),
+        ("SELECT x.a FROM t AS x", "SELECT x.a FROM `v` AS x"),
+        ("SELECT x.a FROM db.t x", "SELECT x.a FROM `v` x"),
+        ("SELECT db.t.a, t.b FROM db.t", "SELECT t.a, t.b FROM `v` AS `t`"),
+        ("SELECT `ä`.* FROM `ä`", "SELECT `ä`.* FROM `v` AS `ä`"),
+        ("TABLE t", "SELECT * FROM `v` AS `t`"),
+        ("SELECT a FROM t /*+ OPTIONS('scan.mode'='latest') */ AS x", "SELECT a FROM `v`  AS x"),
+        ("SELECT a FROM t /*+ OPTIONS('k'='v') */ WHERE a", "SELECT a FROM `v` AS `t`  WHERE a"),
+        ("SELECT /*+ BROADCAST(t) */ a FROM t", "SELECT /*+ BROADCAST(t) */ a FROM `v` AS `t`"),
+        ("SELECT a FROM t FOR SYSTEM_TIME AS OF p.proctime AS u", "SELECT a FROM `v`  AS u"),
+        ("SELECT a FROM t FOR SYSTEM_VERSION AS OF 3", "SELECT a FROM `v` AS `t` "),
+        ("SELECT PROCTIME() FROM t x", "SELECT current_timestamp() FROM `v` x"),
+        (
+            "SELECT TUMBLE_START(s, INTERVAL '5' MINUTE), a FROM t x GROUP BY TUMBLE(s, INTERVAL 5 MINUTE)",
+            "SELECT `window`(s, '5 MINUTE').start, a FROM `v` x GROUP BY `window`(s, '5 MINUTE')",
+        ),
+        (
+            "SELECT tumble_end(x.ts, INTERVAL 10 SECONDS) FROM t x",
+            "SELECT `window`(x.ts, '10 SECONDS').end FROM `v` x",
+        ),
+        (
+            "SELECT w.a FROM TABLE(TUMBLE(TABLE db.t, DESCRIPTOR(ts), INTERVAL '1' DAY)) w",
+            (
+                "SELECT w.a FROM (SELECT * EXCEPT (`_window`), `_window`.start AS window_start, "
+                "`_window`.end AS window_end, `_window`.end - INTERVAL '0.001' SECOND AS window_time "
+                "FROM (SELECT *, `window`(ts, '1 DAY') AS `_window` FROM `v` AS `t`)) w"
+            ),
+        ),
+        (
+            "SELECT HOP_END(s, INTERVAL 1 MINUTE, INTERVAL 1 HOUR), SESSION(s, INTERVAL '9' DAY) FROM t x",
+            "SELECT `window`(s, '1 HOUR', '1 MINUTE').end, session_window(s, '9 DAY') FROM `v` x",
+        ),
+        (
+            (
+                "SELECT 1 FROM HOP(TABLE t, DESCRIPTOR(ts), INTERVAL '1' MINUTE, INTERVAL '5' MINUTE, "
+                "INTERVAL 3 SECOND)"
+            ),
+            (
+                "SELECT 1 FROM (SELECT * EXCEPT (`_window`), `_window`.start AS window_start, "
+                "`_window`.end AS window_end, `_window`.end - INTERVAL '0.001' SECOND AS window_time "
+                "FROM (SELECT *, `window`(ts, '5 MINUTE', '1 MINUTE', '3 SECOND') AS `_window` "
+                "FROM `v` AS `t`))"
+            ),
+        ),
+        (
+            "SELECT 1 FROM TABLE(TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1' DAY, INTERVAL '8' HOUR))",
+            (
+                "SELECT 1 FROM (SELECT * EXCEPT (`_window`), `_window`.start AS window_start, "
+                "`_window`.end AS window_end, `_window`.end - INTERVAL '0.001' SECOND AS window_time "
+                "FROM (SELECT *, `window`(ts, '1 DAY', '1 DAY', '8 HOUR') AS `_window` FROM `v` AS `t`))"
+            ),
+        ),
+        ("SELECT hop, session, cumulate FROM t x", "SELECT hop, session, cumulate FROM `v` x"),
+        (
+            "SELECT 'PROCTIME()' AS `TUMBLE`, s.tumble FROM t s",
+            "SELECT 'PROCTIME()' AS `TUMBLE`, s.tumble FROM `v` s",
+        ),
+        ("SELECT date_add(d,1),  'it''s' FROM t x", "SELECT date_add(d,1),  'it''s' FROM `v` x"),
+    ],
+)
+def test_only_tables_and_words_of_flink_are_exchanged(text: str, expected: str) -> None:
+    assert over(text, "v") == expected
+
+
+def test_a_table_that_is_left_to_spark_stays_as_it_is() -> None:
+    assert over("SELECT * FROM a JOIN b.c", None, "v") == "SELECT * FROM a JOIN `v` AS `c`"
+
+
+def test_hint_and_state_belong_to_the_table_before_them() -> None:
+    text = """SELECT * FROM a /*+ OPTIONS('scan.mode' = 'latest', 'it''s' = ';') */
+        LEFT JOIN b FOR SYSTEM_TIME AS OF a.p ON a.x = b.x
+        JOIN c FOR SYSTEM_VERSION AS OF 7 JOIN d FOR SYSTEM_VERSION AS OF 'tag'
+        JOIN e FOR SYSTEM_TIME AS OF TIMESTAMP '2020-01-01 00:00:00'
+        JOIN f FOR SYSTEM_TIME AS OF PROCTIME()"""
+    references = QueryText.of(text).references
+    assert [dict(r.options) for r in references] == [{"scan.mode": "latest", "it's": ";"}, {}, {}, {}, {}, {}]
+    assert [r.as_of for r in references] == [
+        None,
+        AsOf(Moment.PROCESSING, "p"),
+        AsOf(Moment.VERSION, "7", is_number=True),
+        AsOf(Moment.VERSION, "tag"),
+        AsOf(Moment.TIMESTAMP, "2020-01-01 00:00:00"),
+        AsOf(Moment.PROCESSING, ""),
+    ]
+    assert references[1].place == "line 2, column 19"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("SELECT FROM WHERE", "query: expected table name, found 'WHERE' at line 1, column 13"),
+        ("SELECT a\nFROM t\nWHERE a b c", "found 'b' at line 3, column 9"),
+        ("SELECT PROCTIME(), a b c FROM t", "found 'c' at line 1, column 24"),
+        ("SELECT a FROM (SELECT", "query: expecting ), found"),
+        ("SELECT 'a FROM t", "query: the text has an open quote or comment"),
+        ("SELECT a FROM t; SELECT b", "query: expected a query, found 'SELECT a FROM t; SELECT b'"),
+        (
+            "SELECT a /*+ OPTIONS('k'='v') */ FROM t",
+            "must stand right after the name of a table, found one at line 1, column 10",
+        ),
+        ("SELECT a FROM t /*+ OPTIONS('k') */", "query: expected =, found ')' at line 1, column 32"),
+        ("SELECT a FROM t /*+ OPTIONS('k'='1', 'k'='2') */", "option 'k' is given twice"),
+        (
+            "SELECT TUMBLE(ts) FROM t",
+            "TUMBLE has a column and INTERVAL of the size, with commas in between, found 'TUMBLE' at line 1",
+        ),
+        (
+            "SELECT HOP(ts, INTERVAL '1' DAY) FROM t",
+            "HOP has a column and INTERVAL of the slide, INTERVAL of the size",
+        ),
+        ("SELECT HOP_PROCTIME(ts) FROM t", "take _ROWTIME, or PROCTIME() itself, found 'HOP_PROCTIME'"),
+        ("SELECT TUMBLE(ts, 5) FROM t", "expected INTERVAL 'number' unit, found '5' at line 1, column 19"),
+        ("SELECT TUMBLE(ts, INTERVAL '1' MONTH) FROM t", "expected INTERVAL 'number' unit, found 'INTERVAL'"),
+        (
+            "SELECT * FROM TABLE(TUMBLE(TABLE t, ts, INTERVAL '1' DAY))",
+            "expected TUMBLE(TABLE name, DESCRIPTOR",
+        ),
+        (
+            "SELECT * FROM t FOR SYSTEM_TIME AS OF now() - 1",
+            "expected FOR SYSTEM_TIME AS OF a processing time",
+        ),
+        (
+            "SELECT * FROM t FOR SYSTEM_VERSION AS OF a",
+            "query: table 't' at line 1, column 15: expected FOR SYSTEM",
+        ),
+    ],
+)
+def test_what_is_no_query_is_refused_with_its_place(text: str, message: str) -> None:
+    with pytest.raises(SchemaError) as error:
+        QueryText.of(text)
+    assert message in str(error.value)
+
+
+def test_places_are_those_of_the_whole_statement() -> None:
+    text = "INSERT INTO t\nSELECT PROCTIME(), a FROM\n  u"
+    query = QueryText.of(text, text.index("SELECT"))
+    assert query.references[0].place == "line 3, column 3"
+    revised = query.over(["v"])
+    assert revised.text == "             \nSELECT current_timestamp(), a FROM\n  `v` AS `u`"
+    assert text[revised.original(revised.text.index("a FROM")) :].startswith("a FROM")
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        ("SELECT a, t.B FROM t WHERE c > 1 ORDER BY d", [{"a", "b", "c", "d", "t"}]),
+        ("SELECT * FROM t", [None]),
+        ("SELECT count(*) FROM t", [{"t"}]),
+        ("SELECT t.*, u.a FROM t JOIN u USING (id)", [None, {"a", "id", "t", "u"}]),
+        ("SELECT x.a FROM (SELECT * FROM t) x JOIN u ON x.b = u.b", [None, {"x", "a", "t", "b", "u"}]),
+        ("SELECT a FROM t NATURAL JOIN u", [None, None]),
+        ("SELECT struct(*) FROM t", [None]),
+        ("SELECT * FROM (SELECT a FROM t)", [{"a", "t"}]),
+        ("SELECT * FROM t PIVOT (sum(a) FOR b IN (1, 2))", [None]),
+    ],
+)
+def test_columns_that_a_query_may_need_of_a_table(text: str, columns: list[set[str] | None]) -> None:
+    assert [reference.columns for reference in QueryText.of(text).references] == columns
+
+
+SCHEMA = parse_columns(
+    "id BIGINT, n INT, name STRING, price DOUBLE, cost DECIMAL(10, 2), day DATE, at TIMESTAMP, ok BOOLEAN"
+)
+
+
+def where(text: str, number: int = 0) -> list[list[object]]:
+    return pushed(QueryText.of(text).references[number].where, SCHEMA, "UTC")
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ("id = 5", [["id", "=", 5]]),
+        ("5 < ID AND name <> 'x'", [["id", ">", 5], ["name", "!=", "x"]]),
+        ("id BETWEEN -1 AND 2", [["id", ">=", -1], ["id", "<=", 2]]),
+        ("name IN ('a', 'b') AND NOT id IN (1)", [["name", "in", ["a", "b"]], ["id", "not in", [1]]]),
+        ("name IS NULL AND (n IS NOT NULL)", [["name", "is null", None], ["n", "is not null", None]]),
+        ("ok = TRUE", [["ok", "=", True]]),
+    ],
+)
+def test_comparisons_with_literals_are_pushed(condition: str, expected: list[list[object]]) -> None:
+    assert where(f"SELECT * FROM t WHERE {condition}") == expected
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "id = '5'",  # Spark casts the text
+        "id = 1.5",
+        "n > 1e3",
+        "name = 1",
+        "price > 1.0",  # NaN is larger for Spark
+        "price <> 1.0",
+        "cost = 1.001",
+        "day = '2020-01-01'",
+        "at > '2020-01-01'",
+        "id = n",
+        "id = 1 OR n = 2",
+        "upper(name) = 'X'",
+        "id IN (SELECT 1)",
+        "unknown = 1",
+        "id + 1 = 2",
+        "name LIKE 'a%'",
+    ],
+)
+def test_what_spark_may_judge_otherwise_is_not_pushed(condition: str) -> None:
+    assert where(f"SELECT * FROM t WHERE {condition}") == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT * FROM t TABLESAMPLE (5 ROWS) WHERE id = 1",
+        "SELECT * FROM t PIVOT (sum(n) FOR name IN ('a', 'b')) WHERE id = 1",
+        "SELECT * FROM (SELECT * FROM t) WHERE id = 1",
+        "SELECT id FROM t GROUP BY id HAVING id = 1",
+    ],
+)
+def test_condition_on_other_rows_than_the_tables_is_not_pushed(text: str) -> None:
+    assert where(text) == []
+
+
+def test_in_a_join_only_what_is_false_of_null_is_pushed() -> None:
+    text = "SELECT * FROM t LEFT JOIN u ON t.id = u.id WHERE u.n = 1 AND t.n = 2 AND u.name IS NULL AND ok"
+    assert (where(text), where(text, 1)) == ([["n", "=", 2]], [["n", "=", 1]])
+    assert where("SELECT * FROM t JOIN u USING (id) WHERE n = 1") == []
+
+
+def test_condition_of_delete_becomes_alternatives() -> None:
+    tree = QueryText.of("SELECT * FROM t WHERE NOT (id = 1 OR name = 'a') OR n IN (1, 2)").tree
+    found = alternatives(tree.args["where"].this, SCHEMA, "UTC", "DELETE FROM t")
+    assert found == [[("id", "!=", 1), ("name", "!=", "a")], [("n", "in", [1, 2])]]
+
+
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        ("upper(name) = 'X'", "DELETE FROM t: expected comparisons of columns with literals"),
+        ("id = 'x'", "the comparison '=' of column 'id' needs literals of its type, BIGINT, got 'x'"),
+        ("unknown = 1", "DELETE FROM t: unknown column 'unknown'"),
+    ],
+)
+def test_condition_that_delete_cannot_take_is_refused(condition: str, message: str) -> None:
+    tree = QueryText.of(f"SELECT * FROM t WHERE {condition}").tree
+    with pytest.raises(SchemaError) as error:
+        alternatives(tree.args["where"].this, SCHEMA, "UTC", "DELETE FROM t")
+    assert message in str(error.value)

@@ -1,0 +1,421 @@
+"""``CREATE TABLE … AS SELECT``: a table exists with all rows of a query, or not at all (FLIP-218).
+
+A batch fills a staged table in one commit; before it no reader sees the table, after it every reader sees all
+of it. A streaming query makes the table visible with its first commit, and keeps it: the same statement with
+the same checkpoint goes on after a failure. FLIP-218 creates the table first and leaves it to the sink to
+clean up; this is stricter, and a crash of the driver at any time leaves no half of a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from upsert import types
+from upsert.catalog import definitions
+from upsert.catalog.create_as.local import LocalStages
+from upsert.catalog.create_as.object_store import ObjectStoreStages
+from upsert.catalog.create_as.stages import CleanUp, Entry, Stage, Stages
+from upsert.catalog.create_as.targets import (
+    NewConnectorTable,
+    NewManagedTable,
+    Target,
+    clean_up,
+    derived_schema,
+)
+from upsert.catalog.definitions import Definition
+from upsert.catalog.job_hooks import Job, JobStatusHook
+from upsert.catalog.warehouse import Warehouse
+from upsert.errors import ConfigurationError
+from upsert.materializer.choice import Sink
+from upsert.schema import Index, TableSchema
+from upsert.store.failpoints import reach
+from upsert.store.storage import storage_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+@dataclass(frozen=True)
+class StreamSettings:
+    """How the query of a streaming statement runs.
+
+    Attributes:
+        checkpoint: its checkpoint folder.
+        trigger: as ``DataStreamWriter.trigger`` takes it.
+        query_name: its name in Spark, None for none.
+        drop_on_cancel: whether the table goes away when a user stops the query (FLIP-218's way).
+    """
+
+    checkpoint: str
+    trigger: Mapping[str, Any] = field(default_factory=dict)
+    query_name: str | None = None
+    drop_on_cancel: bool = False
+
+    @property
+    def ends_by_itself(self) -> bool:
+        """Whether the query ends when it has read what is there."""
+        return bool(self.trigger.get("availableNow") or self.trigger.get("once"))
+
+
+class QueryWatcher(StreamingQueryListener):
+    """Follows one query of ``CREATE TABLE … AS SELECT`` through Spark's own events.
+
+    If the driver dies, nobody is told; then the table's own files say whether it is there.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        tables: Stages,
+        stage: Stage,
+        name: str,
+        settings: StreamSettings,
+        hook: JobStatusHook,
+    ) -> None:
+        self._spark = spark
+        self._tables = tables
+        self._stage = stage
+        self._name = name
+        self._settings = settings
+        self._hook = hook
+        self._run: str | None = None
+        self._query_id: str | None = None
+        self._ended: dict[str, str | None] = {}
+        self._lock = Lock()
+
+    def watch(self, writer: DataStreamWriter) -> StreamingQuery:
+        """Start the query and follow it."""
+        self._spark.streams.addListener(self)
+        try:
+            query = writer.start()
+        except BaseException:
+            self._spark.streams.removeListener(self)
+            raise
+        with self._lock:
+            self._run, self._query_id = str(query.runId), str(query.id)
+            has_ended = self._run in self._ended  # Spark tells of an end while start() still returns
+        self._hook.on_created(self._job())
+        if has_ended:
+            self._end(self._ended[self._run])
+        return query
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        """Nothing: its id is known when ``start`` returns."""
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        """Nothing: no rows have come."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """A micro-batch is committed, so a table without commits of its own may be seen."""
+        if str(event.progress.runId) == self._run:
+            self._stage.show_after_commit()
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """The query has ended, by itself, by a user, or by a failure."""
+        with self._lock:
+            self._ended[str(event.runId)] = event.exception
+            is_own = str(event.runId) == self._run
+        if is_own:
+            self._end(event.exception)
+
+    def _end(self, failure: str | None) -> None:
+        self._spark.streams.removeListener(self)
+        if failure is not None:
+            self._stage.discard()
+            self._hook.on_failed(self._job(), failure)
+        elif self._settings.ends_by_itself:
+            self._stage.done(forget=False)
+            self._hook.on_finished(self._job())
+        else:
+            self._stage.discard()
+            if self._settings.drop_on_cancel:
+                self._tables.drop(self._name)
+            self._hook.on_canceled(self._job())
+
+    def _job(self) -> Job:
+        return Job(self._name, "streaming", self._query_id)
+
+
+def fill_table(tables: Stages, target: Target, rows: DataFrame, hook: JobStatusHook) -> None:
+    """Create a table with the rows of a batch DataFrame.
+
+    Raises:
+        TableExistsError: the table exists, or is being created.
+        Exception: whatever made the query fail; there is no table then, unless its rows were committed.
+    """
+    stage = tables.begin(target.name, Entry.of_this_process("batch"), target.create)
+    run_job(stage, target, lambda: target.fill(stage.folder, rows), hook)
+
+
+def run_job(stage: Stage, target: Target, fill: Callable[[], None], hook: JobStatusHook) -> None:
+    """Fill a staged table and make it visible; if that fails, take it away."""
+    job = Job(target.name, "batch")
+    try:
+        prepare(stage, target)
+        hook.on_created(job)
+        fill()
+        reach("create-as.after-fill")
+        stage.done(forget=True)
+    except BaseException as cause:
+        _give_up(stage, cause)
+        _tell_end(hook, job, cause)
+        raise
+    hook.on_finished(job)
+
+
+def prepare(stage: Stage, target: Target) -> None:
+    """Make what the table needs outside, and remember in its entry what was made."""
+    if made := target.make_outside(stage.folder):
+        stage.remember(made)
+
+
+def _give_up(stage: Stage, cause: BaseException) -> None:
+    if stage.is_visible:
+        stage.done(forget=True)
+        cause.add_note("The rows were committed before this happened, so the table is there, and whole.")
+    else:
+        stage.discard()
+
+
+def _tell_end(hook: JobStatusHook, job: Job, cause: BaseException) -> None:
+    if isinstance(cause, KeyboardInterrupt):
+        hook.on_canceled(job)
+    else:
+        hook.on_failed(job, cause)
+
+
+def replace_table(tables: Stages, target: Target, rows: DataFrame, hook: JobStatusHook) -> None:
+    """Put a table with the rows of a batch DataFrame in the place of an existing managed one.
+
+    Raises:
+        ConfigurationError: the file system cannot exchange two folders.
+        TableNotFoundError: the old table has been dropped meanwhile.
+        Exception: whatever made the query fail; the old table is as it was.
+    """
+    job = Job(target.name, "batch")
+    hook.on_created(job)
+    try:
+        with tables.successor(target.name) as folder:
+            target.create(folder)
+            reach("create-as.after-table")
+            target.fill(folder, rows)
+            reach("create-as.after-fill")
+    except BaseException as cause:
+        _tell_end(hook, job, cause)
+        raise
+    hook.on_finished(job)
+
+
+def stream_into_table(
+    tables: Stages,
+    target: Target,
+    changes: DataFrame,
+    settings: StreamSettings,
+    hook: JobStatusHook,
+) -> StreamingQuery:
+    """Create a table that a streaming query fills, or go on with one that this statement began.
+
+    Raises:
+        TableExistsError: the table exists and was begun by another statement, or its query still runs.
+        ConfigurationError: the table was begun for other columns.
+        Exception: Spark cannot start the query; then there is no table, unless an earlier run committed.
+    """
+    stage = tables.resume(target.name, settings.checkpoint)
+    is_new = stage is None
+    if stage is not None:
+        check_same_columns(target, stage)
+    else:
+        entry = Entry.of_this_process("streaming", settings.checkpoint)
+        stage = tables.begin(target.name, entry, target.create)
+    try:
+        if is_new:
+            target.check_unused(stage.folder, changes.sparkSession)
+        prepare(stage, target)
+        writer = target.write(stage.folder, changes).option("checkpointLocation", settings.checkpoint)
+        if settings.trigger:
+            writer = writer.trigger(**settings.trigger)
+        if settings.query_name is not None:
+            writer = writer.queryName(settings.query_name)
+        watcher = QueryWatcher(changes.sparkSession, tables, stage, target.name, settings, hook)
+        query = watcher.watch(writer)
+    except BaseException:
+        stage.discard()
+        raise
+    return query
+
+
+def check_same_columns(target: Target, stage: Stage) -> None:
+    """Refuse to go on with a table that was begun for other rows.
+
+    Raises:
+        ConfigurationError: the statement's columns or keys are not those of the table.
+    """
+    own, begun = target.schema, target.schema_in(stage.folder)
+    if _outline(own) != _outline(begun):
+        stage.let_go()
+        raise ConfigurationError(
+            f"table {target.name!r}: a statement with the table's checkpoint goes on with it, so it must "
+            f"have its columns and keys, {_shown(begun)}, got {_shown(own)}; give another name and "
+            "checkpoint to begin anew"
+        )
+
+
+def _outline(schema: TableSchema) -> tuple[object, ...]:
+    columns = tuple((column.name, column.type) for column in schema.columns)
+    return columns, schema.primary_key, schema.partitioned_by
+
+
+def _shown(schema: TableSchema) -> str:
+    columns = ", ".join(f"{column.name} {types.sql_name(column.type)}" for column in schema.columns)
+    return (
+        f"({columns}, PRIMARY KEY ({', '.join(schema.primary_key)}))"
+        if schema.primary_key
+        else f"({columns})"
+    )
+
+
+def stages_of(tables: Warehouse, clean_up: CleanUp) -> Stages:
+    """What ``CREATE TABLE … AS SELECT`` needs of a warehouse, on a disk or in an object store."""
+    if storage_of(tables.folder).is_local:
+        return LocalStages(tables, clean_up)
+    return ObjectStoreStages(tables, clean_up)
+
+
+def refuse_connector(name: str, folder: str) -> None:
+    """Only managed tables are replaced: what another table holds lies elsewhere.
+
+    Raises:
+        ConfigurationError: the table has a connector.
+    """
+    if definitions.load(folder) is not None:
+        raise ConfigurationError(
+            f"table {name!r}: only a managed table can be replaced, got one with a connector; DROP TABLE "
+            "first, or choose another name"
+        )
+
+
+Optimized = Callable[["DataFrame", str, Sink | None], "DataFrame"]
+"""From a DataFrame, the table's name and the table (None: not known yet) to what may be written."""
+
+
+@dataclass(frozen=True)
+class TableFromQuery:
+    """``CREATE TABLE … AS SELECT``, without its query.
+
+    Attributes:
+        name: of the table.
+        primary_key: its key; empty: that of the query, if it has one.
+        partitioned_by: its partition columns.
+        indexes: its secondary indexes.
+        options: as in ``WITH (…)``; with ``connector`` the table is one with a connector.
+        comment: of the table.
+        if_not_exists: do nothing if there is a finished table.
+        or_replace: put the new table in the place of an old one.
+        checkpoint: of the streaming query; None for a batch.
+        trigger: of the streaming query, as ``DataStreamWriter.trigger`` takes it.
+        query_name: of the streaming query, in Spark.
+        drop_on_cancel: whether the table goes away when a user stops the streaming query.
+        hook: told how the job begins and ends.
+    """
+
+    name: str
+    primary_key: tuple[str, ...] = ()
+    partitioned_by: tuple[str, ...] = ()
+    indexes: tuple[Index, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    comment: str | None = None
+    if_not_exists: bool = False
+    or_replace: bool = False
+    checkpoint: str | None = None
+    trigger: Mapping[str, Any] = field(default_factory=dict)
+    query_name: str | None = None
+    drop_on_cancel: bool = False
+    hook: JobStatusHook = field(default_factory=JobStatusHook)
+
+    def execute(self, tables: Warehouse, df: DataFrame, optimized: Optimized) -> StreamingQuery | None:
+        """Make the table; the running query of a streaming DataFrame, None for a batch.
+
+        Raises:
+            ConfigurationError: the parts of the statement do not fit together, or do not fit the DataFrame.
+            SchemaError: the DataFrame's columns can be no table's, or the key does not fit them.
+            TableExistsError: the table exists, or is being created by another statement.
+        """
+        self._check(df)
+        staged = stages_of(tables, clean_up)
+        exists = self.name in tables.names()
+        if exists and self.if_not_exists and not self._goes_on(staged):
+            return None
+        target, rows = self._target(df, optimized)
+        if df.isStreaming:
+            settings = StreamSettings(
+                str(self.checkpoint), self.trigger, self.query_name, self.drop_on_cancel
+            )
+            return stream_into_table(staged, target, rows, settings, self.hook)
+        if exists and self.or_replace:
+            refuse_connector(self.name, tables.existing(self.name))
+            replace_table(staged, target, rows, self.hook)
+        else:
+            fill_table(staged, target, rows, self.hook)
+        return None
+
+    def _check(self, df: DataFrame) -> None:
+        if self.or_replace and self.if_not_exists:
+            raise self._wrong("either OR REPLACE or IF NOT EXISTS, got both", "leave one out")
+        if df.isStreaming and not self.checkpoint:
+            raise self._wrong(
+                "a checkpoint for its streaming query, by which it goes on after a failure, got none",
+                "give checkpoint=…",
+            )
+        if df.isStreaming and self.or_replace:
+            raise self._wrong("no OR REPLACE for a streaming query", "DROP TABLE first, or use a batch")
+        if not df.isStreaming and (self.checkpoint or self.trigger or self.drop_on_cancel):
+            raise self._wrong(
+                "no checkpoint, trigger or drop_on_cancel for a batch, which ends by itself", "leave them out"
+            )
+
+    def _wrong(self, expected: str, remedy: str) -> ConfigurationError:
+        return ConfigurationError(f"table {self.name!r}: CREATE TABLE AS needs {expected}; {remedy}")
+
+    def _goes_on(self, stages: Stages) -> bool:
+        """Whether this statement began the table and has not finished it."""
+        entry = stages.entry(self.name)
+        return entry is not None and entry.checkpoint == self.checkpoint and not entry.is_done
+
+    def _target(self, df: DataFrame, optimized: Optimized) -> tuple[Target, DataFrame]:
+        if not df.isStreaming:
+            return self._new_table(df, self.primary_key), df
+        columns = optimized(df, self.name, None)
+        key = self.primary_key or self._schema(columns).primary_key
+        sink = self._new_table(columns, key).sink
+        rows = optimized(df, self.name, sink)
+        return self._new_table(rows, key), rows
+
+    def _new_table(self, rows: DataFrame, key: Sequence[str]) -> NewManagedTable | NewConnectorTable:
+        schema, options = self._schema(rows, key), dict(self.options)
+        if (connector := options.pop("connector", None)) is None:
+            return NewManagedTable(self.name, schema, options)
+        return NewConnectorTable(self.name, Definition(connector, schema, options))
+
+    def _schema(self, rows: DataFrame, key: Sequence[str] = ()) -> TableSchema:
+        return derived_schema(
+            self.name,
+            rows.schema,
+            primary_key=key,
+            partitioned_by=self.partitioned_by,
+            indexes=self.indexes,
+            comment=self.comment,
+        )

@@ -1,0 +1,328 @@
+"""Tables that queries fill in an object store: in an unlisted folder, then named at one moment.
+
+The moment is a compare-and-swap of ``table.json``, see ``upsert.store.pointer``. The same object says before
+that who fills what, so the name is taken, and a statement that takes it over from a process that seems to be
+dead makes the swap of that process fail. A lease in the folder says whether it lives.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from upsert.catalog.create_as import stages
+from upsert.catalog.create_as.stages import CleanUp, Entry
+from upsert.catalog.warehouse import Warehouse
+from upsert.errors import CommitConflictError, CorruptTableError, TableExistsError
+from upsert.store import paths
+from upsert.store.failpoints import reach
+from upsert.store.left_folders import logs_are_gone, sweep
+from upsert.store.logged_tables import log_dropper
+from upsert.store.pointer import STAGE, Pointer, definition_of, show_stream, value_in
+from upsert.store.storage import storage_of
+from upsert.store.storage.kept_lease import KeptLease
+from upsert.store.storage.lease import Lease
+
+BEFORE: Final = "before"
+"""What was said of a finished query of a table before a statement began to replace it."""
+
+
+@dataclass
+class ObjectStoreStage:
+    """A table that this process fills.
+
+    Attributes:
+        place: the folder whose name it will have.
+        unique: of the folder there in which it is filled.
+        lease: says that this process lives.
+    """
+
+    place: str
+    unique: str
+    lease: KeptLease
+    _clean_up: CleanUp
+    _is_shown: bool = False
+
+    @property
+    def folder(self) -> str:
+        """Where the table lies while it is filled."""
+        return paths.filling_folder(self.place, self.unique)
+
+    @property
+    def is_visible(self) -> bool:
+        """Whether everybody sees the table."""
+        return self._is_seen(value_in(self.place))
+
+    def _is_seen(self, value: Mapping[str, Any]) -> bool:
+        own = value_in(self.folder).get("uuid")
+        return own is not None and value.get("uuid") == own
+
+    def go_on(self) -> None:
+        """Become the one who fills a table that another process has begun."""
+        owner = Entry.of_this_process("streaming").owner
+        self._change(lambda value, note: {**value, STAGE: {**note, "owner": owner, "is_done": False}})
+        self._is_shown = self.is_visible
+        self.show_after_commit()
+
+    def remember(self, made: tuple[str, ...]) -> None:
+        """Note what was made outside."""
+        self._change(lambda value, note: {**value, STAGE: {**note, "made": made}})
+
+    def show_after_commit(self) -> None:
+        """Let everybody see the table, if it has a commit or has no commits at all."""
+        if not self._is_shown and has_rows(self.folder):
+            show_stream(self.folder)
+            self._is_shown = True
+
+    def done(self, *, forget: bool) -> None:
+        """Let everybody see the table, and let go of it."""
+
+        def shown(_: Mapping[str, Any], note: Mapping[str, Any]) -> dict[str, Any]:
+            return definition_of(self.folder) | ({} if forget else {STAGE: {**note, "is_done": True}})
+
+        reach("create-as.before-exchange")
+        self._change(shown)
+        reach("create-as.after-exchange")
+        self._is_shown = True
+        self.lease.release(for_good=forget)
+        reach("create-as.after-done")
+
+    def discard(self) -> None:
+        """Take the table away unless somebody may have seen it, and let go of it.
+
+        A publication that nobody has answered fails from then on, or is found to have happened.
+        """
+        try:
+            note = self._freed()
+        finally:
+            self.lease.release()
+        if note is not None:
+            clean_left(self.place, self.folder, note, self._clean_up)
+
+    def let_go(self) -> None:
+        """Leave the table as it is."""
+        self.lease.release()
+
+    def _freed(self) -> Mapping[str, Any] | None:
+        """Give the name back; what was noted, None if the table was seen or belongs to somebody else."""
+        while True:
+            seen = Pointer.look(self.place)
+            note = seen.stage
+            if note is None or note["folder"] != self.unique or self._is_seen(seen.value):
+                return None
+            if (after := given_up(seen, self.folder)) is None:
+                show_stream(self.folder)
+            elif seen.swap(after):
+                return note
+
+    def _change(self, make: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]]) -> None:
+        seen = Pointer.look(self.place)
+        note = seen.stage
+        if note is None or note["folder"] != self.unique or not seen.swap(make(seen.value, note)):
+            raise CommitConflictError(
+                f"table {os.path.basename(self.place)!r}: who fills it must show a sign of life each minute; "
+                "this process did not, or the table was dropped, and somebody else went on; run this again"
+            )
+
+
+def given_up(seen: Pointer, folder: str) -> Mapping[str, Any] | None:
+    """What a name says when its table is not filled on; None: of a stream with a commit the table stays."""
+    note = seen.stage or {}
+    if note.get("mode") == "streaming" and has_managed_commit(folder):
+        return None
+    left = {key: value for key, value in seen.value.items() if key != STAGE}
+    return left if note.get(BEFORE) is None else {**left, STAGE: note[BEFORE]}
+
+
+def has_managed_commit(folder: str) -> bool:
+    """Whether the managed table that is filled in a folder has a commit."""
+    files = value_in(folder).get("files")
+    return files is not None and stages.has_commit(paths.resolve(folder, files))
+
+
+def has_rows(folder: str) -> bool:
+    """Whether a table whose query has made progress may be seen: what lies elsewhere has no commits."""
+    return "connector" in value_in(folder) or has_managed_commit(folder)
+
+
+def clean_left(place: str, folder: str, note: Mapping[str, Any], clean_up: CleanUp) -> None:
+    """Delete what a statement that gave up has left, what it made outside too."""
+    if note["made"]:
+        clean_up(folder, tuple(note["made"]))
+    sweep(place)
+
+
+_LEASE: Final = "lease"
+
+
+@dataclass(frozen=True)
+class ObjectStoreStages:
+    """What ``CREATE TABLE … AS SELECT`` needs of a warehouse in an object store."""
+
+    tables: Warehouse
+    clean_up: CleanUp
+
+    def drop(self, name: str) -> bool:
+        """Drop a table of the warehouse."""
+        return self.tables.drop(name)
+
+    def entry(self, name: str) -> Entry | None:
+        """What is said of a table that a statement fills, or has filled and may go on with."""
+        place = self.tables.path(name)
+        if (note := value_in(place).get(STAGE)) is None:
+            return None
+        try:
+            return Entry.of_json(note)
+        except (KeyError, TypeError) as cause:
+            raise CorruptTableError(
+                f"table.json of {place!r}: what a query fills cannot be read, {cause!r}; restore the file"
+            ) from cause
+
+    def sweep(self, name: str) -> None:
+        """Take away what a dead process has begun under this name; a stream that committed gets its table.
+
+        Raises:
+            TableExistsError: a living process is at it.
+        """
+        place = self.tables.path(name)
+        # first by a look that every store allows
+        while STAGE in value_in(place):
+            seen = Pointer.look(place)
+            if seen.is_table or (note := seen.stage) is None:
+                return
+            with self._instead_of(name, place, note):
+                folder = paths.filling_folder(place, note["folder"])
+                if (after := given_up(seen, folder)) is None:
+                    show_stream(folder)
+                    continue
+                is_free = seen.swap(after)
+            if is_free:
+                clean_left(place, folder, note, self.clean_up)
+
+    def begin(self, name: str, entry: Entry, create: Callable[[str], None]) -> ObjectStoreStage:
+        """A table made by ``create`` in a folder that nobody knows.
+
+        Raises:
+            TableExistsError: there is a table, or a living process fills one.
+        """
+        self.sweep(name)
+        place = self.tables.path(name)
+        seen = Pointer.look(place)
+        if seen.is_table:
+            raise TableExistsError(f"table {name!r} exists already; choose another name, or IF NOT EXISTS")
+        if seen.stage is not None:
+            raise _overtaken(name)
+        stage = self._taken(name, seen, entry)
+        try:
+            create(stage.folder)
+        except BaseException:
+            stage.discard()
+            raise
+        reach("create-as.after-table")
+        return stage
+
+    def resume(self, name: str, checkpoint: str) -> ObjectStoreStage | None:
+        """The table that an earlier run of the same streaming statement has begun; None if there is none.
+
+        If that run has given no sign of life for less than a minute, this waits for the rest of it.
+
+        Raises:
+            TableExistsError: that run still lives.
+        """
+        place = self.tables.path(name)
+        note = value_in(place).get(STAGE)
+        if note is None or (note["mode"], note["checkpoint"]) != ("streaming", checkpoint):
+            return None
+        unique = note["folder"]
+        if not value_in(paths.filling_folder(place, unique)):
+            return None
+        lease = KeptLease.take_when_free(_lease(place, unique))
+        if lease is None:
+            raise TableExistsError(
+                f"table {name!r} is being filled by a query with this checkpoint, started by "
+                f"{note['owner']}; stop it first"
+            )
+        stage = ObjectStoreStage(place, unique, lease, self.clean_up)
+        try:
+            stage.go_on()
+        except BaseException:
+            lease.release()
+            raise
+        return stage
+
+    @contextmanager
+    def successor(self, name: str) -> Iterator[str]:
+        """A hidden folder for the table that will replace ``name``; it does so when the block ends well.
+
+        Raises:
+            TableExistsError: a living process fills or replaces the table.
+            TableNotFoundError: the old table has been dropped meanwhile.
+        """
+        place = self.tables.path(name)
+        seen = Pointer.look(place)
+        if not seen.is_table:
+            raise self.tables.not_found(name)
+        if seen.stage is not None:
+            with self._instead_of(name, place, seen.stage):
+                pass
+        stage = self._taken(name, seen, Entry.of_this_process("batch"))
+        try:
+            yield stage.folder
+            drop_old_log = log_dropper(self.tables.existing(name))
+            stage.done(forget=True)
+        except BaseException:
+            stage.discard()
+            raise
+        logs_are_gone(place, drop_old_log)
+        sweep(place)
+
+    def _taken(self, name: str, seen: Pointer, entry: Entry) -> ObjectStoreStage:
+        """The name, or that of a table's successor, for this process; the lease is there before it."""
+        unique = uuid.uuid4().hex
+        note = {"folder": unique, **asdict(entry)}
+        if seen.stage is not None:
+            note[BEFORE] = seen.stage.get(BEFORE) if seen.stage["mode"] == "batch" else seen.stage
+        storage_of(seen.folder).prepare(seen.folder)
+        lease = KeptLease.take(_lease(seen.folder, unique))
+        if lease is None:  # nobody else knows the name
+            raise RuntimeError(f"the lease in {seen.folder!r} is held although it is new")
+        try:
+            is_taken = seen.swap({**seen.value, STAGE: note})
+        except BaseException:
+            lease.release()
+            raise
+        if not is_taken:
+            lease.release(for_good=True)
+            raise _overtaken(name)
+        reach("create-as.after-entry")
+        return ObjectStoreStage(seen.folder, unique, lease, self.clean_up)
+
+    @contextmanager
+    def _instead_of(self, name: str, place: str, note: Mapping[str, Any]) -> Iterator[None]:
+        """Make sure that who fills a table is dead, and hold its lease."""
+        path = _lease(place, note["folder"])
+        lease = Lease.take(storage_of(path), path)
+        if lease is None:
+            raise TableExistsError(
+                f"table {name!r} is being created or replaced by {note['owner']}, which has shown a sign of "
+                "life within the last minute; wait for it, or choose another name"
+            )
+        try:
+            yield
+        finally:
+            lease.release()
+
+
+def _overtaken(name: str) -> TableExistsError:
+    return TableExistsError(
+        f"table {name!r} has just been created, replaced or dropped by somebody else; choose another name, "
+        "or run this again"
+    )
+
+
+def _lease(place: str, unique: str) -> str:
+    return os.path.join(place, unique, _LEASE)

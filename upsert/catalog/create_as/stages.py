@@ -1,0 +1,190 @@
+"""Tables that no reader sees yet: what ``CREATE TABLE … AS SELECT`` fills before it is a table (FLIP-218).
+
+A staged table has an *entry*, ``staged.json`` beside its ``table.json`` (in an object store a part of that
+file). A catalog does not see the table before its first commit, which is the store's own atomic step, or,
+where there is no commit to see, before its entry says that it is done.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal, Protocol, Self, cast
+
+from upsert.errors import CorruptTableError
+from upsert.store import paths
+from upsert.store.checked_json import content_of, parse_versioned
+from upsert.store.storage import storage_of
+
+ENTRY_FILE: Final = "staged.json"
+
+POINTS: Final = (
+    "create-as.after-entry",
+    "create-as.after-table",
+    "create-as.after-fill",
+    "create-as.after-done",
+    "create-as.before-exchange",
+    "create-as.after-exchange",
+)
+"""Points of ``upsert.store.failpoints`` at which a test can kill the process that creates a table."""
+
+Mode = Literal["batch", "streaming"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What ``staged.json`` says.
+
+    Attributes:
+        owner: host and process that fills the table, for messages; its lock says whether it lives.
+        mode: whether a batch job fills the table, or a streaming query.
+        checkpoint: the query's checkpoint, by which the same statement knows that it goes on; "" for a batch.
+        is_done: whether the table can be seen although it has no commit.
+        made: what the statement has made outside of the warehouse, such as topics.
+    """
+
+    owner: str
+    mode: Mode
+    checkpoint: str = ""
+    is_done: bool = False
+    made: tuple[str, ...] = ()
+
+    @classmethod
+    def of_this_process(cls, mode: Mode, checkpoint: str = "") -> Self:
+        """The entry of a table that this process begins to fill."""
+        return cls(f"process {os.getpid()} on {socket.gethostname()}", mode, checkpoint)
+
+    @classmethod
+    def of_json(cls, value: Mapping[str, Any]) -> Self:
+        """The entry that a file has.
+
+        Raises:
+            KeyError, TypeError: it has none.
+        """
+        owner, mode, checkpoint, is_done = (value[key] for key in ("owner", "mode", "checkpoint", "is_done"))
+        made = value["made"]
+        texts = (owner, mode, checkpoint, *made)
+        if not all(isinstance(text, str) for text in texts) or mode not in ("batch", "streaming"):
+            raise TypeError(f"it is {value!r}")
+        if not isinstance(is_done, bool):
+            raise TypeError(f"'is_done' is {is_done!r}")
+        return cls(owner, cast(Mode, mode), checkpoint, is_done, tuple(made))
+
+    def to_json(self) -> bytes:
+        """The content of the file."""
+        return content_of(asdict(self), ENTRY_FILE)
+
+
+def entry_of(folder: str) -> Entry | None:
+    """The entry of the table in a folder; None for one that is not, or no longer, staged.
+
+    Raises:
+        CorruptTableError: it is damaged.
+    """
+    path = os.path.join(folder, ENTRY_FILE)
+    try:
+        content = storage_of(path).read(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    value = parse_versioned(content, path, ENTRY_FILE)
+    try:
+        return Entry.of_json(value)
+    except (KeyError, TypeError) as cause:
+        raise CorruptTableError(
+            f"{path}: a staged table's entry cannot be read, {cause!r}; delete the folder to begin anew"
+        ) from cause
+
+
+def is_visible(folder: str) -> bool:
+    """Whether a catalog sees the table in a folder that has a ``table.json``."""
+    entry = entry_of(folder)
+    return entry is None or entry.is_done or has_commit(folder)
+
+
+def has_commit(folder: str) -> bool:
+    """Whether a managed table has ever had a commit; expiry always leaves the latest snapshot."""
+    names = paths.named_files(folder, paths.SNAPSHOT_FOLDER, "")
+    return any(paths.snapshot_id(name) is not None for name in names)
+
+
+CleanUp = Callable[[str, tuple[str, ...]], None]
+"""Takes away what a statement has made outside, given the folder of its table."""
+
+
+class Stage(Protocol):
+    """A table that this process fills."""
+
+    @property
+    def folder(self) -> str:
+        """Where the table lies while it is filled."""
+
+    @property
+    def is_visible(self) -> bool:
+        """Whether everybody sees the table."""
+
+    def remember(self, made: tuple[str, ...]) -> None:
+        """Note what was made outside, so that it goes away with the table if that is never seen."""
+
+    def show_after_commit(self) -> None:
+        """Let everybody see a table whose query has committed a micro-batch, while it is filled on."""
+
+    def done(self, *, forget: bool) -> None:
+        """Let everybody see the table, and let go of it.
+
+        Args:
+            forget: also take away the entry, by which the same statement could go on.
+
+        Raises:
+            CommitConflictError: this process stalled or the table was dropped, and somebody else went on.
+            UnknownOutcomeError: nobody knows whether it is seen; ``discard`` settles that.
+        """
+
+    def discard(self) -> None:
+        """Take the table away unless somebody may have seen it, and let go of it."""
+
+    def let_go(self) -> None:
+        """Leave the table as it is, for the same statement to go on."""
+
+
+class Stages(Protocol):
+    """The tables of a warehouse that are being filled."""
+
+    def drop(self, name: str) -> bool:
+        """Drop a table of the warehouse, see ``Warehouse.drop``."""
+
+    def entry(self, name: str) -> Entry | None:
+        """What is said of a table that a statement fills, or has filled and may go on with."""
+
+    def sweep(self, name: str) -> None:
+        """Take away what a dead process has begun under this name, if it was never seen.
+
+        Raises:
+            TableExistsError: a living process is at it.
+        """
+
+    def begin(self, name: str, entry: Entry, create: Callable[[str], None]) -> Stage:
+        """A table made by ``create`` in the folder that it is given.
+
+        Raises:
+            TableExistsError: there is a table, or a living process fills one.
+        """
+
+    def resume(self, name: str, checkpoint: str) -> Stage | None:
+        """The table that an earlier run of the same streaming statement has begun; None if there is none.
+
+        Raises:
+            TableExistsError: that run still lives.
+        """
+
+    def successor(self, name: str) -> AbstractContextManager[str]:
+        """A hidden folder for the table that will replace ``name``; it does so when the block ends well.
+
+        Readers find the old table until then, and the new one from that moment on.
+
+        Raises:
+            ConfigurationError: the file system cannot exchange two folders.
+            TableNotFoundError: the old table has been dropped meanwhile.
+        """

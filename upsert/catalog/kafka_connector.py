@@ -1,0 +1,286 @@
+"""Kafka topics as tables of a catalog, and mirrors: managed tables that hold what upsert topics hold.
+
+A topic is a log and knows no row by its key. Its mirror lies with the state of the table that declares the
+topic, with that table's indexes, and is kept by one streaming query, exactly once: a micro-batch that is
+repeated commits nothing the second time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from upsert.catalog import definitions, warehouse
+from upsert.errors import ConfigurationError, SchemaError, TableNotFoundError
+from upsert.materializer.choice import Sink
+from upsert.schema import Column, TableSchema
+from upsert.store.storage import storage_of
+from upsert.store.table import Table
+from upsert.store.table_options import TableOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from upsert.kafka.table import KafkaTable
+
+
+PREFIX: Final = "mirror."
+"""Options in CREATE TABLE of an upsert topic that are the mirror's: ``'mirror.bucket' = '4'``."""
+
+_FOLDER: Final = "mirror"
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """The mirror that a table with a connector has, or may get.
+
+    Attributes:
+        owner: the folder of the table that declares the topic.
+        path: the folder of the managed table.
+        schema: its columns, which are the topic's, and its indexes.
+        options: its options.
+    """
+
+    owner: str
+    path: str
+    schema: TableSchema
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, name: str, owner: str, folder: str, schema: TableSchema, options: Mapping[str, str]
+    ) -> Mirror:
+        """The mirror of a table.
+
+        Args:
+            name: of the table.
+            owner: its folder.
+            folder: where its state lies.
+            schema: its columns and indexes.
+            options: those of the mirror.
+
+        Raises:
+            ConfigurationError: an option is wrong.
+            SchemaError: the table has a UNIQUE INDEX.
+        """
+        if unique := next((index for index in schema.indexes if index.unique), None):
+            raise SchemaError(
+                f"table {name!r}: {unique} must not be UNIQUE, for nobody checks that when a topic is "
+                "written, and its mirror would stop at the first duplicate; leave out UNIQUE"
+            )
+        own = replace(schema, columns=tuple(_as_data(column) for column in schema.columns))
+        TableOptions.parse(options, own, owner=f"table {name!r}: options '{PREFIX}*'")
+        return cls(owner, os.path.join(folder, _FOLDER, name), own, dict(options))
+
+    def table(self) -> Table | None:
+        """The managed table; None while there is none."""
+        try:
+            return Table.open(self.path)
+        except TableNotFoundError:
+            return None
+
+    def create(self) -> Table:
+        """The managed table, made if it is not there.
+
+        Raises:
+            TableNotFoundError: the table that declares the topic was dropped meanwhile.
+        """
+        with warehouse.ddl_lock(os.path.dirname(self.owner)):
+            definitions.load(self.owner)
+            return Table.create(self.path, self.schema, self.options, if_not_exists=True)
+
+    def running(self, spark: SparkSession) -> StreamingQuery | None:
+        """The query of this session that keeps the mirror, if it runs."""
+        return next((query for query in spark.streams.active if query.name == self._query_name), None)
+
+    def start(
+        self, table: Table, changes: DataFrame, trigger: Mapping[str, Any], checkpoints: str | None
+    ) -> StreamingQuery:
+        """Start to keep the mirror, or go on where an earlier query has stopped.
+
+        Raises:
+            ConfigurationError: the mirror lies in an object store, and no folder is given for checkpoints.
+        """
+        from upsert.managed import frames
+
+        if checkpoints is None and not storage_of(self.path).is_local:
+            raise ConfigurationError(
+                f"table {os.path.basename(self.path)!r}: its mirror lies in an object store, which Spark's "
+                "checkpoints may not reach, and needs a folder for them, got none; SET 'checkpoint.location' "
+                "= 'folder', or mirror(…, checkpoints='folder')"
+            )
+        # named by the mirror: a table that is dropped and made again starts from the beginning
+        checkpoint = os.path.join(checkpoints or os.path.dirname(self.path), f"checkpoint-{table.uuid}")
+        writer = frames.write_changes(changes, self.path).option("checkpointLocation", checkpoint)
+        writer = writer.trigger(**trigger) if trigger else writer
+        return writer.queryName(self._query_name).start()
+
+    @property
+    def _query_name(self) -> str:
+        return f"mirror of {self.owner}"
+
+
+def split_options(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The options of CREATE TABLE that are the connector's, and those of the mirror, without their prefix.
+
+    >>> split_options({"topic": "words", "mirror.bucket": "4"})
+    ({'topic': 'words'}, {'bucket': '4'})
+    """
+    own = {key: value for key, value in options.items() if not key.lower().startswith(PREFIX)}
+    of_mirror = {key[len(PREFIX) :]: value for key, value in options.items() if key not in own}
+    return own, of_mirror
+
+
+def _as_data(column: Column) -> Column:
+    """A column as the mirror stores it: metadata of a record is data there."""
+    return replace(column, metadata=None, virtual=False)
+
+
+_MIRROR_OPTION: Final = "mirror.path"
+
+_APART_OPTION: Final = "mirror.not-given"
+
+HELD_BY_MIRRORS: Final = frozenset({"max-rows-per-trigger", "changelog"})
+"""Options of a query that hold where its topic is read by its mirror."""
+
+
+@dataclass(frozen=True)
+class KafkaConnector:
+    """A Kafka topic as a table of the catalog.
+
+    ``own`` are the options that one query has for itself, in a hint.
+    """
+
+    table: KafkaTable
+    mirror: Mirror | None
+    own: frozenset[str] = frozenset()
+
+    @property
+    def sink_key(self) -> tuple[str, ...]:
+        """The primary key of an upsert table, and the column that names the topic of a row."""
+        return self.sink.key
+
+    @property
+    def sink(self) -> Sink:
+        """The topic as a sink of changes."""
+        from upsert.kafka.sink_columns import sink_of
+
+        return sink_of(self.table)
+
+    @property
+    def has_order(self) -> bool:
+        """Whether there is a ``sequence.field``."""
+        return self.table.values.get("sequence.field") is not None
+
+    def read_changes(self, spark: SparkSession, **options: object) -> DataFrame:
+        """The topic as a streaming DataFrame; ``options`` replace those of the table."""
+        from upsert.kafka import frames
+        from upsert.kafka.options import key_of
+
+        self._check_options(options, writes=False)
+        return frames.read_changes(spark, self._read_with(map(key_of, options)), **options)
+
+    def _check_options(self, names: Iterable[str] = (), *, writes: bool) -> None:
+        from upsert.kafka.options import check_in_use
+
+        check_in_use((*self.own, *names), writes=writes, of=self.table.name)
+
+    def _read_with(self, names: Iterable[str] = ()) -> KafkaTable:
+        """The table for a query with options of these names, which its mirror may not have been given."""
+        apart = sorted((self.own | set(names)) - HELD_BY_MIRRORS)
+        table = self.table
+        if not apart or self.mirror is None:
+            return table
+        given = {name: text for name, text in table.given.items() if name != _MIRROR_OPTION}
+        given[_APART_OPTION] = ", ".join(map(repr, apart))
+        return table.called(table.name, table.connector, table.schema, given)
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        """The rows that the topic holds now."""
+        from upsert.kafka import frames
+
+        self._check_options(writes=False)
+        return frames.read(spark, self._read_with())
+
+    def write_changes(self, df: DataFrame) -> DataStreamWriter:
+        """A writer of changes, or of upserts, into the topic."""
+        from upsert.kafka import frames
+
+        self._check_options(writes=True)
+        return frames.write_changes(df, self.table)
+
+    def write_upsert(self, df: DataFrame) -> DataStreamWriter:
+        """A writer in update mode; only upsert topics have one."""
+        from upsert.kafka import frames
+
+        self._check_options(writes=True)
+        if not self.table.is_upsert:
+            raise ConfigurationError(
+                f"{self.table.name}: write_upsert needs the connector 'upsert-kafka', got "
+                f"{self.table.connector!r}; use write_changes"
+            )
+        return frames.write_upsert(df, self.table)
+
+    def write(self, df: DataFrame) -> None:
+        """Send all rows of a batch DataFrame."""
+        from upsert.kafka import frames
+
+        self._check_options(writes=True)
+        frames.write(df, self.table)
+
+    def fill(self, df: DataFrame) -> None:
+        """Send the rows of ``CREATE TABLE AS``; a topic that is there may hold others."""
+        self.write(df)
+
+    def check_unused(self, spark: SparkSession) -> None:
+        """Nothing: a table may be declared over a topic that others write."""
+
+    def prepare(self) -> tuple[str, ...]:
+        """Create the topics that do not exist, where ``topic.partitions`` says how; the names of these."""
+        from upsert.kafka import sink_topics
+
+        return sink_topics.create_missing(self.table)
+
+    def clean_up(self, made: tuple[str, ...]) -> None:
+        """Delete topics that ``prepare`` has made."""
+        from upsert.kafka import sink_topics
+
+        sink_topics.delete(self.table, made)
+
+    def keep_mirror(
+        self, spark: SparkSession, trigger: Mapping[str, Any], checkpoints: str | None
+    ) -> StreamingQuery:
+        """The query of this session that keeps the mirror; a new one goes on where the last one stopped."""
+        mirror = self._mirror()
+        if (running := mirror.running(spark)) is not None:
+            return running
+        table = mirror.create()
+        # the mirror replaces rows by key, so it needs no images; but deletions by key have NULLs elsewhere
+        needs_images = any(
+            not c.nullable and c.name not in self.table.primary_key for c in mirror.schema.columns
+        )
+        changes = self.read_changes(spark, changelog="all" if needs_images else "upsert")
+        return mirror.start(table, changes, trigger, checkpoints)
+
+    def mirror_table(self) -> Table:
+        """The mirror, which must have been begun."""
+        found = self._mirror().table()
+        if found is None:
+            raise ConfigurationError(
+                f"{self.table.name} must be a managed table or have a mirror, got a table of the connector "
+                f"{self.table.connector!r} without one; start catalog.mirror(spark, …), or use read_changes, "
+                "read and write_changes"
+            )
+        return found
+
+    def _mirror(self) -> Mirror:
+        if self.mirror is None:
+            raise ConfigurationError(
+                f"{self.table.name}: only tables of the connector 'upsert-kafka' have a mirror, got "
+                f"{self.table.connector!r}; write its changes into a managed table with write_changes"
+            )
+        return self.mirror

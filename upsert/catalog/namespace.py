@@ -1,0 +1,323 @@
+"""What a name means: the catalogs of a session, their databases, and the folders in which tables lie.
+
+Names of catalogs are those of the session: nothing of them is stored, so every session makes its own. Tables
+of the database ``default`` lie in the warehouse itself, those of another one in ``<name>.db`` there. No table
+can have such a name, so neither hides the other.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Final
+
+from upsert import options
+from upsert.catalog import warehouse
+from upsert.catalog.warehouse import Warehouse, warehouse_at
+from upsert.errors import ConfigurationError, DatabaseExistsError, DatabaseNotFoundError
+from upsert.options import Option
+from upsert.store.paths import table_folder
+from upsert.store.storage import storage_of
+from upsert.store.storage.local import sync_folder
+
+DEFAULT: Final = "default"
+
+_SUFFIX: Final = ".db"
+
+_MARK: Final = "database"
+"""An empty object that makes a folder of an object store a database; there are no empty folders."""
+
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a table lies, or would lie.
+
+    Attributes:
+        tables: the tables of its database.
+        name: its name there.
+        shown: its name as messages show it: with the database, unless that is ``default``.
+        qualified: ``catalog.database.name``.
+        warehouse: the folder of its catalog.
+    """
+
+    tables: Warehouse
+    name: str
+    shown: str
+    qualified: str
+    warehouse: str
+
+    @property
+    def path(self) -> str:
+        """The folder, whether it is there or not.
+
+        Raises:
+            ConfigurationError: no table can have this name.
+        """
+        return self.tables.path(self.name)
+
+    def existing(self) -> str:
+        """The folder of a table that is there.
+
+        Raises:
+            ConfigurationError: no table can have this name.
+            TableNotFoundError: there is none.
+        """
+        return self.tables.existing(self.name)
+
+    def beside(self, name: str) -> str:
+        """The whole name of another table of the same database."""
+        return ".".join((*self.qualified.split(".")[:2], name))
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether there is a table, or one is being filled, maybe by a process that is dead."""
+        return self.tables.is_taken(self.name)
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is such a table."""
+        return self.name in self.tables.names()
+
+
+class Databases:
+    """The databases of one warehouse, and the current one.
+
+    Attributes:
+        folder: the warehouse.
+        catalog: name of the catalog, which may stand before a database's.
+        current: the database of names without one.
+        siblings: the catalogs of the session by name, this one among them.
+    """
+
+    def __init__(self, folder: str, catalog: str) -> None:
+        self.folder = folder
+        self.catalog = _checked(catalog, "catalog")
+        self.current = DEFAULT
+        self.siblings: Mapping[str, Databases] = {catalog: self}
+
+    def names(self) -> tuple[str, ...]:
+        """Names of all databases, sorted; ``default`` is always there."""
+        try:
+            entries = storage_of(self.folder).names(self.folder)
+        except FileNotFoundError:
+            entries = []
+        found = {entry.removesuffix(_SUFFIX) for entry in entries if entry.endswith(_SUFFIX)}
+        return tuple(sorted({DEFAULT, *(name for name in found if self._has(name))}))
+
+    def tables(self, database: str | None = None) -> Warehouse:
+        """The tables of a database, of the current one if None.
+
+        Raises:
+            ConfigurationError: no database can have this name.
+            DatabaseNotFoundError: there is none.
+        """
+        name = self.current if database is None else _checked(database, "database")
+        if name == DEFAULT:
+            return warehouse_at(self.folder)
+        if not self._has(name):
+            close = get_close_matches(name, self.names(), n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"databases are {', '.join(self.names())}"
+            raise DatabaseNotFoundError(f"database {name!r} does not exist in {self.folder!r}; {hint}")
+        return warehouse_at(self._path(name))
+
+    def place(self, name: str) -> Place:
+        """What a table's name means: ``name``, ``database.name`` or ``catalog.database.name``.
+
+        Raises:
+            ConfigurationError: no table can have this name, or the catalog has another one.
+            DatabaseNotFoundError: there is no such database.
+        """
+        *before, own = name.split(".") if isinstance(name, str) else [name]
+        if before and not all(map(_NAME.fullmatch, (*before, own))):
+            raise ConfigurationError(
+                "a table's name must be 1 to 128 letters, digits and _, the first no digit, maybe after a "
+                f"database and a dot, got {name!r}"
+            )
+        if len(before) > 2:
+            raise ConfigurationError(f"a table's name must be catalog.database.name at most, got {name!r}")
+        if len(before) == 2 and before[0] != self.catalog:
+            if (other := self.siblings.get(before[0])) is None:
+                raise ConfigurationError(
+                    f"table {name!r}: catalogs are {', '.join(sorted(self.siblings))}, got {before[0]!r}; "
+                    "CREATE CATALOG makes one, Catalog(warehouse, name=…) names the first"
+                )
+            found = other.place(name)
+            return replace(found, shown=found.qualified)
+        database = before[-1] if before else self.current
+        shown = own if database == DEFAULT else f"{database}.{own}"
+        return Place(self.tables(database), own, shown, f"{self.catalog}.{database}.{own}", self.folder)
+
+    def create(self, name: str, *, if_not_exists: bool = False) -> None:
+        """Make a database.
+
+        Raises:
+            ConfigurationError: no database can have this name.
+            DatabaseExistsError: it is there, and ``if_not_exists`` is not set.
+        """
+        path = self._path(_checked(name, "database"))
+        storage_of(self.folder).prepare(self.folder)
+        with warehouse.ddl_lock(self.folder):
+            if name == DEFAULT or self._has(name):
+                if if_not_exists:
+                    return
+                raise DatabaseExistsError(
+                    f"database {name!r} exists already; choose another name, or IF NOT EXISTS"
+                )
+            if storage_of(path).is_local:
+                os.mkdir(path)
+                sync_folder(self.folder)
+            else:
+                storage_of(path).write(os.path.join(path, _MARK), b"")
+
+    def drop(self, name: str, *, if_exists: bool = False, cascade: bool = False) -> None:
+        """Take a database away, at one moment.
+
+        Raises:
+            ConfigurationError: it is ``default`` or the current one, or has tables, without ``cascade``.
+            DatabaseNotFoundError: there is none, and ``if_exists`` is not set.
+        """
+        if _checked(name, "database") in (DEFAULT, self.current):
+            raise ConfigurationError(
+                f"database {name!r}: neither the default database nor the one in use can be dropped; USE "
+                "another one, or drop its tables"
+            )
+        if if_exists and not self._has(name):
+            return
+        tables, top = self.tables(name), warehouse_at(self.folder)
+        with warehouse.ddl_lock(self.folder), warehouse.ddl_lock(tables.folder):
+            if (names := tables.names()) and not cascade:
+                raise ConfigurationError(
+                    f"database {name!r} must be empty, it has {', '.join(names)}; drop them, or use CASCADE"
+                )
+            if storage_of(self.folder).is_local:
+                top.throw_away(self._path(name))
+            else:
+                for table in names:
+                    tables.drop(table)
+                storage_of(self.folder).delete(os.path.join(self._path(name), _MARK))
+        top.empty_trash()
+
+    def use(self, name: str) -> None:
+        """Make a database the current one.
+
+        Raises:
+            ConfigurationError: no database can have this name.
+            DatabaseNotFoundError: there is none.
+        """
+        self.tables(name)
+        self.current = name
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.folder, f"{name}{_SUFFIX}")
+
+    def _has(self, name: str) -> bool:
+        path = self._path(name)
+        if _NAME.fullmatch(name) is None:
+            return False
+        if not storage_of(path).is_local:
+            return storage_of(path).exists(os.path.join(path, _MARK))
+        return os.path.isdir(path) and not os.path.islink(path)
+
+
+def _checked(name: str, what: str) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"a {what}'s name must be 1 to 128 letters, digits and _, the first no digit, got {name!r}"
+        )
+    return name
+
+
+OPTIONS: Final = (
+    Option("warehouse", options.text, "folder of the tables; it is made with the first one"),
+    Option("type", options.one_of("deltajoin"), "what kind of catalog it is; there is one", "deltajoin"),
+)
+"""What stands in CREATE CATALOG … WITH (…)."""
+
+
+class Catalogs:
+    """Catalogs by name, of which one is the current one.
+
+    Attributes:
+        current: the databases of the catalog in which names without one are looked up.
+
+    >>> import tempfile
+    >>> catalogs = Catalogs(Databases(tempfile.mkdtemp(), "main"))
+    >>> catalogs.create("archive", {"warehouse": tempfile.mkdtemp()})
+    >>> catalogs.names(), catalogs.current.place("archive.default.orders").shown
+    (('archive', 'main'), 'archive.default.orders')
+    """
+
+    def __init__(self, first: Databases) -> None:
+        """With one catalog, the current one."""
+        self._known = {first.catalog: first}
+        first.siblings = self._known
+        self._first = first
+        self.current = first
+
+    def names(self) -> tuple[str, ...]:
+        """Names of all catalogs, sorted."""
+        return tuple(sorted(self._known))
+
+    def create(self, name: str, given: Mapping[str, str], *, if_not_exists: bool = False) -> None:
+        """Know one more warehouse by a name.
+
+        Raises:
+            ConfigurationError: the name is not possible or taken, or an option is wrong.
+        """
+        values = options.parse(f"catalog {name!r}", OPTIONS, given)
+        if name in self._known:
+            if if_not_exists:
+                return
+            raise ConfigurationError(
+                f"catalog {name!r} exists already, for {self._known[name].folder!r}; choose another name, or "
+                "IF NOT EXISTS"
+            )
+        databases = Databases(table_folder(values["warehouse"]), name)
+        databases.siblings = self._known
+        self._known[name] = databases
+
+    def drop(self, name: str, *, if_exists: bool = False) -> None:
+        """Forget a catalog; its tables stay.
+
+        Raises:
+            ConfigurationError: there is none, it is the current one, or the one that the session began with.
+        """
+        if if_exists and name not in self._known:
+            return
+        if self._of(name) in (self.current, self._first):
+            raise ConfigurationError(
+                f"catalog {name!r}: neither the one in use nor the one of the session can be dropped; USE "
+                "CATALOG another one"
+            )
+        del self._known[name]
+
+    def use(self, name: str) -> None:
+        """Make a catalog the current one, with the database that was current in it.
+
+        Raises:
+            ConfigurationError: there is none.
+        """
+        self.current = self._of(name)
+
+    def database(self, name: str) -> tuple[Databases, str]:
+        """The catalog and the own name of a database: ``database``, or ``catalog.database``.
+
+        Raises:
+            ConfigurationError: there is no such catalog.
+        """
+        catalog, _, own = name.partition(".")
+        if catalog.isidentifier() and own.isidentifier():
+            return self._of(catalog), own
+        return self.current, name  # which refuses what no database can be called
+
+    def _of(self, name: str) -> Databases:
+        if name not in self._known:
+            close = get_close_matches(name, self._known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"catalogs are {', '.join(self.names())}"
+            raise ConfigurationError(f"catalog {name!r} does not exist in this session; {hint}")
+        return self._known[name]

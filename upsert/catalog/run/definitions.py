@@ -1,0 +1,203 @@
+"""Statements that make, change and drop tables, databases and catalogs."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from upsert.catalog import definitions, warehouse
+from upsert.catalog.connectors import connect
+from upsert.catalog.create_as.create_as import stages_of
+from upsert.catalog.create_as.targets import clean_up
+from upsert.catalog.namespace import Place
+from upsert.catalog.results import Done, Result
+from upsert.errors import ConfigurationError, TableExistsError
+from upsert.log.log_options import TOPIC
+from upsert.sql import statements as n
+from upsert.sql import statements as s
+from upsert.store import Table
+from upsert.store.alterations import TrackPartition
+
+if TYPE_CHECKING:
+    from upsert.catalog.context import Context
+
+
+def create_table(context: Context, statement: s.CreateTable) -> Result:
+    """``CREATE TABLE``: a managed table gets the options ``table-storage.…`` that it does not give itself."""
+    place = context.databases.place(statement.name)
+    what = f"CREATE TABLE {place.shown}"
+    path = place.path
+    if os.path.isfile(path):
+        raise TableExistsError(f"table {place.shown!r}: {path!r} is a file; choose another name")
+    try:
+        if "connector" in statement.options:
+            _define(place, statement)
+        else:
+            options = context.options.with_defaults(statement.options)
+            with warehouse.ddl_lock(place.tables.folder):
+                _sweep(place)
+                Table.create(path, statement.schema, options)
+    except TableExistsError:
+        if not statement.if_not_exists or not place.exists:  # one that is being created is not there
+            raise
+        return Done(what, "was there already")
+    return Done(what, "created")
+
+
+def create_table_like(context: Context, statement: s.CreateTableLike) -> Result:
+    """``CREATE TABLE … LIKE``: options that the source has are this table's, before those of the session."""
+    source = context.databases.place(statement.like.source)
+    schema, options = statement.like.merged(
+        statement.declared,
+        context.schema(statement.like.source),
+        # a log belongs to one table
+        {key: text for key, text in given_options(source.existing()).items() if key.lower() != TOPIC},
+        f"table {statement.name!r}",
+    )
+    created = s.CreateTable(statement.name, schema, options, statement.if_not_exists)
+    return create_table(context, created)
+
+
+def given_options(path: str) -> dict[str, str]:
+    """The options of a table as they were written, ``connector`` among them."""
+    definition = definitions.load(path)
+    if definition is not None:
+        return {"connector": definition.connector, **definition.options}
+    return dict(Table.open(path).definition.given)
+
+
+def rename_table(context: Context, statement: s.RenameTable) -> Result:
+    """``ALTER TABLE t RENAME TO u``; queries that read or write ``t`` stop, and go on under the new name."""
+    place = context.databases.place(statement.name)
+    place.existing()
+    check_no_mirror_runs(context, place)
+    new = statement.new if "." in statement.new else place.beside(statement.new)
+    target = context.databases.place(new)
+    if target.warehouse != place.warehouse:
+        raise ConfigurationError(
+            f"table {place.shown!r}: a new name must lie in the same catalog, got {new!r}; create a table "
+            "there, and copy the rows"
+        )
+    place.tables.rename(place.name, target.tables, target.name, lambda: _sweep(target))
+    return Done(f"ALTER TABLE {place.shown}", f"renamed to {target.shown}")
+
+
+def _define(place: Place, statement: s.CreateTable) -> None:
+    options = dict(statement.options)
+    definition = definitions.Definition(options.pop("connector"), statement.schema, options)
+    connect(place.shown, definition, place.path)
+    with warehouse.ddl_lock(place.tables.folder):
+        _sweep(place)
+        definitions.create(place.path, definition)
+
+
+def _sweep(place: Place) -> None:
+    """Take away what a CREATE TABLE AS that died has left under a name."""
+    stages_of(place.tables, clean_up).sweep(place.name)
+
+
+def drop_table(context: Context, statement: s.DropTable) -> Result:
+    """``DROP TABLE``, unless a query of this catalog keeps its mirror."""
+    place = context.databases.place(statement.name)
+    check_no_mirror_runs(context, place)
+    dropped = place.tables.drop(place.name)
+    if not dropped and not statement.if_exists:
+        raise place.tables.not_found(place.name)
+    return Done(f"DROP TABLE {place.shown}", "dropped" if dropped else "was not there")
+
+
+def check_no_mirror_runs(context: Context, place: Place) -> None:
+    """Refuse to take a table from under the query of this catalog that keeps its mirror.
+
+    Raises:
+        ConfigurationError: it runs.
+    """
+    if (query := context.mirrors.get(place.path)) is not None and query.isActive:
+        raise ConfigurationError(
+            f"table {place.shown!r}: its mirror is kept by a query that runs; stop it first, with "
+            f"catalog.mirror(spark, {place.shown!r}).stop()"
+        )
+
+
+def alter_table(context: Context, statement: s.AlterTable) -> Result:
+    """``ALTER TABLE`` of columns, options and comments: all of them at one moment."""
+    managed(context, statement.name, "ALTER TABLE").alter(*statement.changes)
+    return Done(f"ALTER TABLE {statement.name}", "altered")
+
+
+def track_partition(context: Context, statement: s.TrackPartitions) -> Result:
+    """``ALTER TABLE t PARTITION (…) SET ('change-tracking' = …)``."""
+    table = managed(context, statement.name, "ALTER TABLE")
+    table.alter(TrackPartition(statement.partition, statement.is_tracked))
+    return Done(f"ALTER TABLE {statement.name}", "altered")
+
+
+def compact_table(context: Context, statement: s.CompactTable) -> Result:
+    """``ALTER TABLE t COMPACT [PARTITION (…)]``, which ends when the files are merged."""
+    table = managed(context, statement.name, "ALTER TABLE … COMPACT")
+    done = table.compact() if statement.partition is None else table.compact(statement.partition)
+    note = "there was nothing to merge" if done is None else f"compacted, snapshot {done.id}"
+    return Done(f"ALTER TABLE {statement.name} COMPACT", note)
+
+
+def publish_log(context: Context, statement: s.PublishLog) -> Result:
+    """``ALTER TABLE t PUBLISH LOG [ACCEPT GAP]``, which ends when the log has every commit."""
+    table = managed(context, statement.name, "ALTER TABLE … PUBLISH LOG")
+    sent = table.publish_log(accept_gap=statement.accept_gap)
+    note = "the log lacked nothing" if sent == 0 else f"published {sent} commit{'s' * (sent > 1)}"
+    return Done(f"ALTER TABLE {statement.name} PUBLISH LOG", note)
+
+
+def managed(context: Context, name: str, what: str) -> Table:
+    """The managed table of a statement that needs one.
+
+    Raises:
+        ConfigurationError: the table has a connector.
+        TableNotFoundError: there is no such table.
+    """
+    if context.connected(name) is not None:
+        raise ConfigurationError(
+            f"table {name!r}: {what} needs a managed table, got one with a connector, whose data lie "
+            "elsewhere; DROP TABLE and CREATE TABLE change its definition"
+        )
+    return context.table(name)
+
+
+def create_database(context: Context, statement: n.CreateDatabase) -> Result:
+    """``CREATE DATABASE``."""
+    databases, name = context.catalogs.database(statement.name)
+    databases.create(name, if_not_exists=statement.if_not_exists)
+    return Done(f"CREATE DATABASE {statement.name}", "created")
+
+
+def drop_database(context: Context, statement: n.DropDatabase) -> Result:
+    """``DROP DATABASE``."""
+    databases, name = context.catalogs.database(statement.name)
+    databases.drop(name, if_exists=statement.if_exists, cascade=statement.cascade)
+    return Done(f"DROP DATABASE {statement.name}", "dropped")
+
+
+def use_database(context: Context, statement: n.UseDatabase) -> Result:
+    """``USE``."""
+    databases, name = context.catalogs.database(statement.name)
+    databases.use(name)
+    context.catalogs.use(databases.catalog)
+    return Done(f"USE {statement.name}", "in use")
+
+
+def create_catalog(context: Context, statement: n.CreateCatalog) -> Result:
+    """``CREATE CATALOG``: another warehouse gets a name in this session."""
+    context.catalogs.create(statement.name, statement.options, if_not_exists=statement.if_not_exists)
+    return Done(f"CREATE CATALOG {statement.name}", "created")
+
+
+def drop_catalog(context: Context, statement: n.DropCatalog) -> Result:
+    """``DROP CATALOG``: the name goes, the tables stay."""
+    context.catalogs.drop(statement.name, if_exists=statement.if_exists)
+    return Done(f"DROP CATALOG {statement.name}", "dropped")
+
+
+def use_catalog(context: Context, statement: n.UseCatalog) -> Result:
+    """``USE CATALOG``."""
+    context.catalogs.use(statement.name)
+    return Done(f"USE CATALOG {statement.name}", "in use")

@@ -1,0 +1,232 @@
+"""Statements that change existing rows: ``DELETE FROM``, ``UPDATE`` and ``DROP PARTITION``.
+
+Rows that Spark finds are read at one snapshot, and committed if no other writer has changed them meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from pyspark.errors import PySparkException
+
+from upsert import types
+from upsert.catalog.results import Done, Result
+from upsert.catalog.run.definitions import managed
+from upsert.catalog.run.inserts import is_assignable, spark_type
+from upsert.catalog.run.jobs import active, needed, zone
+from upsert.catalog.run.queries import frame
+from upsert.catalog.run.shows import fitting
+from upsert.errors import CommitConflictError, ConfigurationError, SchemaError
+from upsert.managed import frames
+from upsert.options import boolean
+from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.sql import statements as s
+from upsert.sql.predicates import alternatives
+from upsert.store import Table
+from upsert.store.filters import Where
+from upsert.store.partitions import partition_name, specified
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from upsert.catalog.context import Context
+    from upsert.sql.query import QueryText
+
+
+ATTEMPTS: Final = 10
+"""How often a statement is done again when others have changed its rows meanwhile."""
+
+
+def delete_found(context: Context, spark: SparkSession, statement: s.Delete, tracked: bool | None) -> Result:
+    """Delete the rows of which Spark says that the condition is true.
+
+    Raises:
+        SchemaError: Spark cannot make a plan of the condition; the message has the place.
+        ConfigurationError: the table makes one row of several, so that none can be taken away.
+        CommitConflictError: others have changed the rows at every attempt.
+    """
+    table = managed(context, statement.name, "DELETE")
+    _check_engine(table, f"DELETE FROM {statement.name}")
+
+    def changed(rows: DataFrame) -> DataFrame:
+        return _of_kind(rows.select(*map(_quoted, table.schema.names)), RowKind.DELETE)
+
+    snapshot = _carried_out(context, spark, statement.name, statement.rows, changed, tracked)
+    return Done(f"DELETE FROM {statement.name}", f"deleted, snapshot {snapshot}")
+
+
+def update_found(context: Context, spark: SparkSession, statement: s.Update, tracked: bool | None) -> Result:
+    """Give rows other values.
+
+    Raises:
+        SchemaError: a column is unknown, one of the key, or its value is of another type; or Spark cannot
+            make a plan of the statement.
+        ConfigurationError: as ``delete_found``.
+        CommitConflictError: as ``delete_found``.
+    """
+    table = managed(context, statement.name, "UPDATE")
+    subject = f"UPDATE {statement.name}"
+    _check_engine(table, subject)
+    for name in statement.columns:
+        _check_column(table, name, subject)
+
+    def changed(rows: DataFrame) -> DataFrame:
+        new = rows.selectExpr(*_new_values(table, rows, statement, subject))
+        if table.schema.primary_key:
+            return new
+        old = rows.select(*map(_quoted, table.schema.names))
+        return _of_kind(old, RowKind.DELETE).unionByName(_of_kind(new, RowKind.INSERT))
+
+    snapshot = _carried_out(context, spark, statement.name, statement.rows, changed, tracked)
+    return Done(subject, f"updated, snapshot {snapshot}")
+
+
+def _carried_out(
+    context: Context,
+    spark: SparkSession,
+    name: str,
+    query: QueryText | None,
+    changed: Callable[[DataFrame], DataFrame],
+    tracked: bool | None,
+) -> int:
+    """Commit what is to become of the query's rows, as they are in one snapshot; the snapshot after it."""
+    if query is None:
+        raise AssertionError("a statement without a condition needs no query")
+    written = query.references[0].name
+    options = {} if tracked is None else {"change-tracking": str(tracked).lower()}
+    for attempt in range(1, ATTEMPTS + 1):
+        table = context.table(name)
+        base = table.snapshot()
+        rows = changed(frame(context, spark, query, is_streaming=False, pinned={written: base.id}))
+        try:
+            frames.write(rows, table.path, {**options, "unchanged-since": str(base.id)})
+        except PySparkException as cause:
+            # it was raised in a process of Spark's, which keeps nothing of it but its text
+            if CommitConflictError.__name__ not in str(cause):
+                raise
+            if attempt == ATTEMPTS:
+                raise CommitConflictError(
+                    f"table {name!r}: rows must be as they were while the statement ran, but others changed "
+                    f"them {ATTEMPTS} times; stop them, or change fewer rows at a time"
+                ) from cause
+        else:
+            break
+    return context.table(name).snapshot().id
+
+
+def _check_engine(table: Table, subject: str) -> None:
+    if table.options.merge.needs_present_rows:
+        raise ConfigurationError(
+            f"{subject}: rows that Spark finds can be changed where the last one of a key counts, got a "
+            "table with 'merge-engine' or 'sequence.field'; compare columns with literals, or insert rows"
+        )
+
+
+def _check_column(table: Table, name: str, subject: str) -> None:
+    schema = table.schema
+    if name in schema.primary_key:
+        raise SchemaError(
+            f"{subject}: column {name!r} is one of the PRIMARY KEY, by which the row is found; delete the "
+            "row, and insert another one"
+        )
+    if any(column.name == name for column in schema.computed):
+        raise SchemaError(
+            f"{subject}: column {name!r} is computed when it is read; set what it is computed from"
+        )
+    schema.type_of(name, subject)
+
+
+def _new_values(table: Table, rows: DataFrame, statement: s.Update, subject: str) -> list[str]:
+    """Spark SQL for each of the table's columns."""
+    found = []
+    for column in table.schema.columns:
+        if column.name not in statement.columns:
+            found.append(_quoted(column.name))
+            continue
+        value = s.NEW_VALUE.format(statement.columns.index(column.name))
+        given, wanted = rows.schema[value].dataType, spark_type(column)
+        if not is_assignable(given, wanted):
+            name = types.sql_name(column.type)
+            raise SchemaError(
+                f"{subject}: column {column.name!r} must be {name}, got {given.simpleString().upper()}; "
+                f"write CAST(… AS {name})"
+            )
+        found.append(f"CAST(`{value}` AS {wanted.simpleString()}) AS {_quoted(column.name)}")
+    return found
+
+
+def _of_kind(rows: DataFrame, kind: RowKind) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    return rows.withColumn(ROW_KIND_COLUMN, F.lit(kind.value))
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+_TRACKING = "change-tracking"
+
+
+def delete(context: Context, statement: s.Delete, spark: SparkSession | None) -> Result:
+    """``DELETE FROM t WHERE …``: in one commit, which change streams show unless tracking is off.
+
+    Comparisons of columns with literals are looked up in the files. Of any other condition Spark says which
+    rows it is true of, see ``rewrites``.
+    """
+    subject = f"DELETE FROM {statement.name}"
+    table = managed(context, statement.name, "DELETE")
+    tracked = _tracked(statement.options, subject)
+    where: Where = []
+    if statement.condition is not None:
+        session = active(spark)
+        own_zone = "UTC" if session is None else zone(session)
+        try:
+            where = alternatives(statement.condition, table.schema, own_zone, subject)
+        except SchemaError:
+            if statement.rows is None or session is None:
+                raise
+            return delete_found(context, session, statement, tracked)
+    done = table.delete(where, tracked=tracked)
+    return Done(subject, f"deleted, snapshot {done.id}")
+
+
+def _tracked(given: Mapping[str, str], subject: str) -> bool | None:
+    options = dict(given)
+    text = options.pop(_TRACKING, None)
+    if options:
+        raise ConfigurationError(f"{subject}: the one option is {_TRACKING!r}, got {', '.join(options)}")
+    try:
+        return None if text is None else boolean(text)
+    except ValueError as cause:
+        raise ConfigurationError(f"{subject}: option {_TRACKING!r} must be {cause}, got {text!r}") from None
+
+
+def update(context: Context, statement: s.Update, spark: SparkSession | None) -> Result:
+    """``UPDATE t SET … WHERE …``: in one commit, which change streams show unless tracking is off."""
+    subject = f"UPDATE {statement.name}"
+    tracked = _tracked(statement.options, subject)
+    return update_found(context, needed(spark, subject), statement, tracked)
+
+
+def drop_partition(context: Context, statement: s.DropPartition) -> Result:
+    """``ALTER TABLE t DROP [IF EXISTS] PARTITION (…)``: its rows are deleted.
+
+    Raises:
+        ConfigurationError: there is no such partition, and the statement does not say IF EXISTS.
+        SchemaError: a column is no partition column, or a value does not fit it.
+    """
+    table = managed(context, statement.name, "DROP PARTITION")
+    what = f"ALTER TABLE {statement.name} DROP PARTITION"
+    found = fitting(table, statement.partition)
+    if not found and statement.partition:
+        if statement.if_exists:
+            return Done(what, "there was no such partition")
+        name = partition_name(specified(table.schema, statement.partition, f"table {table.name!r}"))
+        raise ConfigurationError(
+            f"{what}: there must be a partition {name}, there is none; see SHOW PARTITIONS {statement.name}, "
+            "or write DROP IF EXISTS PARTITION"
+        )
+    done = table.drop_partition(statement.partition)
+    return Done(what, f"dropped, snapshot {done.id}")

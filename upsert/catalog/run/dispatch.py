@@ -1,0 +1,127 @@
+"""Which function executes each kind of statement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, assert_never
+
+from upsert.catalog.results import Done, Result, Rows
+from upsert.catalog.run import definitions, deletes, inserts, queries, shows
+from upsert.catalog.run.jobs import active
+from upsert.sql import statements as n
+from upsert.sql import statements as s
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from upsert.catalog.context import Context
+
+
+def execute(context: Context, statement: s.Statement, spark: SparkSession | None) -> Result:
+    """Execute a statement.
+
+    Args:
+        context: whose tables it names.
+        statement: what to do.
+        spark: the session that runs queries; the active one of this thread if None.
+
+    Raises:
+        UpsertError: as ``Catalog.sql``.
+    """
+    match statement:
+        case s.CreateTable():
+            return definitions.create_table(context, statement)
+        case s.CreateTableLike():
+            return definitions.create_table_like(context, statement)
+        case s.CreateTableAs():
+            return queries.create_table_as(context, statement, spark)
+        case s.DropTable():
+            return definitions.drop_table(context, statement)
+        case s.AlterTable():
+            return definitions.alter_table(context, statement)
+        case s.RenameTable():
+            return definitions.rename_table(context, statement)
+        case s.TrackPartitions():
+            return definitions.track_partition(context, statement)
+        case s.DropPartition():
+            return deletes.drop_partition(context, statement)
+        case s.CompactTable():
+            return definitions.compact_table(context, statement)
+        case s.PublishLog():
+            return definitions.publish_log(context, statement)
+        case n.CreateCatalog():
+            return definitions.create_catalog(context, statement)
+        case n.DropCatalog():
+            return definitions.drop_catalog(context, statement)
+        case n.UseCatalog():
+            return definitions.use_catalog(context, statement)
+        case n.ShowCatalogs():
+            return shows.show_catalogs(context, statement)
+        case n.CreateDatabase():
+            return definitions.create_database(context, statement)
+        case n.DropDatabase():
+            return definitions.drop_database(context, statement)
+        case n.UseDatabase():
+            return definitions.use_database(context, statement)
+        case n.ShowDatabases():
+            return shows.show_databases(context, statement)
+        case n.ShowTables():
+            return shows.show_tables(context, statement)
+        case s.ShowCreateTable():
+            return shows.show_create_table(context, statement)
+        case s.ShowPartitions():
+            return shows.show_partitions(context, statement)
+        case s.DescribeTable():
+            return shows.describe_table(context, statement, spark)
+        case s.SetOption():
+            return _set(context, statement)
+        case s.ShowOptions():
+            return _options(context, statement)
+        case s.ResetOption():
+            return _reset(context, statement, spark)
+        case s.Insert():
+            return inserts.insert(context, statement, spark)
+        case s.Delete():
+            return deletes.delete(context, statement, spark)
+        case s.Update():
+            return deletes.update(context, statement, spark)
+        case s.Select():
+            return queries.select(context, statement, spark)
+    assert_never(statement)
+
+
+def planned(
+    context: Context, statement: s.Statement, spark: SparkSession | None
+) -> Callable[[], Result] | Result:
+    """What runs an ``INSERT`` of a stream, after it was found possible; all else is executed at once.
+
+    So the queries of a script start when all of them are known to be right.
+
+    Raises:
+        UpsertError: as ``Catalog.sql``.
+    """
+    if isinstance(statement, s.Insert) and context.options.is_streaming:
+        return inserts.planned(context, statement, spark)
+    return execute(context, statement, spark)
+
+
+def _set(context: Context, statement: s.SetOption) -> Result:
+    context.options[statement.key] = statement.value
+    return Done(f"SET {statement.key}", "set")
+
+
+def _reset(context: Context, statement: s.ResetOption, spark: SparkSession | None) -> Result:
+    options, key = context.options, statement.key
+    session = active(spark)
+    for forwarded in options.forwarded():
+        if session is not None and key in (None, forwarded):
+            session.conf.unset(forwarded)
+    if key is None:
+        options.clear()
+        return Done("RESET", "all options have their defaults")
+    options.reset(key)
+    return Done(f"RESET {key}", "reset")
+
+
+def _options(context: Context, statement: s.ShowOptions) -> Result:
+    return Rows("SET", shows.options_table(context.options, statement.key))

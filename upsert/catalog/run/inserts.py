@@ -1,0 +1,360 @@
+"""``INSERT``: the columns of a query, by their places, into those of a table; a batch, or a stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from upsert import types
+from upsert.catalog import definitions
+from upsert.catalog.results import Done, Result, Running
+from upsert.catalog.run import jobs
+from upsert.catalog.run.jobs import needed
+from upsert.catalog.run.queries import check_stable, frame
+from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
+from upsert.managed import frames
+from upsert.managed.writer import sink_of
+from upsert.materializer.choice import mode_of
+from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.schema import Column, TableSchema
+from upsert.sql import statements as s
+from upsert.store import Table
+from upsert.store.merge_rules import DEDUPLICATE
+from upsert.store.partitions import specified
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import DataFrame, SparkSession
+
+    from upsert.catalog.connectors import ConnectorTable
+    from upsert.catalog.context import Context
+
+
+def spark_type(column: Column) -> Any:
+    """Spark's type of a column."""
+    from pyspark.sql.types import StructType
+
+    field = {"name": "c", "type": types.to_json(column.type), "nullable": True, "metadata": {}}
+    return StructType.fromJson({"type": "struct", "fields": [field]})["c"].dataType
+
+
+def is_assignable(given: Any, wanted: Any) -> bool:
+    """Whether SQL lets values of one type go into a column of another; numbers that do not fit are errors."""
+    from pyspark.sql import types as t
+
+    times = (t.DateType, t.TimestampType, t.TimestampNTZType)
+    if isinstance(given, t.NullType):
+        return True
+    if isinstance(given, t.NumericType) and isinstance(wanted, t.NumericType):
+        return True
+    if isinstance(given, times) and isinstance(wanted, times):
+        return True
+    if isinstance(wanted, t.StringType):
+        return isinstance(given, t.AtomicType) and not isinstance(given, t.BinaryType)
+    if isinstance(given, t.ArrayType) and isinstance(wanted, t.ArrayType):
+        return is_assignable(given.elementType, wanted.elementType) or given.elementType == wanted.elementType
+    try:
+        return types.sql_name(types.from_json(given.jsonValue())) == types.sql_name(
+            types.from_json(wanted.jsonValue())
+        )
+    except CorruptTableError:  # a type that no table can have
+        return False
+
+
+START_FROM: Final = "start-from"
+"""Option of a streaming statement: checkpoint of a stopped query from which its delta joins go on."""
+
+_OVERWRITE_MODE: Final = "partition-overwrite-mode"
+
+
+def insert(context: Context, statement: s.Insert, spark: SparkSession | None) -> Result:
+    """``INSERT INTO`` and ``INSERT OVERWRITE``."""
+    return planned(context, statement, spark)()
+
+
+def planned(context: Context, statement: s.Insert, spark: SparkSession | None) -> Callable[[], Result]:
+    """What runs an ``INSERT`` that has been found possible, as far as that can be told before it runs."""
+    what = f"INSERT {'OVERWRITE' if statement.overwrite else 'INTO'} {statement.name}"
+    is_streaming = context.options.is_streaming
+    start_from = statement.options.get(START_FROM)
+    if start_from is not None and not is_streaming:
+        raise ConfigurationError(
+            f"{what}: option {START_FROM!r} must go with a stream, got {start_from!r} for a batch; leave it "
+            "out, or SET 'execution.runtime-mode' = 'streaming'"
+        )
+    options = {key: value for key, value in statement.options.items() if key != START_FROM}
+    if is_streaming:
+        options = _with_materialize(context, statement.name, options)
+    target = Target.of(context, replace(statement, options=options), what)
+    if is_streaming and statement.overwrite:
+        raise ConfigurationError(
+            f"{what}: a stream cannot overwrite, for it never has all rows; use INSERT INTO, or "
+            "SET 'execution.runtime-mode' = 'batch'"
+        )
+    session = needed(spark, what, context.options.forwarded())
+    rows = target.fitted(frame(context, session, statement.query, is_streaming=is_streaming))
+    if rows.isStreaming:
+        check_stable(context, statement.query, target.key, what)
+        return target.planned(context, rows, start_from, replaces=_replaces_rows(context, statement))
+    if statement.query.is_list:
+        rows = target.last_of_each_key(rows)
+
+    def write() -> Result:
+        target.write(rows, overwrite=statement.overwrite)
+        return Done(what, "overwritten" if statement.overwrite else "written")
+
+    return write
+
+
+@dataclass(frozen=True)
+class Target:
+    """The table that rows go into.
+
+    Attributes:
+        what: the statement, first words of every refusal.
+        name: the table.
+        schema: its columns.
+        path: its folder, if it is managed.
+        connected: the table with a connector, its options replaced by those of the hint.
+        columns: those that the query gives, in its order.
+        partition: values of columns that all rows have.
+        dynamic: columns of PARTITION without a value: of partitions only those in which rows are written are
+            overwritten.
+        options: of the hint.
+    """
+
+    what: str
+    name: str
+    schema: TableSchema
+    path: str | None
+    connected: ConnectorTable | None
+    columns: tuple[Column, ...]
+    partition: Mapping[str, Any]
+    dynamic: tuple[str, ...]
+    options: Mapping[str, str]
+
+    @classmethod
+    def of(cls, context: Context, statement: s.Insert, what: str) -> Target:
+        """The target of a statement.
+
+        Raises:
+            SchemaError: the statement names columns that the table does not have, or that cannot be written.
+            ConfigurationError: a connector cannot do what the statement asks for.
+        """
+        schema = context.schema(statement.name)
+        connected = context.connected(statement.name, statement.options)
+        if connected is not None and (statement.overwrite or statement.partition or statement.dynamic):
+            clause = "OVERWRITE" if statement.overwrite else "PARTITION"
+            raise ConfigurationError(
+                f"{what}: {clause} needs a managed table, got one with a connector; leave it out"
+            )
+        writable = {c.name: c for c in schema.columns if c.metadata is None or not c.virtual}
+        for name in (*statement.partition, *statement.dynamic):
+            if name not in schema.partitioned_by:
+                known = ", ".join(schema.partitioned_by) or "none"
+                raise SchemaError(f"{what}: PARTITION names {name!r}; partition columns are {known}")
+        given = {
+            name: value
+            for name, value in statement.partition.items()
+            if not pa.types.is_string(schema.type_of(name))  # any value has a text
+        }
+        specified(schema, given, what)
+        chosen = statement.columns
+        if chosen is None:
+            chosen = tuple(name for name in writable if name not in statement.partition)
+        for name in chosen:
+            cls._check_writable(what, name, schema, writable)
+        if repeated := next((name for name in chosen if chosen.count(name) > 1), None):
+            raise SchemaError(f"{what}: column {repeated!r} is named twice")
+        if both := next((name for name in chosen if name in statement.partition), None):
+            raise SchemaError(
+                f"{what}: column {both!r} has a value in PARTITION, and one in the query; leave one out"
+            )
+        path = None if connected is not None else context.databases.place(statement.name).existing()
+        columns = tuple(writable[name] for name in chosen)
+        if lacking := next((name for name in statement.dynamic if name not in chosen), None):
+            raise SchemaError(
+                f"{what}: PARTITION names {lacking!r} without a value, and the query does not give it; write "
+                f"{lacking} = value, or name it among the columns"
+            )
+        return cls(
+            what,
+            statement.name,
+            schema,
+            path,
+            connected,
+            columns,
+            statement.partition,
+            statement.dynamic,
+            statement.options,
+        )
+
+    @staticmethod
+    def _check_writable(what: str, name: str, schema: TableSchema, writable: Mapping[str, Column]) -> None:
+        if name in writable:
+            return
+        if computed := next((column for column in schema.computed if column.name == name), None):
+            why = "computed from others" if computed.metadata is None else "METADATA, which is only read"
+            raise SchemaError(f"{what}: column {name!r} is {why}; leave it out")
+        if name in schema.names:
+            raise SchemaError(
+                f"{what}: column {name!r} is VIRTUAL metadata, which is only read; leave it out"
+            )
+        raise SchemaError(f"{what}: unknown column {name!r}; columns are {', '.join(writable)}")
+
+    def fitted(self, df: DataFrame) -> DataFrame:
+        """The query's columns under the names of the table's, of its types, with all that the table has.
+
+        Raises:
+            SchemaError: the query has more or fewer columns, or a column's type does not fit.
+        """
+        rows = df.drop(ROW_KIND_COLUMN) if df.isStreaming else df
+        if len(rows.columns) != len(self.columns):
+            raise SchemaError(
+                f"{self.what}: the query must give {len(self.columns)} columns "
+                f"({', '.join(column.name for column in self.columns)}), got {len(rows.columns)} "
+                f"({', '.join(rows.columns)}); name the columns after the table's name, or select others"
+            )
+        named = rows.toDF(*(column.name for column in self.columns))
+        fields = dict(zip(named.columns, named.schema.fields, strict=True))
+        given = {column.name: self._cast(column, fields[column.name].dataType) for column in self.columns}
+        chosen = [self._expression(column, given) for column in self._all_columns]
+        return named.select(*chosen)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns by which a row that goes in replaces an older one; () if rows are counted."""
+        return self.schema.primary_key if self.connected is None else self.connected.sink_key
+
+    def last_of_each_key(self, rows: DataFrame) -> DataFrame:
+        """Of each key the row that comes last in a list of rows, where rows replace each other as they come.
+
+        Tasks share the rows, and nothing says later in which order they stood.
+        """
+        key = self.key
+        if not key or self._has_order:
+            return rows
+        from pyspark.sql import Window
+        from pyspark.sql import functions as F
+
+        number, place = (_free_name(name, rows.columns) for name in ("number", "place"))
+        of_key = Window.partitionBy(*(F.col(_quoted(name)) for name in key)).orderBy(F.desc(number))
+        numbered = rows.withColumn(number, F.monotonically_increasing_id())
+        newest = numbered.withColumn(place, F.row_number().over(of_key)).where(F.col(place) == 1)
+        return newest.drop(number, place)
+
+    @property
+    def _has_order(self) -> bool:
+        """Whether the table itself says what two rows of one key are together."""
+        if self.connected is not None:
+            return self.connected.has_order
+        merge = Table.open(str(self.path)).options.merge
+        return merge.engine != DEDUPLICATE or bool(merge.sequence)
+
+    @property
+    def _all_columns(self) -> Sequence[Column]:
+        return [column for column in self.schema.columns if column.metadata is None or not column.virtual]
+
+    def _expression(self, column: Column, given: Mapping[str, SparkColumn]) -> SparkColumn:
+        from pyspark.sql import functions as F
+
+        if column.name in given:
+            return given[column.name]
+        value = self.partition.get(column.name)
+        if value is None and not column.nullable:
+            raise SchemaError(
+                f"{self.what}: column {column.name!r} is NOT NULL, and the statement gives it no value"
+            )
+        return F.lit(value).cast(spark_type(column)).alias(column.name)
+
+    def _cast(self, column: Column, given: Any) -> SparkColumn:
+        from pyspark.sql import functions as F
+
+        wanted = spark_type(column)
+        own = F.col(_quoted(column.name))
+        if given == wanted:
+            return own
+        if not is_assignable(given, wanted):
+            name = types.sql_name(column.type)
+            raise SchemaError(
+                f"{self.what}: column {column.name!r} must be {name}, got {given.simpleString().upper()}; "
+                f"write CAST(… AS {name}) in the query"
+            )
+        return own.cast(wanted).alias(column.name)
+
+    def write(self, rows: DataFrame, *, overwrite: bool) -> None:
+        """Write the rows of a batch."""
+        if self.connected is not None:
+            self.connected.write(rows)
+            return
+        options = dict(self.options)
+        if overwrite and self.dynamic:
+            options = {_OVERWRITE_MODE: "dynamic", **{key.lower(): text for key, text in options.items()}}
+        if overwrite and self.partition:
+            options["partition"] = json.dumps({name: _plain(value) for name, value in self.partition.items()})
+        frames.write(rows, str(self.path), options, overwrite=overwrite)
+
+    def planned(
+        self, context: Context, rows: DataFrame, start_from: str | None, *, replaces: bool
+    ) -> Callable[[], Result]:
+        """What starts the query of a stream, an aggregate without a watermark if ``replaces``.
+
+        Without a micro-batch of its own it goes on from the checkpoint ``start_from``, if that is not None.
+        """
+        uuid = "" if self.path is None else Table.open(self.path).uuid
+        job = jobs.Job.of(context, self.name, self.what, uuid)
+        start_from = None if job.has_begun else start_from
+        if self.connected is not None:
+            changes = context.optimized(rows, self.name, self.connected.sink, start_from)
+            if replaces and self.connected.sink_key and ROW_KIND_COLUMN not in changes.columns:
+                writer = self.connected.write_upsert(changes).outputMode("update")
+            else:
+                writer = self.connected.write_changes(changes)
+        else:
+            sink = sink_of(Table.open(str(self.path)), mode_of(self.options, self.what))
+            changes = context.optimized(rows, self.name, sink, start_from)
+            writer = frames.write_changes(changes, str(self.path), self.options)
+        trigger = jobs.trigger(context.options)
+        return lambda: Running(self.what, job.started(writer, trigger), job.checkpoint)
+
+
+def _with_materialize(context: Context, name: str, options: Mapping[str, str]) -> dict[str, str]:
+    """The options of a stream into a table, and ``sink.materialize`` of the session if that counts there."""
+    connected = context.connected(name)
+    if connected is not None and not connected.sink_key:
+        return dict(options)
+    path = context.databases.place(name).existing()
+    if (definition := definitions.load(path)) is not None:
+        return context.options.with_materialize(options, definition.options)
+    table = Table.open(path).definition
+    return (
+        context.options.with_materialize(options, table.given) if table.schema.primary_key else dict(options)
+    )
+
+
+def _replaces_rows(context: Context, statement: s.Insert) -> bool:
+    """Whether the query is an aggregate whose groups nothing closes: later rows replace earlier ones."""
+    if statement.query.tree.args.get("group") is None:
+        return False
+    places = (context.databases.place(reference.name) for reference in statement.query.references)
+    return not any(place.exists and context.schema(place.qualified).watermark for place in places)
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def _free_name(name: str, taken: Sequence[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, date | Decimal) else value

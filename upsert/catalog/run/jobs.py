@@ -1,0 +1,152 @@
+"""The Spark session of a statement, and streaming statements: where their checkpoints lie, how they start."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from upsert.catalog.session import CHECKPOINT, PIPELINE, TRIGGER, SessionOptions
+from upsert.errors import ConfigurationError, SchemaError
+from upsert.store.storage import storage_of
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from upsert.catalog.context import Context
+
+
+def active(spark: SparkSession | None) -> SparkSession | None:
+    """The session that was given, else the active one of this thread; None if there is none."""
+    return SparkSession.getActiveSession() if spark is None else spark
+
+
+def needed(spark: SparkSession | None, what: str, options: Mapping[str, str] = {}) -> SparkSession:
+    """The session that runs a statement, with the options that were set for it.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    found = active(spark)
+    if found is None:
+        raise ConfigurationError(
+            f"{what}: needs a Spark session, found none; give it as catalog.sql(text, spark)"
+        )
+    for key, value in options.items():
+        found.conf.set(key, value)
+    return found
+
+
+def zone(spark: SparkSession) -> str:
+    """The time zone in which the session writes times."""
+    return str(spark.conf.get("spark.sql.session.timeZone"))
+
+
+_JOBS: Final = ".jobs"
+"""Folder in the warehouse for checkpoints of named jobs; no table can have such a name."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A streaming statement.
+
+    Attributes:
+        name: the table that it writes, as messages show it.
+        checkpoint: its folder: below ``checkpoint.location``, or that of the warehouse for a named job; one
+            for each job and table, so several statements of a script do not meet.
+        query_name: of the query in Spark; None for none.
+    """
+
+    name: str
+    checkpoint: str
+    query_name: str | None = None
+
+    @classmethod
+    def of(cls, context: Context, name: str, what: str, uuid: str = "") -> Self:
+        """The job of a statement.
+
+        Args:
+            context: whose options say where the checkpoint lies.
+            name: of the table.
+            what: the statement, for messages.
+            uuid: of the table: one that is dropped and made again starts from the beginning.
+
+        Raises:
+            ConfigurationError: nothing says where.
+        """
+        options = context.options
+        location, pipeline = options.value(CHECKPOINT), options.value(PIPELINE)
+        if location is None and pipeline is None:
+            raise ConfigurationError(
+                f"{what}: a streaming statement needs a checkpoint, by which it goes on after a stop; "
+                f"SET '{CHECKPOINT}' = 'folder', or SET '{PIPELINE}' = 'name' for one in the warehouse"
+            )
+        if location is None and not storage_of(context.warehouse).is_local:
+            raise ConfigurationError(
+                f"{what}: the warehouse is in an object store, which Spark's checkpoints may not reach; SET "
+                f"'{CHECKPOINT}' = 'folder'"
+            )
+        place = context.databases.place(name)
+        _, database, own = place.qualified.split(".")
+        folder = f"{database}.{own}" + (f"-{uuid[:8]}" if uuid else "")
+        base = os.path.join(
+            location or os.path.join(place.warehouse, _JOBS), *([pipeline] if pipeline else [])
+        )
+        checkpoint = os.path.join(base, _begun_before(base, uuid) or folder)
+        return cls(place.shown, checkpoint, f"{pipeline}: {place.shown}" if pipeline else None)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a micro-batch of the job is done, so that its checkpoint says where it goes on."""
+        commits = os.path.join(self.checkpoint, "commits")
+        return os.path.isdir(commits) and any(name.isdecimal() for name in os.listdir(commits))
+
+    def started(self, writer: DataStreamWriter, trigger: Mapping[str, Any]) -> StreamingQuery:
+        """The query, running.
+
+        Raises:
+            SchemaError: Spark has no way to run it as a stream.
+        """
+        writer = writer.option("checkpointLocation", self.checkpoint)
+        writer = writer.trigger(**trigger) if trigger else writer
+        writer = writer.queryName(self.query_name) if self.query_name is not None else writer
+        try:
+            return writer.start()
+        except AnalysisException as cause:
+            reason = str(cause.getMessage() or cause).splitlines()[0]
+            raise SchemaError(
+                f"table {self.name!r}: Spark cannot write this query as a stream: {reason}; an aggregate of "
+                "rows that are only added needs a WATERMARK among its groups, or a table of the connector "
+                "'upsert-kafka' keyed by them"
+            ) from cause
+
+    def refuse_left_checkpoint(self, context: Context) -> None:
+        """Refuse to make a table whose rows an earlier table of its name has got.
+
+        Raises:
+            ConfigurationError: the checkpoint has been used, and there is no table.
+        """
+        is_used = os.path.isdir(os.path.join(self.checkpoint, "offsets"))
+        if is_used and not context.databases.place(self.name).is_taken:
+            raise ConfigurationError(
+                f"table {self.name!r}: the checkpoint {self.checkpoint!r} is that of a dropped table, so "
+                f"the new one would lack its rows; delete the folder, or SET another '{PIPELINE}' or "
+                f"'{CHECKPOINT}'"
+            )
+
+
+def _begun_before(base: str, uuid: str) -> str | None:
+    """The checkpoint's folder that the job has of a table, whatever the table was called when it began."""
+    if not uuid or not os.path.isdir(base):
+        return None
+    return next((entry for entry in sorted(os.listdir(base)) if entry.endswith(f"-{uuid[:8]}")), None)
+
+
+def trigger(options: SessionOptions) -> dict[str, Any]:
+    """The trigger of streaming statements, as ``DataStreamWriter.trigger`` takes it; empty if not set."""
+    return dict(options.value(TRIGGER))

@@ -1,0 +1,281 @@
+"""Queries: tables of the catalog are views of Spark while Spark reads the text."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Final
+
+from pyspark.errors import AnalysisException, ParseException, PySparkException
+
+from upsert.catalog.create_as.create_as import TableFromQuery
+from upsert.catalog.results import Done, Frame, Live, Materialized, Result, Running
+from upsert.catalog.run import jobs
+from upsert.catalog.run.jobs import needed
+from upsert.catalog.run.scans import Scan, unstable_column
+from upsert.catalog.session import DROP_ON_CANCEL, RESULT_MODE
+from upsert.errors import DatabaseNotFoundError, SchemaError, StorageError, TableNotFoundError, UpsertError
+from upsert.kafka.options import CONNECTOR_ALIASES, UPSERT
+from upsert.schema import Index
+from upsert.sql import statements as s
+from upsert.sql.dialect import Revision, place
+from upsert.sql.flink_words import is_processing_time
+from upsert.sql.query import Moment, QueryText, Reference
+from upsert.sql.show_create import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from upsert.catalog.context import Context
+
+
+_POSITION: Final = re.compile(r"\(?line (\d+),? pos (\d+)\)?")
+
+_NOISE: Final = re.compile(r"(?<!\s)\s*+(SQLSTATE: \w++)?\.?\s*+(;\s*+line \d++ pos \d++;?\s*+)?$")
+
+
+def select(context: Context, statement: s.Select, spark: SparkSession | None) -> Result:
+    """A query: a batch DataFrame, or in streaming mode its changes, or the rows that they make."""
+    session = needed(spark, "SELECT", context.options.forwarded())
+    if not context.options.is_streaming:
+        return Frame("SELECT", frame(context, session, statement.query, is_streaming=False))
+    df = frame(context, session, statement.query, is_streaming=True)
+    if not df.isStreaming:
+        return Frame("SELECT", df)
+    changes = context.optimized(df, "SELECT", None)
+    if context.options.value(RESULT_MODE) == "changelog":
+        return Frame("SELECT", changes)
+    check_stable(context, statement.query, (), "SELECT in 'execution.result-mode' = 'table'")
+    return Live("SELECT", Materialized.started(changes, jobs.trigger(context.options)))
+
+
+def create_table_as(context: Context, statement: s.CreateTableAs, spark: SparkSession | None) -> Result:
+    """``CREATE TABLE … AS SELECT`` (FLIP-218)."""
+    what = f"CREATE TABLE {statement.name}"
+    session = needed(spark, what, context.options.forwarded())
+    df = frame(context, session, statement.query, is_streaming=context.options.is_streaming)
+    own = statement.options
+    options = dict(own) if "connector" in own else context.options.with_defaults(own)
+    if df.isStreaming and statement.primary_key and _keeps_rows_by_key(own.get("connector", UPSERT)):
+        options = context.options.with_materialize(options, {})
+    place_ = context.databases.place(statement.name)
+    table = TableFromQuery(
+        place_.name,
+        statement.primary_key,
+        statement.partitioned_by,
+        tuple(map(Index.over, statement.indexes)),
+        options,
+        statement.comment,
+        statement.if_not_exists,
+        statement.or_replace,
+    )
+    if not df.isStreaming:
+        was_there = statement.if_not_exists and place_.exists
+        table.execute(place_.tables, df, context.optimized)
+        return Done(what, "was there already" if was_there else "created")
+    check_stable(context, statement.query, statement.primary_key, what)
+    job = jobs.Job.of(context, statement.name, what)
+    job.refuse_left_checkpoint(context)
+    stream = replace(
+        table,
+        checkpoint=job.checkpoint,
+        trigger=jobs.trigger(context.options),
+        query_name=job.query_name,
+        drop_on_cancel=context.options.value(DROP_ON_CANCEL),
+    )
+    query = stream.execute(place_.tables, df, context.optimized)
+    if query is None:
+        return Done(what, "was there already")
+    return Running(what, query, job.checkpoint)
+
+
+def check_stable(context: Context, query: QueryText, key: Sequence[str], what: str) -> None:
+    """Refuse METADATA columns of changes in a table whose rows are found by all of their values.
+
+    Raises:
+        SchemaError: the query has one, and there is no key.
+    """
+    if not key and (column := unstable_column(context, query)) is not None:
+        raise SchemaError(
+            f"{what}: column {column!r} holds metadata of a change, and the one that takes its row away "
+            "has another one, so a PRIMARY KEY must find the row; leave the column out, or declare a key of "
+            "the table that is written"
+        )
+
+
+def _keeps_rows_by_key(connector: str) -> bool:
+    return CONNECTOR_ALIASES.get(connector.lower(), connector.lower()) == UPSERT
+
+
+def frame(
+    context: Context,
+    spark: SparkSession,
+    query: QueryText,
+    *,
+    is_streaming: bool,
+    pinned: Mapping[str, int] = {},
+) -> DataFrame:
+    """The DataFrame of a query over tables of the catalog, and whatever else Spark knows.
+
+    Args:
+        context: whose tables it names.
+        spark: the session that runs it.
+        query: the text.
+        is_streaming: whether it goes on with what changes.
+        pinned: for names of managed tables the snapshot to read.
+
+    Raises:
+        TableNotFoundError: a table is neither in the catalog nor known to Spark.
+        SchemaError: Spark cannot make a plan of the query; the message has the place.
+    """
+    _check_processing_times(context, query)
+    if is_streaming:
+        query.check_can_stream()
+    with _views(context, spark, query, is_streaming, pinned) as views:
+        text = query.over(views)
+        try:
+            return spark.sql(text.text)
+        except (AnalysisException, ParseException) as cause:
+            raise SchemaError(f"{query.subject}: {_described(cause, text)}") from cause
+
+
+@contextmanager
+def _views(
+    context: Context, spark: SparkSession, query: QueryText, is_streaming: bool, pinned: Mapping[str, int]
+) -> Iterator[list[str | None]]:
+    """Temporary views of the tables that the query names, while Spark reads its text."""
+    views: list[str | None] = []
+    try:
+        for written in query.references:
+            reference = _pinned(written, pinned.get(written.name))
+            if _is_in_catalog(context, spark, reference, query.subject):
+                df = _scanned(context, spark, Scan(reference, is_streaming, query.subject))
+                views.append(f"upsert_{uuid.uuid4().hex}")
+                df.createOrReplaceTempView(str(views[-1]))
+            else:
+                views.append(None)
+        yield views
+    finally:
+        for view in filter(None, views):
+            spark.catalog.dropTempView(view)
+
+
+def _pinned(reference: Reference, snapshot: int | None) -> Reference:
+    if snapshot is None:
+        return reference
+    options = {"scan.mode": "from-snapshot", "scan.snapshot-id": str(snapshot)}
+    return replace(reference, options={**reference.options, **options})
+
+
+def _is_in_catalog(context: Context, spark: SparkSession, reference: Reference, subject: str) -> bool:
+    """Whether a table is the catalog's; else it must be one that Spark knows."""
+    try:
+        place_ = context.databases.place(reference.name)
+        if place_.exists:
+            return True
+        error: UpsertError = place_.tables.not_found(place_.name)
+    except StorageError:
+        raise  # whether it is there could not be told
+    except (UpsertError, ValueError) as cause:
+        error = cause if isinstance(cause, DatabaseNotFoundError) else TableNotFoundError(str(cause))
+    if _is_path(reference.name) or spark.catalog.tableExists(
+        ".".join(map(quoted, reference.name.split(".")))
+    ):
+        if reference.options or reference.as_of is not None:
+            raise SchemaError(
+                f"{subject}: table {reference.name!r} at {reference.place} is Spark's, for which there are "
+                "no OPTIONS and no FOR SYSTEM_…; leave them out"
+            )
+        return False
+    raise type(error)(f"{subject}: {error}, at {reference.place}")
+
+
+def _is_path(name: str) -> bool:
+    """Whether the name is one of Spark's for files: parquet.`/data/orders`."""
+    return "/" in name
+
+
+def _scanned(context: Context, spark: SparkSession, scan: Scan) -> DataFrame:
+    name = scan.reference.name
+    if (connected := context.connected(name, scan.options)) is not None:
+        return scan.of_connector(spark, connected, context.schema(name))
+    return scan.of_managed(spark, context.databases.place(name).existing())
+
+
+def _check_processing_times(context: Context, query: QueryText) -> None:
+    """Refuse ``FOR SYSTEM_TIME AS OF`` a column that holds another time than that of processing."""
+    asked = [r for r in query.references if r.as_of is not None and r.as_of.moment is Moment.PROCESSING]
+    if all(reference.as_of is None or not reference.as_of.value for reference in asked):
+        return
+    known = set(query.processing_times)
+    for reference in query.references:
+        try:
+            schema = context.schema(reference.name)
+        except UpsertError:
+            continue  # a table of Spark's; whether it is there is said where it is read
+        known |= {c.name.lower() for c in schema.computed if is_processing_time(c.expression)}
+    for reference in asked:
+        if (
+            reference.as_of is not None
+            and reference.as_of.value
+            and reference.as_of.value.lower() not in known
+        ):
+            raise SchemaError(
+                f"{query.subject}: table {reference.name!r} at {reference.place}: FOR SYSTEM_TIME AS OF a "
+                f"column needs a processing time, got {reference.as_of.value!r}; write PROCTIME(), or join "
+                "the changes of both tables for results that follow both"
+            )
+
+
+def _unknown_column(first: str, error: PySparkException) -> str:
+    """A name that no column has, with those that are near it; Spark lists up to five, however far."""
+    told = error.getMessageParameters() or {}
+    name = told.get("objectName", "")
+    near = re.findall(r"((?:`[^`]+`\.?)+)", told.get("proposal", ""))
+    known = {path.replace("`", ""): path for path in near}
+    wanted = name.replace("`", "")
+    last = {path.rpartition(".")[2]: path for path in known} if "." not in wanted else dict.fromkeys(known)
+    close = get_close_matches(wanted, list(last), n=2)
+    if not wanted:
+        return first
+    hint = " or ".join(map(repr, close))
+    choice = f"; did you mean {hint}?" if close else f"; there are {', '.join(map(repr, known))}, …"
+    return f"column {wanted!r} is in no table of the query{choice if known else ''}"
+
+
+def _streaming_subquery(first: str, error: PySparkException) -> str:  # noqa: ARG001 - as the others
+    return (
+        "a subquery in an expression would have to read a stream, which Spark cannot; write LEFT SEMI JOIN "
+        "for EXISTS and IN, LEFT ANTI JOIN for NOT EXISTS (for NOT IN, where no side is NULL), and a join "
+        "with an aggregate for one value"
+    )
+
+
+def _sparks(first: str, error: PySparkException) -> str:  # noqa: ARG001 - as the others
+    return first
+
+
+_OWN_WORDS: Final[Mapping[str, Callable[[str, PySparkException], str]]] = {
+    "INVALID_SUBQUERY_EXPRESSION.STREAMING_QUERY": _streaming_subquery,
+    "UNRESOLVED_COLUMN.WITH_SUGGESTION": _unknown_column,
+}
+"""What is told otherwise than Spark does, by the condition of its error."""
+
+
+def _described(error: AnalysisException | ParseException, text: Revision) -> str:
+    """What Spark says of a query, with the place in the statement that the user wrote."""
+    message = str(error.getMessage() or error).strip()
+    first = _NOISE.sub("", message.splitlines()[0])
+    first = re.sub(r"`upsert_[0-9a-f]{32}`\.?", "", first)
+    first = _OWN_WORDS.get(error.getCondition() or "", _sparks)(first, error)
+    found = _POSITION.search(f"{message} {error}")
+    if found is None:
+        return first
+    lines = text.text.split("\n")
+    offset = sum(len(line) + 1 for line in lines[: int(found[1]) - 1]) + int(found[2])
+    first = _POSITION.sub("", first).strip()
+    return f"{first} at {place(text.first, text.original(offset))}"

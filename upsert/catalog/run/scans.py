@@ -1,0 +1,224 @@
+"""Tables of a catalog as DataFrames, as a query wants them: which state, which rows, which columns.
+
+The columns of a managed table come with those that only reads have: METADATA, computed columns, watermark.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from upsert.errors import SchemaError, UpsertError
+from upsert.managed import frames
+from upsert.managed.options import METADATA_COLUMNS
+from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.schema import TableSchema
+from upsert.sql.predicates import instant, pushed
+from upsert.sql.query import Moment, Reference
+from upsert.sql.show_create import declared_names
+from upsert.store import Table
+from upsert.store.row_metadata import is_of_commit, metadata_option
+from upsert.store.where_text import where_to_json
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from upsert.catalog.connectors import ConnectorTable
+    from upsert.catalog.context import Context
+    from upsert.sql.query import QueryText
+
+
+def metadata_options(schema: TableSchema, only: Collection[str] | None = None) -> dict[str, str]:
+    """The option with which the format adds a managed table's METADATA columns; empty if there are none.
+
+    Args:
+        schema: the table's.
+        only: the columns that are wanted, of which the watermark's is always one; None: all.
+    """
+    watermark = None if schema.watermark is None else schema.watermark.column
+    keys = {
+        column.name: column.metadata
+        for column in schema.computed
+        if column.metadata is not None and (only is None or column.name in only or column.name == watermark)
+    }
+    return {METADATA_COLUMNS: json.dumps(keys)} if keys else {}
+
+
+def with_declared(df: DataFrame, schema: TableSchema, only: Collection[str] | None = None) -> DataFrame:
+    """A DataFrame that reads a table, with its computed columns, and its watermark if it is a stream.
+
+    Args:
+        df: the table's columns or some of them, and ``_row_kind`` where there are changes.
+        schema: the table's.
+        only: the computed columns to add, of which the watermark's is always one; None: all.
+    """
+    if not schema.computed and schema.watermark is None:
+        return df
+    watermark = schema.watermark if df.isStreaming else None
+    wanted = {column.name for column in schema.computed if only is None or column.name in only}
+    if watermark is not None and watermark.column not in df.columns:
+        wanted.add(watermark.column)
+    if wanted:
+        df = df.selectExpr(*_expressions(df, schema, wanted))
+    if watermark is None:
+        return df
+    return df.withWatermark(watermark.column, f"{watermark.delay_ms} milliseconds")
+
+
+def _expressions(df: DataFrame, schema: TableSchema, wanted: Collection[str]) -> list[str]:
+    # the parser is for the few tables that have such columns
+    from upsert.sql.flink_words import spark_expression
+
+    computed = {column.name: column for column in schema.computed if column.name in wanted}
+    there = set(df.columns)
+    found = [
+        f"({spark_expression(computed[name].expression)}) AS {_quoted(name)}"
+        if name in computed
+        else _quoted(name)
+        for name in declared_names(schema)
+        if name in computed or name in there
+    ]
+    return [*found, ROW_KIND_COLUMN] if ROW_KIND_COLUMN in there else found
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+_STATES: Final = frozenset(
+    {"scan.mode", "log.scan", "scan.snapshot-id", "scan.timestamp-millis", "scan.tag-name"}
+)
+"""Options that choose a state, beside FOR SYSTEM_TIME and FOR SYSTEM_VERSION."""
+
+
+@dataclass(frozen=True)
+class Scan:
+    """One table of a query, and how the query reads it.
+
+    Attributes:
+        reference: where the query names it, and what it wants.
+        is_streaming: whether the query goes on with what changes.
+        subject: first words of every refusal.
+    """
+
+    reference: Reference
+    is_streaming: bool
+    subject: str
+    options: Mapping[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Take the hint's options."""
+        object.__setattr__(self, "options", dict(self.reference.options))
+
+    @property
+    def reads_changes(self) -> bool:
+        """Whether the table's changes are read; else its rows, those of one state."""
+        return self.is_streaming and self.reference.as_of is None
+
+    def of_managed(self, spark: SparkSession, path: str) -> DataFrame:
+        """A managed table as the query wants it."""
+        table = Table.open(path)
+        metadata = metadata_options(table.schema, self._computed(table.schema))
+        if metadata and self.is_streaming and not self.reference.is_alone:
+            raise self._changing_metadata(metadata_option(metadata[METADATA_COLUMNS]))
+        if self.reads_changes:
+            df = frames.read_changes(spark, path, **{**metadata, **self.options})
+        else:
+            state = self._state(spark)
+            options = {**metadata, **self.options, **state, **self._where(spark, table.schema)}
+            df = frames.read(spark, path, columns=self._columns(table.schema), options=options)
+        return with_declared(df, table.schema, self._computed(table.schema))
+
+    def of_connector(self, spark: SparkSession, connected: ConnectorTable, schema: TableSchema) -> DataFrame:
+        """A table with a connector as the query wants it; its options hold those of the hint."""
+        as_of = self.reference.as_of
+        if as_of is not None and as_of.moment is not Moment.PROCESSING:
+            raise self._refusal("a table with a connector has no snapshots; leave out FOR SYSTEM_…")
+        if self.reads_changes:
+            df = connected.read_changes(spark)
+        else:
+            df = connected.read(spark)
+            if "_row_kind" in df.columns:
+                raise self._refusal(
+                    "the topic holds changes, which a batch would take for rows; "
+                    "SET 'execution.runtime-mode' = 'streaming'"
+                )
+        return with_declared(df, schema, self._computed(schema))
+
+    def _changing_metadata(self, keys: Mapping[str, str]) -> SchemaError:
+        """The refusal of METADATA columns where a stream would need a row's to stay what they were.
+
+        A -U has those of the commit that takes the row away, so nothing that digests changes could find the
+        row by them.
+        """
+        return self._refusal(
+            f"column {next(iter(keys))!r} holds metadata of a change, and the change that takes its row away "
+            "has another one; select and filter it, write it to a table and join or count there, or name the "
+            "other columns"
+        )
+
+    def _state(self, spark: SparkSession) -> dict[str, str]:
+        as_of = self.reference.as_of
+        if as_of is None or as_of.moment is Moment.PROCESSING:
+            return {}
+        if given := _STATES.intersection(self.options):
+            raise self._refusal(
+                f"the state is given twice, by FOR SYSTEM_… and {sorted(given)[0]!r}; give one"
+            )
+        if as_of.moment is Moment.VERSION:
+            if not as_of.is_number:
+                return {"scan.mode": "from-snapshot", "scan.tag-name": as_of.value}
+            return {"scan.mode": "from-snapshot", "scan.snapshot-id": as_of.value}
+        try:
+            moment = instant(as_of.value, _zone(spark))
+        except ValueError:
+            raise self._refusal(f"expected TIMESTAMP 'date time', found {as_of.value!r}") from None
+        return {"scan.mode": "from-timestamp", "scan.timestamp-millis": str(int(moment.timestamp() * 1000))}
+
+    def _where(self, spark: SparkSession, schema: TableSchema) -> dict[str, str]:
+        """What the query drops anyway need not be read."""
+        where = pushed(self.reference.where, schema, _zone(spark))
+        return {"scan.where": where_to_json(where)} if where and "scan.where" not in self.options else {}
+
+    def _columns(self, schema: TableSchema) -> tuple[str, ...] | None:
+        """The columns that the query may need, at least one of them; None: all."""
+        mentioned = self.reference.columns
+        if mentioned is None:
+            return None
+        computed = [c for c in schema.computed if c.name.lower() in mentioned]
+        used = {name for column in computed for name in column.uses}
+        found = tuple(name for name in schema.names if name.lower() in mentioned or name in used)
+        return found or schema.primary_key[:1] or schema.names[:1]
+
+    def _computed(self, schema: TableSchema) -> list[str] | None:
+        mentioned = self.reference.columns
+        return None if mentioned is None else [c.name for c in schema.computed if c.name.lower() in mentioned]
+
+    def _refusal(self, why: str) -> SchemaError:
+        return SchemaError(f"{self.subject}: table {self.reference.name!r} at {self.reference.place}: {why}")
+
+
+def unstable_column(context: Context, query: QueryText) -> str | None:
+    """A column that a streaming query reads and of which a -U or -D has another value than the row had.
+
+    Only what replaces rows by their key can take such changes. None if there is no such column.
+    """
+    for reference in query.references:
+        if reference.as_of is not None:
+            continue
+        try:
+            schema = context.schema(reference.name)
+        except UpsertError:
+            continue  # a table of Spark's; whether it is there is said where it is read
+        for column in schema.computed:
+            is_read = reference.columns is None or column.name.lower() in reference.columns
+            if is_read and column.metadata is not None and is_of_commit(column.metadata):
+                return column.name
+    return None
+
+
+def _zone(spark: SparkSession) -> str:
+    zone: Any = spark.conf.get("spark.sql.session.timeZone")
+    return str(zone)

@@ -1,0 +1,223 @@
+"""``ALTER TABLE`` to a statement object (pure).
+
+Follows FLIP-188, and for columns the spelling of Spark and Flink. After ``ALTER TABLE name`` stands one of::
+
+    ADD [COLUMN[S]] column type [NOT NULL] [COMMENT 'text'] [FIRST | AFTER column]     or several in ( )
+    DROP COLUMN[S] column                                                              or several in ( )
+    RENAME COLUMN old TO new
+    ALTER COLUMN column { TYPE type | COMMENT 'text' }                  MODIFY column type [COMMENT 'text']
+    SET ('key' = 'value', …) | RESET ('key', …) | COMMENT 'text'
+    RENAME TO name
+    ADD { [UNIQUE] INDEX [name] (column, …) | WATERMARK FOR … | column AS expression }
+    MODIFY WATERMARK FOR … | DROP WATERMARK | DROP INDEX name
+    DROP [IF EXISTS] PARTITION (column = value, …)
+    COMPACT [PARTITION (column = value, …)]
+    PUBLISH LOG [ACCEPT GAP]
+    PARTITION (column = value, …) { SET ('change-tracking' = 'true' | 'false') | COMPACT }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from upsert import options
+from upsert.errors import SchemaError
+from upsert.sql.columns import Elements
+from upsert.sql.statements import (
+    AlterTable,
+    CompactTable,
+    DropPartition,
+    PublishLog,
+    RenameTable,
+    Statement,
+    TrackPartitions,
+)
+from upsert.sql.tokens import Cursor, option, partition, table_name, unique
+from upsert.sql.types import read_type
+from upsert.store.alterations import (
+    AddColumn,
+    Alteration,
+    DropColumn,
+    RenameColumn,
+    ResetOptions,
+    SetOptions,
+    WidenColumn,
+)
+from upsert.store.declarations import (
+    AddComputed,
+    AddIndex,
+    AddWatermark,
+    DropIndex,
+    DropWatermark,
+    ModifyWatermark,
+    SetComment,
+)
+
+T = TypeVar("T")
+
+_TRACKING: Final = "change-tracking"
+
+_FORMS: Final = (
+    "ADD, DROP COLUMN, DROP INDEX, DROP WATERMARK, RENAME COLUMN, RENAME TO, ALTER COLUMN, MODIFY, SET (…), "
+    "RESET (…), COMMENT, DROP PARTITION, COMPACT, PUBLISH LOG or PARTITION (…)"
+)
+
+_REFUSALS: Final = {
+    ("ADD", "PARTITION"): "partitions need not be added; writing a row makes its partition",
+    ("ADD", "PRIMARY"): "the primary key cannot change; create another table and copy",
+    ("ADD", "CONSTRAINT"): "the primary key cannot change; create another table and copy",
+}
+
+
+def alter_table(cursor: Cursor) -> Statement:
+    """Read what follows ``ALTER TABLE``.
+
+    Raises:
+        SchemaError: it is none of the forms above; the message has the place.
+
+    >>> alter_table(Cursor("t RENAME COLUMN a TO b")).changes
+    (RenameColumn(old='a', new='b'),)
+    """
+    name = table_name(cursor)
+    cursor.subject = f"ALTER TABLE {name}"
+    for words, reason in _REFUSALS.items():
+        if cursor.ahead(*words):
+            raise cursor.refusal(reason)
+    if cursor.skip("RENAME", "TO"):
+        return RenameTable(name, table_name(cursor))
+    if cursor.skip("COMPACT"):
+        return CompactTable(name, partition(cursor) if cursor.skip("PARTITION") else None)
+    if cursor.skip("PUBLISH", "LOG"):
+        return PublishLog(name, accept_gap=cursor.skip("ACCEPT", "GAP"))
+    if cursor.skip("PARTITION"):
+        return _of_partition(cursor, name)
+    if cursor.ahead("DROP", "PARTITION") or cursor.ahead("DROP", "IF", "EXISTS", "PARTITION"):
+        cursor.expect("DROP")
+        if_exists = cursor.skip("IF", "EXISTS")
+        cursor.expect("PARTITION")
+        return DropPartition(name, partition(cursor), if_exists)
+    for head, read in _CHANGES.items():
+        if cursor.ahead(*head):
+            # what follows MODIFY in this form is read as in CREATE TABLE, its first word too
+            cursor.skip(*(head[:1] if read is _modify_watermark else head))
+            return AlterTable(name, tuple(read(cursor)))
+    raise cursor.refusal(f"expected {_FORMS}")
+
+
+def _of_partition(cursor: Cursor, name: str) -> Statement:
+    spec = partition(cursor)
+    if cursor.skip("COMPACT"):
+        return CompactTable(name, spec)
+    cursor.expect("SET")
+    given = unique(cursor, cursor.listed(lambda: option(cursor)))
+    if list(given) != [_TRACKING]:
+        raise SchemaError(
+            f"{cursor.subject}: a partition has the option {_TRACKING!r} alone, got {', '.join(given)}"
+        )
+    try:
+        return TrackPartitions(name, spec, options.boolean(given[_TRACKING]))
+    except ValueError as cause:
+        raise SchemaError(
+            f"{cursor.subject}: option {_TRACKING!r} must be {cause}, got {given[_TRACKING]!r}"
+        ) from None
+
+
+def _one_or_several(cursor: Cursor, read: Callable[[], T]) -> list[T]:
+    return cursor.listed(read) if cursor.ahead("(") else [read()]
+
+
+def _add(cursor: Cursor) -> list[Alteration]:
+    return _one_or_several(cursor, lambda: _added(cursor))
+
+
+def _added(cursor: Cursor) -> Alteration:
+    elements = Elements(cursor, ends=("FIRST", "AFTER"))
+    elements.read()
+    if elements.primary_key:
+        raise SchemaError(f"{cursor.subject}: {_REFUSALS['ADD', 'PRIMARY']}")
+    if elements.watermark is not None:
+        return AddWatermark(elements.watermark)
+    if elements.indexes:
+        return AddIndex(elements.indexes[0])
+    if elements.computed:
+        return AddComputed(elements.computed[0])
+    if elements.columns[0].metadata is not None:
+        return AddComputed(elements.columns[0])
+    if cursor.skip("FIRST"):
+        return AddColumn(elements.columns[0], "")
+    after = cursor.name("the name of a column") if cursor.skip("AFTER") else None
+    return AddColumn(elements.columns[0], after)
+
+
+def _drop(cursor: Cursor) -> list[Alteration]:
+    return _one_or_several(cursor, lambda: DropColumn(cursor.name("the name of a column")))
+
+
+def _rename(cursor: Cursor) -> list[Alteration]:
+    old = cursor.name("the name of a column")
+    cursor.expect("TO")
+    return [RenameColumn(old, cursor.name("the new name"))]
+
+
+def _alter(cursor: Cursor) -> list[Alteration]:
+    name = cursor.name("the name of a column")
+    if cursor.skip("COMMENT"):
+        return [SetComment(name, cursor.string("a comment in quotes"))]
+    if not cursor.skip("TYPE"):
+        raise cursor.refusal("expected TYPE or COMMENT")
+    return [WidenColumn(name, read_type(cursor))]
+
+
+def _modify(cursor: Cursor) -> list[Alteration]:
+    name = cursor.name("the name of a column")
+    found: list[Alteration] = [WidenColumn(name, read_type(cursor))]
+    if cursor.skip("COMMENT"):
+        found.append(SetComment(name, cursor.string("a comment in quotes")))
+    return found
+
+
+def _modify_watermark(cursor: Cursor) -> list[Alteration]:
+    elements = Elements(cursor)
+    elements.read()
+    return [] if elements.watermark is None else [ModifyWatermark(elements.watermark)]
+
+
+def _drop_watermark(_: Cursor) -> list[Alteration]:
+    return [DropWatermark()]
+
+
+def _drop_index(cursor: Cursor) -> list[Alteration]:
+    return [DropIndex(cursor.name("the name of an index"))]
+
+
+def _set(cursor: Cursor) -> list[Alteration]:
+    return [SetOptions(unique(cursor, cursor.listed(lambda: option(cursor))))]
+
+
+def _reset(cursor: Cursor) -> list[Alteration]:
+    return [ResetOptions(tuple(cursor.listed(lambda: cursor.string("the key of an option in quotes"))))]
+
+
+def _comment(cursor: Cursor) -> list[Alteration]:
+    return [SetComment(None, cursor.string("a comment in quotes"))]
+
+
+_CHANGES: Final[Mapping[tuple[str, ...], Callable[[Cursor], list[Any]]]] = {
+    ("ADD", "COLUMNS"): _add,
+    ("ADD", "COLUMN"): _add,
+    ("ADD",): _add,
+    ("DROP", "WATERMARK"): _drop_watermark,
+    ("DROP", "INDEX"): _drop_index,
+    ("DROP", "COLUMNS"): _drop,
+    ("DROP", "COLUMN"): _drop,
+    ("RENAME", "COLUMN"): _rename,
+    ("ALTER", "COLUMN"): _alter,
+    ("MODIFY", "COLUMN"): _modify,
+    ("MODIFY", "WATERMARK"): _modify_watermark,
+    ("MODIFY",): _modify,
+    ("SET",): _set,
+    ("RESET",): _reset,
+    ("COMMENT",): _comment,
+}
+"""The first words of each change of a definition, and what reads the rest of it."""

@@ -1,0 +1,216 @@
+"""How sqlglot reads Spark SQL here: words, queries, and where in the user's text they stand (pure).
+
+Only the parser is used. The text that Spark gets is the user's own, with tables and a few words exchanged
+(``Revision``), so nothing is lost in a translation to and fro.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import ClassVar, Final
+
+from sqlglot import exp
+from sqlglot.dialects.spark import Spark
+from sqlglot.errors import ErrorLevel, ParseError, TokenError
+from sqlglot.parsers.spark import SparkParser
+from sqlglot.tokenizer_core import Token, TokenType
+
+from upsert.errors import SchemaError
+
+
+def place(text: str, offset: int) -> str:
+    r"""Line and column of an offset, both counted from 1.
+
+    >>> place("SELECT\n  a", 9)
+    'line 2, column 3'
+    """
+    before = text[:offset]
+    return f"line {before.count(chr(10)) + 1}, column {offset - before.rfind(chr(10))}"
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A part of a text that is exchanged: from ``start`` to before ``end``."""
+
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Revision:
+    """A text after edits, which knows where its characters come from.
+
+    >>> revision = Revision("SELECT a FROM t").edited([Edit(14, 15, "`view 1`"), Edit(7, 8, "bee")])
+    >>> revision.text, revision.original(revision.text.index("view"))
+    ('SELECT bee FROM `view 1`', 14)
+    """
+
+    text: str
+    before: Revision | None = None
+    _starts: tuple[int, ...] = (0,)
+    _origins: tuple[tuple[int, bool], ...] = ((0, True),)
+    """Of each piece of the text: where it stood before, and whether it was left as it is."""
+
+    def edited(self, edits: Iterable[Edit]) -> Revision:
+        """The text after edits, none of which may overlap another one."""
+        pieces: list[tuple[str, int, bool]] = []
+        reached = 0
+        for edit in sorted(edits, key=lambda one: (one.start, one.end)):
+            if edit.start < reached:
+                raise AssertionError(f"two edits overlap at {edit.start} of {self.text!r}")
+            pieces += [(self.text[reached : edit.start], reached, True), (edit.text, edit.start, False)]
+            reached = edit.end
+        pieces.append((self.text[reached:], reached, True))
+        starts = (0, *accumulate(len(piece) for piece, _, _ in pieces))
+        origins = tuple((origin, is_same) for _, origin, is_same in pieces)
+        return Revision("".join(piece for piece, _, _ in pieces), self, starts[:-1], origins)
+
+    @property
+    def first(self) -> str:
+        """The text before all edits."""
+        return self.text if self.before is None else self.before.first
+
+    def original(self, offset: int) -> int:
+        """Where a character stood in the first text, or that in whose place it was put."""
+        number = bisect_right(self._starts, offset) - 1
+        origin, is_same = self._origins[number]
+        found = origin + (offset - self._starts[number] if is_same else 0)
+        return found if self.before is None else self.before.original(found)
+
+
+START: Final = "start"
+
+END: Final = "end"
+"""Keys of a node's ``meta``: offsets in the text, the end exclusive for nodes that this dialect makes."""
+
+
+class CatalogDialect(Spark):
+    """Spark SQL as the catalog reads it.
+
+    Two differences of words: a quote inside a text may be doubled (``'it''s'``, as in Flink and in standard
+    SQL), and keywords are single words. One of queries: ``FOR SYSTEM_VERSION AS OF``, and versions know where
+    they stand in the text.
+    """
+
+    class Tokenizer(Spark.Tokenizer):
+        """Spark's words, one at a time, and texts with doubled quotes."""
+
+        STRING_ESCAPES = ["'", '"', "\\"]  # noqa: RUF012 - sqlglot's metaclass reads plain class attributes
+        KEYWORDS = {key: kind for key, kind in Spark.Tokenizer.KEYWORDS.items() if " " not in key}  # noqa: RUF012
+        COMMANDS: ClassVar[set[TokenType]] = set()
+        """Statements that would be one word: none."""
+
+
+class QueryDialect(Spark):
+    """The same for whole queries, whose parser needs keywords of several words."""
+
+    class Tokenizer(Spark.Tokenizer):
+        """Spark's words, and texts with doubled quotes."""
+
+        STRING_ESCAPES = ["'", '"', "\\"]  # noqa: RUF012
+
+    class Parser(SparkParser):
+        """Spark's queries; a version keeps its place in the text."""
+
+        VERSION_PHRASES = {  # noqa: RUF012
+            **SparkParser.VERSION_PHRASES,
+            ("FOR", "SYSTEM_VERSION"): "VERSION",
+        }
+
+        def _parse_version(self) -> exp.Version | None:
+            start = self._curr.start if self._curr else 0
+            version = super()._parse_version()
+            if version is not None:
+                version.meta.update({START: start, END: self._prev.end + 1})
+            return version
+
+
+def tokens_of(text: str, subject: str) -> list[Token]:
+    """The words of a text.
+
+    Raises:
+        SchemaError: a quote or comment is not closed.
+    """
+    try:
+        return CatalogDialect().tokenize(text)
+    except TokenError as cause:
+        raise SchemaError(f"{subject}: the text has an open quote or comment: {cause}") from None
+
+
+def query_tree(text: str, subject: str, revision: Revision | None = None) -> exp.Expr:
+    """The tree of a query.
+
+    Args:
+        text: the query.
+        subject: first word of every refusal.
+        revision: how the text came from the one that the user wrote, for the places in refusals.
+
+    Raises:
+        SchemaError: the text is no query; the message has the place.
+
+    >>> type(query_tree("SELECT a FROM t FOR SYSTEM_VERSION AS OF 3 AS u", "query")).__name__
+    'Select'
+    >>> query_tree("SELECT FROM WHERE", "query")
+    Traceback (most recent call last):
+        ...
+    upsert.errors.SchemaError: query: ... found 'WHERE' at line 1, column 13
+    """
+    return _parsed(text, subject, revision or Revision(text), is_query=True)
+
+
+def expression_tree(text: str, subject: str) -> exp.Expr:
+    """The tree of one expression.
+
+    Raises:
+        SchemaError: the text is none; the message has the place within it.
+    """
+    return _parsed(text, subject, Revision(text), is_query=False)
+
+
+def _parsed(text: str, subject: str, revision: Revision, *, is_query: bool) -> exp.Expr:
+    dialect = QueryDialect()
+    try:
+        trees = dialect.parser(error_level=ErrorLevel.IMMEDIATE).parse(dialect.tokenize(text), text)
+    except ParseError as cause:
+        raise SchemaError(f"{subject}: {_described(cause, revision)}") from None
+    except TokenError as cause:
+        raise SchemaError(f"{subject}: the text has an open quote or comment: {cause}") from None
+    except RecursionError:
+        raise too_deep(subject) from None
+    tree = trees[0] if len(trees) == 1 else None
+    wanted = (exp.Query, exp.Values) if is_query else exp.Expr
+    if tree is None or isinstance(tree, exp.Command) or not isinstance(tree, wanted):
+        what = "a query" if is_query else "an expression"
+        raise SchemaError(f"{subject}: expected {what}, found {text.strip()[:40]!r}")
+    return tree
+
+
+def too_deep(subject: str) -> SchemaError:
+    """The refusal of a text whose brackets or operators go deeper than a parser does."""
+    return SchemaError(
+        f"{subject}: brackets, types and operators must be nested less deeply, got more levels than "
+        "can be read; use IN for a chain of OR, and columns or views for parts"
+    )
+
+
+def _described(error: ParseError, revision: Revision) -> str:
+    first = error.errors[0]
+    what = str(first["description"]).partition(" but got ")[0].rstrip(".")
+    what = (
+        "the expression is incomplete" if "required keyword" in what.lower() else what[:1].lower() + what[1:]
+    )
+    if (found := first["highlight"]) is None or not found:
+        return f"{what}, found the end of the text"
+    ends_at = _offset_of(revision.text, int(first["line"] or 1), int(first["col"] or 1))
+    begins_at = revision.original(max(0, ends_at - len(found) + 1))
+    return f"{what}, found {found!r} at {place(revision.first, begins_at)}"
+
+
+def _offset_of(text: str, line: int, column: int) -> int:
+    """The offset of a place, both counted from 1."""
+    lines = text.split("\n")
+    return sum(len(one) + 1 for one in lines[: line - 1]) + column - 1

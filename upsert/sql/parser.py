@@ -1,0 +1,385 @@
+"""SQL text to a statement object (pure).
+
+One statement a text: of two, the second could fail after the first was executed; `upsert.catalog.script`
+splits a file into statements. What follows CREATE TABLE and ALTER TABLE is read in modules of their own,
+queries in `upsert.sql.query`. Of catalogs and databases there are::
+
+    CREATE CATALOG [IF NOT EXISTS] c WITH ('warehouse' = 'folder') | DROP CATALOG [IF EXISTS] c
+    USE CATALOG c | USE [DATABASE] [c.]db
+    CREATE DATABASE [IF NOT EXISTS] [c.]db | DROP DATABASE [IF EXISTS] [c.]db [RESTRICT | CASCADE]
+    SHOW CATALOGS | SHOW CURRENT CATALOG | SHOW DATABASES [{ FROM | IN } c] | SHOW CURRENT DATABASE
+    SHOW TABLES [{ FROM | IN } [c.]db] [LIKE 'pattern']
+
+``DELETE FROM`` and ``UPDATE`` have the query of the rows that they change, in the statement's own text: a few
+words of it are exchanged, so that Spark reads the user's expressions, and errors have their places::
+
+    DELETE FROM t WHERE c                SELECT * FROM t WHERE c
+    UPDATE t SET a = x, b = y WHERE c    SELECT *, x AS `_new_value_0`, y AS `_new_value_1` FROM t WHERE c
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from upsert.errors import SchemaError
+from upsert.sql import alter_table
+from upsert.sql.create_table import create_table
+from upsert.sql.dialect import Edit, expression_tree, too_deep
+from upsert.sql.query import QueryText, query_at
+from upsert.sql.statements import (
+    NEW_VALUE,
+    CreateCatalog,
+    CreateDatabase,
+    Delete,
+    DescribeTable,
+    DropCatalog,
+    DropDatabase,
+    DropTable,
+    Insert,
+    ResetOption,
+    Select,
+    SetOption,
+    ShowCatalogs,
+    ShowCreateTable,
+    ShowDatabases,
+    ShowOptions,
+    ShowPartitions,
+    ShowTables,
+    Statement,
+    Update,
+    UseCatalog,
+    UseDatabase,
+)
+from upsert.sql.tokens import (
+    Cursor,
+    blanked,
+    names,
+    option,
+    partition,
+    table_name,
+    unique,
+    without_hints,
+    written_partition,
+)
+
+
+def _create_catalog(cursor: Cursor) -> CreateCatalog:
+    """``CREATE CATALOG``."""
+    if_not_exists = cursor.skip("IF", "NOT", "EXISTS")
+    name = _catalog(cursor)
+    cursor.subject = f"CREATE CATALOG {name}"
+    cursor.expect("WITH")
+    return CreateCatalog(name, unique(cursor, cursor.listed(lambda: option(cursor))), if_not_exists)
+
+
+def _drop_catalog(cursor: Cursor) -> DropCatalog:
+    """``DROP CATALOG``."""
+    if_exists = cursor.skip("IF", "EXISTS")
+    return DropCatalog(_catalog(cursor), if_exists)
+
+
+def _create_database(cursor: Cursor) -> CreateDatabase:
+    """``CREATE DATABASE``."""
+    if_not_exists = cursor.skip("IF", "NOT", "EXISTS")
+    return CreateDatabase(_database(cursor), if_not_exists)
+
+
+def _drop_database(cursor: Cursor) -> DropDatabase:
+    """``DROP DATABASE``."""
+    if_exists = cursor.skip("IF", "EXISTS")
+    name = _database(cursor)
+    cascade = cursor.skip("CASCADE")
+    if not cascade:
+        cursor.skip("RESTRICT")
+    return DropDatabase(name, if_exists, cascade)
+
+
+def _use(cursor: Cursor) -> UseCatalog | UseDatabase:
+    """``USE``."""
+    if cursor.is_name(1):
+        if cursor.skip("CATALOG"):
+            return UseCatalog(_catalog(cursor))
+        cursor.skip("DATABASE")
+    return UseDatabase(_database(cursor))
+
+
+def _show_databases(cursor: Cursor) -> ShowDatabases:
+    """``SHOW DATABASES``."""
+    has_catalog = cursor.skip("FROM") or cursor.skip("IN")
+    return ShowDatabases(catalog=_catalog(cursor) if has_catalog else None)
+
+
+def _show_tables(cursor: Cursor) -> ShowTables:
+    """``SHOW TABLES``."""
+    has_database = cursor.skip("FROM") or cursor.skip("IN")
+    database = _database(cursor) if has_database else None
+    like = cursor.string("a pattern in quotes") if cursor.skip("LIKE") else None
+    return ShowTables(database, like)
+
+
+def _catalog(cursor: Cursor) -> str:
+    return cursor.name("the name of a catalog")
+
+
+def _database(cursor: Cursor) -> str:
+    first = cursor.name("the name of a database")
+    return f"{first}.{cursor.name('the name of a database')}" if cursor.skip(".") else first
+
+
+def _delete(cursor: Cursor) -> Delete:
+    """Read what follows ``DELETE FROM``.
+
+    Raises:
+        SchemaError: it is no such statement; the message has the place.
+    """
+    head = Edit(cursor.first, cursor.reached, "SELECT * FROM")
+    options, name, _ = _target(cursor, "DELETE FROM")
+    if cursor.at_end:
+        return Delete(name, None, options)
+    cursor.expect("WHERE")
+    start = cursor.offset
+    cursor.raw("a condition", lambda: False)
+    tree = expression_tree(blanked(cursor.text, start, cursor.reached), cursor.subject)
+    return Delete(name, tree, options, _query_of_rows(cursor, [head]))
+
+
+def _update(cursor: Cursor) -> Update:
+    """Read what follows ``UPDATE``.
+
+    Raises:
+        SchemaError: it is no such statement; the message has the place.
+    """
+    options, name, table = _target(cursor, "UPDATE")
+    cursor.expect("SET")
+    edits, columns = [Edit(cursor.first, cursor.reached, "SELECT *,")], list[str]()
+    while True:
+        start = cursor.offset
+        columns.append(cursor.name("the name of a column"))
+        cursor.expect("=")
+        edits.append(Edit(start, cursor.reached, ""))
+        begins = cursor.offset
+        cursor.raw("an expression", lambda: cursor.ahead("WHERE"))
+        expression_tree(blanked(cursor.text, begins, cursor.reached), cursor.subject)
+        alias = NEW_VALUE.format(len(columns) - 1)
+        source = "" if cursor.ahead(",") else f" FROM {table} "
+        edits.append(Edit(cursor.reached, cursor.reached, f" AS `{alias}`{source}"))
+        if not cursor.skip(","):
+            break
+    if not cursor.at_end:
+        cursor.expect("WHERE")
+        cursor.raw("a condition", lambda: False)
+    if repeated := next((column for column in columns if columns.count(column) > 1), None):
+        raise SchemaError(f"{cursor.subject}: column {repeated!r} gets two values; give one")
+    return Update(name, tuple(columns), _query_of_rows(cursor, edits), options)
+
+
+def _target(cursor: Cursor, what: str) -> tuple[dict[str, str], str, str]:
+    """Options of the hint, the table's name, and the name as it is written."""
+    options = cursor.hint()
+    start = cursor.offset
+    name = table_name(cursor)
+    written = cursor.text[start : cursor.reached]
+    cursor.subject = f"{what} {name}"
+    return options | cursor.hint(), name, written
+
+
+def _query_of_rows(cursor: Cursor, edits: list[Edit]) -> QueryText:
+    text = without_hints(cursor.text, cursor.subject)
+    return QueryText.of(text, cursor.first, cursor.reached, cursor.subject, edits)
+
+
+_ASSIGNMENT_HEAD: Final = re.compile(
+    # possessive: what was read as a comment is not read in another way
+    r"(?:\s++|--[^\n]*+\n|/\*(?:[^*]|\*(?!/))*+\*/)*+(SET|RESET)\b\s*+",
+    re.IGNORECASE,
+)
+
+_ASSIGNMENT: Final = re.compile(
+    r"(?:'(?P<quoted>(?:[^']|'')*)'|(?P<key>[\w.\-]+))\s*(?:=\s*(?P<value>'(?:[^']|'')*'|[^'].*)?)?",
+    re.DOTALL,
+)
+
+_DATABASE_WORDS: Final = ("DATABASE", "SCHEMA")
+
+
+def parse(text: str) -> Statement:
+    """The one statement of a text.
+
+    Raises:
+        SchemaError: it is none, or one that the catalog does not carry out; the message has the place.
+
+    >>> statement = parse("CREATE TABLE t (id BIGINT, v STRING, PRIMARY KEY (id) NOT ENFORCED, INDEX (v))")
+    >>> statement.name, statement.schema.primary_key, str(statement.schema.indexes[0])
+    ('t', ('id',), 'INDEX INDEX_v (v)')
+    >>> parse("DROP TABLE IF EXISTS t")
+    DropTable(name='t', if_exists=True)
+    >>> parse("SET table-storage.bucket = 10").key
+    'table-storage.bucket'
+    """
+    if (assignment := _assignment(text)) is not None:
+        return assignment
+    try:
+        return _statement(text)
+    except RecursionError:
+        raise too_deep("statement") from None
+
+
+def _statement(text: str) -> Statement:
+    cursor = Cursor(text)
+    for words, read in _STATEMENTS.items():
+        if cursor.ahead(*words):
+            cursor.subject = " ".join(words)
+            if words not in _READ_BY_THEMSELVES:
+                cursor.skip(*words)
+            statement = read(cursor)
+            if not cursor.at_end:
+                raise cursor.refusal("expected the end of the statement")
+            return statement
+    head = cursor.head(_HEAD_WORDS)
+    if not head.replace(" ", "").isalpha():
+        raise cursor.refusal(f"expected a statement, one of {', '.join(_NAMES)}")
+    raise SchemaError(f"{head} is not supported: statements are {', '.join(_NAMES)}")
+
+
+def _assignment(text: str) -> Statement | None:
+    """``SET …`` and ``RESET …``, whose keys and values need no quotes."""
+    match = _ASSIGNMENT_HEAD.match(text)
+    if match is None:
+        return None
+    word = match[1].upper()
+    rest = text[match.end() :].rstrip()
+    rest = rest.removesuffix(";").rstrip()
+    if not rest:
+        return ShowOptions() if word == "SET" else ResetOption()
+    found = _ASSIGNMENT.fullmatch(rest)
+    if found is None:
+        raise SchemaError(f"{word}: expected 'key' = 'value', found {_start_of(rest)!r}")
+    key = found["key"] or found["quoted"].replace("''", "'")
+    if word == "RESET":
+        if "=" in rest:
+            raise SchemaError(f"RESET: expected a key alone, found {_start_of(rest)!r}")
+        return ResetOption(key)
+    if found["value"] is None:
+        if "=" in rest:
+            raise SchemaError(f"SET: expected a value of {key!r}; RESET {key} gives it its default back")
+        return ShowOptions(key)
+    return SetOption(key, _value(found["value"].strip()))
+
+
+def _value(text: str) -> str:
+    return text[1:-1].replace("''", "'") if text.startswith("'") and len(text) > 1 else text
+
+
+def _start_of(text: str) -> str:
+    """What may be shown of an option: never its value."""
+    return text.partition("=")[0][:60].strip()
+
+
+def _drop_table(cursor: Cursor) -> DropTable:
+    if_exists = cursor.skip("IF", "EXISTS")
+    return DropTable(table_name(cursor), if_exists)
+
+
+def _drop_temporary(cursor: Cursor) -> DropTable:
+    raise cursor.refusal("a catalog has no temporary tables; use DROP TABLE, or spark.catalog.dropTempView")
+
+
+def _show_partitions(cursor: Cursor) -> ShowPartitions:
+    name = table_name(cursor)
+    return ShowPartitions(name, partition(cursor) if cursor.skip("PARTITION") else {})
+
+
+def _describe(cursor: Cursor) -> DescribeTable:
+    is_extended = cursor.skip("DETAIL")
+    if cursor.is_name(1):
+        cursor.skip("TABLE")
+    if cursor.is_name(1):
+        is_extended = cursor.skip("EXTENDED") or is_extended
+    name = table_name(cursor)
+    return DescribeTable(name, is_extended, partition(cursor) if cursor.skip("PARTITION") else None)
+
+
+def _insert(cursor: Cursor) -> Insert:
+    overwrite = cursor.skip("OVERWRITE")
+    if not overwrite:
+        cursor.expect("INTO")
+    options = cursor.hint()
+    if cursor.is_name(1):
+        cursor.skip("TABLE")
+    name = table_name(cursor)
+    cursor.subject = f"INSERT {'OVERWRITE' if overwrite else 'INTO'} {name}"
+    options |= cursor.hint()
+    values, dynamic = written_partition(cursor) if cursor.skip("PARTITION") else ({}, ())
+    columns = names(cursor) if _columns_ahead(cursor) else None
+    options |= cursor.hint()
+    return Insert(name, query_at(cursor), columns, values, options, overwrite, dynamic)
+
+
+def _columns_ahead(cursor: Cursor) -> bool:
+    """``(a, b) SELECT …``; but ``(SELECT …)`` is a query."""
+    is_query = cursor.word(1) in ("SELECT", "WITH", "VALUES", "FROM", "TABLE") and cursor.word(2) not in (
+        ",",
+        ")",
+    )
+    return cursor.ahead("(") and cursor.is_name(1) and not is_query
+
+
+def _select(cursor: Cursor) -> Select:
+    cursor.subject = "query"
+    return Select(query_at(cursor))
+
+
+_STATEMENTS: Final[Mapping[tuple[str, ...], Callable[[Cursor], Statement]]] = {
+    ("CREATE", "OR", "REPLACE", "TABLE"): lambda cursor: create_table(cursor, replaces=True),
+    ("CREATE", "TABLE"): create_table,
+    ("CREATE", "CATALOG"): _create_catalog,
+    ("DROP", "CATALOG"): _drop_catalog,
+    **{("CREATE", word): _create_database for word in _DATABASE_WORDS},
+    **{("DROP", word): _drop_database for word in _DATABASE_WORDS},
+    ("DROP", "TEMPORARY", "TABLE"): _drop_temporary,
+    ("DROP", "TABLE"): _drop_table,
+    ("ALTER", "TABLE"): alter_table.alter_table,
+    ("USE",): _use,
+    ("SHOW", "CATALOGS"): lambda _: ShowCatalogs(),
+    ("SHOW", "CURRENT", "CATALOG"): lambda _: ShowCatalogs(only_current=True),
+    **{("SHOW", f"{word}S"): _show_databases for word in _DATABASE_WORDS},
+    **{("SHOW", "CURRENT", word): lambda _: ShowDatabases(only_current=True) for word in _DATABASE_WORDS},
+    ("SHOW", "CREATE", "TABLE"): lambda cursor: ShowCreateTable(table_name(cursor)),
+    ("SHOW", "TABLES"): _show_tables,
+    ("SHOW", "PARTITIONS"): _show_partitions,
+    ("DESCRIBE",): _describe,
+    ("DESC",): _describe,
+    ("INSERT",): _insert,
+    ("DELETE", "FROM"): _delete,
+    ("UPDATE",): _update,
+    **{(word,): _select for word in ("SELECT", "WITH", "VALUES", "FROM", "TABLE", "(")},
+}
+"""The first words of each statement, and what reads the rest of it."""
+
+_READ_BY_THEMSELVES: Final = frozenset((word,) for word in ("SELECT", "WITH", "VALUES", "FROM", "TABLE", "("))
+
+_NAMES: Final = (
+    "CREATE TABLE",
+    "DROP TABLE",
+    "ALTER TABLE",
+    "CREATE CATALOG",
+    "DROP CATALOG",
+    "CREATE DATABASE",
+    "DROP DATABASE",
+    "USE",
+    "SHOW",
+    "DESCRIBE",
+    "INSERT",
+    "DELETE FROM",
+    "UPDATE",
+    "SELECT",
+    "SET",
+    "RESET",
+)
+
+_HEAD_WORDS: Final = frozenset(
+    {"OR", "REPLACE", "GLOBAL", "TEMPORARY", "TEMP", "EXTERNAL", "MATERIALIZED", "STREAMING", "CURRENT"}
+    | {"TABLE", "VIEW", "DATABASE", "SCHEMA", "CATALOG", "CATALOGS", "FUNCTION", "FUNCTIONS", "INDEX", "INTO"}
+)

@@ -1,0 +1,299 @@
+"""Comparisons with literals in a WHERE: what a reader may leave unread, and what DELETE deletes (pure).
+
+A reader may leave out only rows that the query drops anyway, by its own WHERE. So conditions that Spark
+evaluates differently from the store are passed over, as are those that may be true of a row that an outer
+join pads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+from sqlglot import exp
+
+from upsert import types
+from upsert.errors import SchemaError
+from upsert.schema import TableSchema
+
+_OPERATORS: Final[dict[type[exp.Expr], str]] = {
+    exp.EQ: "=",
+    exp.NEQ: "!=",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+}
+
+_MIRRORED: Final = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+_NEGATED: Final = {
+    "=": "!=",
+    "!=": "=",
+    "<": ">=",
+    "<=": ">",
+    ">": "<=",
+    ">=": "<",
+    "in": "not in",
+    "not in": "in",
+    "is null": "is not null",
+    "is not null": "is null",
+}
+
+_TIMES: Final = frozenset(
+    {exp.DType.DATE, exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPNTZ}
+)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A column compared with literals, as the store's filters take it; values are those of the text.
+
+    Attributes:
+        column: as written.
+        operator: one of ``upsert.store.filters.OPERATORS``.
+        values: none for a test for NULL, else one or, for a list, several literals.
+    """
+
+    column: str
+    operator: str
+    values: tuple[exp.Expr, ...] = ()
+
+
+def comparisons(table: exp.Table, select: exp.Select) -> tuple[Comparison, ...]:
+    """The comparisons in the WHERE of a query that are of this one of its tables.
+
+    Where there are other tables, only those that are never true of NULL: an outer join may pad the table's
+    columns with NULLs.
+    """
+    where = select.args.get("where")
+    if where is None or table.args.get("sample") or table.args.get("pivots"):
+        return ()
+    others = bool(select.args.get("joins") or select.args.get("laterals"))
+    source = select.args.get("from_")
+    if source is None or (not others and source.this is not table):
+        return ()
+    found = (_comparison(part) for part in _conjuncts(where.this))
+    name = table.alias_or_name.lower()
+    return tuple(
+        comparison
+        for comparison, qualifier in (pair for pair in found if pair is not None)
+        if (qualifier.lower() == name if qualifier else not others)
+        and not (others and comparison.operator == "is null")
+    )
+
+
+def pushed(comparisons: tuple[Comparison, ...], schema: TableSchema, zone: str) -> list[list[Any]]:
+    """The comparisons as a ``where`` of the store's: those that it judges as Spark does.
+
+    Args:
+        comparisons: of the query.
+        schema: of the table.
+        zone: the session's time zone, in which times are written.
+
+    >>> import sqlglot
+    >>> tree = sqlglot.parse_one("SELECT * FROM t WHERE a = 1 AND b > 'x' AND a = 'y'", dialect="spark")
+    >>> schema = TableSchema.of({"a": pa.int32(), "b": pa.string()})
+    >>> pushed(comparisons(tree.find(sqlglot.exp.Table), tree), schema, "UTC")
+    [['a', '=', 1], ['b', '>', 'x']]
+    """
+    by_name: dict[str, list[str]] = {}
+    for name in schema.names:
+        by_name.setdefault(name.lower(), []).append(name)
+    found: list[list[Any]] = []
+    for comparison in comparisons:
+        names = by_name.get(comparison.column.lower(), [])
+        if len(names) == 1 and (own := _of_column(comparison, names[0], schema, zone)) is not None:
+            found.append(own)
+    return found
+
+
+def alternatives(
+    condition: exp.Expr, schema: TableSchema, zone: str, subject: str
+) -> list[list[tuple[str, str, Any]]]:
+    """A condition as the store's filters take it: one of several lists of comparisons must hold.
+
+    Raises:
+        SchemaError: a part of it is no comparison of a column with literals.
+    """
+    found = []
+    for part in _normal(condition, subject, negated=False):
+        own = pushed(tuple(part), schema, zone)
+        if len(own) < len(part):
+            unfit = next(c for c in part if not pushed((c,), schema, zone))
+            schema.type_of(unfit.column, subject)
+            raise SchemaError(
+                f"{subject}: the comparison {unfit.operator!r} of column {unfit.column!r} needs literals of "
+                f"its type, {types.sql_name(schema.type_of(unfit.column))}, got "
+                f"{', '.join(value.sql('spark') for value in unfit.values)}"
+            )
+        found.append([(column, operator, value) for column, operator, value in own])
+    return found
+
+
+_MOST_ALTERNATIVES: Final = 100
+
+
+def _normal(condition: exp.Expr, subject: str, *, negated: bool) -> list[list[Comparison]]:
+    """The condition as alternatives of comparisons that must all hold."""
+    match condition:
+        case exp.Paren(this=inner):
+            return _normal(inner, subject, negated=negated)
+        case exp.Not(this=inner):
+            return _normal(inner, subject, negated=not negated)
+        case exp.And() | exp.Or():
+            left = _normal(condition.left, subject, negated=negated)
+            right = _normal(condition.right, subject, negated=negated)
+            if isinstance(condition, exp.Or) != negated:
+                return left + right
+            if len(left) * len(right) > _MOST_ALTERNATIVES:
+                raise SchemaError(f"{subject}: the condition has too many alternatives; delete in steps")
+            return [one + other for one in left for other in right]
+        case exp.Between():
+            low, high = _bounds(condition)
+            return _normal(exp.And(this=low, expression=high), subject, negated=negated)
+    found = _comparison(condition)
+    if found is None:
+        raise SchemaError(
+            f"{subject}: expected comparisons of columns with literals, joined by AND, OR and NOT, found "
+            f"{condition.sql('spark')!r}; for other conditions select the rows, and give them to table.write "
+            "with _row_kind '-D'"
+        )
+    comparison, _ = found
+    if negated:
+        comparison = Comparison(comparison.column, _NEGATED[comparison.operator], comparison.values)
+    return [[comparison]]
+
+
+def _conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
+    match condition:
+        case exp.Paren(this=inner):
+            yield from _conjuncts(inner)
+        case exp.And():
+            yield from _conjuncts(condition.left)
+            yield from _conjuncts(condition.right)
+        case exp.Between():
+            yield from _bounds(condition)
+        case _:
+            yield condition
+
+
+def _bounds(condition: exp.Between) -> tuple[exp.Expr, exp.Expr]:
+    """``a BETWEEN b AND c`` as two comparisons."""
+    low, high = condition.args["low"].copy(), condition.args["high"].copy()
+    column = condition.this
+    return (
+        exp.GTE(this=column.copy(), expression=low),
+        exp.LTE(this=column.copy(), expression=high),
+    )
+
+
+def _comparison(condition: exp.Expr) -> tuple[Comparison, str] | None:
+    """A comparison of a column with literals, and the name before the column."""
+    match condition:
+        case exp.Paren(this=inner):
+            return _comparison(inner)
+        case exp.Is(this=exp.Column() as column, expression=exp.Null()):
+            return Comparison(column.name, "is null"), column.table
+        case exp.Not(this=exp.Is(this=exp.Column() as column, expression=exp.Null())):
+            return Comparison(column.name, "is not null"), column.table
+        case exp.In(this=exp.Column() as column) if _is_list(condition):
+            return Comparison(column.name, "in", tuple(condition.expressions)), column.table
+        case exp.Not(this=exp.In(this=exp.Column() as column) as inner) if _is_list(inner):
+            return Comparison(column.name, "not in", tuple(inner.expressions)), column.table
+    if not isinstance(condition, exp.Binary) or (operator := _OPERATORS.get(type(condition))) is None:
+        return None
+    left, right = condition.left, condition.right
+    if isinstance(right, exp.Column) and _is_literal(left):
+        left, right, operator = right, left, _MIRRORED[operator]
+    if isinstance(left, exp.Column) and _is_literal(right):
+        return Comparison(left.name, operator, (right,)), left.table
+    return None
+
+
+def _is_list(condition: exp.Expr) -> bool:
+    return bool(condition.expressions) and all(map(_is_literal, condition.expressions))
+
+
+def _is_literal(node: exp.Expr) -> bool:
+    match node:
+        case exp.Literal() | exp.Boolean():
+            return True
+        case exp.Neg(this=exp.Literal()):
+            return True
+        case exp.Cast(this=exp.Literal()):
+            return node.to.this in _TIMES
+    return False
+
+
+def _of_column(comparison: Comparison, name: str, schema: TableSchema, zone: str) -> list[Any] | None:
+    """The comparison for the store; None where it may judge otherwise than Spark."""
+    type_ = schema.type_of(name)
+    if not comparison.values:
+        return [name, comparison.operator, None]
+    is_float = pa.types.is_floating(type_)
+    if is_float and comparison.operator not in ("=", "in", "<", "<="):
+        return None  # for Spark NaN is the largest number, for the store no comparison with it is true
+    values = [_value(literal, type_, zone) for literal in comparison.values]
+    if any(value is None for value in values):
+        return None
+    return [name, comparison.operator, values if comparison.operator in ("in", "not in") else values[0]]
+
+
+def _value(literal: exp.Expr, type_: pa.DataType, zone: str) -> Any:
+    """The literal as a value of the column's type; None where Spark would cast one of the two."""
+    match literal:
+        case exp.Boolean():
+            return bool(literal.this) if type_ == pa.bool_() else None
+        case exp.Neg(this=exp.Literal() as inner):
+            positive = _value(inner, type_, zone)
+            return -positive if isinstance(positive, int | float | Decimal) else None
+        case exp.Literal(is_string=True):
+            return literal.name if type_ == pa.string() else None
+        case exp.Literal():
+            return _number(literal.name, type_)
+        case exp.Cast():
+            return _time(literal.this.name, literal.to.this, type_, zone)
+    return None
+
+
+def _number(text: str, type_: pa.DataType) -> int | float | Decimal | None:
+    try:
+        number = Decimal(text)
+    except ArithmeticError:
+        return None
+    if pa.types.is_integer(type_):
+        whole = int(number)
+        return whole if whole == number and text.isdigit() and -(1 << 63) <= whole < 1 << 63 else None
+    if pa.types.is_floating(type_):
+        return float(number)
+    digits_after_point = len(text.partition(".")[2])
+    return number if pa.types.is_decimal(type_) and digits_after_point <= type_.scale else None
+
+
+def _time(text: str, kind: Any, type_: pa.DataType, zone: str) -> date | datetime | None:
+    try:
+        if kind is exp.DType.DATE:
+            return date.fromisoformat(text) if type_ == pa.date32() else None
+        is_instant = type_ == types.TIMESTAMP and kind is not exp.DType.TIMESTAMPNTZ
+        return instant(text, zone) if is_instant else None
+    except ValueError:
+        return None
+
+
+def instant(text: str, zone: str) -> datetime:
+    """The time that a text says, in the session's zone unless it names another one.
+
+    Raises:
+        ValueError: the text is no time.
+
+    >>> instant("2020-10-01 08:00:00", "Europe/Berlin").timestamp()
+    1601532000.0
+    """
+    found = datetime.fromisoformat(text.strip())
+    return found if found.tzinfo is not None else found.replace(tzinfo=ZoneInfo(zone))

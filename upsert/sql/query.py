@@ -1,0 +1,313 @@
+"""A query over tables of a catalog: which ones it reads, and its text over other names for them (pure).
+
+sqlglot's tree tells where in the text the tables stand, and what the query needs of them. The text itself
+stays the user's: only names of tables, versions, hints and a few words of Flink are exchanged, so Spark sees,
+and names columns by, what was written, and says of an error where in it that lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from typing import Final
+
+from sqlglot import exp
+
+from upsert.errors import SchemaError
+from upsert.sql.dialect import END, START, Edit, Revision, place, query_tree, tokens_of
+from upsert.sql.flink_words import check_no_sessions_of_a_table, spark_words
+from upsert.sql.predicates import Comparison, comparisons
+from upsert.sql.tokens import Cursor, Hint, blanked, hints_in
+
+_DIGESTING: Final = (exp.Join, exp.Group, exp.Distinct, exp.SetOperation, exp.AggFunc, exp.Window)
+"""What makes of several rows one, or of one several."""
+
+
+class Moment(StrEnum):
+    """Which state of a table a query asks for."""
+
+    PROCESSING = "the time at which a row is processed"
+    VERSION = "a snapshot's id or a tag"
+    TIMESTAMP = "a time"
+
+
+@dataclass(frozen=True)
+class AsOf:
+    """``FOR SYSTEM_TIME AS OF …`` or ``FOR SYSTEM_VERSION AS OF …``.
+
+    Attributes:
+        moment: of which kind it is.
+        value: the snapshot, tag or time without quotes; the name of the column that holds a processing time,
+            empty for ``PROCTIME()`` itself.
+        is_number: whether a version was written as a number.
+    """
+
+    moment: Moment
+    value: str
+    is_number: bool = False
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A table that a query reads, at one place of it.
+
+    Attributes:
+        name: as written, parts separated by dots, without quotes.
+        place: line and column, for messages.
+        options: of the hint ``/*+ OPTIONS(…) */``.
+        as_of: the state that is asked for; None for none.
+        columns: every name in lower case that may be one of the table's columns; None: all are read.
+        is_alone: whether the query takes the table row by row: it joins, counts and unites nothing.
+        where: comparisons that the query makes anyway, so that the table's rows may be left unread that
+            fail them.
+    """
+
+    name: str
+    place: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    as_of: AsOf | None = None
+    columns: frozenset[str] | None = None
+    is_alone: bool = True
+    where: tuple[Comparison, ...] = ()
+
+
+@dataclass(frozen=True)
+class QueryText:
+    """The query in a statement.
+
+    Attributes:
+        statement: the whole text.
+        start: where in it the query begins.
+        end: where it ends.
+        subject: first word of every refusal.
+        edits: what makes a query of a statement that is none, such as UPDATE.
+
+    >>> query = QueryText.of("SELECT o.id, name FROM orders o JOIN shop.products USING (product_id)")
+    >>> [reference.name for reference in query.references]
+    ['orders', 'shop.products']
+    >>> query.over(["v1", "v2"]).text
+    'SELECT o.id, name FROM `v1` o JOIN `v2` AS `products` USING (product_id)'
+    """
+
+    statement: str = field(repr=False)  # options may hold secrets
+    start: int
+    end: int
+    subject: str = "query"
+    edits: tuple[Edit, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        statement: str,
+        start: int = 0,
+        end: int | None = None,
+        subject: str = "query",
+        edits: Iterable[Edit] = (),
+    ) -> QueryText:
+        """The query that a part of a statement is.
+
+        Raises:
+            SchemaError: it is none; the message has the place in the statement.
+        """
+        last = len(statement.rstrip().rstrip(";")) if end is None else end
+        query = cls(statement, start, last, subject, tuple(edits))
+        query.references  # noqa: B018 - refuses what is no query
+        return query
+
+    @property
+    def text(self) -> str:
+        """The query as it was written."""
+        return self.statement[self.start : self.end].strip()
+
+    @cached_property
+    def references(self) -> tuple[Reference, ...]:
+        """The tables that the query reads, in the order of the text; not the names that WITH gives."""
+        found = tuple(self._reference(table) for table in self._tables)
+        used = {self._hint(table) for table in self._tables}
+        if unused := next((hint for hint in self._hints if hint not in used), None):
+            raise SchemaError(
+                f"{self.subject}: a hint OPTIONS must stand right after the name of a table, found one at "
+                f"{place(self.statement, unused.start)}"
+            )
+        return found
+
+    @cached_property
+    def processing_times(self) -> frozenset[str]:
+        """Names in lower case that the query itself gives to ``PROCTIME()``."""
+        aliases = self.tree.find_all(exp.Alias)
+        return frozenset(a.alias.lower() for a in aliases if isinstance(a.this, exp.CurrentTimestamp))
+
+    def check_can_stream(self) -> None:
+        """Refuse what has an answer in batches alone, with a ``SchemaError``: sessions of a table."""
+        check_no_sessions_of_a_table(self._white, self.subject)
+
+    def over(self, views: Sequence[str | None]) -> Revision:
+        """The query with other names for its tables, each under its old one as an alias.
+
+        It stands at its place in an otherwise white text, so lines are those of the statement.
+
+        Args:
+            views: for each reference the other name; None leaves the table to Spark.
+        """
+        pairs = [(table, view) for table, view in zip(self._tables, views, strict=True) if view is not None]
+        edits = [edit for table, view in pairs for edit in self._edits(table, view)]
+        unqualified = {(table.db, table.name) for table, _ in pairs if table.db and not table.alias}
+        return self._worded.edited([*edits, *_without_database(self.tree, unqualified)])
+
+    @cached_property
+    def _is_by_rows(self) -> bool:
+        return len(self._tables) == 1 and self.tree.find(*_DIGESTING) is None
+
+    @cached_property
+    def _white(self) -> str:
+        return blanked(self.statement, self.start, self.end)
+
+    @cached_property
+    def _worded(self) -> Revision:
+        """The query with Spark's words, hints left out."""
+        hints = [Edit(hint.start, hint.end, "") for hint in self._hints]
+        words = spark_words(self._white, self.subject)
+        short = _short_select(self._white, self.subject)
+        return Revision(self._white).edited([*hints, *words, *short, *self.edits])
+
+    @cached_property
+    def _hints(self) -> tuple[Hint, ...]:
+        return hints_in(self._white, self.subject)
+
+    @property
+    def is_list(self) -> bool:
+        """Whether the query is a list of rows, ``VALUES (…), (…)``: the only one whose rows have an order."""
+        return isinstance(self.tree, exp.Values)
+
+    @cached_property
+    def tree(self) -> exp.Expr:
+        """The query as sqlglot reads it, in Spark's words."""
+        return query_tree(self._worded.text, self.subject, self._worded)
+
+    @cached_property
+    def _tables(self) -> tuple[exp.Table, ...]:
+        tables = (table for table in self.tree.find_all(exp.Table) if isinstance(table.this, exp.Identifier))
+        named = (table for table in tables if not _is_named_query(table))
+        return tuple(sorted(named, key=lambda table: table.this.meta[START]))
+
+    def _edits(self, table: exp.Table, view: str) -> Iterator[Edit]:
+        start, end = _span(table)
+        version = table.args.get("version")
+        alias = "" if table.alias else f" AS {_quoted(table.name)}"
+        yield Edit(start, end, f"{_quoted(view)}{alias}")
+        if version is not None:
+            yield Edit(version.meta[START], version.meta[END], "")
+
+    def _reference(self, table: exp.Table) -> Reference:
+        start, _ = _span(table)
+        select = table.find_ancestor(exp.Select)
+        hint = self._hint(table)
+        where = place(self.statement, self._worded.original(start))
+        return Reference(
+            ".".join(part.name for part in table.parts),
+            where,
+            {} if hint is None else hint.options,
+            _as_of(table, f"{self.subject}: table {table.name!r} at {where}"),
+            _columns(table, select, self.tree),
+            self._is_by_rows,
+            comparisons(table, select) if isinstance(select, exp.Select) else (),
+        )
+
+    def _hint(self, table: exp.Table) -> Hint | None:
+        """The hint right after a table's name."""
+        end = self._worded.original(_span(table)[1] - 1) + 1
+        return next((hint for hint in self._hints if hint.after == end), None)
+
+
+def _span(table: exp.Table) -> tuple[int, int]:
+    """Where a table's name begins and ends, with its database."""
+    parts = table.parts
+    return parts[0].meta[START], parts[-1].meta[END] + 1
+
+
+def _short_select(text: str, subject: str) -> list[Edit]:
+    """``TABLE t`` is short for ``SELECT * FROM t``."""
+    tokens = tokens_of(text, subject)
+    is_short = len(tokens) > 1 and tokens[0].text.upper() == "TABLE" and tokens[1].text != "("
+    return [Edit(tokens[0].start, tokens[0].end + 1, "SELECT * FROM")] if is_short else []
+
+
+def _is_named_query(table: exp.Table) -> bool:
+    """Whether the name is one that a WITH around it has given, or that of an alias in a hint."""
+    if table.find_ancestor(exp.Hint) is not None:
+        return True
+    if table.db:
+        return False
+    node: exp.Expr | None = table
+    while node is not None:
+        parent = node.parent
+        if isinstance(parent, exp.With):
+            # a query in WITH sees those before it, and itself if it is recursive
+            own = parent.expressions.index(node)
+            seen = parent.expressions[: own + bool(parent.recursive)]
+        else:
+            with_ = parent.args.get("with_") if parent is not None else None
+            seen = with_.expressions if with_ is not None and node is not with_ else []
+        if any(query.alias.lower() == table.name.lower() for query in seen):
+            return True
+        node = parent
+    return False
+
+
+def _without_database(tree: exp.Expr, tables: set[tuple[str, str]]) -> Iterator[Edit]:
+    """Columns written ``db.t.c`` of tables that have the alias ``t`` now."""
+    for column in tree.find_all(exp.Column):
+        if column.db and (column.db, column.table) in tables:
+            yield Edit(column.parts[0].meta[START], column.args["table"].meta[START], "")
+
+
+def _as_of(table: exp.Table, subject: str) -> AsOf | None:
+    version = table.args.get("version")
+    if version is None:
+        return None
+    value = version.expression
+    if version.args["kind"] == "AS OF":
+        if version.name == "VERSION" and isinstance(value, exp.Literal):
+            return AsOf(Moment.VERSION, value.name, not value.is_string)
+        if version.name == "TIMESTAMP":
+            if isinstance(value, exp.CurrentTimestamp | exp.Column):
+                return AsOf(Moment.PROCESSING, value.name if isinstance(value, exp.Column) else "")
+            literal = value.this if isinstance(value, exp.Cast) else value
+            if isinstance(literal, exp.Literal) and literal.is_string:
+                return AsOf(Moment.TIMESTAMP, literal.name)
+    raise SchemaError(
+        f"{subject}: expected FOR SYSTEM_TIME AS OF a processing time or TIMESTAMP '…', or "
+        f"FOR SYSTEM_VERSION AS OF a snapshot's id or a 'tag', found {version.sql('spark')!r}"
+    )
+
+
+def _columns(table: exp.Table, select: exp.Expr | None, tree: exp.Expr) -> frozenset[str] | None:
+    """The names that may be columns of the table; None where a star, or NATURAL, takes all of them."""
+    if not isinstance(select, exp.Select) or table.args.get("pivots") or select.args.get("pivots"):
+        return None
+    if any(join.method == "NATURAL" for join in select.args.get("joins") or ()):
+        return None
+    for star in select.find_all(exp.Star):
+        is_counted = isinstance(star.parent, exp.Count)
+        if not is_counted and star.find_ancestor(exp.Select) is select:
+            column = star.parent if isinstance(star.parent, exp.Column) else None
+            if column is None or not column.table or column.table.lower() == table.alias_or_name.lower():
+                return None
+    return frozenset(identifier.name.lower() for identifier in tree.find_all(exp.Identifier))
+
+
+def _quoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"
+
+
+def query_at(cursor: Cursor) -> QueryText:
+    """Read the query that the rest of the statement is.
+
+    Raises:
+        SchemaError: it is none.
+    """
+    if cursor.at_end:
+        raise cursor.refusal("expected a query")
+    return QueryText.of(cursor.text, *cursor.rest(), cursor.subject)

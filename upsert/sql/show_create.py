@@ -1,0 +1,152 @@
+"""A table's definition as the text of a CREATE TABLE that makes an equal one (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import pyarrow as pa
+
+from upsert import types
+from upsert.schema import Column, ComputedColumn, Index, TableSchema, Watermark
+from upsert.secret import MASK, is_secret
+
+_UNITS: Final = (("DAY", 86_400_000), ("HOUR", 3_600_000), ("MINUTE", 60_000), ("SECOND", 1_000))
+
+
+def create_text(name: str, schema: TableSchema, options: Mapping[str, str]) -> str:
+    """The statement. Values of options that hold secrets are masked.
+
+    Args:
+        name: of the table, parts separated by dots.
+        schema: its columns, keys and indexes.
+        options: as they were written, with ``connector``.
+
+    >>> import pyarrow as pa
+    >>> schema = TableSchema.of({"id": pa.int64(), "name": pa.string()}, primary_key=["id"]).index("name")
+    >>> print(create_text("users", schema, {"bucket": "2"}))
+    CREATE TABLE `users` (
+      `id` BIGINT NOT NULL,
+      `name` STRING,
+      PRIMARY KEY (`id`) NOT ENFORCED,
+      INDEX `INDEX_name` (`name`)
+    )
+    WITH (
+      'bucket' = '2'
+    )
+    """
+    lines = [f"CREATE TABLE {'.'.join(map(quoted, name.split('.')))} ("]
+    lines.append(",\n".join(f"  {element}" for element in _elements(schema)))
+    lines.append(")")
+    if schema.comment is not None:
+        lines.append(f"COMMENT {text(schema.comment)}")
+    if schema.partitioned_by:
+        lines.append(f"PARTITIONED BY ({_names(schema.partitioned_by)})")
+    if options:
+        shown = masked(options)
+        pairs = ",\n".join(f"  {text(key)} = {text(value)}" for key, value in shown.items())
+        lines.append(f"WITH (\n{pairs}\n)")
+    return "\n".join(lines)
+
+
+def masked(options: Mapping[str, str]) -> dict[str, str]:
+    """The options, secrets masked.
+
+    >>> masked({"topic": "words", "properties.sasl.password": "pa55"})
+    {'topic': 'words', 'properties.sasl.password': '***'}
+    """
+    return {key: MASK if is_secret(key) else value for key, value in options.items()}
+
+
+def quoted(name: str) -> str:
+    """A name in backquotes."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def text(value: str) -> str:
+    r"""A text in quotes.
+
+    >>> print(text("it's"))
+    'it''s'
+    """
+    # only what the tokenizer of statements would read otherwise
+    escaped = value.replace("\\", "\\\\").replace("'", "''")
+    return f"'{escaped}'"
+
+
+def type_text(type_: pa.DataType) -> str:
+    """A type as CREATE TABLE reads it; names of fields in backquotes, NOT NULL where it was said."""
+    if pa.types.is_list(type_):
+        return f"ARRAY<{type_text(type_.value_type)}>"
+    if pa.types.is_map(type_):
+        return f"MAP<{type_text(type_.key_type)}, {type_text(type_.item_type)}>"
+    if pa.types.is_struct(type_):
+        fields = (
+            f"{quoted(field.name)} {type_text(field.type)}{'' if field.nullable else ' NOT NULL'}"
+            for field in type_
+        )
+        return f"STRUCT<{', '.join(fields)}>"
+    return types.sql_name(type_)
+
+
+def _elements(schema: TableSchema) -> list[str]:
+    computed = {column.name: column for column in schema.computed}
+    found = [
+        _computed(computed[name]) if name in computed else _column(schema.column(name))
+        for name in declared_names(schema)
+    ]
+    if schema.watermark is not None:
+        found.append(_watermark(schema.watermark))
+    if schema.primary_key:
+        found.append(f"PRIMARY KEY ({_names(schema.primary_key)}) NOT ENFORCED")
+    return [*found, *map(_index, schema.indexes)]
+
+
+def _column(column: Column) -> str:
+    parts = [quoted(column.name), type_text(column.type)]
+    parts += [] if column.nullable else ["NOT NULL"]
+    if column.metadata is not None:
+        parts += [f"METADATA FROM {text(column.metadata)}", *(["VIRTUAL"] if column.virtual else [])]
+    return " ".join([*parts, *_comment(column.comment)])
+
+
+def _computed(column: ComputedColumn) -> str:
+    if column.metadata is not None and column.type is not None:
+        declared = f"{type_text(column.type)} METADATA FROM {text(column.metadata)} VIRTUAL"
+        return " ".join([quoted(column.name), declared, *_comment(column.comment)])
+    return " ".join([quoted(column.name), "AS", column.expression, *_comment(column.comment)])
+
+
+def _comment(comment: str | None) -> list[str]:
+    return [] if comment is None else [f"COMMENT {text(comment)}"]
+
+
+def _watermark(watermark: Watermark) -> str:
+    name = quoted(watermark.column)
+    delay = watermark.delay_ms
+    if not delay:
+        return f"WATERMARK FOR {name} AS {name}"
+    unit, size = next(((unit, size) for unit, size in _UNITS if delay % size == 0), ("MILLISECOND", 1))
+    return f"WATERMARK FOR {name} AS {name} - INTERVAL '{delay // size}' {unit}"
+
+
+def _index(index: Index) -> str:
+    unique = "UNIQUE " if index.unique else ""
+    return f"{unique}INDEX {quoted(index.name)} ({_names(index.columns)})"
+
+
+def _names(names: tuple[str, ...]) -> str:
+    return ", ".join(map(quoted, names))
+
+
+def declared_names(schema: TableSchema) -> list[str]:
+    """All columns that a read gives, in the order of CREATE TABLE.
+
+    >>> from upsert.sql.parser import parse
+    >>> declared_names(parse("CREATE TABLE t (a INT, b AS a + 1, c STRING)").schema)
+    ['a', 'b', 'c']
+    """
+    names = list(schema.names)
+    for column in sorted(schema.computed, key=lambda one: one.place):
+        names.insert(column.place, column.name)
+    return names

@@ -1,0 +1,391 @@
+"""The words of a statement, and a cursor over them that reads names, literals and options (pure).
+
+sqlglot's own ``CREATE`` parser is not used: it reads the DDL of thirty systems, skips what it does not know,
+and falls back to an opaque command.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from decimal import Decimal
+from typing import Any, Final, TypeVar
+
+from sqlglot.tokenizer_core import Token, TokenType
+
+from upsert.errors import SchemaError
+from upsert.sql.dialect import place, tokens_of
+
+T = TypeVar("T")
+
+_VALUES: Final = frozenset({TokenType.STRING, TokenType.NUMBER, TokenType.IDENTIFIER})
+
+_HINT: Final = re.compile(r"/\*\+(?=\s*+OPTIONS\b)", re.IGNORECASE)
+"""FLIP-188's ``/*+ OPTIONS('key' = 'value', …) */``, which the tokenizer takes for a comment."""
+
+_MAX_DIGITS: Final = 18
+"""Digits of a whole number; it fits into 64 bits."""
+
+_OPENED: Final = frozenset("([{")
+
+_CLOSED: Final = frozenset(")]}")
+
+
+class Cursor:
+    """A place between the tokens of one statement; reading moves it on.
+
+    Args:
+        text: one statement, or a part of one; a semicolon may end it.
+        subject: what is read, the first word of every refusal.
+
+    Raises:
+        SchemaError: the text has no tokens, an open quote, or more than one statement.
+    """
+
+    def __init__(self, text: str, subject: str = "statement") -> None:
+        self.subject = subject
+        self._text = text
+        self._place = 0
+        tokens = tokens_of(text, subject)
+        self._end = len(text)
+        while tokens and tokens[-1].token_type is TokenType.SEMICOLON:
+            self._end = tokens.pop().start
+        if not tokens:
+            raise SchemaError(f"{subject}: expected at least one word, found an empty text")
+        self._tokens = tokens
+        for number, token in enumerate(tokens):
+            if token.token_type is TokenType.SEMICOLON:
+                self._place = number + 1
+                raise self.refusal("expected one statement at a time, so that none is left half done")
+
+    @property
+    def text(self) -> str:
+        """The whole text."""
+        return self._text
+
+    @property
+    def at_end(self) -> bool:
+        """Whether every token has been read."""
+        return self._place == len(self._tokens)
+
+    def ahead(self, *words: str) -> bool:
+        """Whether these unquoted words or signs come next, in any case."""
+        return all(self.word(offset) == word for offset, word in enumerate(words))
+
+    def skip(self, *words: str) -> bool:
+        """Whether these words came next; if so they are read."""
+        found = self.ahead(*words)
+        self._place += len(words) if found else 0
+        return found
+
+    def expect(self, *words: str) -> None:
+        """Read these words, or refuse."""
+        if not self.skip(*words):
+            raise self.refusal(f"expected {' '.join(words)}")
+
+    def head(self, known: frozenset[str]) -> str:
+        """The first word and the ``known`` ones after it: what a statement is called."""
+        words = [self.word(0)]
+        while self.word(len(words)) in known:
+            words.append(self.word(len(words)))
+        return " ".join(words)
+
+    def name(self, what: str) -> str:
+        """Read a name: one word, or anything in backquotes."""
+        token = self._token(0)
+        if token is None or not _is_name(token):
+            raise self.refusal(f"expected {what}")
+        self._place += 1
+        return token.text
+
+    def is_name(self, offset: int) -> bool:
+        """Whether the token at this distance can be a name."""
+        token = self._token(offset)
+        return token is not None and _is_name(token)
+
+    def is_string(self, offset: int) -> bool:
+        """Whether the token at this distance is a text in quotes."""
+        token = self._token(offset)
+        return token is not None and token.token_type is TokenType.STRING
+
+    def string(self, what: str) -> str:
+        """Read a text in quotes."""
+        return self._read(TokenType.STRING, what)
+
+    def number(self, what: str) -> int:
+        """Read a whole number."""
+        token = self._token(0)
+        if token is None or not token.text.isdecimal() or len(token.text) > _MAX_DIGITS:
+            raise self.refusal(f"expected {what}")
+        return int(self._read(TokenType.NUMBER, what))
+
+    def numeral(self, what: str) -> str:
+        """Read a number without a sign, as it is written."""
+        return self._read(TokenType.NUMBER, what)
+
+    def listed(self, read: Callable[[], T], *, opened: str = "(", closed: str = ")") -> list[T]:
+        """Read one or more things, separated by commas, between two signs."""
+        self.expect(opened)
+        found = [read()]
+        while self.skip(","):
+            found.append(read())
+        if not self.skip(closed):
+            raise self.refusal(f"expected , or {closed}")
+        return found
+
+    @property
+    def offset(self) -> int:
+        """Where in the text the next token begins; the text's length at the end."""
+        token = self._token(0)
+        return len(self._text) if token is None else token.start
+
+    @property
+    def first(self) -> int:
+        """Where in the text the first token begins."""
+        return int(self._tokens[0].start)
+
+    @property
+    def reached(self) -> int:
+        """Where in the text the last token that was read ends."""
+        return self._tokens[self._place - 1].end + 1 if self._place else 0
+
+    def raw(self, what: str, until: Callable[[], bool]) -> str:
+        """Read at least one token, as it is written, up to a comma or closing sign outside of all brackets.
+
+        Args:
+            what: is expected here.
+            until: says of the place, outside of all brackets, whether the text ends there too.
+        """
+        start, depth = self.offset, 0
+        while not self.at_end:
+            word = self.word(0)
+            if depth == 0 and (word in _CLOSED or word == "," or until()):
+                break
+            depth += (word in _OPENED) - (word in _CLOSED)
+            self._place += 1
+        if self.reached <= start:
+            raise self.refusal(f"expected {what}")
+        return self._text[start : self.reached]
+
+    def rest(self) -> tuple[int, int]:
+        """Read all that is left: where it begins and ends in the text, a semicolon at the end left out."""
+        start = self.offset
+        self._place = len(self._tokens)
+        return start, self._end
+
+    def hint(self) -> dict[str, str]:
+        """The options of a hint ``/*+ OPTIONS(…) */`` right before the next token; empty for none."""
+        found = _hint_between(self._text, self.reached, self.offset, self.subject)
+        return {} if found is None else dict(found.options)
+
+    def refusal(self, why: str) -> SchemaError:
+        """The error that says why, what was found here instead, and where."""
+        token = self._token(0)
+        if token is None:
+            return SchemaError(f"{self.subject}: {why}, found the end of the text")
+        return SchemaError(f"{self.subject}: {why}, found {token.text!r} at {place(self._text, token.start)}")
+
+    def _read(self, kind: TokenType, what: str) -> str:
+        token = self._token(0)
+        if token is None or token.token_type is not kind:
+            raise self.refusal(f"expected {what}")
+        self._place += 1
+        return token.text
+
+    def _token(self, offset: int) -> Token | None:
+        place = self._place + offset
+        return self._tokens[place] if place < len(self._tokens) else None
+
+    def word(self, offset: int) -> str:
+        """The unquoted word or sign at this distance, in upper case; empty for anything else."""
+        token = self._token(offset)
+        return "" if token is None or token.token_type in _VALUES else token.text.upper()
+
+
+@dataclass(frozen=True)
+class Hint:
+    """A hint ``/*+ OPTIONS('key' = 'value', …) */``.
+
+    Attributes:
+        start: where it begins; it ends before ``end``.
+        after: where the token before it ends.
+        options: what it says, by key.
+    """
+
+    start: int
+    end: int
+    after: int
+    options: Mapping[str, str] = field(hash=False)
+
+
+def hints_in(text: str, subject: str) -> tuple[Hint, ...]:
+    """All hints OPTIONS of a text, wherever comments may be.
+
+    Raises:
+        SchemaError: one is malformed, or gives an option twice.
+
+    >>> hints_in("t /*+ OPTIONS('scan.mode' = 'latest') */ AS a", "query")[0].options
+    {'scan.mode': 'latest'}
+    """
+    tokens = tokens_of(text, subject)
+    ends = [0, *(token.end + 1 for token in tokens)]
+    starts = [*(token.start for token in tokens), len(text)]
+    found = (_hint_between(text, after, start, subject) for after, start in zip(ends, starts, strict=True))
+    return tuple(hint for hint in found if hint is not None)
+
+
+def without_hints(text: str, subject: str) -> str:
+    """A text of the same places without its hints OPTIONS.
+
+    Raises:
+        SchemaError: one is malformed.
+    """
+    parts, at = [], 0
+    for hint in hints_in(text, subject):
+        parts += [text[at : hint.start], re.sub(r"[^\n]", " ", text[hint.start : hint.end])]
+        at = hint.end
+    return "".join((*parts, text[at:]))
+
+
+def _hint_between(text: str, after: int, before: int, subject: str) -> Hint | None:
+    match = _HINT.search(text, after, before)
+    end = -1 if match is None else text.find("*/", match.end(), before)
+    if match is None or end < 0:
+        return None
+    try:
+        options = _options_of(Cursor(text[match.end() : end], subject))
+    except SchemaError:  # say where in the whole text
+        options = _options_of(Cursor(blanked(text, match.end(), end), subject))
+    return Hint(match.start(), end + 2, after, options)
+
+
+def _options_of(cursor: Cursor) -> dict[str, str]:
+    cursor.expect("OPTIONS")
+    options = unique(cursor, cursor.listed(lambda: option(cursor)))
+    if not cursor.at_end:
+        raise cursor.refusal("expected nothing after OPTIONS(…)")
+    return options
+
+
+def blanked(text: str, start: int, end: int) -> str:
+    """A text of the same places in which everything but one part is white."""
+
+    def white(part: str) -> str:
+        return re.sub(r"[^\n]", " ", part)
+
+    return white(text[:start]) + text[start:end] + white(text[end:])
+
+
+def option(cursor: Cursor) -> tuple[str, str]:
+    """Read ``'key' = 'value'``."""
+    key = cursor.string("the key of an option in quotes")
+    cursor.expect("=")
+    return key, cursor.string(f"the value of option {key!r} in quotes")
+
+
+def unique(cursor: Cursor, options: list[tuple[str, str]]) -> dict[str, str]:
+    """The options, none of them twice."""
+    found: dict[str, str] = {}
+    for key, value in options:
+        if key in found:
+            raise SchemaError(f"{cursor.subject}: option {key!r} is given twice")
+        found[key] = value
+    return found
+
+
+def _is_name(token: Token) -> bool:
+    if token.token_type is TokenType.IDENTIFIER:
+        return bool(token.text.strip())
+    return token.token_type not in _VALUES and token.text.isidentifier()
+
+
+def partition(cursor: Cursor) -> dict[str, Any]:
+    """Read ``(column = value, …)``: values by the names of their columns.
+
+    Raises:
+        SchemaError: it is no such list, or has a column twice.
+
+    >>> partition(Cursor("(day = DATE '2020-10-01', n = -3, region = 'Berlin', x = NULL)"))
+    {'day': datetime.date(2020, 10, 1), 'n': -3, 'region': 'Berlin', 'x': None}
+    """
+    return _partition(cursor, allow_names=False)[0]
+
+
+def written_partition(cursor: Cursor) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Read ``(column = value, other, …)`` of INSERT: values, and the columns whose values the rows have.
+
+    Raises:
+        SchemaError: it is no such list, or has a column twice.
+
+    >>> written_partition(Cursor("(day = DATE '2020-10-01', hub)"))
+    ({'day': datetime.date(2020, 10, 1)}, ('hub',))
+    """
+    return _partition(cursor, allow_names=True)
+
+
+def _partition(cursor: Cursor, *, allow_names: bool) -> tuple[dict[str, Any], tuple[str, ...]]:
+    values: dict[str, Any] = {}
+    dynamic: list[str] = []
+
+    def read() -> None:
+        name = cursor.name("the name of a partition column")
+        if name in values or name in dynamic:
+            raise SchemaError(f"{cursor.subject}: PARTITION names column {name!r} twice")
+        if allow_names and not cursor.ahead("="):
+            dynamic.append(name)
+            return
+        cursor.expect("=")
+        values[name] = literal(cursor)
+
+    cursor.listed(read)
+    return values, tuple(dynamic)
+
+
+def literal(cursor: Cursor) -> Any:
+    """Read one literal.
+
+    Raises:
+        SchemaError: there is none.
+    """
+    for word, value in (("TRUE", True), ("FALSE", False), ("NULL", None)):
+        if cursor.skip(word):
+            return value
+    if cursor.is_string(0):
+        return cursor.string("a text")
+    if cursor.ahead("DATE") and cursor.is_string(1):
+        refusal = cursor.refusal("expected DATE 'year-month-day'")
+        cursor.expect("DATE")
+        try:
+            return date.fromisoformat(cursor.string("a date"))
+        except ValueError:
+            raise refusal from None
+    sign = -1 if cursor.skip("-") else 1
+    refusal = cursor.refusal("expected a literal")
+    text = cursor.numeral("a literal")
+    try:
+        return sign * (int(text) if text.isdigit() else Decimal(text))
+    except ArithmeticError:
+        raise refusal from None
+
+
+def table_name(cursor: Cursor) -> str:
+    """Read ``[[catalog.]database.]name``; the parts are joined by dots, which none of them has."""
+    parts = [_part_of_name(cursor, "the name of a table")]
+    while len(parts) < 3 and cursor.skip("."):
+        parts.append(_part_of_name(cursor, "a name after the dot"))
+    return ".".join(parts)
+
+
+def _part_of_name(cursor: Cursor, what: str) -> str:
+    before = cursor.refusal("a name must be 1 to 128 letters, digits and _, the first no digit")
+    part = cursor.name(what)
+    if "." in part:
+        raise before
+    return part
+
+
+def names(cursor: Cursor) -> tuple[str, ...]:
+    """Read the names of columns, separated by commas, in parentheses."""
+    return tuple(cursor.listed(lambda: cursor.name("the name of a column")))
