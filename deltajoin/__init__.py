@@ -9,13 +9,11 @@ from deltajoin.spec import DeltaJoinSpec
 from upsert.lazy_names import imported_on_use as _imported_on_use
 
 if TYPE_CHECKING:
-    from deltajoin.checkpoint import reached
-    from deltajoin.latest.api import lookup_delta_join, upsert_key_of
-    from deltajoin.latest.sides import with_lookup
-    from deltajoin.lookup_metrics import LookupMetrics, metrics
-    from deltajoin.processing_time_join import lookup_join
-    from deltajoin.source import register
-    from deltajoin.stream import read_join
+    from deltajoin.api import reached, read_join
+    from deltajoin.enrichment import lookup_join
+    from deltajoin.latest.api import lookup_delta_join, upsert_key_of, with_lookup
+    from deltajoin.latest.metrics import LookupMetrics, metrics
+    from deltajoin.spark.source import register
 
 __all__ = [
     "BrokenPayloadError",
@@ -39,15 +37,15 @@ __all__ = [
 __getattr__, __dir__ = _imported_on_use(
     __name__,
     {
-        "LookupMetrics": "deltajoin.lookup_metrics",
+        "LookupMetrics": "deltajoin.latest.metrics",
         "lookup_delta_join": "deltajoin.latest.api",
-        "lookup_join": "deltajoin.processing_time_join",
-        "metrics": "deltajoin.lookup_metrics",
-        "reached": "deltajoin.checkpoint",
-        "read_join": "deltajoin.stream",
-        "register": "deltajoin.source",
+        "lookup_join": "deltajoin.enrichment",
+        "metrics": "deltajoin.latest.metrics",
+        "reached": "deltajoin.api",
+        "read_join": "deltajoin.api",
+        "register": "deltajoin.spark.source",
         "upsert_key_of": "deltajoin.latest.api",
-        "with_lookup": "deltajoin.latest.sides",
+        "with_lookup": "deltajoin.latest.api",
     },
     globals(),
 )

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
-from deltajoin import expressions_json, tree, tree_json
+from deltajoin import expressions, tree
 from deltajoin.expressions import Condition, Ref, refs_of
 from deltajoin.fingerprint import named_fingerprint
 from deltajoin.joined_table import JoinedTable, Side, fields_of
@@ -73,7 +73,7 @@ class DeltaJoinSpec:
 
     >>> import pyarrow as pa
     >>> from deltajoin.expressions import Call, Const, Field
-    >>> from deltajoin.tree import Inner, Leaf, Outer, Ref
+    >>> from deltajoin.tree import Inner, Leaf, Outer; from deltajoin.expressions import Ref
     >>> tables = (
     ...     JoinedTable("/data/orders", ("order_id", "product_id", "amount"), emit=("order_id", "amount")),
     ...     JoinedTable("/data/products", ("id", "shop"), emit=()),
@@ -206,11 +206,11 @@ class DeltaJoinSpec:
         return json.dumps(
             {
                 "tables": [table.to_json() for table in self.tables],
-                "tree": tree_json.to_json(self.tree),
+                "tree": tree.to_json(self.tree),
                 "present": list(self.present),
                 "shards": self.shards,
                 "max_rows_per_trigger": self.max_rows_per_trigger,
-                "keep": expressions_json.to_json(self.keep),
+                "keep": expressions.to_json(self.keep),
                 "is_net": self.is_net,
             }
         )
@@ -237,7 +237,7 @@ class DeltaJoinSpec:
         if not isinstance(fields["is_net"], bool):
             raise ConfigurationError(f"a delta join's is_net must be true or false, got {fields['is_net']!r}")
         joined = tuple(JoinedTable.from_json(table) for table in tables)
-        node = tree_json.from_json(fields["tree"])
+        node = tree.from_json(fields["tree"])
         shards, limit = fields["shards"], fields["max_rows_per_trigger"]
-        keep = expressions_json.from_json(fields["keep"])
+        keep = expressions.from_json(fields["keep"])
         return cls(joined, node, tuple(present), shards, limit, keep, fields["is_net"])

@@ -2,16 +2,17 @@
 
 RIGHT joins are LEFT joins with the sides swapped. A maximal region of INNER joins is one `Inner` node, whose
 children have no order: which of them is looked up first is decided by indexes and statistics, see
-`deltajoin.lookup_order`.
+`deltajoin.core.plans`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeVar
 
-from deltajoin.expressions import Condition, Ref, conjunction, refs_of
+from deltajoin import expressions
+from deltajoin.expressions import MAX_DEPTH, Condition, Ref, conjunction, refs_of
 from upsert.errors import ConfigurationError
 
 __all__ = [
@@ -291,3 +292,100 @@ def _region(below: tuple[Node, ...], on: On, where: Condition | None) -> Inner:
             case _:
                 parts.append(child)
     return Inner(tuple(parts), on, where)
+
+
+def to_json(node: Node) -> dict[str, Any]:
+    """JSON values of a tree.
+
+    >>> from deltajoin.expressions import Field
+    >>> to_json(Where(Leaf(0), Field(Ref(0, "flag"))))
+    {'node': 'where', 'child': {'node': 'leaf', 'table': 0}, 'condition': {'field': [0, 'flag']}}
+    """
+    match node:
+        case Leaf(table):
+            return {"node": "leaf", "table": table}
+        case Inner(below, on, where):
+            below_json = [to_json(child) for child in below]
+            return {"node": "inner", "children": below_json, **_match_to_json(on, where)}
+        case Outer(kind, left, right, on, where):
+            sides = {"left": to_json(left), "right": to_json(right)}
+            return {"node": "outer", "kind": kind, **sides, **_match_to_json(on, where)}
+        case Where(child, condition):
+            return {
+                "node": "where",
+                "child": to_json(child),
+                "condition": expressions.to_json(condition),
+            }
+
+
+def from_json(value: Any, depth: int = MAX_DEPTH) -> Node:
+    """The tree of its JSON values, which may be anybody's text.
+
+    Raises:
+        ConfigurationError: the value is no tree, or its parts do not fit together.
+    """
+    if not depth:
+        raise ConfigurationError(f"a join tree must have at most {MAX_DEPTH} levels, got more")
+    match value:
+        case {"node": "leaf", "table": table, **rest} if not rest:
+            return Leaf(table)
+        case {"node": "inner", "children": list(below), "on": on, "where": where, **rest} if not rest:
+            nodes_below = tuple(from_json(child, depth - 1) for child in below)
+            return Inner(nodes_below, _on_from_json(on), expressions.from_json(where))
+        case {
+            "node": "outer",
+            "kind": kind,
+            "left": left,
+            "right": right,
+            "on": on,
+            "where": where,
+            **rest,
+        } if not rest:
+            sides = from_json(left, depth - 1), from_json(right, depth - 1)
+            return Outer(kind, *sides, _on_from_json(on), expressions.from_json(where))
+        case {"node": "where", "child": child, "condition": condition, **rest} if not rest:
+            parsed = expressions.from_json(condition)
+            if parsed is not None:
+                return Where(from_json(child, depth - 1), parsed)
+    raise ConfigurationError(
+        f"a join tree must be a leaf, an inner, an outer or a where, got {str(value)[:200]!r}"
+    )
+
+
+def _match_to_json(on: On, where: Condition | None) -> dict[str, Any]:
+    pairs = [[[ref.table, ref.column] for ref in pair] for pair in on]
+    return {"on": pairs, "where": expressions.to_json(where)}
+
+
+def _on_from_json(value: Any) -> On:
+    match value:
+        case list():
+            return tuple(_pair_from_json(pair) for pair in value)
+    raise ConfigurationError(f"join keys must be a list of pairs of columns, got {value!r}")
+
+
+def _pair_from_json(value: Any) -> tuple[Ref, Ref]:
+    match value:
+        case [[one_table, one], [other_table, other]]:
+            return Ref(one_table, one), Ref(other_table, other)
+    raise ConfigurationError(f"a pair of join keys must be [[table, column], [table, column]], got {value!r}")
+
+
+_T = TypeVar("_T", bound=Hashable)
+
+
+def equivalence_classes(pairs: Iterable[tuple[_T, _T]]) -> tuple[tuple[_T, ...], ...]:
+    """Groups of values that are equal, given pairs of equal ones; in order of first mention.
+
+    >>> equivalence_classes([("a", "b"), ("x", "y"), ("c", "b")])
+    (('a', 'b', 'c'), ('x', 'y'))
+    """
+    group: dict[_T, list[_T]] = {}
+    for one, other in pairs:
+        mine, theirs = group.setdefault(one, [one]), group.setdefault(other, [other])
+        if mine is not theirs:
+            mine.extend(theirs)
+            group.update(dict.fromkeys(theirs, mine))
+    mentioned = {value: number for number, value in enumerate(group)}
+    found = {id(members): members for members in group.values()}
+    return tuple(tuple(sorted(members, key=mentioned.__getitem__)) for members in found.values())

@@ -19,11 +19,11 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from deltajoin.aggregate.semantics import differences, output_schema, touched_groups, wanted
+from deltajoin.aggregate.evaluate import differences, output_schema, touched_groups, wanted
 from deltajoin.aggregate.spec import DeltaAggregateSpec
 from deltajoin.errors import CheckpointMismatchError
 from deltajoin.fingerprint import what_differs
-from deltajoin.pinned_side import PinnedSide
+from deltajoin.spark.tables import PinnedSide
 from upsert.errors import SchemaError
 from upsert.managed.options import DEFAULT_LEASE_MS, READ_OPTIONS, ReadOptions
 from upsert.managed.reader import ChangesReader, version_of

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any, Final, Self
 
-from deltajoin import expressions_json, filters
-from deltajoin.column_names import renamed_condition, untyped
+from deltajoin import expressions, filters
 from deltajoin.expressions import Condition, Ref, refs_of
 from deltajoin.filters import Filters
-from deltajoin.fingerprint import part
+from deltajoin.fingerprint import part, renamed_condition, untyped
 from deltajoin.joined_table import columns_from_json
 from upsert.errors import ConfigurationError
 from upsert.schema import Column
@@ -80,7 +79,7 @@ class Measure:
 
     def to_json(self) -> list[Any]:
         """JSON values."""
-        return [self.function, list(self.columns), self.is_distinct, expressions_json.to_json(self.where)]
+        return [self.function, list(self.columns), self.is_distinct, expressions.to_json(self.where)]
 
 
 @dataclass(frozen=True)
@@ -212,7 +211,7 @@ class DeltaAggregateSpec:
             "path": self.path,
             "groups": list(self.groups),
             "measures": [measure.to_json() for measure in self.measures],
-            "where": expressions_json.to_json(self.where),
+            "where": expressions.to_json(self.where),
             "shards": self.shards,
             "max-rows-per-trigger": self.max_rows_per_trigger,
             "began": [column.to_json() for column in self.began],
@@ -242,7 +241,7 @@ class DeltaAggregateSpec:
             } if rest.keys() <= {"rows", "began"} and all(isinstance(name, str) for name in groups):
                 parsed = tuple(_measure(measure) for measure in measures)
                 condition, began = (
-                    expressions_json.from_json(where),
+                    expressions.from_json(where),
                     columns_from_json(value.get("began", [])),
                 )
                 rows = filters.from_json(rest.get("rows"))
@@ -259,7 +258,7 @@ def _measure(value: Any) -> Measure:
         case [str(function), list(columns), bool(is_distinct), where] if all(
             isinstance(name, str) for name in columns
         ):
-            return Measure(function, tuple(columns), is_distinct, expressions_json.from_json(where))
+            return Measure(function, tuple(columns), is_distinct, expressions.from_json(where))
     raise ConfigurationError(
         f"a measure must be [function, columns, distinct, where], got {str(value)[:80]!r}"
     )

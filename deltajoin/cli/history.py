@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 
 import typer
 
-from deltajoin.cli.exits import told_errors
-from deltajoin.cli.options import HERE, Json, Name, SnapshotId, Warehouse, table_of
+from deltajoin.cli.command import HERE, Json, Name, SnapshotId, Warehouse, errors_printed, table_of
 from deltajoin.cli.output import Output
 
 app = typer.Typer()
@@ -16,7 +15,7 @@ app = typer.Typer()
 @app.command()
 def snapshots(name: Name, warehouse: Warehouse = HERE, as_json: Json = False) -> None:
     """List the states of a table that can be read, oldest first; records include deletions."""
-    with told_errors(as_json=as_json):
+    with errors_printed(as_json=as_json):
         found = [
             {
                 "snapshot": info.id,
@@ -37,7 +36,7 @@ def files(
     name: Name, warehouse: Warehouse = HERE, snapshot: SnapshotId = None, as_json: Json = False
 ) -> None:
     """List the data files of a snapshot: newest first within a bucket."""
-    with told_errors(as_json=as_json):
+    with errors_printed(as_json=as_json):
         entries = table_of(warehouse, name).snapshot(snapshot).files.entries
         found = [
             {

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.live import Live
 
-from deltajoin.cli.exits import reason_of
-from deltajoin.cli.grids import RowGrid
-from deltajoin.cli.output import Output
+from deltajoin.cli.command import reason_of
+from deltajoin.cli.output import Output, RowGrid
 from upsert.errors import UpsertError
 
 if TYPE_CHECKING:

@@ -1,22 +1,118 @@
-"""`sql` and `run`: statements from the command line, a file, a pipe or a prompt."""
+"""`sql` and `run`: statements from the command line, a file, a pipe or a prompt.
+
+Ctrl-C cancels what runs, and the command or the prompt goes on. PySpark's own handler calls the JVM from
+within the signal, which may hit a call that is under way: py4j then speaks of a "reentrant call", and the
+session is no longer usable. So statements run in a thread of their own, and the main thread, which gets the
+signals, has nothing to do but to wait and to cancel.
+"""
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from deltajoin.cli.exits import TOLD, tell, told_errors
-from deltajoin.cli.interrupts import Statement, done_or_stopped, signals_noted
+from deltajoin.cli.command import EXPECTED_ERRORS, HERE, Json, Warehouse, errors_printed, print_error
 from deltajoin.cli.jobs import follow
-from deltajoin.cli.options import HERE, Json, Warehouse
 from deltajoin.cli.output import Output
 from deltajoin.cli.session import Session
 from deltajoin.cli.statements import SHOWN_ROWS, Statements
 from upsert.errors import ConfigurationError
+
+_AGAIN_S: Final = 0.2
+"""Between two attempts to cancel what has not ended: a statement may have several jobs in turn."""
+
+
+class Statement:
+    """A thread in which one piece of work after the other is done, each until Ctrl-C cancels it."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "statement")
+
+    def run(self, work: Callable[[], None], cancel: Callable[[], None]) -> None:
+        """Do some work; Ctrl-C cancels it.
+
+        Args:
+            work: what to do, in the thread.
+            cancel: makes it end soon, from another thread; may be called several times.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C has cancelled it; one that ends as well as ever has just ended.
+            BaseException: whatever the work raises.
+        """
+        with _interrupts():
+            future = self._thread.submit(work)
+            try:
+                future.result()
+            except KeyboardInterrupt:
+                if _ended(future, cancel) is not None:
+                    raise
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown()
+
+
+@contextmanager
+def signals_noted() -> Iterator[list[int]]:
+    """A list that SIGINT and SIGTERM are put into, instead of ending the process half-way."""
+    received: list[int] = []
+    with _handled(lambda number, _frame: received.append(number), signal.SIGINT, signal.SIGTERM):
+        yield received
+
+
+def done_or_stopped(work: Callable[[], None], cancel: Callable[[], None], stopped: list[int]) -> None:
+    """Do some work in a thread; it is cancelled when `signals_noted` has noted one.
+
+    Raises:
+        BaseException: whatever the work raises, unless it was cancelled.
+    """
+    with ThreadPoolExecutor(1, "statements") as thread:
+        future = thread.submit(work)
+        while not stopped and not future.done():
+            wait([future], _AGAIN_S)
+        if stopped:
+            _ended(future, cancel)
+        else:
+            future.result()
+
+
+def _ended(future: Future[None], cancel: Callable[[], None]) -> BaseException | None:
+    """Cancel until the work ends; what it raised, which is mostly that it was cancelled."""
+    while not future.done():
+        with suppress(KeyboardInterrupt):  # it is being cancelled already
+            cancel()
+            wait([future], _AGAIN_S)
+    return future.exception()
+
+
+@contextmanager
+def _interrupts() -> Iterator[None]:
+    """Python's own way with Ctrl-C, whichever PySpark has installed."""
+    with _handled(signal.default_int_handler, signal.SIGINT):
+        yield
+
+
+@contextmanager
+def _handled(handler: Callable[..., object], *numbers: signal.Signals) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are the main thread's business
+        return
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handled in before.items():
+            signal.signal(number, handled)
+
 
 app = typer.Typer()
 
@@ -45,7 +141,7 @@ def sql(
 
     Streaming statements run until they end or are interrupted.
     """
-    with told_errors(as_json=as_json, trace=trace):
+    with errors_printed(as_json=as_json, trace=trace):
         if file is not None and execute is not None:
             raise ConfigurationError("sql: either a file or -e says what to do, got both; leave one out")
         session = Session(warehouse, conf or (), master)
@@ -82,7 +178,7 @@ def run(
     All statements are checked before the first query starts. SIGINT and SIGTERM stop the queries in good
     order; run again, they go on from their checkpoints.
     """
-    with told_errors(as_json=as_json, trace=trace), signals_noted() as stopped:
+    with errors_printed(as_json=as_json, trace=trace), signals_noted() as stopped:
         session = Session(warehouse, conf or (), master)
         statements = Statements(session, Output(as_json=as_json))
         text = _read(job)
@@ -115,10 +211,10 @@ def converse(session: Session, statements: Statements, thread: Statement, *, tra
             Output().say("cancelled")
         except BrokenPipeError:
             raise  # nobody reads any more: the command ends
-        except TOLD as error:
-            tell(error, trace=trace)
+        except EXPECTED_ERRORS as error:
+            print_error(error, trace=trace)
         except Exception as error:
-            tell(error, trace=True)
+            print_error(error, trace=True)
 
 
 def _read(file: Path | None) -> str:

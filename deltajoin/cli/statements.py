@@ -12,8 +12,7 @@ from rich.console import Group
 from rich.live import Live as LiveView
 from rich.text import Text
 
-from deltajoin.cli.grids import RowGrid
-from deltajoin.cli.output import Output
+from deltajoin.cli.output import Output, RowGrid
 from deltajoin.cli.session import Session
 from upsert.catalog.results import Done, Frame, Live, Result, Rows, Running
 from upsert.catalog.script import split_statements

@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from deltajoin.cli.exits import told_errors
-from deltajoin.cli.options import HERE, Json, Name, SnapshotId, Warehouse, table_of
+from deltajoin.cli.command import HERE, Json, Name, SnapshotId, Warehouse, errors_printed, table_of
 from deltajoin.cli.output import Output
 from deltajoin.cli.session import Session
 from deltajoin.cli.statements import Statements
@@ -18,7 +17,7 @@ app = typer.Typer()
 @app.command()
 def tables(warehouse: Warehouse = HERE, as_json: Json = False) -> None:
     """List the tables of a warehouse."""
-    with told_errors(as_json=as_json):
+    with errors_printed(as_json=as_json):
         names = Session(warehouse).catalog.tables()
         output = Output(as_json=as_json)
         output.rows([{"table": name} for name in names], empty=f"no tables in {warehouse}")
@@ -34,7 +33,7 @@ def describe(
     as_json: Json = False,
 ) -> None:
     """Show a table's columns, keys and indexes."""
-    with told_errors(as_json=as_json):
+    with errors_printed(as_json=as_json):
         statement = f"DESCRIBE {'EXTENDED ' if extended else ''}{name}"
         Statements(Session(warehouse), Output(as_json=as_json)).run(statement)
 
@@ -48,6 +47,6 @@ def head(
     as_json: Json = False,
 ) -> None:
     """Show some rows of a table as it is, or as it was at a snapshot."""
-    with told_errors(as_json=as_json):
+    with errors_printed(as_json=as_json):
         found = table_of(warehouse, name).snapshot(snapshot)
         Output(as_json=as_json).table(found.scan().slice(0, rows), title=f"{name}, snapshot {found.id}")

@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from deltajoin.cli.exits import Exit, told_errors
-from deltajoin.cli.options import HERE, Json, Name, Warehouse, table_of
+from deltajoin.cli.command import HERE, Exit, Json, Name, Warehouse, errors_printed, table_of
 from deltajoin.cli.output import Output
 
 app = typer.Typer()
@@ -17,7 +16,7 @@ app = typer.Typer()
 @app.command()
 def compact(name: Name, warehouse: Warehouse = HERE, as_json: Json = False) -> None:
     """Merge each bucket to one sorted run; readers and writers go on meanwhile."""
-    with told_errors(as_json=as_json):
+    with errors_printed(as_json=as_json):
         table = table_of(warehouse, name)
         output = Output(as_json=as_json)
         before = table.snapshot().info
@@ -46,7 +45,7 @@ def publish_log(
     as_json: Json = False,
 ) -> None:
     """Send the commits that a table's log in Kafka lacks, after one that could not be sent."""
-    with told_errors(as_json=as_json):
+    with errors_printed(as_json=as_json):
         sent = table_of(warehouse, name).publish_log(accept_gap=accept_gap)
         Output(as_json=as_json).rows([{"commits published": sent}])
 
@@ -59,7 +58,7 @@ def expire(
     as_json: Json = False,
 ) -> None:
     """Give up old states of a table, and delete the files that only they need."""
-    with told_errors(as_json=as_json):
+    with errors_printed(as_json=as_json):
         gone = table_of(warehouse, name).expire(keep=keep)
         Output(as_json=as_json).rows([{"snapshots that can no longer be read": gone}])
 
@@ -74,7 +73,7 @@ def clean(
     as_json: Json = False,
 ) -> None:
     """Delete files that no snapshot needs, left by processes that died."""
-    with told_errors(as_json=as_json):
+    with errors_printed(as_json=as_json):
         gone = table_of(warehouse, name).clean(older_than_s=3600 * older_than_hours)
         Output(as_json=as_json).rows([{"files deleted": gone}])
 
@@ -89,7 +88,7 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Check every rule of a table on disk: it reports damage, with exit code 3, and repairs nothing."""
-    with told_errors(as_json=as_json):
+    with errors_printed(as_json=as_json):
         found = table_of(warehouse, name).check(deep=deep)
         output = Output(as_json=as_json)
         output.rows(

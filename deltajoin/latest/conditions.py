@@ -126,7 +126,7 @@ def padded_side_never_deletes(join: LatestJoin) -> Fault | None:
     return None
 
 
-def what_is_given_is_remembered(join: LatestJoin) -> Fault | None:
+def emitted_rows_are_kept(join: LatestJoin) -> Fault | None:
     """A `-U` takes back the very row that was given, also when a micro-batch is run again."""
     if join.is_whole and join.settings.state_path is None:
         return Fault(
@@ -144,7 +144,7 @@ CONDITIONS: Final[tuple[Condition, ...]] = (
     rest_of_condition_never_changes,
     deletes_come_from_one_side,
     padded_side_never_deletes,
-    what_is_given_is_remembered,
+    emitted_rows_are_kept,
 )
 
 

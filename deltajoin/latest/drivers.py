@@ -16,8 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltajoin.latest.spec import LookupSide
-from deltajoin.row_codes import Ints, codes_of_keys, codes_of_rows
+from deltajoin.core.codes import Ints, codes_of_keys, codes_of_rows
+from deltajoin.latest.spec import LatestJoin, LookupSide
+from deltajoin.lookup.keys import distinct_keys, usable_keys
 from upsert.errors import ChangelogError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.store.hashing import one_array
@@ -26,7 +27,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Part:
+class TaskRows:
     """Rows that one task of a source sent, in the order in which it did, with ``_row_kind``."""
 
     task: int
@@ -71,7 +72,7 @@ def change_schema(side: LookupSide) -> pa.Schema:
     return pa.schema([*side.columns, pa.field(ROW_KIND_COLUMN, pa.string())])
 
 
-def fold(side: LookupSide, name: str, waiting: pa.Table | None, parts: Sequence[Part]) -> Drivers:
+def fold(side: LookupSide, name: str, waiting: pa.Table | None, parts: Sequence[TaskRows]) -> Drivers:
     """The newest change of each upsert key.
 
     Args:
@@ -152,3 +153,35 @@ def _check_one_task(side: LookupSide, name: str, rows: pa.Table, key: Ints, task
             f"lookup join: which of two rows of {found!r} of the {name} side is newer must be known, and two "
             "tasks sent them; give with_lookup(…, order_by=…)"
         )
+
+
+def join_keys(join: LatestJoin, side: int, rows: pa.Table) -> pa.Table:
+    """The join keys of some rows of a side, with the columns ``0``, ``1`` …, in the order of ``join.on``."""
+    return rows.select(list(join.keys(side))).rename_columns([str(n) for n in range(len(join.on))])
+
+
+def each_once(keys: pa.Table) -> pa.Table:
+    """The distinct keys without NULLs.
+
+    >>> each_once(pa.table({"0": [7, None, 7, 5]})).to_pydict()
+    {'0': [7, 5]}
+    """
+    return distinct_keys(keys, keys.schema).keys
+
+
+def has_value(keys: pa.Table) -> Mask:
+    """Which keys have no NULL."""
+    return usable_keys([one_array(column) for column in keys.columns])
+
+
+def is_among(keys: pa.Table, others: pa.Table) -> Mask:
+    """Which keys are among the others; one with a NULL is not.
+
+    >>> is_among(pa.table({"0": [7, None, 5]}), pa.table({"0": [5, None]})).tolist()
+    [False, False, True]
+    """
+    if not keys.num_rows or not others.num_rows:
+        return np.zeros(keys.num_rows, np.bool_)
+    codes = codes_of(pa.concat_tables([keys, others]), keys.column_names)
+    found: Mask = np.isin(codes[: keys.num_rows], codes[keys.num_rows :]) & has_value(keys)
+    return found

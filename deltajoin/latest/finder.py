@@ -8,15 +8,13 @@ import numpy as np
 import pyarrow as pa
 
 from deltajoin.errors import LookupFailedError
-from deltajoin.latest.drivers import Drivers, codes_of
-from deltajoin.latest.keys import is_among, join_keys
+from deltajoin.latest.drivers import Drivers, codes_of, is_among, join_keys
 from deltajoin.latest.spec import LatestJoin
 from deltajoin.latest.step import Found
 from deltajoin.lookup.batch import Lookups, Pending
-from deltajoin.lookup.cache import RowCache
-from deltajoin.lookup.cache_values import CacheCounts, Cached
-from deltajoin.lookup.counts import LookupCounts
+from deltajoin.lookup.cache import CacheCounts, Cached, RowCache
 from deltajoin.lookup.protocol import Answer
+from deltajoin.lookup.requests import LookupCounts
 from upsert.rowkind import ROW_KIND_COLUMN
 
 

@@ -8,32 +8,29 @@ a last step unpacks. What a micro-batch cost goes along as numbers, which ``obse
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark import TaskContext
+from pyspark import SparkFiles, TaskContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from deltajoin.errors import LookupFailedError
-from deltajoin.latest import measures
-from deltajoin.latest.drivers import Part, change_schema
+from deltajoin.latest import metrics
+from deltajoin.latest.drivers import TaskRows, change_schema, join_keys
 from deltajoin.latest.finder import SideFinder
-from deltajoin.latest.given_rows import GivenRows, ShardRows
-from deltajoin.latest.keys import join_keys
-from deltajoin.latest.measures import Measures
-from deltajoin.latest.shard_caches import caches_of_shard
-from deltajoin.latest.shard_state import COLUMNS, ShardState
-from deltajoin.latest.sides import quoted
+from deltajoin.latest.metrics import OBSERVED, Measures
 from deltajoin.latest.spec import SIDES, LatestJoin
-from deltajoin.latest.step import Changes, StepResult, Waiting, all_wait, step
+from deltajoin.latest.state import COLUMNS, EmittedRows, EmittedRowsOfShard, ShardState
+from deltajoin.latest.step import ArrivedChanges, StepResult, Waiting, all_wait, step
 from deltajoin.lookup.batch import Lookups, open_lookups
-from deltajoin.lookup.epoch import EpochCaches
-from deltajoin.lookup_metrics import OBSERVED
+from deltajoin.lookup.cache import RowCache
+from deltajoin.lookup.journal import EpochCaches, Journal, caches_of
 from upsert.blobs import bucket_ids, by_number, from_blob, gathered, to_blobs
 from upsert.errors import BrokenPayloadError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
@@ -43,6 +40,44 @@ from upsert.store import paths
 from upsert.store.hashing import bucket_of, hash_columns, one_array
 from upsert.stream_keys import UPSERTS_MARK, UpsertKey
 from upsert.streaming_query import QUERY_ID, query_of_task, task_number
+
+_FOLDER: Final = "deltajoin-caches"
+
+
+def caches_of_shard(join: LatestJoin, run: str, shard: int) -> EpochCaches:
+    """The caches of a shard in one run of the query."""
+    settings = join.settings
+    sizes = settings.left_cache_size, settings.right_cache_size
+    folder = _folder(shard) if settings.cache_enabled else None
+
+    def make() -> EpochCaches:
+        left, right = (
+            RowCache(
+                side.columns,
+                join.keys(number),
+                side.upsert_key,
+                max_keys=sizes[number],
+                max_bytes=settings.cache_max_bytes,
+                is_recorded=folder is not None,
+            )
+            for number, side in enumerate(join.sides)
+        )
+        return EpochCaches(left, right, None if folder is None else Journal(folder, run))
+
+    return caches_of((run, shard), make)
+
+
+def _folder(shard: int) -> str | None:
+    """Where the worker processes of this executor leave what they did; it goes away with the application."""
+    if TaskContext.get() is None:
+        return None
+    return os.path.join(SparkFiles.getRootDirectory(), _FOLDER, query_of_task("lookup join"), str(shard))
+
+
+def quoted(name: str) -> str:
+    """A column's name as Spark SQL takes it, whatever is in it."""
+    return f"`{name.replace('`', '``')}`"
+
 
 WHOLE_MARK: Final = "deltajoin.whole"
 """Metadata of the ``_row_kind`` of a lookup join that gives every kind of change."""
@@ -62,16 +97,16 @@ def join_streams(left: DataFrame, right: DataFrame, join: LatestJoin, shards: in
     timeout = GroupStateTimeout.ProcessingTimeTimeout if queues else GroupStateTimeout.NoTimeout
     keep = int(str(left.sparkSession.conf.get("spark.sql.streaming.minBatchesToRetain")))
     joined = packed.groupBy("shard").applyInPandasWithState(
-        JoinShard(join, shards, _given_rows(join, shards, keep)), _output_type(), COLUMNS, "append", timeout
+        JoinShard(join, shards, _emitted_rows(join, shards, keep)), _output_type(), COLUMNS, "append", timeout
     )
     rows = joined.observe(OBSERVED, *_totals()).select(_BLOB).mapInArrow(Unpack(), _unpacked_type(join))
     return rows.select(*(F.col(quoted(name)) for name in rows.columns[:-1]), _kind(join))
 
 
-def _given_rows(join: LatestJoin, shards: int, keep: int) -> GivenRows | None:
+def _emitted_rows(join: LatestJoin, shards: int, keep: int) -> EmittedRows | None:
     if not join.is_whole or join.settings.state_path is None:
         return None
-    return GivenRows(join, paths.table_folder(join.settings.state_path), shards, keep)
+    return EmittedRows(join, paths.table_folder(join.settings.state_path), shards, keep)
 
 
 def _kind(join: LatestJoin) -> Column:
@@ -86,13 +121,13 @@ def _kind(join: LatestJoin) -> Column:
 
 
 def _measure_columns() -> list[tuple[str, str]]:
-    return [(f"{side}_{name}", name) for side in SIDES for name in measures.NAMES]
+    return [(f"{side}_{name}", name) for side in SIDES for name in metrics.NAMES]
 
 
 def _totals() -> list[Any]:
     """The measures of a micro-batch, over its shards."""
     return [
-        (F.max if name in measures.MAXIMA else F.sum)(column).alias(column)
+        (F.max if name in metrics.MAXIMA else F.sum)(column).alias(column)
         for column, name in _measure_columns()
     ]
 
@@ -143,7 +178,7 @@ class JoinShard:
 
     join: LatestJoin
     shards: int
-    given: GivenRows | None = None
+    given: EmittedRows | None = None
 
     def __call__(self, key: tuple[Any, ...], frames: Iterable[Any], state: GroupState) -> Iterator[Any]:
         """Blobs of the result, then one row of measures.
@@ -179,10 +214,12 @@ class JoinShard:
             state.setTimeoutDuration(_RETRY_MS)
         yield _frame(None, self._measures(finders, result))
 
-    def _given(self, shard: int, position: int) -> ShardRows | None:
+    def _given(self, shard: int, position: int) -> EmittedRowsOfShard | None:
         return None if self.given is None else self.given.of_shard(_query(), shard, position)
 
-    def _settled(self, given: ShardRows, waiting: Waiting, arrived: Changes) -> StepResult | None:
+    def _settled(
+        self, given: EmittedRowsOfShard, waiting: Waiting, arrived: ArrivedChanges
+    ) -> StepResult | None:
         """The step as an attempt before has settled it; None if there was none.
 
         Which lookups failed then, and whether later rows were found, nobody knows any more: so all changes
@@ -191,7 +228,9 @@ class JoinShard:
         rows = given.settled()
         return None if rows is None else StepResult(iter([rows]), all_wait(self.join, waiting, arrived), ())
 
-    def _whole(self, given: ShardRows, result: StepResult, waiting: Waiting, arrived: Changes) -> StepResult:
+    def _whole(
+        self, given: EmittedRowsOfShard, result: StepResult, waiting: Waiting, arrived: ArrivedChanges
+    ) -> StepResult:
         """The step with every kind of change, unless another attempt settles it first."""
         rows = given.settle(result.output)
         if rows is not None:
@@ -200,8 +239,8 @@ class JoinShard:
         assert settled is not None, "only an attempt that settles the step keeps another one from doing so"
         return settled
 
-    def _parts(self, blobs: Iterable[bytes]) -> Changes:
-        parts: tuple[list[Part], list[Part]] = [], []
+    def _parts(self, blobs: Iterable[bytes]) -> ArrivedChanges:
+        parts: tuple[list[TaskRows], list[TaskRows]] = [], []
         for blob in blobs:
             rows, about = from_blob(blob)
             side = about.get("side")
@@ -210,7 +249,7 @@ class JoinShard:
                     "lookup join: a shard must get changes of its two sides, got columns "
                     f"{rows.schema.to_string()!r} of side {side!r}; run the micro-batch again"
                 )
-            parts[side].append(Part(about["task"], about["number"], rows))
+            parts[side].append(TaskRows(about["task"], about["number"], rows))
         return parts
 
     def _check(self, result: StepResult) -> None:

@@ -21,13 +21,11 @@ import numpy as np
 import pyarrow as pa
 
 from deltajoin.errors import LookupFailedError
-from deltajoin.lookup.asking import Asker, Request, Tally
 from deltajoin.lookup.checks import check_source, key_fields, name_of, strangers
-from deltajoin.lookup.counts import LookupCounts
-from deltajoin.lookup.distinct import DistinctKeys, distinct_keys
 from deltajoin.lookup.event_loop import shared_loop, stop_shared_loop
-from deltajoin.lookup.late_rows import joined
-from deltajoin.lookup.protocol import Answer, LookupClient, LookupSource
+from deltajoin.lookup.keys import DistinctKeys, distinct_keys
+from deltajoin.lookup.protocol import Answer, LookupClient, LookupSource, joined_parts
+from deltajoin.lookup.requests import Asker, LookupCounts, Request, Tally
 
 CAPACITY: Final = 1_000
 """Distinct keys that may be under way at a time, those included that wait for another try."""
@@ -155,7 +153,7 @@ class Lookups:
         """What the requests brought as one answer, without the rows of keys that have failed."""
         parts = [part for request in requests for part in request.parts]
         failures = {at: failure for request in requests for at, failure in request.failures.items()}
-        positions, rows = joined(self.source.schema, parts)
+        positions, rows = joined_parts(self.source.schema, parts)
         for at in strangers(keys, positions, rows).tolist():
             failures[at] = LookupFailedError(
                 f"{name_of(self.source)}: rows must equal the key that they answer, byte by byte; the key "

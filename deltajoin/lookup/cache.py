@@ -1,29 +1,195 @@
-"""One side's cache: the rows of the keys that were looked up last, in a bounded space (pure).
-
-An LRU of ``cachetools`` has an entry for each key, also for one that has no rows. Entries hold numbers of
-rows, the rows themselves lie together in columns: a batch of hits is one ``take``. What is done once a key
-in Python is a dictionary access: 0.3 µs of a hit, 6 µs of a miss that is filled in, 3 µs of a change.
-
-Follows FLIP-486: lookups build entries, the side's own rows change those that exist and build none. So an
-entry that was read once is kept up to date by the stream, as far as that can be: where the table is ahead of
-its stream, an entry may go back to a value of a moment ago, until the stream has caught up.
-"""
+"""One side's cache: the rows of the keys that were looked up last, in a bounded space (pure)."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
+from cachetools import Cache, LRUCache
 
-from deltajoin.lookup.cache_values import CacheCounts, Cached, Deed
-from deltajoin.lookup.key_values import key_values
-from deltajoin.lookup.lru import Entry, Lru
-from deltajoin.lookup.protocol import Answer
-from deltajoin.lookup.row_store import RowStore, bytes_of_rows
+from deltajoin.lookup.keys import key_values
+from deltajoin.lookup.protocol import Answer, Positions
 from upsert.errors import ConfigurationError, SchemaError
+from upsert.store.hashing import one_array
+
+
+@dataclass(frozen=True)
+class CacheCounts:
+    """What a cache did since it was asked last, and what it holds.
+
+    Attributes:
+        hits: keys that were found, those without rows among them.
+        misses: keys that were not.
+        evictions: entries that gave way to others, or were too large.
+        drops: how often all entries were dropped, because the epoch was another one.
+        keys: entries now.
+        bytes: memory that they take now, about.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    evictions: int = 0
+    drops: int = 0
+    keys: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Cached:
+    """What a cache knows about a batch of keys.
+
+    Attributes:
+        positions: for each row the position of its key, ascending.
+        rows: the rows.
+        missing: positions of the keys that it knows nothing about, ascending.
+    """
+
+    positions: Positions
+    rows: pa.Table
+    missing: Positions
+
+
+@dataclass(frozen=True, eq=False)
+class CacheEffect:
+    """What a cache was told by `put` or by `update`, so that another one can be told the same.
+
+    Attributes:
+        keys: that were looked up; None for changes.
+        rows: that were found, or that changed.
+        marks: for each row the position of its key, or whether it was deleted.
+    """
+
+    keys: pa.Table | None
+    rows: pa.Table
+    marks: npt.NDArray[np.generic]
+
+    @classmethod
+    def of(cls, keys: pa.Table, answer: Answer) -> Self:
+        """What ``put`` was told, without the keys whose lookup has failed."""
+        if not answer.failures:
+            return cls(keys, answer.rows, answer.positions)
+        is_known = np.ones(keys.num_rows, np.bool_)
+        is_known[list(answer.failures)] = False
+        numbers = np.cumsum(is_known) - 1
+        return cls(keys.filter(pa.array(is_known)), answer.rows, numbers[answer.positions])
+
+    @property
+    def size(self) -> int:
+        """Keys and rows in it."""
+        return int(self.rows.num_rows) + (0 if self.keys is None else int(self.keys.num_rows))
+
+
+class Entry:
+    """Numbers of a key and of its rows, by upsert key; and the bytes that key and rows take."""
+
+    __slots__ = ("bytes", "key", "key_bytes", "rows")
+
+    def __init__(self, key: int, key_bytes: int) -> None:
+        self.rows: dict[Hashable, int] = {}
+        self.key = key
+        self.key_bytes = key_bytes
+        self.bytes = 0
+
+
+class Lru(LRUCache[Hashable, Entry | None]):
+    """An LRU that counts what it evicts, and has None for what it has not."""
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(max_bytes, getsizeof=lambda entry: entry.bytes if entry else 0)
+        self.evictions = 0
+
+    def __missing__(self, key: Hashable) -> None:
+        return None
+
+    def entries(self) -> list[Entry]:
+        """All entries; to see them is no use of them."""
+        return [entry for key in self if (entry := Cache.__getitem__(self, key))]
+
+    def popitem(self) -> tuple[Hashable, Entry | None]:
+        """Let the entry go that was used longest ago."""
+        self.evictions += 1
+        return super().popitem()
+
+
+Ints = npt.NDArray[np.int64]
+
+_MAX_PIECES = 64
+_SIZE_BYTES = 8
+"""What it takes to know a row's size."""
+
+
+class RowStore:
+    """Rows by number, from 0 in the order in which they came.
+
+    Attributes:
+        bytes: what the rows take in memory, about.
+
+    >>> store = RowStore(pa.schema({"name": pa.string()}))
+    >>> store.add(pa.table({"name": ["ann", "bob"]})), store.add(pa.table({"name": ["cy"]}))
+    (0, 2)
+    >>> store.take([2, 0])["name"].to_pylist()
+    ['cy', 'ann']
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._rows = schema.empty_table()
+        self._sizes: list[int] = []
+        self.bytes = 0
+
+    def add(self, rows: pa.Table) -> int:
+        """Keep some rows; the number of the first one."""
+        first = len(self._sizes)
+        sizes = bytes_of_rows(rows) + _SIZE_BYTES
+        self._sizes += sizes.tolist()
+        self.bytes += int(sizes.sum())
+        # A copy: the rows may be a few of a big reply, which would stay in memory as a whole.
+        self._rows = pa.concat_tables([self._rows, rows.take(pa.array(np.arange(rows.num_rows)))])
+        if self._rows.num_columns and self._rows.column(0).num_chunks > _MAX_PIECES:
+            self._rows = self._rows.combine_chunks()
+        return first
+
+    def take(self, numbers: Sequence[int]) -> pa.Table:
+        """The rows with these numbers, in this order."""
+        return self._rows.take(pa.array(numbers, pa.int64()))
+
+    def size(self, number: int) -> int:
+        """What one row takes in memory, about."""
+        return self._sizes[number]
+
+    def keep(self, numbers: Sequence[int]) -> None:
+        """Forget all rows but these, which get the numbers from 0 on."""
+        kept = self.take(numbers)
+        self._rows, self._sizes, self.bytes = kept.schema.empty_table(), [], 0
+        self.add(kept)
+
+
+def bytes_of_rows(rows: pa.Table) -> Ints:
+    """What each row takes in memory, about: lengths of texts, widths of numbers; the mean of nested values.
+
+    >>> bytes_of_rows(pa.table({"n": [1, 2], "s": ["a", None]})).tolist()
+    [13, 12]
+    """
+    total = np.zeros(rows.num_rows, dtype=np.int64)
+    for column in rows.columns:
+        total += _bytes_of_values(one_array(column))
+    return total
+
+
+def _bytes_of_values(column: pa.Array) -> Ints | int:
+    type_ = column.type
+    if pa.types.is_string(type_) or pa.types.is_binary(type_):
+        lengths: Ints = pc.fill_null(pc.binary_length(column), 0).to_numpy().astype(np.int64)
+        return lengths + 4
+    if pa.types.is_nested(type_):
+        return -(-int(column.nbytes) // max(len(column), 1))
+    return max(1, int(type_.bit_width) // 8)
+
 
 MAX_KEYS: Final = 10_000
 """Keys of one side's cache; FLIP-486's ``table.exec.delta-join.left-cache-size``."""
@@ -92,7 +258,7 @@ class RowCache:
         self._lru = Lru(self._max_bytes // 3)
         self._store = RowStore(self._schema)
         self._key_store: RowStore | None = None
-        self._deeds: list[Deed] = []  # those of an attempt that did not count are nobody's
+        self._deeds: list[CacheEffect] = []  # those of an attempt that did not count are nobody's
 
     def get(self, keys: pa.Table) -> Cached:
         """What is known about some keys, which become those used last.
@@ -124,7 +290,7 @@ class RowCache:
             SchemaError: rows of one key have equal upsert keys.
         """
         if self._is_recorded:
-            self._deeds.append(Deed.of(keys, answer))
+            self._deeds.append(CacheEffect.of(keys, answer))
         order = np.argsort(answer.positions, kind="stable")
         rows = answer.rows.take(pa.array(order))
         ends = np.cumsum(np.bincount(answer.positions, minlength=keys.num_rows)).tolist()
@@ -188,7 +354,9 @@ class RowCache:
         """
         if self._is_recorded:
             none = np.zeros(rows.num_rows, np.bool_)
-            self._deeds.append(Deed(None, rows, none if deleted is None else np.asarray(deleted, np.bool_)))
+            self._deeds.append(
+                CacheEffect(None, rows, none if deleted is None else np.asarray(deleted, np.bool_))
+            )
         values = key_values(rows.select(self._keys))
         known = [at for at, value in enumerate(values) if value in self._lru]
         if not known:
@@ -210,12 +378,12 @@ class RowCache:
                 self._set(key, entry)
         self._tidy()
 
-    def take_deeds(self) -> list[Deed]:
+    def take_deeds(self) -> list[CacheEffect]:
         """What the cache was told since this was asked last."""
         deeds, self._deeds = self._deeds, []
         return deeds
 
-    def repeat(self, deeds: Sequence[Deed]) -> None:
+    def repeat(self, deeds: Sequence[CacheEffect]) -> None:
         """Do what another cache has done; ``take_deeds`` does not tell of it.
 
         Raises:
@@ -228,7 +396,7 @@ class RowCache:
                 self.put(deed.keys, Answer(deed.marks.astype(np.int64), deed.rows))
         self.take_deeds()
 
-    def content(self) -> list[Deed]:
+    def content(self) -> list[CacheEffect]:
         """All entries as one deed, which an empty cache can repeat; none if there are none."""
         entries = self._lru.entries()
         if not entries or self._key_store is None:
@@ -236,7 +404,7 @@ class RowCache:
         counts = [len(entry.rows) for entry in entries]
         numbers = list(chain.from_iterable(entry.rows.values() for entry in entries))
         keys = self._key_store.take([entry.key for entry in entries])
-        return [Deed(keys, self._store.take(numbers), np.repeat(np.arange(len(entries)), counts))]
+        return [CacheEffect(keys, self._store.take(numbers), np.repeat(np.arange(len(entries)), counts))]
 
     def drop(self) -> None:
         """Drop all entries."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deltajoin.errors import LookupFailedError
-from deltajoin.lookup.distinct import Mask, comparable
+from deltajoin.lookup.keys import Mask, comparable
 from deltajoin.lookup.protocol import Answer, LookupSource, Positions
 from upsert import types
 from upsert.errors import ConfigurationError, SchemaError

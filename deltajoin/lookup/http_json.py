@@ -1,37 +1,133 @@
 """What a batch endpoint is asked and what it answers, in JSON (pure).
 
-The body of a request has the names of the columns that are wanted and one object for each key::
-
-    {"columns": ["id", "name"], "keys": [{"id": 1}, {"id": 2}, {"id": 3}]}
-
-The reply has one result for each key, in the order of the keys: its rows, or why there is none::
-
-    {"results": [[{"id": 1, "name": "ann"}], [], {"error": "shard 3 is away", "retry": true}]}
-
-Values are written as in our format ``json`` with ISO-8601 times: BIGINT as a number of up to 19 digits,
-DECIMAL as a number or a string, BINARY as base64, ``"2020-12-30T12:13:14.123Z"`` for TIMESTAMP, the same
-without ``Z`` for TIMESTAMP_NTZ, ``"NaN"`` and ``"Infinity"`` for what JSON has no number for.
+`JsonExchange` goes through a reply value by value. Most replies have nothing that needs that: whole numbers,
+doubles, texts and booleans in columns of just these types, a row for what was asked, no errors. Such a reply
+`PlainReplies` takes as Python's own decoder reads it; any doubt leaves it to the other one, which gives the
+same for these, and the reason for those that are bad.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
-from typing import Any, Final
+from itertools import chain
+from operator import itemgetter
+from typing import Any, Final, NoReturn
 
 import numpy as np
 import pyarrow as pa
 
 from deltajoin.errors import LookupFailedError, LookupUnavailableError
-from deltajoin.lookup.late_rows import LateRows, as_table
-from deltajoin.lookup.plain_json import PlainReplies
-from deltajoin.lookup.protocol import Answer
+from deltajoin.lookup.protocol import Answer, ReplyRows, as_table
 from upsert.formats.json_dialect import JsonDialect
 from upsert.formats.json_text import row_texts
 from upsert.formats.json_values import check_types, parse, struct_converter, to_text
-from upsert.formats.text_values import BadValueError, shown
+from upsert.formats.text_values import BadValueError, integer_range, shown
 from upsert.formats.timestamps import TimestampStandard
 from upsert.store.hashing import one_array
+
+_KINDS: Final[dict[pa.DataType, frozenset[type]]] = {
+    pa.int8(): frozenset({int}),
+    pa.int16(): frozenset({int}),
+    pa.int32(): frozenset({int}),
+    pa.int64(): frozenset({int}),
+    pa.float64(): frozenset({float, int}),
+    pa.string(): frozenset({str}),
+    pa.bool_(): frozenset({bool}),
+}
+"""What Python must have read for a value of a type; ``bool`` is no ``int`` here."""
+_EXACT: Final = 1 << 53
+
+_FEW_ROWS: Final = 16
+"""Rows that are left to be made into columns together with those of other replies."""
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+_DECODER: Final = json.JSONDecoder(strict=False, parse_constant=_refuse)
+
+
+class PlainReplies:
+    """Reads replies about rows of one schema.
+
+    Args:
+        schema: columns of the rows.
+
+    >>> replies = PlainReplies(pa.schema({"id": pa.int64(), "name": pa.string()}))
+    >>> answer = replies.answer(b'{"results": [[], [{"name": "bob", "id": 2}]]}', 2)
+    >>> answer.positions.tolist(), answer.rows.rows
+    ([1], [(2, 'bob')])
+    >>> replies.answer(b'{"results": [[], [{"name": "bob", "id": "2"}]]}', 2) is None
+    True
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._is_plain = all(field.type in _KINDS for field in schema)
+        self._columns = [
+            (
+                itemgetter(field.name),
+                _KINDS.get(field.type, frozenset()) | ({type(None)} if field.nullable else set()),
+                field.type,
+            )
+            for field in schema
+        ]
+
+    def answer(self, reply: bytes, keys: int) -> Answer | None:
+        """What a reply says about so many keys; None if it is not plain, or nothing that could be read."""
+        if not self._is_plain:
+            return None
+        try:
+            results = _DECODER.decode(reply.decode())["results"]
+            if type(results) is not list or len(results) != keys or not _are_all(list, results):
+                return None
+            rows = list(chain.from_iterable(results))
+            columns = [list(map(value, rows)) for value, _, _ in self._columns]
+            if not _are_all(dict, rows) or not self._fit(columns, reply):
+                return None
+        except (ValueError, LookupError, TypeError, RecursionError):
+            return None  # the reader of single values says what is wrong
+        found = ReplyRows(self._schema, list(zip(*columns, strict=True)))
+        positions = (
+            np.zeros(len(rows), np.int64)
+            if keys == 1
+            else np.repeat(np.arange(keys), list(map(len, results)))
+        )
+        return Answer(positions, found if len(rows) <= _FEW_ROWS else as_table(found))
+
+    def _fit(self, columns: list[list[Any]], reply: bytes) -> bool:
+        for values, (_, kinds, type_) in zip(columns, self._columns, strict=True):
+            found = set(map(type, values))
+            if not found <= kinds:
+                return False
+            if type(None) in found:
+                values = [value for value in values if value is not None]
+            if values and not _is_in_range(values, type_, found, reply):
+                return False
+        return True
+
+
+def _is_in_range(values: list[Any], type_: pa.DataType, found: set[type], reply: bytes) -> bool:
+    """Whether values of the right kind are values of a type."""
+    if type_ == pa.string():
+        "".join(values).encode()  # half of a surrogate pair raises a ValueError
+        return True
+    if type_ == pa.bool_():
+        return True
+    if type_ != pa.float64():
+        low, high = integer_range(type_)
+        return bool(low <= min(values) and max(values) <= high)
+    if int in found and (b"-0" in reply or max(map(abs, values)) > _EXACT):
+        return False  # -0 is no whole number, and Arrow does not round
+    return not (math.inf in values or -math.inf in values)
+
+
+def _are_all(kind: type, values: list[Any]) -> bool:
+    return {kind}.issuperset(map(type, values))
+
 
 _MAX_REASON: Final = 300
 _MASKED_BYTES: Final = 1 << 16
@@ -120,7 +216,7 @@ class JsonExchange:
                 failures[at] = failure
             rows += found_rows
             counts.append(len(found_rows))
-        return Answer(np.repeat(np.arange(keys), counts), as_table(LateRows(self._schema, rows)), failures)
+        return Answer(np.repeat(np.arange(keys), counts), as_table(ReplyRows(self._schema, rows)), failures)
 
     def _rows(self, result: Any) -> list[tuple[Any, ...]]:
         if isinstance(result, list):

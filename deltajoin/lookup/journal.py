@@ -1,14 +1,18 @@
-"""What the steps of a shard did to its caches, in files that all workers of an executor can read.
+"""The caches of a shard, valid only for the one history that they have seen, and the files that tell it.
+
+Spark runs a micro-batch wherever it likes, and again when it fails. A process that saw micro-batch 7, not 8,
+and then gets 9 has stale entries; a task that died half-way has half-updated ones; a batch that ran twice
+left entries of an attempt that never counted. So the state of the query, which Spark commits with the
+micro-batch or not at all, holds an epoch, and caches are believed only if they have ended their last batch
+with exactly that epoch. It is drawn at random: a number that is counted up would be the same for the attempt
+that counted and the one that did not.
 
 Spark hands a shard to whichever Python worker is idle, so the caches of one process miss the steps that
 another one ran. Each step leaves a file, named by the epoch that it ended with: what was looked up, what
 changed, and the epoch it began with. A process whose caches are a few steps behind reads these files, and a
 new one all of them, back to a file that begins with empty caches. From time to time a step writes its caches
-whole, so that there are never many to read.
-
-An epoch that the query's state holds was drawn by one attempt alone, so its file tells exactly what led
-there; files of attempts that did not count have epochs that nobody asks for. A file that is gone costs
-lookups, no more.
+whole, so that there are never many to read. Files of attempts that did not count have epochs that nobody asks
+for. A file that is gone costs lookups, no more.
 """
 
 from __future__ import annotations
@@ -17,25 +21,26 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
 import pyarrow as pa
 
-from deltajoin.lookup.cache_values import Deed
+from deltajoin.lookup.cache import CacheEffect, RowCache
 from upsert.errors import BrokenPayloadError
 
 _STEPS: Final = 64
 _ROWS: Final = 1_000
 
-Deeds = tuple[Sequence[Deed], Sequence[Deed]]
+CacheEffects = tuple[Sequence[CacheEffect], Sequence[CacheEffect]]
 """What a step did to the left and to the right cache, in its order."""
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class CacheStep:
     """One file.
 
     Attributes:
@@ -50,10 +55,10 @@ class Step:
     parent: int
     steps: int
     rows: int
-    deeds: Deeds = ((), ())
+    deeds: CacheEffects = ((), ())
 
     @classmethod
-    def after(cls, before: Step | None, epoch: int, deeds: Deeds) -> Self:
+    def after(cls, before: CacheStep | None, epoch: int, deeds: CacheEffects) -> Self:
         """What was done after another step; None: with empty caches."""
         rows = sum(deed.size for of_side in deeds for deed in of_side)
         if before is None:
@@ -80,8 +85,8 @@ class Journal:
     >>> import numpy as np
     >>> journal = Journal(tempfile.mkdtemp(), "run 1")
     >>> ids = pa.table({"id": [7]})
-    >>> deeds = [Deed(ids, ids, np.array([0]))], [Deed(None, ids, np.array([True]))]
-    >>> journal.append(Step(41, 0, 1, 2, deeds), kept=())
+    >>> deeds = [CacheEffect(ids, ids, np.array([0]))], [CacheEffect(None, ids, np.array([True]))]
+    >>> journal.append(CacheStep(41, 0, 1, 2, deeds), kept=())
     >>> [step.epoch for step in journal.leading_to(41, known=None)], journal.leading_to(42, known=None)
     ([41], None)
     """
@@ -93,7 +98,7 @@ class Journal:
             for other in set(os.listdir(folder)) - {run}:
                 shutil.rmtree(os.path.join(folder, other), ignore_errors=True)  # another process does so too
 
-    def append(self, step: Step, kept: Sequence[int]) -> None:
+    def append(self, step: CacheStep, kept: Sequence[int]) -> None:
         """Leave a step's file; where it begins with empty caches, delete all others but those `kept`."""
         path = self._path(step.epoch)
         part = f"{path}.{secrets.token_hex(4)}.part"
@@ -106,7 +111,7 @@ class Journal:
                 with suppress(FileNotFoundError):  # another attempt at the step has deleted it
                     os.unlink(os.path.join(self._folder, name))
 
-    def leading_to(self, epoch: int, known: int | None) -> list[Step] | None:
+    def leading_to(self, epoch: int, known: int | None) -> list[CacheStep] | None:
         """The steps up to an epoch, from the one after `known` on, or else from empty caches.
 
         Returns:
@@ -115,7 +120,7 @@ class Journal:
         Raises:
             BrokenPayloadError: a file is damaged.
         """
-        steps: list[Step] = []
+        steps: list[CacheStep] = []
         while epoch and epoch != known:
             try:
                 with open(self._path(epoch), "rb") as file:
@@ -130,7 +135,7 @@ class Journal:
         return os.path.join(self._folder, f"{epoch}.arrow")
 
 
-def _to_bytes(step: Step) -> bytes:
+def _to_bytes(step: CacheStep) -> bytes:
     """A line of JSON, then the tables of each deed as Arrow streams."""
     deeds = [(side, deed) for side, deeds in enumerate(step.deeds) for deed in deeds]
     kinds = [[side, deed.keys is not None] for side, deed in deeds]
@@ -145,9 +150,9 @@ def _to_bytes(step: Step) -> bytes:
     return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
 
-def _from_bytes(epoch: int, found: bytes) -> Step:
+def _from_bytes(epoch: int, found: bytes) -> CacheStep:
     head, _, body = found.partition(b"\n")
-    deeds: tuple[list[Deed], list[Deed]] = [], []
+    deeds: tuple[list[CacheEffect], list[CacheEffect]] = [], []
     try:
         about = json.loads(head)
         parent, steps, rows = (int(about[name]) for name in ("parent", "steps", "rows"))
@@ -157,13 +162,13 @@ def _from_bytes(epoch: int, found: bytes) -> Step:
                 marked = _table(reader)
                 last = marked.num_columns - 1
                 marks = marked.column(last).to_numpy()
-                deeds[side].append(Deed(keys, marked.remove_column(last), marks))
+                deeds[side].append(CacheEffect(keys, marked.remove_column(last), marks))
     except (pa.ArrowException, OSError, ValueError, LookupError, TypeError) as cause:
         raise BrokenPayloadError(
             f"lookup join: a file of what a step did to its caches must be as the step wrote it, got "
             f"{len(found)} bytes that are not ({cause}); restart the query, which begins with empty caches"
         ) from cause
-    return Step(epoch, parent, steps, rows, deeds)
+    return CacheStep(epoch, parent, steps, rows, deeds)
 
 
 def _table(reader: pa.BufferReader) -> pa.Table:
@@ -171,3 +176,108 @@ def _table(reader: pa.BufferReader) -> pa.Table:
         table = stream.read_all()
     table.validate(full=True)
     return table
+
+
+_CACHES_AT_ONCE: Final = 64
+
+
+class EpochCaches:
+    """The caches of the left and the right side of one shard of one query.
+
+    Args:
+        left: one cache.
+        right: the other.
+        journal: what all processes did to the caches of this shard; the caches must be recorded. None: only
+            what this process does counts.
+
+    >>> import pyarrow as pa
+    >>> side = RowCache(pa.schema({"id": pa.int64()}), ["id"], ["id"])
+    >>> caches = EpochCaches(side, RowCache(pa.schema({"id": pa.int64()}), ["id"], ["id"]))
+    >>> caches.begin(None)
+    False
+    >>> epoch = caches.seal()
+    >>> caches.begin(epoch)  # the batch that comes right after
+    True
+    >>> caches.begin(epoch)  # the same again: the attempt before has died
+    False
+    """
+
+    def __init__(self, left: RowCache, right: RowCache, journal: Journal | None = None) -> None:
+        self.left = left
+        self.right = right
+        self._journal = journal
+        self._epoch: int | None = None
+        self._begun = 0
+        self._trail: list[CacheStep] = []
+
+    def begin(self, epoch: int | None) -> bool:
+        """Start a micro-batch; until ``seal``, what happens to the caches counts for nothing.
+
+        Args:
+            epoch: what the state of the query holds; None: there is none.
+
+        Returns:
+            Whether the entries are those of this epoch; if not, they have been dropped.
+
+        Raises:
+            BrokenPayloadError: a file of the journal is damaged.
+        """
+        known, self._epoch = self._epoch, None
+        is_ours = epoch is not None and (epoch == known or self._caught_up(epoch, known))
+        if not is_ours:
+            self.left.drop()
+            self.right.drop()
+        self._begun = epoch if is_ours and epoch is not None else 0
+        return is_ours
+
+    def _caught_up(self, epoch: int, known: int | None) -> bool:
+        """Do what other processes did since the epoch that this one knows, or from the beginning."""
+        steps = None if self._journal is None else self._journal.leading_to(epoch, known)
+        if steps is None:
+            return False
+        if not steps[0].parent:
+            self.left.restart()
+            self.right.restart()
+            self._trail = []
+        for step in steps:
+            self.left.repeat(step.deeds[0])
+            self.right.repeat(step.deeds[1])
+            self._trail.append(step.without_deeds())
+        return True
+
+    def seal(self) -> int:
+        """End a micro-batch; the epoch that must go into the state with it, never 0."""
+        self._epoch = secrets.randbits(62) + 1
+        if self._journal is not None:
+            self._leave_step(self._journal, self._epoch)
+        return self._epoch
+
+    def _leave_step(self, journal: Journal, epoch: int) -> None:
+        caches = self.left, self.right
+        before = self._trail[-1] if self._begun else None
+        deeds = self.left.take_deeds(), self.right.take_deeds()
+        step = CacheStep.after(before, epoch, deeds)
+        if step.is_long(sum(cache.entries for cache in caches)):
+            step = CacheStep.after(None, epoch, (self.left.content(), self.right.content()))
+        journal.append(step, kept=[one.epoch for one in self._trail] if self._begun else ())
+        self._trail = [*(self._trail if step.parent else ()), step.without_deeds()]
+
+
+_kept: Final[OrderedDict[Hashable, EpochCaches]] = OrderedDict()
+
+
+def caches_of(token: Hashable, make: Callable[[], EpochCaches]) -> EpochCaches:
+    """The caches that this process keeps under a token; ``make`` makes them where there are none.
+
+    The 64 that were used last stay.
+
+    Args:
+        token: names the query and the shard, for example ``(checkpoint, 3)``.
+        make: makes empty caches.
+    """
+    if token not in _kept:
+        _kept[token] = make()
+    _kept.move_to_end(token)
+    if len(_kept) > _CACHES_AT_ONCE:
+        _kept.popitem(last=False)
+    return _kept[token]

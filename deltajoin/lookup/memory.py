@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from deltajoin.errors import LookupFailedError, LookupUnavailableError
 from deltajoin.lookup.checks import check_columns
-from deltajoin.lookup.key_values import key_values
+from deltajoin.lookup.keys import key_values
 from deltajoin.lookup.protocol import Answer, RequestLimits
 
 

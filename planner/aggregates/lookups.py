@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from deltajoin.aggregate.results import result_type
+from deltajoin.aggregate.evaluate import result_type
 from deltajoin.aggregate.spec import Measure, of_table
-from deltajoin.condition_types import check_is_condition
+from deltajoin.core.conditions import check_is_condition
 from deltajoin.expressions import Call as InsideCall
 from deltajoin.expressions import Condition, Ref
 from planner.plan.chains import chain_of, inlined

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from deltajoin.outgoing import determined
-from deltajoin.paths import Path
+from deltajoin.core.output import determined
+from deltajoin.core.plans import Path
 from planner.joins.paths import lookup_paths
 from planner.optimizer import Step, Trace
 from planner.plan.chains import chain_of, join_in_words, trace

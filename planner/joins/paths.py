@@ -1,6 +1,6 @@
 """Which tables the changes of each table look up, in which order and by which index (pure).
 
-`deltajoin.lookup_order` decides that, from the indexes of the tables and what their store knows of them.
+`deltajoin.core.plans` decides that, from the indexes of the tables and what their store knows of them.
 """
 
 from __future__ import annotations
@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from deltajoin.paths import Path, paths_of, unreachable
+from deltajoin.core.plans import Path, UnreachableLookup, paths_of, unreachable_lookups
 from deltajoin.tree import Node, flattened
-from deltajoin.unreachable import Unreachable
 from planner.plan.nodes import DeltaJoin
 from planner.plan.sources import ManagedTable, index_within
 from planner.refusals import Refused
@@ -54,7 +53,7 @@ def lacking_indexes(tree: Node, tables: Sequence[ManagedTable]) -> Iterator[Refu
     selected = [tuple(column.name for column in table.schema.columns) for table in tables]
     assumed: frozenset[tuple[int, tuple[str, ...]]] = frozenset()
     # a path tells the first index that it lacks; with that one it would tell the next
-    while found := unreachable(flattened(tree), Facts(tables, selected, assumed)):
+    while found := unreachable_lookups(flattened(tree), Facts(tables, selected, assumed)):
         for lookup in found:
             yield _lacking(lookup)
         if not all(lookup.by for lookup in found):
@@ -62,7 +61,7 @@ def lacking_indexes(tree: Node, tables: Sequence[ManagedTable]) -> Iterator[Refu
         assumed |= {(lookup.table, lookup.by) for lookup in found}
 
 
-def _lacking(lookup: Unreachable) -> Refused:
+def _lacking(lookup: UnreachableLookup) -> Refused:
     columns = ", ".join(lookup.by)
     if not columns:
         return Refused(

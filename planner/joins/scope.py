@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from deltajoin.condition_types import check_is_condition
+from deltajoin.core.conditions import check_is_condition
 from deltajoin.expressions import Condition, Ref
 from planner.joins.stack import Raw
 from planner.plan.expressions import (

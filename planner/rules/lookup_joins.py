@@ -7,8 +7,8 @@ from dataclasses import fields, replace
 from typing import Final
 
 from deltajoin.expressions import Condition, Ref
+from deltajoin.latest.api import side_of_mark
 from deltajoin.latest.conditions import faults_of
-from deltajoin.latest.marks import side_of_mark
 from deltajoin.latest.spec import SIDES, LatestJoin
 from deltajoin.settings import JoinSettings
 from planner.joins.stack import Chained, Joined, Raw, Staged, stacked

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from deltajoin import expressions as inside
-from deltajoin.condition_types import check_is_condition
+from deltajoin.core.conditions import check_is_condition
 from deltajoin.expressions import Condition, refs_of
 from deltajoin.tree import columns_of as columns_of_tree
 from deltajoin.tree import null_supplied, visible

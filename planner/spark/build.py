@@ -18,7 +18,7 @@ from deltajoin.aggregate.source import read_aggregate
 from deltajoin.aggregate.spec import DeltaAggregateSpec
 from deltajoin.joined_table import JoinedTable
 from deltajoin.latest.operator import join_streams
-from deltajoin.netting import net_changes
+from deltajoin.spark.consolidate import consolidate_join
 from deltajoin.spec import DeltaJoinSpec
 from planner.aggregates.sums import Result, Sums, kind_of, result_of
 from planner.plan.expressions import Aggregation, Call, Column, Expr, walk_expression
@@ -181,7 +181,7 @@ class _Builder:
         joined = self.catalyst.dataframe(self.catalyst.inner_join(left, right, condition))
         columns = (*join.left.columns, *join.right.columns)
         kinds = [number for number, column in enumerate(columns) if column.is_row_kind]
-        source = self.catalyst.analyzed(net_changes(joined, kinds, self.shards))
+        source = self.catalyst.analyzed(consolidate_join(joined, kinds, self.shards))
         names = [self.catalyst.attribute(found)[1] for found in self.catalyst.output(source)]
         return self.renamed(source, dict(zip(names, join.columns, strict=True)), str(join))
 

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
-from deltajoin.latest.marks import LOOKUP_SIDE_MARK, side_of_mark
+from deltajoin.latest.api import LOOKUP_SIDE_MARK, side_of_mark
 from deltajoin.latest.operator import WHOLE_MARK
 from deltajoin.lookup.checks import name_of
-from deltajoin.netting import NET_MARK
+from deltajoin.spark.consolidate import CONSOLIDATED_MARK
 from planner.plan.nodes import (
     LOOKUP_JOIN,
     OBSERVATION,
@@ -145,7 +145,7 @@ class _Reader:
         """
         if row_kind_of(node) is None or any(row_kind_of(child) is not None for child in node.inputs):
             return node
-        if any(NET_MARK in self.catalyst.metadata(attribute) for attribute in self.given(java)):
+        if any(CONSOLIDATED_MARK in self.catalyst.metadata(attribute) for attribute in self.given(java)):
             return Changelog(REGULAR_JOIN, node.columns, None, ref=node.ref)
         sources = [leaf for leaf in walk(node) if isinstance(leaf, Relation)]
         if sources and all(leaf.name == JOIN_FORMAT for leaf in sources):

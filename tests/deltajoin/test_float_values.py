@@ -11,15 +11,14 @@ import pyarrow as pa
 import pytest
 
 from deltajoin import DeltaJoinSpec, Side
-from deltajoin.aggregate.results import computed
-from deltajoin.aggregate.semantics import differences, output_schema, touched_groups
+from deltajoin.aggregate.evaluate import computed, differences, output_schema, touched_groups
 from deltajoin.aggregate.spec import DeltaAggregateSpec, Measure
-from deltajoin.changes import Changes, consolidated
+from deltajoin.core.codes import codes_of_keys, codes_of_rows
+from deltajoin.core.consolidate import consolidate_batches, consolidate_changes
+from deltajoin.core.rows import Changes
 from deltajoin.enrichment import Enrichment
-from deltajoin.netting import net_rows
-from deltajoin.outgoing import net
-from deltajoin.row_codes import codes_of_keys, codes_of_rows
-from tests.deltajoin.steps import FORMS, Steps
+from deltajoin.spark.consolidate import consolidate_rows
+from tests.deltajoin.spark.steps import FORMS, Steps
 from upsert.changelog.equality import same_keys, same_values
 from upsert.schema import TableSchema
 from upsert.store import Table
@@ -117,10 +116,10 @@ LEFT = ["(-0.0, '+U')", "(0.0, '-U')"]
 
 
 def test_what_cancels_is_the_same_value() -> None:
-    assert texts(consolidated(Changes(SIGNED)).rows) == LEFT
-    assert texts(pa.Table.from_batches(net(SIGNED.to_batches()))) == LEFT
+    assert texts(consolidate_changes(Changes(SIGNED)).rows) == LEFT
+    assert texts(pa.Table.from_batches(consolidate_batches(SIGNED.to_batches()))) == LEFT
     joined = SIGNED.rename_columns(["c0", "_kind_0"]).to_batches()
-    assert texts(pa.Table.from_batches(net_rows(joined))) == ["(-0.0, '+I')", "(0.0, '-D')"]
+    assert texts(pa.Table.from_batches(consolidate_rows(joined))) == ["(-0.0, '+I')", "(0.0, '-D')"]
 
 
 def test_a_batch_folds_to_the_newest_zero(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from deltajoin import DeltaJoinSpec, Side
-from deltajoin.expressions import Call, Condition, Const, Field
+from deltajoin.expressions import Call, Condition, Const, Field, Ref
 from deltajoin.joined_table import JoinedTable
-from deltajoin.tree import Inner, Leaf, Node, Outer, Ref, Where
+from deltajoin.tree import Inner, Leaf, Node, Outer, Where
 from upsert.errors import ConfigurationError
 
 ORDERS = Side(

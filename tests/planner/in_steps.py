@@ -17,11 +17,11 @@ from pyspark.sql import DataFrame, SparkSession
 import deltajoin
 import planner
 from deltajoin import DeltaJoinSpec
-from deltajoin.forms.fused import JoiningReader
-from deltajoin.forms.rows import output_type
-from deltajoin.offset import JoinOffset
-from deltajoin.options import SourceOptions
-from deltajoin.tables import JoinedTables
+from deltajoin.spark.fused import JoiningReader
+from deltajoin.spark.offsets import JoinOffset
+from deltajoin.spark.options import SourceOptions
+from deltajoin.spark.tables import JoinedTables
+from deltajoin.spark.tasks import output_type
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.spark_table import arrow_schema
 from upsert.store import Table

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from deltajoin.latest.marks import mark_of
+from deltajoin.latest.api import mark_of
 from deltajoin.latest.spec import ALL_BUT_BEFORE, UPSERTS, LatestJoin, LookupSide
 from deltajoin.lookup import MemoryLookup
 from planner.plan.nodes import Changelog, LookupJoined, LookupStream, Plan

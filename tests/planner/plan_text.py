@@ -7,8 +7,8 @@ from dataclasses import replace
 import pyarrow as pa
 
 from deltajoin.expressions import Call as Compare
-from deltajoin.expressions import Condition, Const, Field, conjunction
-from deltajoin.tree import Inner, Leaf, Node, Outer, Ref, Where
+from deltajoin.expressions import Condition, Const, Field, Ref, conjunction
+from deltajoin.tree import Inner, Leaf, Node, Outer, Where
 from planner.plan.expressions import Aggregation, Call, Cast, Column, Expr, Literal
 from planner.plan.nodes import (
     Aggregate,

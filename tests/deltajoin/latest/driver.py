@@ -7,8 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from deltajoin.errors import LookupUnavailableError
-from deltajoin.latest.drivers import Drivers, Part
-from deltajoin.latest.keys import join_keys
+from deltajoin.latest.drivers import Drivers, TaskRows, join_keys
 from deltajoin.latest.spec import LatestJoin, LookupSide
 from deltajoin.latest.step import Found, Waiting, step
 from deltajoin.lookup.memory import MemoryLookup
@@ -109,7 +108,7 @@ class Driver:
 
     def step(self, left: Iterable[Row] = (), right: Iterable[Row] = ()) -> list[Row]:
         """Outputs ``(kind, *values)`` of a batch, in the order of their text."""
-        parts = tuple([Part(0, 0, changes(self.join, n, rows))] for n, rows in enumerate((left, right)))
+        parts = tuple([TaskRows(0, 0, changes(self.join, n, rows))] for n, rows in enumerate((left, right)))
         result = step(self.join, self.waiting, parts, self.finders)
         found = [row for piece in result.output for row in as_rows(piece)]
         self.waiting = result.waiting

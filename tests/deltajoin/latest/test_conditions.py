@@ -79,7 +79,7 @@ REFUSED = {
     "rest_of_condition_never_changes": LatestJoin(left(), right(), ON, where=greater(Ref(0, "lv"), 3)),
     "deletes_come_from_one_side": LatestJoin(left(kinds=WITH_DELETES), right(kinds=WITH_DELETES), ON),
     "padded_side_never_deletes": LatestJoin(left(), right(kinds=WITH_DELETES), ON, "left"),
-    "what_is_given_is_remembered": LatestJoin(left(), right(), ON, settings=JoinSettings(changelog="all")),
+    "emitted_rows_are_kept": LatestJoin(left(), right(), ON, settings=JoinSettings(changelog="all")),
 }
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 
 from deltajoin.expressions import Call, Field, Ref
 from deltajoin.latest.conditions import faults_of
-from deltajoin.latest.drivers import Part, fold
+from deltajoin.latest.drivers import TaskRows, fold
 from deltajoin.latest.spec import KINDS, LatestJoin
 from deltajoin.latest.step import Found
 from tests.deltajoin.latest.driver import LEFT, ON, RIGHT, Driver, Row, World, changes, rows, side
@@ -205,7 +205,7 @@ def test_the_rest_of_the_condition_decides_which_pairs_there_are() -> None:
 def test_rows_of_one_key_from_two_tasks_need_an_order() -> None:
     join = inner()
     parts = [
-        Part(task, 0, changes(join, 0, rows(LEFT, line)))
+        TaskRows(task, 0, changes(join, 0, rows(LEFT, line)))
         for task, line in enumerate(["+U 1 7 a", "+U 1 7 b"])
     ]
     with pytest.raises(

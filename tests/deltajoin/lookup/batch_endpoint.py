@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 from aiohttp import web
 
-from deltajoin.lookup.distinct import comparable
+from deltajoin.lookup.keys import comparable
 from tests.helpers import REPOSITORY
 from upsert.formats.base import FormatContext
 from upsert.formats.json import FORMAT

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from deltajoin.errors import LookupFailedError
 from deltajoin.lookup import Answer
-from deltajoin.lookup.cache import RowCache
-from deltajoin.lookup.cache_values import CacheCounts
-from deltajoin.lookup.epoch import EpochCaches, caches_of
+from deltajoin.lookup.cache import CacheCounts, RowCache
+from deltajoin.lookup.journal import EpochCaches, caches_of
 from upsert.errors import ConfigurationError, SchemaError
 
 SCHEMA = pa.schema({"hub": pa.string(), "id": pa.int64(), "name": pa.string()})

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltajoin.lookup import http_json
-from deltajoin.lookup.http_json import JsonExchange
-from deltajoin.lookup.late_rows import as_table
-from deltajoin.lookup.plain_json import PlainReplies
+from deltajoin.lookup.http_json import JsonExchange, PlainReplies
+from deltajoin.lookup.protocol import as_table
 
 KEYS = pa.schema({'say "id"': pa.int64(), "name": pa.string()})
 

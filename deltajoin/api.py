@@ -1,0 +1,171 @@
+"""A delta join as a streaming DataFrame, and where the query of another checkpoint has got to.
+
+Spark refuses a checkpoint whose stateful operators are not those of the query; a delta join refuses that of
+another join. So a join that changes from or to the form ``stateful``, or whose columns, filters or keys are
+others now, gets a new checkpoint, and begins at the versions of the old one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from deltajoin.errors import CheckpointMismatchError
+from deltajoin.spark.offsets import JoinIdentity, JoinOffset, Versions
+from deltajoin.spark.options import FIRST_LOADS, FORMAT, PHYSICAL, SourceOptions
+from deltajoin.spark.shuffled import shuffled
+from deltajoin.spark.source import register
+from deltajoin.spark.stateful import stateful
+from deltajoin.spark.tables import JoinedTables
+from deltajoin.spec import DeltaJoinSpec
+from upsert.errors import ConfigurationError
+from upsert.store.consumers import DEFAULT_LEASE_S
+from upsert.store.version import Version
+
+
+def read_join(
+    spark: SparkSession,
+    spec: DeltaJoinSpec,
+    physical: str = "auto",
+    *,
+    first_load: str = "auto",
+    start: Mapping[str, Any] | None = None,
+    consumer_id: str | None = None,
+    lease_s: float = DEFAULT_LEASE_S,
+) -> DataFrame:
+    """A stream of the join's net changes: the columns of ``spec.columns``, then ``_row_kind``.
+
+    Every micro-batch moves all tables forward by one step of at most ``max_rows_per_trigger`` changes each,
+    from the empty tables on. The checkpoint keeps the versions and nothing else; after a crash the
+    same micro-batch is made again, row for row. FLIP-486 describes the join, this one is exact. The query
+    holds the snapshots that a restart would read, as a consumer with a lease. One that comes back later may
+    find them expired: it then stops with ``SnapshotExpiredError``.
+
+    Example::
+
+        orders = Side("warehouse/orders", ("order_id", "product_id", "amount"), ("product_id",))
+        products = Side("warehouse/products", ("id", "name"), ("id",))
+        changes = read_join(spark, DeltaJoinSpec.of("inner", orders, products))
+
+    Args:
+        spark: the session; the format ``delta-join`` is registered in it.
+        spec: what to join.
+        physical: where the join runs; the rows are the same. ``fused``: inside the source. ``shuffled``: in
+            stateless tasks after a shuffle by join key. ``stateful``: in ``applyInPandasWithState``.
+            ``auto``: fused. A checkpoint goes on under another form; to or from ``stateful`` see ``start``.
+        first_load: ``batch``: the first micro-batch joins all that is there, in pieces that bound its memory;
+            ``micro-batches``: it obeys ``max_rows_per_trigger``; ``auto``: batch where the form is fused
+            and one table is in every row of the result.
+        start: where a query with a new checkpoint begins: what ``reached`` tells of another one.
+        consumer_id: its name as a consumer of the tables; by default a random one that the checkpoint keeps.
+        lease_s: how many seconds its snapshots are held after it was last heard of; 0: they are not.
+
+    Raises:
+        TableNotFoundError: a table is missing.
+        SchemaError: a column is unknown, keys cannot be compared, or a table lacks an index; the message
+            names the INDEX to add.
+        ConfigurationError: ``physical`` or ``first_load`` is unknown.
+    """
+    _check_known("physical", physical, PHYSICAL)
+    _check_known("first_load", first_load, FIRST_LOADS)
+    register(spark)
+    tables = JoinedTables.open(spec)
+    tables.check_lookups()
+    is_fused = physical in ("auto", "fused")
+    options = SourceOptions(tables.located, is_fused, first_load, start, consumer_id, int(lease_s * 1000))
+    source = spark.readStream.format(FORMAT).options(**options.to_options()).load()
+    if is_fused:
+        return source
+    return shuffled(source, tables) if physical == "shuffled" else stateful(source, tables)
+
+
+def _check_known(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ConfigurationError(f"delta join: {name} must be one of {', '.join(known)}, got {value!r}")
+
+
+def reached(
+    spark: SparkSession, checkpoint: str, spec: DeltaJoinSpec, *, changed: bool = False
+) -> dict[str, Any]:
+    """The offset that a join has reached in a checkpoint; ``read_join`` takes it as ``start``.
+
+    The query must have stopped after its last micro-batch was done, or the new one would emit that again.
+
+    Args:
+        spark: the session; it reads the folder, wherever it is.
+        checkpoint: the ``checkpointLocation`` of the query that has done the join so far.
+        spec: the join.
+        changed: whether the checkpoint may be that of another join of the same tables. Rows that it has given
+            stay as they are, and changes from there on are those of this join.
+
+    Raises:
+        CheckpointMismatchError: the checkpoint has no finished micro-batch of this join and these tables, or
+            an unfinished one.
+    """
+    planned, done = (_newest(spark, checkpoint, log) for log in ("offsets", "commits"))
+    if planned is None or done is None or planned[0] != done[0]:
+        raise CheckpointMismatchError(
+            f"delta join {spec}: the last micro-batch in checkpoint {checkpoint!r} must be finished, planned "
+            f"is {_number(planned)}, finished is {_number(done)}; run that query once more, with availableNow"
+        )
+    identity = JoinedTables.open(spec).identity
+    offsets = [_parsed(line) for line in planned[1].splitlines()[2:]]
+    own = [value for value in offsets if identity.is_of(value.get("fingerprint"))]
+    if len(own) == 1:
+        versions = JoinOffset.of(own[0], identity).versions
+    else:
+        others = [_of_tables(value, identity) for value in offsets if changed and not own]
+        found = [each for each in others if each is not None]
+        if len(found) != 1:
+            joins = ", ".join(str(value.get("join", "another source")) for value in offsets)
+            wanted = "one join of these tables" if changed else "this join once"
+            raise CheckpointMismatchError(
+                f"delta join {spec}: checkpoint {checkpoint!r} must have {wanted}, it has: {joins}; choose "
+                "another one"
+            )
+        versions = found[0]
+    return JoinOffset(identity, versions).to_json()
+
+
+def _of_tables(offset: dict[str, Any], identity: JoinIdentity) -> Versions | None:
+    """The versions of a join's tables in the offset of another join; None if that lacks one of them."""
+    try:
+        theirs = JoinOffset.from_json(offset)
+    except CheckpointMismatchError:  # another source's
+        return None
+    left = list(zip(theirs.identity.tables, theirs.versions, strict=True))
+    found: list[Version] = []
+    for uuid in identity.tables:
+        place = next((number for number, (table, _) in enumerate(left) if table == uuid), None)
+        if place is None:
+            return None
+        found.append(left.pop(place)[1])
+    return tuple(found)
+
+
+def _newest(spark: SparkSession, checkpoint: str, log: str) -> tuple[int, str] | None:
+    """Number and text of the newest file of one of Spark's logs."""
+    try:
+        files = spark.read.format("binaryFile").load(os.path.join(checkpoint, log))
+        found = [(row.path.rsplit("/", 1)[-1], row) for row in files.select("path", "content").collect()]
+    except AnalysisException:  # no such folder
+        return None
+    numbered = [(int(name), bytes(row.content).decode()) for name, row in found if name.isdecimal()]
+    return max(numbered, default=None)
+
+
+def _parsed(line: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except ValueError:  # "-": a source that has read nothing
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _number(entry: tuple[int, str] | None) -> str:
+    return "none" if entry is None else str(entry[0])

@@ -1,0 +1,129 @@
+"""What all commands share: their arguments, and how they end.
+
+A command that fails prints a sentence, and its exit code says which kind of error it was.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from typing import Annotated, Final
+
+import typer
+from pyspark.errors import PySparkException
+from rich.console import Console
+from rich.markup import escape
+
+from upsert import Catalog, Table
+from upsert.errors import (
+    DatabaseNotFoundError,
+    SnapshotExpiredError,
+    TableNotFoundError,
+    UpsertError,
+    own_error,
+)
+
+Warehouse = Annotated[
+    str,
+    typer.Option(
+        "--warehouse",
+        "-w",
+        envvar="DELTAJOIN_WAREHOUSE",
+        help="Folder of the catalog's tables, s3://bucket/folder or hdfs://host/folder.",
+        show_default=True,
+    ),
+]
+"""``-w``; ``$DELTAJOIN_WAREHOUSE`` where it is not given."""
+HERE = "warehouse"
+
+Name = Annotated[str, typer.Argument(metavar="TABLE", help="Name of a table.", show_default=False)]
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object a line instead of a table.")]
+
+SnapshotId = Annotated[
+    int | None, typer.Option("--snapshot", min=0, help="A snapshot's id.", show_default="the latest")
+]
+
+
+def table_of(warehouse: str, name: str) -> Table:
+    """The managed table, or the mirror, of a name in a warehouse.
+
+    Raises:
+        TableNotFoundError: there is none.
+        ConfigurationError: the name is none, or the table lies elsewhere and has no mirror.
+    """
+    return Catalog(warehouse).table(name)
+
+
+EXPECTED_ERRORS = (UpsertError, PySparkException, OSError)
+"""What is a message for the user: errors of ours, of Spark about a query, of a disk or a server."""
+
+_NOISE: Final = re.compile(r"\s*SQLSTATE: \w+\s*$")
+
+
+class Exit(IntEnum):
+    """Exit codes."""
+
+    DONE = 0
+    FAILED = 1
+    WRONG_COMMAND = 2
+    DAMAGED = 3
+    NOT_FOUND = 4
+    INTERRUPTED = 130
+
+
+@contextmanager
+def errors_printed(*, as_json: bool = False, trace: bool = False) -> Iterator[None]:
+    """Run a command; an error of ours, of Spark about a query, of a disk or a server becomes one message.
+
+    Args:
+        as_json: print the message as a JSON object ``{"error": …, "message": …}``.
+        trace: print the traces of Python and Java behind the message.
+
+    Anything else is a defect and keeps its traceback.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        # the reader of a pipe, like `head`, has gone: nobody is left to tell anything
+        sys.stdout = None
+        raise typer.Exit(Exit.DONE) from None
+    except EXPECTED_ERRORS as error:
+        print_error(error, as_json=as_json, trace=trace)
+        told = own_error(error) or error
+        is_missing = isinstance(told, TableNotFoundError | DatabaseNotFoundError | SnapshotExpiredError)
+        raise typer.Exit(Exit.NOT_FOUND if is_missing else Exit.FAILED) from error
+    except KeyboardInterrupt:
+        raise typer.Exit(Exit.INTERRUPTED) from None
+
+
+def print_error(error: BaseException, *, as_json: bool = False, trace: bool = False) -> None:
+    """Print an error to the standard error stream: one line, and its traces if they are asked for."""
+    text = reason_of(error)
+    if as_json:
+        told = {"error": type(own_error(error) or error).__name__, "message": text}
+        if trace:
+            told["trace"] = "".join(traceback.format_exception(error))
+        print(json.dumps(told), file=sys.stderr)
+        return
+    Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(text)}", highlight=False)
+    if trace:
+        traceback.print_exception(error)
+
+
+def reason_of(error: BaseException) -> str:
+    """What an error says: the sentence of this project's that it is about, or the first line of Spark's."""
+    if (own := own_error(error)) is not None:
+        return str(own).strip()
+    if isinstance(error, PySparkException):
+        told = (error.getMessage() or str(error)).strip()
+        return _NOISE.sub("", told.partition("\n")[0])
+    if isinstance(error, OSError) and error.filename is not None:
+        what = f"{error.filename!r}: {error.strerror}"
+        return f"{what}; see that it can be reached, may be used and has room, and run this again"
+    return str(error).strip()

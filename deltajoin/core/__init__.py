@@ -1,0 +1,1 @@
+"""The join itself on Arrow and numpy, without Spark and without storage (pure)."""

@@ -1,0 +1,266 @@
+"""What a delta join emits when its tables move from old to new versions (pure).
+
+With the tables in some order, and table k moving while those before it are new and those after it old,
+
+    T(new …) − T(old …)  =  Σ_k  T(…, new_k, old …) − T(…, old_k, old …)
+
+holds for any tree T of joins, since each term's old part is the next one's new part. With one table moving,
+its changes go up the tree and look the others up: see `deltajoin.core.deltas`. Deletes anywhere, updates of
+join keys, NULL keys and equal rows in tables without primary key need no rule of their own.
+
+Two paths may emit the same row with opposite signs. Rows of which that cannot be excluded
+(`deltajoin.core.consolidate`) are held back until all paths have run, and cancel then; all others leave at
+once. Where all joins share one key, they are those of the keys that several tables changed, a bounded number
+of keys at a time; so memory holds the changes, the rows that one lookup brought, one piece of output, and the
+held rows of some keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+import numpy as np
+import pyarrow as pa
+
+from deltajoin.core import two_tables
+from deltajoin.core.codes import Ints, KeyChunks, dense, key_columns, numbers_of_keys
+from deltajoin.core.consolidate import ChangedKeys, consolidate_bundles, contested_keys, opposes
+from deltajoin.core.deltas import Match, PathVersions
+from deltajoin.core.output import Outgoing, rows_schema
+from deltajoin.core.plans import Delta, TableFacts, delta_of, moving_order
+from deltajoin.core.rows import Bundle, Changes, Marks, have_values
+from deltajoin.core.shards import Split, common_type
+from deltajoin.spec import DeltaJoinSpec
+from deltajoin.tree import Node, Outer, flattened, nodes
+from upsert.rowkind import every_kind
+from upsert.store.hashing import one_array
+
+OUTPUT_ROWS: Final = 65_536
+
+
+@dataclass(frozen=True)
+class Join:
+    """A tree with all that follows from it, its tables' schemas and their indexes.
+
+    Args:
+        tree: the flattened tree.
+        schemas: rows of each table as the join carries them.
+        visible: tables that come out.
+        present: tables with a flag.
+        rows: schema of the rows with all columns.
+        outgoing: what of them comes out.
+        plans: the plan of each table, in the order in which they move.
+        split: how the work is cut.
+    """
+
+    tree: Node
+    schemas: tuple[pa.Schema, ...]
+    visible: tuple[int, ...]
+    present: tuple[int, ...]
+    rows: pa.Schema
+    outgoing: Outgoing
+    plans: tuple[tuple[int, Delta], ...]
+    split: Split
+
+    @classmethod
+    def of(cls, spec: DeltaJoinSpec, schemas: Sequence[pa.Schema], split: Split, facts: TableFacts) -> Self:
+        """The join of a spec.
+
+        Raises:
+            SchemaError: a path needs a lookup that no index serves.
+        """
+        tree = flattened(spec.tree)
+        plans = tuple((table, delta_of(tree, table, facts)) for table in moving_order(tree))
+        rows = rows_schema(spec, schemas)
+        outgoing = Outgoing.of(spec, rows)
+        return cls(tree, tuple(schemas), spec.visible, spec.present, rows, outgoing, plans, split)
+
+    @property
+    def is_inner(self) -> bool:
+        """Whether there are only INNER joins."""
+        return not any(isinstance(node, Outer) for node in nodes(self.tree))
+
+
+def evaluate(
+    join: Join,
+    changes: Sequence[Changes],
+    old: Sequence[Match],
+    new: Sequence[Match],
+    *,
+    output_rows: int = OUTPUT_ROWS,
+) -> Iterator[pa.RecordBatch]:
+    """Net signed rows of the join for one step of all tables, in batches of bounded size.
+
+    For one shard: pass the changes that ``join.split`` gives it, and lookups cut by ``Split.cut_lookup``.
+
+    Args:
+        join: what to join.
+        changes: of each table, consolidated.
+        old: lookups in each table before the step.
+        new: lookups in each table after it.
+        output_rows: rows of a batch at most.
+
+    Yields:
+        Batches of exactly ``join.outgoing.schema``. The kind of a row is that of the changed row that drove
+        it, or ``+I`` and ``-D`` for rows that a change of others' matches brings. Over all batches, no row
+        comes with both signs.
+    """
+    moving = [table for table, _ in join.plans if changes[table].rows.num_rows]
+    has_one_sign = join.is_inner and _have_one_sign([changes[table] for table in moving])
+    found = _rows(join, changes, old, new, output_rows, can_cancel=len(moving) > 1 and not has_one_sign)
+    yield from join.outgoing.rows(found, can_cancel=not has_one_sign)
+
+
+def _rows(
+    join: Join,
+    changes: Sequence[Changes],
+    old: Sequence[Match],
+    new: Sequence[Match],
+    output_rows: int,
+    *,
+    can_cancel: bool,
+) -> Iterator[pa.RecordBatch]:
+    """Net rows with all columns."""
+    if (keys := two_tables.keys_of(join.tree)) is not None:
+        yield from _pairs(join, keys, changes, old[0], new[1], output_rows)
+        return
+    step = _AllPaths(join, old, new, output_rows)
+    if not can_cancel:
+        found = step.rows(changes)
+    elif join.split.is_by_key:
+        found = step.rows_by_key(changes)
+    else:
+        found = step.rows_by_marks(changes)
+    for rows in found:
+        yield from batches(join, rows, output_rows)
+
+
+@dataclass(frozen=True)
+class _AllPaths:
+    """One step of all tables: the rows of all paths, made net in the way that the join allows."""
+
+    join: Join
+    old: Sequence[Match]
+    new: Sequence[Match]
+    piece: int
+
+    def rows(
+        self, changes: Sequence[Changes], changed: Mapping[int, ChangedKeys] | None = None
+    ) -> Iterator[Bundle]:
+        """Rows of all paths as they come, with marks where keys that changed are given."""
+        match = dict(enumerate(self.old))
+        schemas = dict(enumerate(self.join.schemas))
+        for table, plan in self.join.plans:
+            if changes[table].rows.num_rows:
+                marks = None if changed is None else _marks_of(changed, table)
+                yield from PathVersions(dict(match), marks, schemas, self.piece).changes(plan, changes[table])
+            match[table] = self.new[table]
+
+    def rows_by_marks(self, changes: Sequence[Changes]) -> Iterator[Bundle]:
+        """Net rows: those with marks are held back until all paths have run."""
+        changed = {table: ChangedKeys(some) for table, some in enumerate(changes) if some.rows.num_rows}
+        held: list[Bundle] = []
+        for rows in self.rows(changes, changed):
+            may_cancel = opposes(rows.marks, rows.signs) if self.join.is_inner else rows.marks != 0
+            held.append(rows.where(may_cancel).compact())
+            yield rows.where(~may_cancel)
+        yield from consolidate_bundles(held, self.join.visible)
+
+    def rows_by_key(self, changes: Sequence[Changes]) -> Iterator[Bundle]:
+        """Net rows: what other tables did to the keys of a change is known before any lookup."""
+        codes = self._key_codes(changes)
+        contested = contested_keys([some.signs for some in changes], codes, only_opposite=self.join.is_inner)
+        plain = [some.where(~contested[own]) for some, own in zip(changes, codes, strict=True)]
+        yield from self.rows(plain)
+        rest = [some.where(contested[own]) for some, own in zip(changes, codes, strict=True)]
+        left = np.concatenate([own[contested[own]] for own in codes])
+        chunks = KeyChunks(dense(left))
+        ends = np.cumsum([some.rows.num_rows for some in rest])
+        for chunk in chunks:
+            positions = np.sort(chunk.positions)
+            of_tables = np.split(positions, np.searchsorted(positions, ends[:-1]))
+            starts = [0, *ends[:-1].tolist()]
+            some = [part.take(at - start) for part, at, start in zip(rest, of_tables, starts, strict=True)]
+            held = list(self.rows(some))
+            chunks.found(sum(map(len, held)))
+            yield from consolidate_bundles(held, self.join.visible)
+
+    def _key_codes(self, changes: Sequence[Changes]) -> list[Ints]:
+        """For each table the codes of its changes' keys, dense over all tables."""
+        split = self.join.split
+        keys = [
+            key_columns(some.rows, columns or (), types or ())
+            for some, columns, types in zip(changes, split.columns, split.types, strict=True)
+        ]
+        codes = numbers_of_keys([pa.concat_arrays(column) for column in zip(*keys, strict=True)])
+        return np.split(codes, np.cumsum([some.rows.num_rows for some in changes])[:-1])
+
+
+def _pairs(
+    join: Join,
+    keys: Sequence[tuple[str, ...]],
+    changes: Sequence[Changes],
+    left_old: Match,
+    right_new: Match,
+    output_rows: int,
+) -> Iterator[pa.RecordBatch]:
+    """The INNER join of two tables, in its own way."""
+
+    def lookup(match: Match, table: int) -> two_tables.Match:
+        by, select = keys[table], tuple(join.schemas[table].names)
+        return lambda probe: match(by, probe.rename_columns(list(by)), select)
+
+    left, right = (
+        Changes(some.rows, own).where(have_values(some.rows, own))
+        for some, own in zip(changes, keys, strict=True)
+    )
+    of_keys = two_tables.JoinTypes(_key_types(join, keys), join.rows)
+    yield from two_tables.inner_join(
+        left,
+        right,
+        lookup(left_old, 0),
+        lookup(right_new, 1),
+        of_keys,
+        output_rows=min(output_rows, two_tables.OUTPUT_ROWS),
+    )
+
+
+def _key_types(join: Join, keys: Sequence[tuple[str, ...]]) -> tuple[pa.DataType, ...]:
+    """The type in which each pair of keys of two tables is compared."""
+    left, right = (
+        [schema.field(name).type for name in own] for schema, own in zip(join.schemas, keys, strict=True)
+    )
+    return tuple(common_type(pair) for pair in zip(left, right, strict=True))
+
+
+def _marks_of(
+    changed: Mapping[int, ChangedKeys], moving: int
+) -> Callable[[int, Sequence[str], pa.Table], Marks]:
+    def marks(table: int, by: Sequence[str], keys: pa.Table) -> Marks:
+        if table == moving or table not in changed:
+            return np.zeros(keys.num_rows, np.uint8)
+        return changed[table].marks(by, keys)
+
+    return marks
+
+
+def _have_one_sign(changes: Sequence[Changes]) -> bool:
+    signs = np.concatenate([np.zeros(0, np.int8), *(some.signs for some in changes)])
+    return bool((signs == signs[:1]).all())
+
+
+def batches(join: Join, rows: Bundle, output_rows: int) -> Iterator[pa.RecordBatch]:
+    """The rows as batches with all columns."""
+    for start in range(0, len(rows), output_rows):
+        is_all = len(rows) <= output_rows
+        some = rows if is_all else rows.take(np.arange(start, min(start + output_rows, len(rows))))
+        columns = [
+            one_array(column)
+            for table in join.visible
+            for column in some.parts[table].rows.take(some.parts[table].positions).columns
+        ]
+        flags = [pa.array(some.parts[table].at >= 0) for table in join.present]
+        kinds = every_kind().take(pa.array(some.kinds))
+        yield pa.RecordBatch.from_arrays([*columns, *flags, kinds], schema=join.rows)

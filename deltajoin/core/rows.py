@@ -1,0 +1,252 @@
+"""Signed rows of one table, and rows of a join before they are put together (pure).
+
+A row of a join of several tables is a row of positions, one for each table, so that attaching one more table,
+filtering and consolidating move eight bytes a table, and columns are taken once, when they come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from deltajoin.core.codes import Ints, codes_of_keys, common_key_type, key_columns, numbers_of_keys
+from deltajoin.core.plans import Equal, Source
+from deltajoin.expressions import Ref
+from upsert.rowkind import ROW_KIND_COLUMN, RowKind, signs
+from upsert.store.hashing import one_array
+
+Signs = npt.NDArray[np.int8]
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Changes of one side: its selected columns with ``_row_kind`` last, and the join keys among them."""
+
+    rows: pa.Table
+    keys: tuple[str, ...] = ()
+
+    @property
+    def images(self) -> pa.Table:
+        """The rows without their kinds."""
+        return self.rows.drop_columns([ROW_KIND_COLUMN])
+
+    @property
+    def kinds(self) -> pa.ChunkedArray:
+        """Kind of each row."""
+        return self.rows.column(ROW_KIND_COLUMN)
+
+    @cached_property
+    def signs(self) -> Signs:
+        """Sign of each row."""
+        return signs(self.kinds)
+
+    def key_table(self, positions: Ints) -> pa.Table:
+        """Keys of the rows at these positions."""
+        return self.rows.select(list(self.keys)).take(pa.array(positions))
+
+    def key_codes(self, as_types: Sequence[pa.DataType]) -> Ints:
+        """A code for each row's key, compared in these types; dense from 0."""
+        return numbers_of_keys(key_columns(self.rows, self.keys, as_types))
+
+    def take(self, positions: Ints) -> Changes:
+        """The rows at these positions."""
+        return Changes(self.rows.take(pa.array(positions)).combine_chunks(), self.keys)
+
+    def where(self, mask: npt.NDArray[np.bool_]) -> Changes:
+        """The rows for which the mask is true."""
+        return self if mask.all() else self.take(np.flatnonzero(mask))
+
+
+def shared_key_codes(left: Changes, right: Changes, as_types: Sequence[pa.DataType]) -> tuple[Ints, Ints]:
+    """Codes of both sides' keys, equal where the keys are; dense over both sides together."""
+    of_left, of_right = (key_columns(side.rows, side.keys, as_types) for side in (left, right))
+    codes = numbers_of_keys([pa.concat_arrays(pair) for pair in zip(of_left, of_right, strict=True)])
+    return codes[: left.rows.num_rows], codes[left.rows.num_rows :]
+
+
+PROBE: Final = -1
+"""Number of the pseudo-table of the keys of a lookup; its columns are named 0, 1, …."""
+
+PADDED: Final = -1
+"""Position of a part that is not there: NULLs stand in its place."""
+
+Kinds = npt.NDArray[np.int8]
+"""Positions in ``changes.KINDS``."""
+
+Marks = npt.NDArray[np.uint8]
+Mask = npt.NDArray[np.bool_]
+
+SIGN_OF_KIND: Final = np.array([kind.sign for kind in RowKind], np.int8)
+INSERT: Final = list(RowKind).index(RowKind.INSERT)
+DELETE: Final = list(RowKind).index(RowKind.DELETE)
+
+
+@dataclass(frozen=True)
+class TablePart:
+    """What one table has in the rows: ``rows`` and, for each row, a position in them or ``PADDED``.
+
+    ``is_whole`` says that it has each of them once, in their order.
+    """
+
+    rows: pa.Table
+    at: Ints
+    may_be_padded: bool = False
+    is_whole: bool = False
+
+    @classmethod
+    def all_of(cls, rows: pa.Table) -> TablePart:
+        """Each row once."""
+        return cls(rows, np.arange(rows.num_rows), is_whole=True)
+
+    def take(self, positions: Ints) -> TablePart:
+        """The part of some of the rows."""
+        return TablePart(self.rows, self.at[positions], self.may_be_padded)
+
+    def compact(self) -> TablePart:
+        """The same part, without holding many other rows in memory."""
+        if self.rows.num_rows <= 4 * len(self.at):
+            return self
+        used, at = np.unique(self.at, return_inverse=True)
+        missing = int(len(used) and used[0] < 0)
+        return TablePart(self.rows.take(pa.array(used[missing:])), at - missing, self.may_be_padded)
+
+    @property
+    def positions(self) -> pa.Array:
+        """Positions as Arrow takes them: NULL where the part is padded."""
+        return pa.array(self.at, mask=self.at < 0) if self.may_be_padded else pa.array(self.at)
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Rows of a join of some tables.
+
+    Args:
+        parts: by number of the table.
+        kinds: kind of each row; without meaning in rows that were looked up.
+        marks: for each row, whether another table's changes may play a part: `deltajoin.core.consolidate`.
+    """
+
+    parts: Mapping[int, TablePart]
+    kinds: Kinds
+    marks: Marks
+
+    @classmethod
+    def of(cls, parts: Mapping[int, TablePart], kinds: Kinds | None = None) -> Bundle:
+        """Rows without marks."""
+        count = len(next(iter(parts.values())).at)
+        return cls(parts, np.zeros(count, np.int8) if kinds is None else kinds, np.zeros(count, np.uint8))
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+    @property
+    def signs(self) -> Signs:
+        """Sign of each row."""
+        return SIGN_OF_KIND[self.kinds]
+
+    def take(self, positions: Ints) -> Bundle:
+        """Some of the rows."""
+        parts = {table: part.take(positions) for table, part in self.parts.items()}
+        return Bundle(parts, self.kinds[positions], self.marks[positions])
+
+    def where(self, mask: Mask) -> Bundle:
+        """The rows of which the mask is true."""
+        return self if mask.all() else self.take(np.flatnonzero(mask))
+
+    def only(self, tables: Iterable[int]) -> Bundle:
+        """The rows with the parts of these tables alone."""
+        return replace(self, parts={table: self.parts[table] for table in tables})
+
+    def beside(self, other: Bundle) -> Bundle:
+        """These rows with the parts of as many others; kinds and marks are these rows' own."""
+        mine = {table: part for table, part in other.parts.items() if table != PROBE}
+        return replace(self, parts={**self.parts, **mine})
+
+    def padded(self, tables: Iterable[int], schemas: Mapping[int, pa.Schema]) -> Bundle:
+        """The rows with NULLs in place of these tables' parts."""
+        nothing = np.full(len(self), PADDED)
+        pads = {
+            table: TablePart(schemas[table].empty_table(), nothing, may_be_padded=True) for table in tables
+        }
+        return replace(self, parts={**self.parts, **pads})
+
+    def compact(self) -> Bundle:
+        """The same rows, without holding many others in memory."""
+        parts = {table: part.compact() for table, part in self.parts.items() if table != PROBE}
+        return replace(self, parts=parts)
+
+    def column(self, source: Source) -> pa.Array:
+        """Values of a column, or of the n-th key of a probe."""
+        table, name = (PROBE, str(source)) if isinstance(source, int) else (source.table, source.column)
+        part = self.parts[table]
+        values = one_array(part.rows.column(name))
+        return values if part.is_whole else values.take(part.positions)
+
+
+def concatenated(bundles: Sequence[Bundle]) -> Bundle:
+    """All rows of at least one bundle, of the same tables each."""
+    if len(bundles) == 1:
+        return bundles[0]
+    parts = {table: _joined([bundle.parts[table] for bundle in bundles]) for table in bundles[0].parts}
+    kinds = np.concatenate([bundle.kinds for bundle in bundles])
+    return Bundle(parts, kinds, np.concatenate([bundle.marks for bundle in bundles]))
+
+
+def _joined(parts: Sequence[TablePart]) -> TablePart:
+    first = parts[0].rows
+    may_be_padded = any(part.may_be_padded for part in parts)
+    if all(part.rows is first for part in parts):
+        return TablePart(first, np.concatenate([part.at for part in parts]), may_be_padded)
+    starts = np.cumsum([0, *(part.rows.num_rows for part in parts)])
+    at = [
+        np.where(part.at < 0, PADDED, part.at + start) for part, start in zip(parts, starts[:-1], strict=True)
+    ]
+    # A padded part has all columns, others may have been looked up with those alone that are needed.
+    names = min((part.rows.column_names for part in parts), key=len)
+    rows = pa.concat_tables([part.rows.select(names) for part in parts]).combine_chunks()
+    return TablePart(rows, np.concatenate(at), may_be_padded)
+
+
+def equal_keys(rows: Bundle, equal: Equal) -> Mask:
+    """Rows of which all these pairs of values are equal as join keys are: NULL is equal to nothing."""
+    masks = [_are_equal(rows.column(one), rows.column(other)) for one, other in equal]
+    return reduce(np.logical_and, masks, np.ones(len(rows), np.bool_))
+
+
+def _are_equal(one: pa.Array, other: pa.Array) -> Mask:
+    common = common_key_type(one.type, other.type)
+    codes = codes_of_keys([pa.concat_arrays([one.cast(common), other.cast(common)])])
+    both: Mask = pc.and_(one.is_valid(), other.is_valid()).to_numpy(zero_copy_only=False)
+    is_equal: Mask = both & (codes[: len(one)] == codes[len(one) :])
+    return is_equal
+
+
+def is_padded(rows: Bundle, table: int) -> Mask:
+    """Rows in which the table's part is not there."""
+    return rows.parts[table].at < 0
+
+
+def keys_of(rows: Bundle, sources: Sequence[Ref | int]) -> pa.Table:
+    """Values of the sources as a table of keys, columns named 0, 1, …."""
+    return pa.table({str(number): rows.column(source) for number, source in enumerate(sources)})
+
+
+def have_values(rows: pa.Table, columns: Sequence[str]) -> Mask:
+    """Rows without a NULL in these columns.
+
+    >>> have_values(pa.table({"a": [1, None]}), ["a"]).tolist()
+    [True, False]
+    """
+    usable = np.ones(rows.num_rows, np.bool_)
+    for name in columns:
+        column = rows.column(name)
+        if column.null_count:
+            usable &= column.is_valid().to_numpy()
+    return usable

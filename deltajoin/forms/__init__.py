@@ -1,1 +1,0 @@
-"""Physical forms of a delta join: where its one semantics runs."""

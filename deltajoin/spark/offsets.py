@@ -1,0 +1,181 @@
+"""Where a delta join stands: the versions of its tables, and the step from some to later ones (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from deltajoin.errors import CheckpointMismatchError
+from deltajoin.fingerprint import what_differs
+from upsert.errors import ConfigurationError
+from upsert.store.version import Version
+
+_FIELDS: Final = ("fingerprint", "join", "tables", "versions")
+_MISMATCH: Final = "choose another checkpoint, or restore what it was made with"
+GO_ON: Final = (
+    "choose a new checkpoint, which loads all rows again, or begins where this one has got to with "
+    "start_from = its path (in SQL the option 'start-from')"
+)
+"""What to do about another join's checkpoint."""
+
+Versions = tuple[Version, ...]
+"""One version for each table of a join, in the spec's order."""
+
+
+@dataclass(frozen=True)
+class JoinIdentity:
+    """What an offset belongs to.
+
+    Attributes:
+        join: the join in words.
+        fingerprint: a hash of what it means.
+        tables: the uuids of its tables.
+        parts: what it consists of, as `deltajoin.fingerprint.parts_of` gives it; () if that is not known.
+        others: gives fingerprints that older releases may have written for it.
+    """
+
+    join: str
+    fingerprint: str
+    tables: tuple[str, ...]
+    parts: tuple[str, ...] = field(default=(), compare=False)
+    others: Callable[[], Collection[str]] = field(default=frozenset, compare=False, repr=False)
+
+    def is_of(self, fingerprint: object) -> bool:
+        """Whether a fingerprint is one of this join."""
+        return fingerprint == self.fingerprint or fingerprint in self.others()
+
+
+@dataclass(frozen=True)
+class JoinOffset:
+    """The versions of all tables, for one join; and the id by which the query holds them.
+
+    >>> identity = JoinIdentity("orders(product_id) = products(id)", "2f6c", ("a1", "b2"))
+    >>> JoinOffset(identity, (Version(0, 3, (0, 7)), Version.complete(5))).to_json()["tables"]
+    ['a1', 'b2']
+    """
+
+    identity: JoinIdentity
+    versions: Versions
+    consumer: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values, names sorted: Spark compares offsets as text."""
+        owner = {} if self.consumer is None else {"consumer": self.consumer}
+        parts = {"parts": list(self.identity.parts)} if self.identity.parts else {}
+        return {
+            **owner,
+            "fingerprint": self.identity.fingerprint,
+            "join": self.identity.join,
+            **parts,
+            "tables": list(self.identity.tables),
+            "versions": [version.to_json() for version in self.versions],
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """The offset of its JSON values.
+
+        Raises:
+            CheckpointMismatchError: the value is no offset of a delta join.
+            ConfigurationError: one of the versions is none.
+        """
+        match value:
+            case {
+                "join": str(join),
+                "fingerprint": str(fingerprint),
+                "tables": [str(), *_] as tables,
+                "versions": [dict(), *_] as versions,
+            } if len(tables) == len(versions) and all(isinstance(uuid, str) for uuid in tables):
+                parts = value.get("parts")
+                words = tuple(map(str, parts)) if isinstance(parts, list) else ()
+                identity = JoinIdentity(join, fingerprint, tuple(tables), words)
+                consumer = value.get("consumer")
+                found = tuple(Version.from_json(version) for version in versions)
+                return cls(identity, found, consumer if isinstance(consumer, str) else None)
+        raise CheckpointMismatchError(
+            f"delta join: the checkpoint must hold offsets with {', '.join(_FIELDS)}, "
+            f"got {value!r}; {_MISMATCH}"
+        )
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any], owner: JoinIdentity) -> Self:
+        """The offset of its JSON values, which must belong to this join.
+
+        Raises:
+            CheckpointMismatchError: it belongs to another join, or to other tables.
+        """
+        offset = cls.from_json(value)
+        theirs = offset.identity
+        if not owner.is_of(theirs.fingerprint):
+            raise CheckpointMismatchError(
+                f"delta join: the checkpoint belongs to the join {theirs.join} [{theirs.fingerprint}], "
+                f"this one is {owner.join} [{owner.fingerprint}]: {_difference(theirs, owner)}; {GO_ON}, or "
+                "restore what it was made with"
+            )
+        if theirs.tables != owner.tables:
+            raise CheckpointMismatchError(
+                f"delta join {owner.join}: the checkpoint belongs to the tables with uuids "
+                f"{', '.join(theirs.tables)}, these are the tables with uuids {', '.join(owner.tables)}: "
+                f"one was dropped and made again; {_MISMATCH}"
+            )
+        return offset
+
+
+def _difference(theirs: JoinIdentity, ours: JoinIdentity) -> str:
+    if not theirs.parts:
+        return "keys, columns and filters must be the same"
+    return what_differs(theirs.parts, ours.parts)
+
+
+@dataclass(frozen=True)
+class JoinStep:
+    """Both vectors of versions: where every table was, and where it is then; and the tables' uuids.
+
+    A task opens the tables by their paths, where others may lie by then.
+
+    >>> step = JoinStep((Version.complete(3), Version.EMPTY), (Version.complete(3), Version.complete(1)))
+    >>> step.moved, JoinStep.from_json(step.to_json()) == step
+    ((1,), True)
+    """
+
+    old: Versions
+    new: Versions
+    tables: tuple[str, ...] = ()
+
+    @property
+    def moved(self) -> tuple[int, ...]:
+        """Numbers of the tables that change."""
+        return tuple(i for i, (old, new) in enumerate(zip(self.old, self.new, strict=True)) if old != new)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether no table had a row before."""
+        return all(version == Version.EMPTY for version in self.old)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values."""
+        return {
+            "old": [version.to_json() for version in self.old],
+            "new": [version.to_json() for version in self.new],
+            "tables": list(self.tables),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """The step of its JSON values.
+
+        Raises:
+            ConfigurationError: the value is no step.
+        """
+        match value:
+            case {
+                "old": [dict(), *_] as old,
+                "new": [dict(), *_] as new,
+                "tables": [*tables],
+            } if len(old) == len(new):
+                before, after = (tuple(map(Version.from_json, each)) for each in (old, new))
+                return cls(before, after, tuple(map(str, tables)))
+        raise ConfigurationError(
+            f"a step of a delta join must have as many old as new versions, got {value!r}"
+        )

@@ -1,0 +1,186 @@
+"""The pure join against both whole joins, recomputed and subtracted."""
+
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from deltajoin.core.codes import common_key_type
+from deltajoin.core.consolidate import consolidate_changes
+from deltajoin.core.rows import Changes
+from deltajoin.core.two_tables import JoinTypes, inner_join, output_schema
+from tests.deltajoin.core.memory_tables import (
+    Row,
+    Rows,
+    changes_of,
+    counted,
+    difference,
+    is_net,
+    joined,
+    match_in,
+    signed,
+)
+
+LEFT = pa.schema({"id": pa.int64(), "k": pa.int32(), "name": pa.string()})
+RIGHT = pa.schema({"k": pa.int64(), "price": pa.float64()})
+FLOATS = pa.schema({"id": pa.int32(), "k": pa.float64()})
+
+
+def step(
+    schemas: tuple[pa.Schema, pa.Schema],
+    keys: tuple[list[int], list[int]],
+    a: tuple[Rows, Rows],
+    b: tuple[Rows, Rows],
+    output_rows: int = 3,
+) -> list[Row]:
+    """Rows that the join emits when both tables go from their first multiset to their second."""
+    left = changes_of(schemas[0], keys[0], a[1], a[0])
+    right = changes_of(schemas[1], keys[1], b[1], b[0])
+    pairs = zip(
+        left.rows.select(left.keys).schema.types, right.rows.select(right.keys).schema.types, strict=True
+    )
+    types = JoinTypes(tuple(common_key_type(x, y) for x, y in pairs), output_schema(*schemas))
+    match_left, match_right = match_in(schemas[0], keys[0], a[0]), match_in(schemas[1], keys[1], b[1])
+    emitted: list[Row] = []
+    for batch in inner_join(left, right, match_left, match_right, types, output_rows=output_rows):
+        assert batch.schema == types.output
+        assert 0 < batch.num_rows <= output_rows
+        emitted += zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    return emitted
+
+
+def expected(keys: tuple[list[int], list[int]], a: tuple[Rows, Rows], b: tuple[Rows, Rows]) -> Rows:
+    return difference(joined(a[1], b[1], *keys), joined(a[0], b[0], *keys))
+
+
+def rows_of(*columns: st.SearchStrategy[Any]) -> st.SearchStrategy[Rows]:
+    return st.lists(st.tuples(*columns), max_size=8).map(counted)
+
+
+IDS, KEYS, NAMES = (
+    st.integers(0, 3),
+    st.one_of(st.none(), st.integers(0, 2)),
+    st.sampled_from(["x", "y", None]),
+)
+PRICES = st.sampled_from([1.0, 0.0, -0.0, float("nan"), None])
+LEFT_ROWS, RIGHT_ROWS = rows_of(IDS, KEYS, NAMES), rows_of(KEYS, PRICES)
+
+
+@given(a0=LEFT_ROWS, a1=LEFT_ROWS, b0=RIGHT_ROWS, b1=RIGHT_ROWS)
+@example(counted([(1, 0, "x")] * 3), counted([(1, 0, "x")] * 2), counted([(0, 1.0)]), counted([(0, 1.0)] * 2))
+def test_any_changes_of_both_multisets_emit_exactly_the_difference(
+    a0: Rows, a1: Rows, b0: Rows, b1: Rows
+) -> None:
+    emitted = step((LEFT, RIGHT), ([1], [0]), (a0, a1), (b0, b1))
+    assert signed(emitted) == expected(([1], [0]), (a0, a1), (b0, b1))
+    assert is_net(emitted)
+
+
+def keyed(*columns: st.SearchStrategy[Any]) -> st.SearchStrategy[Rows]:
+    return st.dictionaries(st.integers(0, 6), st.tuples(*columns)).map(
+        lambda rows: counted((key, *row) for key, row in rows.items())
+    )
+
+
+@given(a0=keyed(KEYS, NAMES), a1=keyed(KEYS, NAMES), b0=keyed(KEYS), b1=keyed(KEYS))
+def test_any_changes_of_both_keyed_tables_emit_exactly_the_difference(
+    a0: Rows, a1: Rows, b0: Rows, b1: Rows
+) -> None:
+    right = pa.schema({"id": pa.int64(), "k": pa.int64()})
+    emitted = step((LEFT, right), ([1], [1]), (a0, a1), (b0, b1))
+    assert signed(emitted) == expected(([1], [1]), (a0, a1), (b0, b1))
+    assert is_net(emitted)
+
+
+@given(a0=rows_of(IDS, PRICES), a1=rows_of(IDS, PRICES), b0=rows_of(PRICES), b1=rows_of(PRICES))
+def test_float_keys_join_as_in_spark(a0: Rows, a1: Rows, b0: Rows, b1: Rows) -> None:
+    """-0.0 equals 0.0 and NaN equals NaN."""
+    right = pa.schema({"k": pa.float64()})
+    emitted = step((FLOATS, right), ([1], [0]), (a0, a1), (b0, b1))
+    assert signed(emitted) == expected(([1], [0]), (a0, a1), (b0, b1))
+    assert is_net(emitted)
+
+
+@given(a0=LEFT_ROWS, a1=LEFT_ROWS, b0=LEFT_ROWS, b1=LEFT_ROWS)
+def test_several_keys_must_all_be_equal(a0: Rows, a1: Rows, b0: Rows, b1: Rows) -> None:
+    keys = ([1, 2], [1, 2])
+    emitted = step((LEFT, LEFT), keys, (a0, a1), (b0, b1))
+    assert signed(emitted) == expected(keys, (a0, a1), (b0, b1))
+    assert is_net(emitted)
+
+
+def test_one_row_of_each_kind_drives_a_row_of_its_kind() -> None:
+    a0, a1 = counted([(1, 7, "a"), (2, 7, "b")]), counted([(1, 7, "c"), (3, 7, "d")])
+    b = counted([(7, 1.0)])
+    assert sorted(step((LEFT, RIGHT), ([1], [0]), (a0, a1), (b, b))) == [
+        (1, 7, "a", 7, 1.0, "-U"),
+        (1, 7, "c", 7, 1.0, "+U"),
+        (2, 7, "b", 7, 1.0, "-D"),
+        (3, 7, "d", 7, 1.0, "+I"),
+    ]
+
+
+def test_update_on_both_sides_replaces_the_pair_once() -> None:
+    """Both terms have the pair of the old left and the new right row, with opposite signs."""
+    a0, a1 = counted([(1, 7, "old")]), counted([(1, 7, "new")])
+    b0, b1 = counted([(7, 1.0)]), counted([(7, 2.0)])
+    emitted = step((LEFT, RIGHT), ([1], [0]), (a0, a1), (b0, b1))
+    assert [(*row[:5], row[5][0]) for row in sorted(emitted)] == [
+        (1, 7, "new", 7, 2.0, "+"),
+        (1, 7, "old", 7, 1.0, "-"),
+    ]
+
+
+def test_delete_on_both_sides_retracts_the_pair_once() -> None:
+    """The trap of a join that looks up only the newest rows: each delete would find the other side empty."""
+    gone: Rows = Counter()
+    emitted = step((LEFT, RIGHT), ([1], [0]), (counted([(1, 7, "a")]), gone), (counted([(7, 1.0)]), gone))
+    assert [row[5] for row in emitted] == ["-D"]
+
+
+def test_a_hot_key_comes_in_batches_of_bounded_size() -> None:
+    a = counted((i, 7, "x") for i in range(100))
+    b = counted((7, float(i)) for i in range(100))
+    nothing: Rows = Counter()
+    assert len(step((LEFT, RIGHT), ([1], [0]), (nothing, a), (nothing, b), output_rows=64)) == 10_000
+
+
+def test_no_changes_emit_nothing() -> None:
+    a = counted([(1, 7, "x")])
+    assert step((LEFT, RIGHT), ([1], [0]), (a, a), (counted([(7, 1.0)]),) * 2) == []
+
+
+def test_rows_with_nested_columns_cancel_by_value() -> None:
+    schema = pa.schema({"k": pa.int64(), "tags": pa.list_(pa.string())})
+    rows = pa.table(
+        {
+            "k": [1, 1, 1, 2],
+            "tags": [["a"], ["b"], ["a"], None],
+            "_row_kind": ["-U", "+U", "+I", "+I"],
+        },
+        schema=schema.append(pa.field("_row_kind", pa.string())),
+    )
+    net = consolidate_changes(Changes(rows, ("k",))).rows.to_pylist()
+    assert net == [
+        {"k": 1, "tags": ["b"], "_row_kind": "+U"},
+        {"k": 2, "tags": None, "_row_kind": "+I"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "common"),
+    [
+        (pa.int8(), pa.int64(), pa.int64()),
+        (pa.string(), pa.string(), pa.string()),
+        (pa.int32(), pa.float64(), None),
+        (pa.decimal128(10, 2), pa.decimal128(12, 2), None),
+        (pa.list_(pa.int32()), pa.list_(pa.int32()), None),
+    ],
+)
+def test_keys_are_compared_in_a_common_type_or_not_at_all(
+    left: pa.DataType, right: pa.DataType, common: pa.DataType | None
+) -> None:
+    assert common_key_type(left, right) == common
