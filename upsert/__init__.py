@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from upsert.catalog.catalog import Catalog
     from upsert.changelog.operator import normalize
     from upsert.errors import own_error
-    from upsert.kafka.write_upsert import write_upsert
+    from upsert.kafka.frames import write_upsert
     from upsert.spark_formats import register
 
 __all__ = [
@@ -39,7 +39,7 @@ __getattr__, __dir__ = _imported_on_use(
         "normalize": "upsert.changelog.operator",
         "own_error": "upsert.errors",
         "register": "upsert.spark_formats",
-        "write_upsert": "upsert.kafka.write_upsert",
+        "write_upsert": "upsert.kafka.frames",
     },
     globals(),
 )

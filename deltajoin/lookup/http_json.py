@@ -20,9 +20,8 @@ import pyarrow as pa
 
 from deltajoin.errors import LookupFailedError, LookupUnavailableError
 from deltajoin.lookup.protocol import Answer, ReplyRows, as_table
-from upsert.formats.json_dialect import JsonDialect
-from upsert.formats.json_text import row_texts
-from upsert.formats.json_values import check_types, parse, struct_converter, to_text
+from upsert.formats.json_values import JsonDialect, check_types, parse, struct_converter, to_text
+from upsert.formats.json_writer import row_texts
 from upsert.formats.text_values import BadValueError, integer_range, shown
 from upsert.formats.timestamps import TimestampStandard
 from upsert.store.hashing import one_array

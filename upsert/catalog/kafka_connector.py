@@ -167,7 +167,7 @@ class KafkaConnector:
     @property
     def sink(self) -> Sink:
         """The topic as a sink of changes."""
-        from upsert.kafka.sink_columns import sink_of
+        from upsert.kafka.encode import sink_of
 
         return sink_of(self.table)
 
@@ -241,15 +241,15 @@ class KafkaConnector:
 
     def prepare(self) -> tuple[str, ...]:
         """Create the topics that do not exist, where ``topic.partitions`` says how; the names of these."""
-        from upsert.kafka import sink_topics
+        from upsert.kafka import topics
 
-        return sink_topics.create_missing(self.table)
+        return topics.create_missing(self.table)
 
     def clean_up(self, made: tuple[str, ...]) -> None:
         """Delete topics that ``prepare`` has made."""
-        from upsert.kafka import sink_topics
+        from upsert.kafka import topics
 
-        sink_topics.delete(self.table, made)
+        topics.delete(self.table, made)
 
     def keep_mirror(
         self, spark: SparkSession, trigger: Mapping[str, Any], checkpoints: str | None

@@ -22,28 +22,29 @@ import pyarrow.compute as pc
 from upsert import types
 from upsert.arrays import Mask, Positions
 from upsert.formats.base import BadMessage, Decoded, Decoder, Encoder, FormatContext, Side
-from upsert.formats.cdc_encoder import Around, ChangeEncoder
-from upsert.formats.cdc_json import (
+from upsert.formats.cdc import (
     DELETE,
     INSERT,
     UPDATE_AFTER,
     UPDATE_BEFORE,
+    Around,
+    ChangeEncoder,
     Envelopes,
     any_null,
     check_cdc,
     timestamps,
     with_metadata,
 )
-from upsert.formats.json_dialect import (
+from upsert.formats.json_reader import JsonReader
+from upsert.formats.json_values import (
     DECIMAL_AS_PLAIN_NUMBER,
     IGNORE_PARSE_ERRORS,
     MAP_NULL_KEY_LITERAL,
     MAP_NULL_KEY_MODE,
     TIMESTAMP_STANDARD,
     JsonDialect,
+    parse,
 )
-from upsert.formats.json_reader import JsonReader
-from upsert.formats.json_values import parse
 from upsert.formats.text_values import shown
 from upsert.metadata_columns import MetadataKey
 from upsert.options import Option

@@ -1,7 +1,7 @@
 """The format ``csv``: a row is one line, its columns are the fields in their order (pure).
 
-It follows Flink's format of this name; ``csv_lines`` says what a line is. Beyond scalar types it knows
-ARRAY and STRUCT of scalar types, one field with ``array-element-delimiter`` between the elements.
+It follows Flink's format of this name. Beyond scalar types it knows ARRAY and STRUCT of scalar types, one
+field with ``array-element-delimiter`` between the elements.
 
 * Without ``null-literal`` NULL is written as nothing. Nothing is read as an empty STRING, BINARY or ARRAY,
   and as NULL of other types (where Flink fails). With one, a text equal to it is NULL, quoted or not: a
@@ -10,23 +10,384 @@ ARRAY and STRUCT of scalar types, one field with ``array-element-delimiter`` bet
 * A line has as many fields as there are columns. With ``ignore-parse-errors`` a bad value and a field that
   is missing are NULL, and a line with more fields, or that is no CSV, is passed over without a trace.
 * An empty message, and with ``allow-comments`` a line that begins with ``#``, give no row.
+
+``LineReader.fields_of`` is what a line means, `value_of` what a field means. ``LineReader.columns`` gives the
+same for many lines: those that a regular expression finds well formed, with the right number of fields, go
+through ``pyarrow.csv``. A field is quoted as a whole or not at all; in quotes a quote is doubled, and line
+breaks are text. After an escape character ``n``, ``r``, ``t`` and ``0`` are the control characters of that
+name, any other character is itself. Line breaks at the end of a message do not count.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
 
 from upsert import options, types
+from upsert.arrays import Mask, Positions
 from upsert.errors import ConfigurationError, SchemaError
-from upsert.formats.base import Decoder, Encoder, FormatContext, Side
-from upsert.formats.csv_lines import BREAKS, CsvDialect
-from upsert.formats.csv_values import CsvDecoder, CsvEncoder
+from upsert.formats.base import BadMessage, Decoded, Decoder, Encoder, FormatContext, Side
+from upsert.formats.text_values import BadValueError, encoded, read_column, scalar_reader, scalar_texts, shown
+from upsert.formats.timestamps import TimestampStandard
 from upsert.metadata_columns import MetadataKey
 from upsert.options import Option
+
+_CONTROLS: Final = {"n": "\n", "r": "\r", "t": "\t", "0": "\0"}
+
+_MAX_BULK_FIELDS: Final = 200
+
+BREAKS: Final = "\r\n"
+
+
+@dataclass(frozen=True)
+class CsvDialect:
+    """How a CSV line is written; ``quote``, ``escape`` and ``null_literal`` may be None."""
+
+    delimiter: str = ","
+    quote: str | None = '"'
+    escape: str | None = None
+    array_delimiter: str = ";"
+    null_literal: str | None = None
+    allows_comments: bool = False
+    ignores_parse_errors: bool = False
+
+
+class LineReader:
+    """Splits lines of one dialect into fields.
+
+    >>> LineReader(CsvDialect()).fields_of('1,"say ""hi"", Bob",')
+    ['1', 'say "hi", Bob', '']
+    """
+
+    def __init__(self, dialect: CsvDialect) -> None:
+        self._dialect = dialect
+        delimiter, quote, escape = (
+            re.escape(text or "") for text in (dialect.delimiter, dialect.quote, dialect.escape)
+        )
+        escaped = f"|{escape}(?s:.)" if escape else ""
+        end = rf"(?={delimiter}|\Z)"
+        self._unquoted = re.compile(rf"((?:[^{delimiter}\r\n{escape}]{escaped})*+){end}")
+        self._escapes = re.compile(f"{escape}((?s:.))") if escape else None
+        self._plain_field = rf"[^{delimiter}{quote}{escape}\r\n\x00]*"
+        if not quote:
+            return
+        body = f"(?:[^{quote}{escape}]|{quote}{quote}{escaped})*+"
+        self._quoted = re.compile(rf"{quote}({body}){quote}[ \t]*{end}")
+        self._escapes_in_quotes = re.compile(f"{quote}{quote}" + (f"|{escape}((?s:.))" if escape else "()"))
+        in_quotes = rf"(?:[^{quote}{escape}\r\n\x00]|{quote}{quote})*"
+        self._plain_field = f"(?:{quote}{in_quotes}{quote}|{self._plain_field})"
+
+    def fields_of(self, line: str) -> list[str]:
+        """The texts of a line's fields.
+
+        Raises:
+            BadValueError: a quote is left open or followed by text, or there is more than one line.
+        """
+        line = line.rstrip(BREAKS)
+        quote = self._dialect.quote
+        found = []
+        place = 0
+        while True:
+            is_quoted = quote is not None and line.startswith(quote, place)
+            match = (self._quoted if is_quoted else self._unquoted).match(line, place)
+            if match is None:
+                why = "the quote is not closed in its field" if is_quoted else "a line break or a lone escape"
+                raise BadValueError(f"not valid CSV: {why}, after character {place}")
+            found.append(self._unescaped(match[1], self._escapes_in_quotes if is_quoted else self._escapes))
+            if match.end() == len(line):
+                return found
+            place = match.end() + len(self._dialect.delimiter)
+
+    def _unescaped(self, text: str, escapes: re.Pattern[str] | None) -> str:
+        if escapes is None:
+            return text
+        return escapes.sub(lambda m: _CONTROLS.get(m[1], m[1]) or self._dialect.quote or "", text)
+
+    def columns(self, lines: pa.Array, count: int) -> tuple[Positions, list[pa.Array]]:
+        """The places of lines, ascending, and the texts of their fields, a column for each field.
+
+        Args:
+            lines: strings.
+            count: how many fields a line must have.
+
+        Returns:
+            Only lines that are plain enough to be read together; the others are left to ``fields_of``.
+        """
+        field, delimiter = self._plain_field, re.escape(self._dialect.delimiter)
+        places = np.zeros(0, np.int64)
+        if 0 < count <= _MAX_BULK_FIELDS and self._dialect.delimiter.isascii():
+            lines = pc.utf8_rtrim(lines, BREAKS)
+            is_plain = pc.match_substring_regex(
+                lines, pattern=f"^{field}(?:{delimiter}{field}){{{count - 1}}}$"
+            )
+            # An empty line would be no row for this reader, a byte order mark no text, a comment a row.
+            odd_start = f"^(?:$|[\ufeff{'#' if self._dialect.allows_comments else ''}])"
+            is_plain = pc.and_not(is_plain, pc.match_substring_regex(lines, pattern=odd_start))
+            places = np.flatnonzero(is_plain.fill_null(False).to_numpy(zero_copy_only=False))
+        if not len(places):
+            return places, []
+        text = pc.binary_join_element_wise(lines.take(pa.array(places)), "\n", "").buffers()[2]
+        names = [str(index) for index in range(count)]
+        table = pa_csv.read_csv(
+            pa.BufferReader(text),
+            read_options=pa_csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=names),
+            parse_options=pa_csv.ParseOptions(
+                delimiter=self._dialect.delimiter,
+                quote_char=self._dialect.quote or False,
+                ignore_empty_lines=False,
+            ),
+            convert_options=pa_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
+        )
+        return places, [column.combine_chunks() for column in table.columns]
+
+
+_STANDARD: Final = TimestampStandard.SQL
+
+_BYTE_ORDER_MARK: Final = "\ufeff"
+
+_EMPTY_IS_A_VALUE: Final = (pa.string(), pa.binary())
+
+_NULL: Final = pa.scalar(None, pa.string())
+
+
+def value_of(text: str | None, field: pa.Field, dialect: CsvDialect) -> Any:
+    """The value that a field's text means, as ``pa.array`` takes it: the reference.
+
+    Raises:
+        BadValueError: the text is no value of the field's type.
+
+    >>> value_of("1;2", pa.field("a", pa.list_(pa.int64())), CsvDialect())
+    [1, 2]
+    """
+    value = None
+    if text is not None and text != dialect.null_literal:
+        try:
+            value = _value_of(text, field.type, dialect)
+        except BadValueError:
+            if not dialect.ignores_parse_errors:
+                raise
+    if value is None and not field.nullable:
+        raise BadValueError("is NULL, but declared NOT NULL")
+    return value
+
+
+def _value_of(text: str, type_: pa.DataType, dialect: CsvDialect) -> Any:
+    if type_ == pa.string():
+        return text
+    if pa.types.is_list(type_):
+        parts = text.split(dialect.array_delimiter) if text else []
+        return [value_of(part, type_.value_field, dialect) for part in parts]
+    if not text and type_ not in _EMPTY_IS_A_VALUE:
+        return None
+    if not pa.types.is_struct(type_):
+        return scalar_reader(type_, _STANDARD)(text)
+    parts = text.split(dialect.array_delimiter)
+    missing = type_.num_fields - len(parts)
+    if missing < 0 or (missing and not dialect.ignores_parse_errors):
+        raise BadValueError(f"{shown(text)} must have {type_.num_fields} parts, got {len(parts)}")
+    padded = (*parts, *[None] * missing)
+    return tuple(value_of(part, field, dialect) for part, field in zip(padded, type_, strict=True))
+
+
+class CsvDecoder:
+    """Lines to rows: values of scalar types column by column, arrays and structs one by one."""
+
+    def __init__(self, fields: pa.Schema, dialect: CsvDialect) -> None:
+        self._fields = fields
+        self._dialect = dialect
+        self._lines = LineReader(dialect)
+
+    def decode(self, messages: pa.Array) -> Decoded:
+        """The rows of all messages."""
+        reasons: dict[int, str] = {}
+        places, texts = self._split(messages, reasons)
+        is_good = np.ones(len(places), dtype=np.bool_)
+        columns = []
+        for text, field in zip(texts, self._fields, strict=True):
+            values, doubtful = self._values(text, field)
+            for row in np.flatnonzero(doubtful & is_good).tolist():
+                try:
+                    value_of(text[row].as_py(), field, self._dialect)
+                except BadValueError as bad:
+                    reasons[int(places[row])] = f"field {field.name!r}: {bad}"
+                    is_good[row] = False
+            columns.append(values)
+        if not is_good.all():
+            kept = pa.array(is_good)
+            places, columns = places[is_good], [column.filter(kept) for column in columns]
+        named = () if self._dialect.ignores_parse_errors else sorted(reasons.items())
+        bad_messages = tuple(BadMessage(place, reason) for place, reason in named)
+        rows = pa.Table.from_arrays(columns, schema=self._fields)
+        return Decoded(rows, None if len(places) == len(messages) else places, bad=bad_messages)
+
+    def _split(self, messages: pa.Array, reasons: dict[int, str]) -> tuple[Positions, list[pa.Array]]:
+        """Messages that are lines with enough fields, and the texts of their fields, by column."""
+        lines = _decoded(messages, reasons)
+        together, columns = self._lines.columns(lines, len(self._fields))
+        is_left = lines.is_valid().to_numpy(zero_copy_only=False).copy()
+        is_left[together] = False
+        rest = np.flatnonzero(is_left)
+        where, rows = [], []
+        for place, line in zip(rest.tolist(), lines.take(pa.array(rest)).to_pylist(), strict=True):
+            try:
+                fields = self._fields_of(line)
+            except BadValueError as bad:
+                reasons[place] = str(bad)
+                continue
+            if fields is not None:
+                where.append(place)
+                rows.append(fields)
+        singly = [pa.array([row[i] for row in rows], pa.string()) for i in range(len(self._fields))]
+        if not len(together):
+            return np.array(where, dtype=np.int64), singly
+        if not where:
+            return together, columns
+        places = np.concatenate([together, np.array(where, dtype=np.int64)])
+        order = np.argsort(places)
+        return places[order], [
+            pa.concat_arrays(both).take(pa.array(order)) for both in zip(columns, singly, strict=True)
+        ]
+
+    def _fields_of(self, line: str) -> list[str | None] | None:
+        """The texts of a line's fields; None when the line is no row."""
+        line = line.removeprefix(_BYTE_ORDER_MARK)
+        if not line.rstrip(BREAKS) or (self._dialect.allows_comments and line.startswith("#")):
+            return None
+        found: list[str | None] = [*self._lines.fields_of(line)]
+        missing = len(self._fields) - len(found)
+        if missing < 0 or (missing and not self._dialect.ignores_parse_errors):
+            raise BadValueError(f"a line must have {len(self._fields)} fields, got {len(found)}")
+        return found + [None] * missing
+
+    def _values(self, texts: pa.Array, field: pa.Field) -> tuple[pa.Array, Mask]:
+        """The values of a column, and where they may be bad: the reference knows why."""
+        if not types.is_scalar(field.type):
+            return self._nested_values(texts, field)
+        if self._dialect.null_literal is not None:
+            texts = pc.if_else(pc.equal(texts, self._dialect.null_literal), _NULL, texts)
+        if field.type not in _EMPTY_IS_A_VALUE:
+            texts = pc.if_else(pc.equal(texts, ""), _NULL, texts)
+        values, bad = read_column(texts, field.type, _STANDARD)
+        doubtful = np.zeros(len(texts), dtype=np.bool_) if bad is None else bad
+        if values.null_count and not field.nullable:
+            doubtful = doubtful | values.is_null().to_numpy(zero_copy_only=False)
+        return values, doubtful
+
+    def _nested_values(self, texts: pa.Array, field: pa.Field) -> tuple[pa.Array, Mask]:
+        values = []
+        bad = np.zeros(len(texts), dtype=np.bool_)
+        for row, text in enumerate(texts.to_pylist()):
+            try:
+                values.append(value_of(text, field, self._dialect))
+            except BadValueError:
+                values.append(None)
+                bad[row] = True
+        return pa.array(values, field.type), bad
+
+
+def _decoded(messages: pa.Array, reasons: dict[int, str]) -> pa.Array:
+    """Messages as texts; NULL for what is no UTF-8, with the reason."""
+    try:
+        return messages.cast(pa.string())
+    except pa.ArrowInvalid:
+        texts: list[str | None] = []
+        for place, message in enumerate(messages.to_pylist()):
+            try:
+                texts.append(None if message is None else message.decode())
+            except UnicodeDecodeError as cause:
+                reasons[place] = f"not valid UTF-8 at byte {cause.start}"
+                texts.append(None)
+        return pa.array(texts, pa.string())
+
+
+class CsvEncoder:
+    """Rows to lines."""
+
+    def __init__(self, fields: pa.Schema, dialect: CsvDialect) -> None:
+        self._fields = fields
+        self._dialect = dialect
+        special = "".join(text for text in (dialect.delimiter, dialect.quote, dialect.escape) if text)
+        self._special = f"[{re.escape(special)}\r\n]"
+        self._line_starts = f"^[{_BYTE_ORDER_MARK}{'#' if dialect.allows_comments else ''}]"
+
+    def encode(self, rows: pa.Table, kinds: pa.Array | None = None) -> pa.Array:
+        """The messages of all rows, whatever their kinds."""
+        del kinds
+        return encoded(rows.select(self._fields.names), self._line_texts)
+
+    def _line_texts(self, batch: pa.RecordBatch) -> pa.Array:
+        if not batch.num_columns:
+            return pa.repeat("", batch.num_rows)
+        cells: list[pa.Array] = []
+        for column, field in zip(batch.columns, self._fields, strict=True):
+            try:
+                cells.append(self._protected(self._cells(column), is_first=not cells))
+            except SchemaError as cause:
+                raise SchemaError(f"column {field.name!r}: {cause}") from None
+        return pc.binary_join_element_wise(*cells, self._dialect.delimiter)
+
+    def _cells(self, column: pa.Array) -> pa.Array:
+        """The texts of a column's values, what stands for NULL included."""
+        null = self._dialect.null_literal or ""
+        if pa.types.is_struct(column.type):
+            parts = [self._without_delimiter(self._cells(child)) for child in column.flatten()]
+            texts = pc.binary_join_element_wise(*parts, self._dialect.array_delimiter)
+            return pc.if_else(column.is_valid(), texts, null)
+        if pa.types.is_list(column.type):
+            parts = self._without_delimiter(self._cells(column.flatten()))
+            lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+            offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+            texts = pc.binary_join(pa.ListArray.from_arrays(offsets, parts), self._dialect.array_delimiter)
+            return pc.if_else(column.is_valid(), texts, null)
+        return scalar_texts(column, _STANDARD).fill_null(null)
+
+    def _without_delimiter(self, parts: pa.Array) -> pa.Array:
+        has_one = pc.match_substring(parts, self._dialect.array_delimiter)
+        if pc.any(has_one).as_py():
+            raise SchemaError(
+                f"an element must not hold the array-element-delimiter {self._dialect.array_delimiter!r}, "
+                f"got {shown(parts.filter(has_one)[0].as_py())}; choose another delimiter"
+            )
+        return parts
+
+    def _protected(self, cells: pa.Array, *, is_first: bool) -> pa.Array:
+        """The cells, those in quotes or with escapes that could be taken for something else."""
+        quote, escape = self._dialect.quote, self._dialect.escape
+        needs_it = pc.match_substring_regex(cells, pattern=self._special)
+        if is_first:
+            starts_line = pc.match_substring_regex(cells, pattern=self._line_starts)
+            needs_it = pc.or_(needs_it, starts_line)
+            if len(self._fields) == 1 and quote:
+                # A line of nothing is no row.
+                needs_it = pc.or_(needs_it, pc.equal(cells, ""))
+        if not pc.any(needs_it).as_py():
+            return cells
+        if not quote and not escape:
+            text = shown(cells.filter(needs_it)[0].as_py())
+            raise SchemaError(f"{text} needs quotes, which are disabled; set escape-character")
+        if escape:
+            cells = _replaced(cells, {escape: escape * 2, "\r": f"{escape}r", "\n": f"{escape}n"})
+        if quote:
+            in_quotes = pc.binary_join_element_wise(quote, _replaced(cells, {quote: quote * 2}), quote, "")
+            return pc.if_else(needs_it, in_quotes, cells)
+        cells = _replaced(cells, {self._dialect.delimiter: f"{escape}{self._dialect.delimiter}"})
+        if is_first:
+            cells = pc.if_else(starts_line, pc.binary_join_element_wise(escape, cells, ""), cells)
+        return cells
+
+
+def _replaced(texts: pa.Array, by: dict[str, str]) -> pa.Array:
+    for old, new in by.items():
+        texts = pc.replace_substring(texts, old, new)
+    return texts
+
 
 _JAVA_ESCAPES: Final = {"\\t": "\t", "\\\\": "\\", "\\'": "'", '\\"': '"', "\\b": "\b", "\\f": "\f"}
 

@@ -19,19 +19,21 @@ from upsert import options, types
 from upsert.arrays import Positions
 from upsert.errors import ConfigurationError
 from upsert.formats.base import Decoded, Decoder, Encoder, FormatContext, Side
-from upsert.formats.cdc_encoder import Around, ChangeEncoder
-from upsert.formats.cdc_json import (
+from upsert.formats.cdc import (
     DELETE,
     INSERT,
     UPDATE_AFTER,
     UPDATE_BEFORE,
+    Around,
+    ChangeEncoder,
     Envelopes,
     any_null,
     check_cdc,
     timestamps,
     with_metadata,
 )
-from upsert.formats.json_dialect import (
+from upsert.formats.json_reader import JsonReader
+from upsert.formats.json_values import (
     DECIMAL_AS_PLAIN_NUMBER,
     IGNORE_PARSE_ERRORS,
     MAP_NULL_KEY_LITERAL,
@@ -39,7 +41,6 @@ from upsert.formats.json_dialect import (
     TIMESTAMP_STANDARD,
     JsonDialect,
 )
-from upsert.formats.json_reader import JsonReader
 from upsert.formats.text_values import read_column, shown
 from upsert.metadata_columns import MetadataKey
 from upsert.options import Option

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from upsert.errors import ConfigurationError
 from upsert.formats.base import Decoded, Decoder, Encoder, FormatContext, Side
-from upsert.formats.json_dialect import (
+from upsert.formats.json_reader import JsonReader
+from upsert.formats.json_values import (
     DECIMAL_AS_PLAIN_NUMBER,
     FAIL_ON_MISSING_FIELD,
     IGNORE_NULL_FIELDS,
@@ -24,11 +25,10 @@ from upsert.formats.json_dialect import (
     MAP_NULL_KEY_MODE,
     TIMESTAMP_STANDARD,
     JsonDialect,
+    check_types,
 )
-from upsert.formats.json_reader import JsonReader
-from upsert.formats.json_text import row_texts
-from upsert.formats.json_values import check_types
-from upsert.formats.scalar_texts import encoded
+from upsert.formats.json_writer import row_texts
+from upsert.formats.text_values import encoded
 from upsert.metadata_columns import MetadataKey
 from upsert.options import Option
 

@@ -1,7 +1,8 @@
 """Values of one parsed JSON text, as Flink's json format understands it: the reference (pure).
 
-The bulk reader (``json_bulk``) has to give what these functions give, message by message. Numbers keep
-their text until a type asks for them, so nothing passes through a double that need not.
+The bulk reader (``json_reader``) has to give what these functions give, message by message. Numbers keep
+their text until a type asks for them, so nothing passes through a double that need not. `JsonDialect` is what
+the options that the JSON formats share say.
 
 * An INT is a whole number, or a string with one; ``1.0`` is 1, ``1.5`` is bad (Flink cuts it silently).
 * A FLOAT or DOUBLE is a number, a string with one, or ``"NaN"``, ``"Infinity"``, ``"-Infinity"``. One that
@@ -18,18 +19,86 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from json.encoder import encode_basestring
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, Self
 
 import numpy as np
 import pyarrow as pa
 
-from upsert import types
+from upsert import options, types
 from upsert.errors import SchemaError
-from upsert.formats.json_dialect import JsonDialect
 from upsert.formats.text_values import BadValueError, integer_range, scalar_reader, shown
+from upsert.formats.timestamps import TimestampStandard
+from upsert.options import Option
+
+FAIL_ON_MISSING_FIELD: Final = Option(
+    "fail-on-missing-field", options.boolean, "whether a message without one of the fields is bad", False
+)
+
+IGNORE_PARSE_ERRORS: Final = Option(
+    "ignore-parse-errors",
+    options.boolean,
+    "whether bad values become NULL and unreadable messages are passed over",
+    False,
+)
+
+TIMESTAMP_STANDARD: Final = Option(
+    "timestamp-format.standard",
+    options.one_of(*TimestampStandard),
+    "how times are written: SQL, ISO-8601 or ISO-8601-WITH-OFFSET",
+    TimestampStandard.SQL.value,
+)
+
+# A NULL key is no part of an Arrow or Spark map. The two options are known so that a table definition that
+# Flink takes is taken here; no value that they speak of ever arrives.
+MAP_NULL_KEY_MODE: Final = Option(
+    "map-null-key.mode",
+    options.one_of("fail", "drop", "literal"),
+    "what is written for a map's NULL key: FAIL, DROP or LITERAL",
+    "fail",
+)
+
+MAP_NULL_KEY_LITERAL: Final = Option(
+    "map-null-key.literal", options.text, "the name written for a NULL key in mode LITERAL", "null"
+)
+
+DECIMAL_AS_PLAIN_NUMBER: Final = Option(
+    "encode.decimal-as-plain-number", options.boolean, "whether 0.00000001 is never written as 1E-8", False
+)
+
+IGNORE_NULL_FIELDS: Final = Option(
+    "encode.ignore-null-fields", options.boolean, "whether NULLs are left out of what is written", False
+)
+
+
+@dataclass(frozen=True)
+class JsonDialect:
+    """How JSON is read and written: the values of the options that the JSON formats share."""
+
+    timestamps: TimestampStandard = TimestampStandard.SQL
+    fail_on_missing_field: bool = False
+    ignore_parse_errors: bool = False
+    decimal_as_plain_number: bool = False
+    ignore_null_fields: bool = False
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """The dialect that the options of a format ask for; a format without some option has its default."""
+        keys = {
+            "timestamp-format.standard": "timestamps",
+            "fail-on-missing-field": "fail_on_missing_field",
+            "ignore-parse-errors": "ignore_parse_errors",
+            "encode.decimal-as-plain-number": "decimal_as_plain_number",
+            "encode.ignore-null-fields": "ignore_null_fields",
+        }
+        found = {name: options[key] for key, name in keys.items() if key in options}
+        if "timestamps" in found:
+            found["timestamps"] = TimestampStandard(found["timestamps"])
+        return cls(**found)
+
 
 MAX_DEPTH: Final = 200
 """How deep arrays and objects may lie in each other; a message that goes deeper is bad."""
@@ -38,11 +107,17 @@ SPACES: Final = " \t\r\n"
 """What JSON takes as space between tokens."""
 
 _PLAIN_DIGITS: Final = 19
+
 _MAX_DIGITS: Final = 40
+
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+
 _STEPS: Final = np.zeros(256, dtype=np.int8)
+
 _STEPS[list(b"[{")] = 1
+
 _STEPS[list(b"]}")] = -1
 
 Converter = Callable[[Any], Any]

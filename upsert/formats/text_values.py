@@ -1,7 +1,9 @@
-"""Values from their texts, one value or a column, the same both ways (pure).
+"""Scalar values from their texts and back, one value or a column, as all text formats have them (pure).
 
 ``scalar_reader`` is what a text means. ``read_column`` gives the same for a column: texts in a plain form,
-which a regular expression picks, are cast by Arrow at once, the others are read one by one.
+which a regular expression picks, are cast by Arrow at once, the others are read one by one. ``scalar_texts``
+writes a column. Python's ``base64`` takes one value a call; here the texts of a column, whose lengths are
+multiples of four, are one run of groups of four characters, so that a whole column is a few numpy operations.
 """
 
 from __future__ import annotations
@@ -10,33 +12,111 @@ import base64
 import binascii
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
-from upsert.arrays import Mask
-from upsert.formats import base64_columns
+from upsert.arrays import Mask, Positions
 from upsert.formats.timestamps import (
     TimestampStandard,
     example,
+    format_column,
     parse_column,
     parse_date,
     parse_timestamp,
     pattern,
 )
 
+_BASE64: Final = "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
+"""What a base64 text looks like, as a regular expression without anchors."""
+
+_ALPHABET: Final = np.frombuffer(
+    b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", dtype=np.uint8
+)
+
+_PAD: Final = ord("=")
+
+_SIX_BITS: Final = np.zeros(256, dtype=np.uint32)
+
+_SIX_BITS[_ALPHABET] = np.arange(64, dtype=np.uint32)
+
+
+def base64_bytes(texts: pa.Array) -> pa.Array:
+    r"""Bytes of texts that all match ``_BASE64``; NULL for NULL.
+
+    >>> base64_bytes(pa.array(["3q2+7w==", None, ""])).to_pylist()
+    [b'\xde\xad\xbe\xef', None, b'']
+    """
+    data, lengths = _flat_bytes(texts.cast(pa.binary()))
+    groups = _SIX_BITS[data].reshape(-1, 4)
+    words = (groups[:, 0] << 18) | (groups[:, 1] << 12) | (groups[:, 2] << 6) | groups[:, 3]
+    triples = np.stack([words >> 16, words >> 8, words], axis=1).astype(np.uint8)
+    padding = (data.reshape(-1, 4) == _PAD).sum(axis=1)
+    kept = np.arange(3) < (3 - padding)[:, None]
+    ends = np.concatenate([[0], np.cumsum(3 - padding)])
+    offsets = ends[np.concatenate([[0], np.cumsum(lengths // 4)])]
+    return _binary_array(offsets, triples[kept], pa.binary(), texts)
+
+
+def base64_texts(values: pa.Array) -> pa.Array:
+    r"""Base64 texts of bytes; NULL for NULL.
+
+    >>> base64_texts(pa.array([b"\xde\xad\xbe\xef", None, b""])).to_pylist()
+    ['3q2+7w==', None, '']
+    """
+    data, lengths = _flat_bytes(values)
+    groups = (lengths + 2) // 3
+    starts = np.cumsum(groups) - groups
+    padded = np.zeros(int(groups.sum()) * 3, dtype=np.uint32)
+    places = np.repeat(starts * 3 - (np.cumsum(lengths) - lengths), lengths) + np.arange(len(data))
+    padded[places] = data
+    words = padded.reshape(-1, 3) @ np.array([1 << 16, 1 << 8, 1], dtype=np.uint32)
+    texts = _ALPHABET[np.stack([words >> 18, words >> 12, words >> 6, words], axis=1) & 63]
+    missing = groups * 3 - lengths
+    last = starts + groups - 1
+    texts[last[missing > 0], 3] = _PAD
+    texts[last[missing == 2], 2] = _PAD
+    offsets = np.concatenate([[0], np.cumsum(groups * 4)])
+    return _binary_array(offsets, texts.reshape(-1), pa.string(), values)
+
+
+def _flat_bytes(values: pa.Array) -> tuple[npt.NDArray[np.uint8], Positions]:
+    """The bytes of all values in one run, and how many each value has."""
+    filled = values.fill_null(b"")
+    offsets = np.frombuffer(filled.buffers()[1], dtype=np.int32)[filled.offset :][: len(filled) + 1]
+    if not len(filled):
+        return np.zeros(0, np.uint8), np.zeros(0, np.int64)
+    buffer = filled.buffers()[2]
+    data = np.frombuffer(buffer, dtype=np.uint8) if buffer is not None else np.zeros(0, np.uint8)
+    return data[offsets[0] : offsets[-1]], np.diff(offsets).astype(np.int64)
+
+
+def _binary_array(
+    offsets: Positions, data: npt.NDArray[np.uint8], type_: pa.DataType, like: pa.Array
+) -> pa.Array:
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(np.ascontiguousarray(data))]
+    found = pa.Array.from_buffers(type_, len(like), buffers)
+    if like.null_count == 0:
+        return found
+    return pa.compute.if_else(like.is_valid(), found, pa.scalar(None, type_))
+
+
 _SPACES: Final = "".join(map(chr, range(33)))
 """What Java's ``trim`` takes away."""
 
 _INTEGER: Final = re.compile("[+-]?[0-9]{1,40}")
+
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "+Infinity": math.inf, "-Infinity": -math.inf}
+
 _MAX_SHOWN: Final = 80
 
 Reader = Callable[[str], Any]
@@ -241,13 +321,152 @@ def _plain_form(type_: pa.DataType, standard: TimestampStandard) -> str:
         fraction = rf"(?:\.[0-9]{{1,{type_.scale}}})?" if type_.scale > 0 else ""
         return rf"^-?(?:[0-9]{{1,{whole}}}){fraction}$" if whole else rf"^-?0{fraction}$"
     if type_ == pa.binary():
-        return f"^{base64_columns.PATTERN}$"
+        return f"^{_BASE64}$"
     return f"^{pattern(type_, standard)}$"
 
 
 def _cast(texts: pa.Array, type_: pa.DataType) -> pa.Array:
     if type_ == pa.binary():
-        return base64_columns.decode(texts)
+        return base64_bytes(texts)
     if pa.types.is_temporal(type_):
         return parse_column(texts, type_)
     return texts.cast(type_)
+
+
+_ROWS_AT_ONCE: Final = 16_384
+"""How many rows are written at once: few enough that their texts stay in the processor's cache."""
+
+
+def scalar_texts(
+    column: pa.Array, standard: TimestampStandard = TimestampStandard.SQL, *, is_plain: bool = False
+) -> pa.Array:
+    """The texts of a column's values, NULL for NULL; ``text_values`` reads them back.
+
+    Args:
+        column: values of a scalar type.
+        standard: how times are written.
+        is_plain: whether a small DECIMAL is never written like ``1E-8``.
+
+    Raises:
+        SchemaError: a date or time is not within the years 0001 to 9999.
+
+    >>> scalar_texts(pa.array([1.5, float("inf"), None])).to_pylist()
+    ['1.5', 'Infinity', None]
+    """
+    type_ = column.type
+    if type_ == pa.string():
+        return column
+    if type_ == pa.binary():
+        return base64_texts(column)
+    if pa.types.is_temporal(type_):
+        return format_column(column, standard)
+    if pa.types.is_floating(type_):
+        return _float_texts(column)
+    if pa.types.is_decimal(type_):
+        return _decimal_texts(column, is_plain=is_plain)
+    return column.cast(pa.string())
+
+
+def _float_texts(column: pa.Array) -> pa.Array:
+    """Numbers as Java writes them, and so Jackson and Flink.
+
+    The bytes of a key decide its partition, so a key must not look otherwise than Flink writes it: ``1.0``
+    is no whole number there, from 10 million on and below a thousandth there is an exponent.
+
+    >>> _float_texts(pa.array([1.0, -0.0, 1e7, 0.00025, float("-inf")])).to_pylist()
+    ['1.0', '-0.0', '1.0E7', '2.5E-4', '-Infinity']
+    """
+    texts = column.cast(pa.string())
+    size = pc.abs(column)
+    is_plain = pc.or_(
+        pc.equal(size, 0.0), pc.and_(pc.greater_equal(size, _SMALLEST), pc.less(size, _LARGEST))
+    )
+    is_whole = pc.and_(is_plain, pc.equal(column, pc.floor(column))).fill_null(False)
+    if pc.any(is_whole).as_py():
+        whole = pc.binary_join_element_wise(texts.filter(is_whole), ".0", "")
+        texts = pc.replace_with_mask(texts, is_whole, whole)
+    if pc.all(is_plain).as_py() is not False:
+        return texts
+    is_finite = pc.is_finite(column)
+    is_scientific = pc.and_(pc.invert(is_plain), is_finite).fill_null(False)
+    scientific = _scientific(texts.filter(is_scientific), _TINY[column.type])
+    texts = pc.replace_with_mask(texts, is_scientific, scientific)
+    if pc.all(is_finite).as_py() is not False:
+        return texts
+    texts = pc.if_else(pc.is_nan(column), "NaN", texts)
+    texts = pc.if_else(pc.equal(column, _INFINITY), "Infinity", texts)
+    return pc.if_else(pc.equal(column, -_INFINITY), "-Infinity", texts)
+
+
+_INFINITY: Final = float("inf")
+
+_SMALLEST: Final = 1e-3
+
+_LARGEST: Final = 1e7
+"""Java writes what lies between without an exponent."""
+
+_DECIMAL: Final = r"^(?P<sign>-?)(?P<whole>[0-9]+)(?:[.](?P<part>[0-9]+))?(?:e(?P<power>[+-]?[0-9]+))?$"
+
+
+def _tiny(type_: pa.DataType, smallest: float) -> dict[str, str]:
+    """Texts of Arrow that Java writes with another first digit, and how.
+
+    Both write the shortest decimal that reads back as the number, but Java's (since 19 without exceptions)
+    has two digits at least, and is the nearest of those. That is another one among the first hundred numbers
+    above zero alone, where neighbours are far apart.
+    """
+    sizes = [number * smallest for number in range(1, 101)]
+    found: dict[str, str] = {}
+    for size, text in zip(sizes, pa.array(sizes, type_).cast(pa.string()).to_pylist(), strict=True):
+        if "." in text:
+            continue
+        digits, _, exponent = f"{size:.1e}".partition("e")
+        for sign in ("", "-"):
+            found[f"{sign}{text}"] = f"{sign}{digits}E{int(exponent)}"
+    return found
+
+
+_TINY: Final = {pa.float64(): _tiny(pa.float64(), 2.0**-1074), pa.float32(): _tiny(pa.float32(), 2.0**-149)}
+
+
+def _scientific(texts: pa.Array, tiny: Mapping[str, str]) -> pa.Array:
+    """Decimals, with an exponent or not, as one digit, a point, the others and ``E`` with the exponent.
+
+    >>> _scientific(pa.array(["12345678.5", "-2e+20", "5e-324"]), {"5e-324": "4.9E-324"}).to_pylist()
+    ['1.23456785E7', '-2.0E20', '4.9E-324']
+    """
+    parts = pc.extract_regex(texts, _DECIMAL)
+    sign, whole, part, power = (parts.field(name) for name in ("sign", "whole", "part", "power"))
+    digits = pc.binary_join_element_wise(whole, part, "")
+    significant = pc.utf8_ltrim(digits, characters="0")
+    leading = pc.subtract(pc.utf8_length(digits), pc.utf8_length(significant))
+    given = pc.if_else(pc.equal(power, ""), "0", pc.utf8_ltrim(power, characters="+")).cast(pa.int32())
+    exponent = pc.add(pc.subtract(pc.subtract(pc.utf8_length(whole), leading), 1), given)
+    significant = pc.utf8_rtrim(significant, characters="0")
+    rest = pc.utf8_slice_codeunits(significant, 1)
+    rest = pc.if_else(pc.equal(rest, ""), "0", rest)
+    first = pc.utf8_slice_codeunits(significant, 0, 1)
+    written = pc.binary_join_element_wise(sign, first, ".", rest, "E", exponent.cast(pa.string()), "")
+    known = pc.index_in(texts, value_set=pa.array(tiny, pa.string()))
+    return pc.coalesce(pa.array(tiny.values(), pa.string()).take(known), written)
+
+
+def _decimal_texts(column: pa.Array, *, is_plain: bool) -> pa.Array:
+    """Zero is ``0``: Arrow writes it like ``0E-18`` where the scale is large."""
+    texts = column.cast(pa.string())
+    if not pc.any(pc.match_substring(texts, "E")).as_py():
+        return texts
+    texts = pc.if_else(pc.equal(column, pa.scalar(0, column.type)), "0", texts)
+    if not is_plain:
+        return texts
+    is_small = pc.match_substring(texts, "E").fill_null(False)
+    small = [f"{value:f}" for value in column.filter(is_small).to_pylist()]
+    return pc.replace_with_mask(texts, is_small, pa.array(small, pa.string()))
+
+
+def encoded(rows: pa.Table, texts: Callable[[pa.RecordBatch], pa.Array]) -> pa.Array:
+    """The messages of all rows as a binary array, their texts made from some thousand rows at a time."""
+    batches = rows.to_batches(max_chunksize=_ROWS_AT_ONCE)
+    return pa.concat_arrays(
+        [pa.array([], pa.binary()), *(texts(batch).cast(pa.binary()) for batch in batches)]
+    )

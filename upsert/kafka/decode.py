@@ -16,17 +16,89 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from upsert.arrays import Positions
+from upsert.arrays import Mask, Positions
 from upsert.changelog.equality import same_keys
 from upsert.errors import SchemaError
 from upsert.formats.base import Decoded, Decoder, Side
-from upsert.kafka.record_metadata import record_column, record_values
-from upsert.kafka.record_parts import Parts, positions_of, rows_of_records, with_tombstones
-from upsert.kafka.table import KafkaTable, Part
+from upsert.kafka.metadata import record_column, record_values
+from upsert.kafka.table import KafkaTable, RecordPart
 from upsert.metadata_columns import MetadataColumn
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import Column
 from upsert.store.hashing import is_null, one_array
+
+
+@dataclass(frozen=True)
+class RowSources:
+    """What each row of a chunk is made of.
+
+    Attributes:
+        records: the raw records.
+        keys: rows of the keys; None where the table has no key columns.
+        values: rows of the values.
+        record: of each row the place of its record.
+        key_row: of each row the row of the key.
+        value_row: of each row the row of the value; -1 for a tombstone.
+    """
+
+    records: pa.Table
+    keys: Decoded | None
+    values: Decoded
+    record: Positions
+    key_row: Positions | None
+    value_row: Positions
+
+    @property
+    def is_tombstone(self) -> Mask:
+        """Whether a row comes from a record without a value."""
+        return self.value_row < 0
+
+    def of_record(self, values: pa.Array) -> pa.Array:
+        """Of each row the value of its record."""
+        return _take(values, self.record)
+
+    def of_key(self, place: int) -> pa.Array:
+        """A column of the key's rows."""
+        assert self.keys is not None
+        assert self.key_row is not None
+        return _take(one_array(self.keys.rows.column(place)), self.key_row)
+
+    def of_value(self, column: int | pa.Array | None) -> pa.Array:
+        """A column of the value's rows; NULL for tombstones."""
+        found = one_array(self.values.rows.column(column)) if isinstance(column, int) else column
+        if found is None:
+            return pa.repeat(RowKind.INSERT.value, len(self.record))
+        return _take(found, self.value_row)
+
+
+def positions_of(decoded: Decoded) -> Positions:
+    """Of each decoded row the place of its message."""
+    return np.arange(decoded.rows.num_rows) if decoded.positions is None else decoded.positions
+
+
+def with_tombstones(record: Positions, value_row: Positions, values: pa.Array) -> tuple[Positions, Positions]:
+    """The rows of values, and one for each record without a value, in log order."""
+    if not values.null_count:
+        return record, value_row
+    tombstones = np.flatnonzero(is_null(values))
+    both = np.concatenate([record, tombstones])
+    order = np.argsort(both, kind="stable")
+    return both[order], np.concatenate([value_row, np.full(len(tombstones), -1)])[order]
+
+
+def rows_of_records(positions: Positions, record: Positions) -> tuple[Positions, Positions]:
+    """Of each record its first row among the keys' rows, and how many it has."""
+    first = np.searchsorted(positions, record, side="left")
+    return first, np.searchsorted(positions, record, side="right") - first
+
+
+def _take(values: pa.Array, rows: Positions) -> pa.Array:
+    """The values of these rows, NULL for a negative one."""
+    if len(rows) == len(values) and (rows == np.arange(len(rows))).all():
+        return values
+    is_missing = rows < 0
+    return values.take(pa.array(rows, mask=is_missing if is_missing.any() else None))
+
 
 ALWAYS_WANTED: Final = frozenset({"key", "value", "offset"})
 """Columns of raw records that are there without being asked for."""
@@ -93,7 +165,7 @@ class RecordDecoder:
         """The rows of some records of the topic.
 
         Args:
-            records: raw records (see ``upsert.kafka.records``), at least the columns ``wanted``.
+            records: raw records (see ``upsert.kafka.client.records``), at least the columns ``wanted``.
         """
         values = self._value.decode(one_array(records.column("value")))
         keys = None if self._key is None else self._key.decode(one_array(records.column("key")))
@@ -113,7 +185,7 @@ class RecordDecoder:
             rows = rows.filter(pa.array(~np.isin(parts.record, bad.positions)))
         return DecodedRecords(rows, bad.sorted, self._without_key(records, bad))
 
-    def _parts(self, records: pa.Table, keys: Decoded | None, values: Decoded, bad: _Bad) -> Parts:
+    def _parts(self, records: pa.Table, keys: Decoded | None, values: Decoded, bad: _Bad) -> RowSources:
         """Which record, which row of its key and which of its value make each row."""
         record = positions_of(values)
         value_row = np.arange(len(record))
@@ -123,15 +195,15 @@ class RecordDecoder:
             is_good = ~np.isin(record, bad.positions)
             record, value_row = record[is_good], value_row[is_good]
         if keys is None:
-            return Parts(records, None, values, record, None, value_row)
+            return RowSources(records, None, values, record, None, value_row)
         first, count = rows_of_records(positions_of(keys), record)
         if (count != 1).any():
             which = np.repeat(np.arange(len(record)), count)
             within = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
             record, value_row, first = record[which], value_row[which], first[which] + within
-        return Parts(records, keys, values, record, first, value_row)
+        return RowSources(records, keys, values, record, first, value_row)
 
-    def _column(self, column: Column, parts: Parts, bad: _Bad) -> pa.Array:
+    def _column(self, column: Column, parts: RowSources, bad: _Bad) -> pa.Array:
         metadata = self._metadata.get(column.name)
         in_key = None if self._key is None else self._key.place(column, metadata)
         in_value = self._value.place(column, metadata)
@@ -146,7 +218,7 @@ class RecordDecoder:
                 found = pc.if_else(pa.array(parts.is_tombstone), parts.of_key(in_key), found)
         return found if metadata is None else _cast(metadata, found, parts.record, bad)
 
-    def _check(self, parts: Parts, columns: Sequence[pa.Array], bad: _Bad) -> None:
+    def _check(self, parts: RowSources, columns: Sequence[pa.Array], bad: _Bad) -> None:
         """Find records whose rows break a promise of the schema, or of ``fields.verify-integrity``."""
         key_columns = set(self._table.key.columns) if self._table.key is not None else set()
         for column, values in zip(self._columns, columns, strict=True):
@@ -161,7 +233,7 @@ class RecordDecoder:
                 if name in key_columns:
                     self._check_same(self._table.schema.column(name), parts, bad)
 
-    def _check_same(self, column: Column, parts: Parts, bad: _Bad) -> None:
+    def _check_same(self, column: Column, parts: RowSources, bad: _Bad) -> None:
         assert self._key is not None
         in_key, in_value = self._key.place(column, None), self._value.place(column, None)
         assert in_key is not None
@@ -174,7 +246,7 @@ class RecordDecoder:
             )
             bad.add([int(parts.record[row])], [reason])
 
-    def _kinds(self, parts: Parts) -> pa.Array:
+    def _kinds(self, parts: RowSources) -> pa.Array:
         if not self._table.is_upsert:
             return parts.of_value(parts.values.kinds)
         if not parts.is_tombstone.any():
@@ -190,7 +262,7 @@ class RecordDecoder:
 class _Side:
     """The decoder of a key or a value, and where it puts columns and metadata."""
 
-    def __init__(self, part: Part, topic: str, metadata: dict[str, MetadataColumn]) -> None:
+    def __init__(self, part: RecordPart, topic: str, metadata: dict[str, MetadataColumn]) -> None:
         prefix = f"{part.side}."
         offered = {key.key for key in part.format.readable_metadata(part.side, part.options)}
         asked = {column.key.key for column in metadata.values()}

@@ -1,27 +1,104 @@
-"""Rows of a table into Kafka records, many at a time (pure).
+"""The rows of a writing task to records, from its first Arrow batch to its last (pure).
 
 FLIP-149: the primary key becomes the key of a record, a deletion a record without a value. FLIP-107: METADATA
-columns become the timestamp, headers, partition and topic of a record.
+columns become the timestamp, headers, partition and topic of a record, and are NULL where a query leaves them
+out; VIRTUAL ones are only read, so a query that has one would lose its values.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert.arrays import Mask
-from upsert.errors import SchemaError
-from upsert.kafka.record_metadata import HEADER_LIST
-from upsert.kafka.table import KafkaTable, Part
+from upsert.errors import ChangelogError, SchemaError
+from upsert.kafka.fold import (
+    Effects,
+    KindedRows,
+    check_task,
+    last_in_windows,
+    one_row_per_key,
+    without_befores,
+)
+from upsert.kafka.metadata import header_lists, named_headers
+from upsert.kafka.table import KafkaTable, RecordPart
+from upsert.materializer.choice import Sink
 from upsert.metadata_columns import cast
-from upsert.schema import TableSchema
+from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.schema import Column, TableSchema
 from upsert.store.hashing import one_array
+from upsert.store.layout import Layout
+from upsert.store.row_hash import row_hashes
+from upsert.store.rows import conform
+
+
+def written_schema(table: KafkaTable, names: Collection[str]) -> TableSchema:
+    """What a query with these columns writes: all physical columns, and the METADATA columns that it has.
+
+    The schema has no metadata any more: to whoever checks and casts rows they are columns like others.
+
+    Args:
+        table: the table.
+        names: the query's columns; unknown and missing physical ones are for the check of types to refuse.
+
+    Raises:
+        SchemaError: a column is VIRTUAL, holds metadata that cannot be written, or is the missing topic.
+
+    >>> import pyarrow as pa
+    >>> columns = (Column("id", pa.int64()), Column("at", pa.int64(), metadata="timestamp"))
+    >>> given = {"topic": "t", "properties.bootstrap.servers": "localhost:9092", "format": "json",
+    ...          "key.format": "json"}
+    >>> table = KafkaTable.of("upsert-kafka", TableSchema(columns, ("id",)), given)
+    >>> written_schema(table, ["id"]).names, written_schema(table, ["at", "id"]).names
+    (('id',), ('id', 'at'))
+    """
+    writable = {found.column.name: found.key.key for found in table.metadata(writing=True)}
+    for column in table.schema.metadata:
+        if column.virtual and column.name in names:
+            raise SchemaError(
+                f"{table.name}: column {column.name!r} is VIRTUAL, it can be read but not written; "
+                "leave it out of the query"
+            )
+        if writable.get(column.name) == "topic" and column.name not in names:
+            raise SchemaError(
+                f"{table.name}: the query lacks column {column.name!r}, which names the topic of each row "
+                "where a table has several; add it"
+            )
+    columns = tuple(
+        _plain(column)
+        for column in table.schema.columns
+        if column.metadata is None or (column.name in writable and column.name in names)
+    )
+    return TableSchema(columns, table.primary_key)
+
+
+def sink_key(table: KafkaTable) -> tuple[str, ...]:
+    """The primary key of an upsert table, and the column that names the topic of a row; () for other tables.
+
+    A row that goes to another topic than before does not replace the older one. Tables of the other connector
+    keep every record.
+    """
+    if not table.is_upsert:
+        return ()
+    written = table.metadata(writing=True)
+    return (*table.primary_key, *(c.column.name for c in written if c.key.key == "topic"))
+
+
+def sink_of(table: KafkaTable) -> Sink:
+    """The table as a sink of changes; only an upsert table may keep the rows of its keys."""
+    return Sink(table.name, sink_key(table), table.values.get("sink.materialize", "none"))
+
+
+def _plain(column: Column) -> Column:
+    return replace(column, metadata=None, virtual=False)
+
 
 _RECORD_COLUMN: Final = {"header-list": "headers"}
 """Metadata key -> column of a record, where they differ."""
@@ -85,40 +162,17 @@ class RecordEncoder:
             case "timestamp":
                 return one_array(cast(values, pa.int64(), f"{self._table.name}: metadata 'timestamp'"))
             case "headers":
-                return _header_list(values)
+                return header_lists(values)
             case "header-list":
-                return _without_nulls(values)
+                return named_headers(values)
             case "partition":
                 _check_partitions(self._table, values)
         return values
 
 
-def _fields(rows: pa.Table, part: Part) -> pa.Table:
+def _fields(rows: pa.Table, part: RecordPart) -> pa.Table:
     """The columns of a part by the names that its format sees."""
     return rows.select(part.columns).rename_columns(part.fields.names)
-
-
-def _header_list(maps: pa.MapArray) -> pa.ListArray:
-    """Maps of headers as lists of them; NULL as no headers."""
-    entries = pa.StructArray.from_arrays([maps.keys, maps.items], names=["key", "value"])
-    return _lists(maps.offsets.to_numpy(), entries, maps)
-
-
-def _lists(offsets: npt.NDArray[np.int32], entries: pa.StructArray, like: pa.Array) -> pa.ListArray:
-    """Lists of headers, NULL where the rows of ``like`` are."""
-    mask = pc.is_null(like) if like.null_count else None
-    return pa.ListArray.from_arrays(pa.array(offsets), entries, HEADER_LIST, mask=mask)
-
-
-def _without_nulls(lists: pa.ListArray) -> pa.ListArray:
-    """Lists of headers without those that are NULL or have no name."""
-    lists = lists.cast(HEADER_LIST)
-    entries = lists.values
-    is_named = pc.is_valid(pc.struct_field(entries, "key")).to_numpy(zero_copy_only=False)
-    if is_named.all():
-        return lists
-    before = np.concatenate([[0], np.cumsum(is_named)]).astype(np.int32)
-    return _lists(before[lists.offsets.to_numpy()], entries.filter(pa.array(is_named)), lists)
 
 
 def check_topics(table: KafkaTable, rows: pa.Table, column: str) -> None:
@@ -144,3 +198,148 @@ def _check_partitions(table: KafkaTable, partitions: pa.Array) -> None:
     lowest = pc.min(partitions).as_py()
     if lowest is not None and lowest < 0:
         raise SchemaError(f"{table.name}: metadata 'partition' must be 0 or more, or NULL, got {lowest}")
+
+
+_MOST_ROWS: Final = 16_384
+
+_MOST_BYTES: Final = 64 << 20
+"""Records are made in pieces of so many rows and bytes: what is made is still in the processor's cache when
+it is sent, and in memory twice."""
+
+
+@dataclass
+class Seen:
+    """How many rows a task was given, and a checksum that does not depend on their order."""
+
+    rows: int = 0
+    checksum: int = field(default=0, repr=False)
+
+    def add(self, chunk: KindedRows) -> None:
+        """Count some rows."""
+        columns = chunk.rows.columns if chunk.kinds is None else [*chunk.rows.columns, chunk.kinds]
+        hashes = row_hashes(columns, chunk.rows.num_rows)
+        words = np.frombuffer(hashes.buffers()[1], np.uint64)
+        self.rows += chunk.rows.num_rows
+        self.checksum = (self.checksum + int(words.sum(dtype=np.uint64))) % 2**64
+
+    def __str__(self) -> str:
+        return f"{self.rows} rows, checksum {self.checksum:016x}"
+
+
+@dataclass(frozen=True)
+class RecordMaker:
+    """How the rows of one query become records of a table; frozen and picklable.
+
+    Attributes:
+        table: the table.
+        schema: the columns that the query writes, see ``written_schema``.
+    """
+
+    table: KafkaTable
+    schema: TableSchema
+
+    @property
+    def tasks(self) -> int | None:
+        """How many tasks share the keys by their hash; None where any task may write any key."""
+        found: int | None = self.table.values["sink.parallelism"] if self.is_unordered else None
+        return found
+
+    @property
+    def is_unordered(self) -> bool:
+        """Whether the rows of a key come in no order."""
+        return self.table.is_upsert and self.table.values["sink.row-order"] == "none"
+
+    def records(
+        self, batches: Iterable[pa.RecordBatch], task: int, seen: Seen | None = None
+    ) -> Iterator[pa.Table]:
+        """The records of a task, in the order in which they are to be written.
+
+        Args:
+            batches: all rows of the task.
+            task: its number.
+            seen: is told of all rows, if given.
+
+        Raises:
+            SchemaError: a value is NULL where it must not be, or cannot be written.
+            ChangelogError: a row kind is unknown or not for this table, or two values of a key contradict
+                each other.
+            ConfigurationError: a key belongs to another task.
+        """
+        chunks = self._chunks(batches, task, seen)
+        encoder = RecordEncoder(self.table, self.schema)
+        if not self.table.is_upsert:
+            for rows, kinds in chunks:
+                yield encoder.encode(rows, kinds=kinds)
+            return
+        for effects in self._effects(chunks):
+            for piece in _pieces(effects):
+                yield encoder.encode(piece.rows, is_deleted=piece.is_deleted)
+
+    def _chunks(
+        self, batches: Iterable[pa.RecordBatch], task: int, seen: Seen | None
+    ) -> Iterator[KindedRows]:
+        layout = self._layout()
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            given = pa.Table.from_batches([batch])
+            rows, _ = conform(layout, given, self.table.name)
+            if self._topic is not None:
+                check_topics(self.table, rows, self._topic)
+            chunk = KindedRows(rows, self._kinds(given))
+            if seen is not None:
+                seen.add(chunk)
+            if self.tasks is not None:
+                check_task(rows, self.table.primary_key, self.tasks, task, self.table.name)
+            yield chunk
+
+    def _kinds(self, given: pa.Table) -> pa.Array | None:
+        if ROW_KIND_COLUMN not in given.column_names:
+            return None
+        kinds = one_array(given.column(ROW_KIND_COLUMN))
+        if self.table.is_changelog:
+            return kinds
+        is_change = pa.compute.not_equal(kinds, RowKind.INSERT.value)
+        if is_change.true_count:
+            raise ChangelogError(
+                f"{self.table.name}: the format {self.table.value.format_name!r} of a 'kafka' table has no "
+                f"place for changes, it takes only inserts, got {kinds.filter(is_change)[0].as_py()!r}; "
+                "write to an 'upsert-kafka' table or in a format of changes"
+            )
+        return None
+
+    def _effects(self, chunks: Iterator[KindedRows]) -> Iterator[Effects]:
+        values, key = self.table.values, self._key
+        if self.is_unordered:
+            folded = one_row_per_key(chunks, self._layout(), values["sequence.field"], self.table.name)
+            return iter(() if folded is None else (folded,))
+        effects = without_befores(chunks, key)
+        max_keys = values["sink.buffer-flush.max-rows"]
+        if not max_keys:
+            return effects
+        seconds = values["sink.buffer-flush.interval"] / 1000
+        return last_in_windows(effects, key, max_keys, seconds, time.monotonic)
+
+    @property
+    def _topic(self) -> str | None:
+        """The column that names the topic of each row, if one does."""
+        written = self.table.metadata(writing=True)
+        return next((c.column.name for c in written if c.key.key == "topic"), None)
+
+    @property
+    def _key(self) -> tuple[str, ...]:
+        """The columns by which a record replaces another: the primary key, and the topic of the record."""
+        return self.table.primary_key if self._topic is None else (*self.table.primary_key, self._topic)
+
+    def _layout(self) -> Layout:
+        key = self._key if self.table.is_upsert else ()
+        nullable = pa.schema([field.with_nullable(True) for field in self.schema.arrow])
+        return Layout(self.schema, 1, key, key, False, nullable, ())
+
+
+def _pieces(effects: Effects) -> Iterator[Effects]:
+    rows = effects.rows
+    count = max(1, min(_MOST_ROWS, _MOST_BYTES * rows.num_rows // max(1, rows.nbytes)))
+    for start in range(0, rows.num_rows, count):
+        flags = None if effects.is_deleted is None else effects.is_deleted[start : start + count]
+        yield Effects(rows.slice(start, count), flags)

@@ -1,8 +1,8 @@
-"""Where a stream over Kafka stands, and how far its next step reads (pure).
+"""How far a stream over Kafka has read, and what its next step reads (pure).
 
-A place is kept for each partition: where it began, where it is, and where it ends when the read is bounded.
-It is written into Spark's checkpoint as JSON with sorted names, for Spark compares offsets as text. It says
-all that a replay needs, so a micro-batch reads the same records however often it runs.
+For each partition it is kept where the read began, where it is, and where it ends when it is bounded. Spark's
+checkpoint has it as JSON with sorted names, for Spark compares offsets as text. It says all that a replay
+needs, so a micro-batch reads the same records however often it runs.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from itertools import pairwise
 from typing import Any, Self
 
 from upsert.errors import ConfigurationError
-from upsert.kafka.records import TopicPartition
+from upsert.kafka.client.offsets import whole
+from upsert.kafka.client.records import TopicPartition
 
 
 @dataclass(frozen=True)
-class Place:
+class PartitionProgress:
     """Where the read of one partition stands.
 
     Attributes:
@@ -51,14 +52,14 @@ class Offset:
         stream: a name of its own for every stream, given with its first step: what it remembers is kept under
             it, for one query may read a topic twice. None before that.
 
-    >>> one = Offset({TopicPartition("words", 0): Place(0, 42)}, {"words": "x7"}, "s1")
+    >>> one = Offset({TopicPartition("words", 0): PartitionProgress(0, 42)}, {"words": "x7"}, "s1")
     >>> one.to_json()["topics"]
     {'words': {'begin': {'0': 0}, 'id': 'x7', 'partitions': {'0': 42}, 'until': {}}}
     >>> Offset.from_json(one.to_json(), "upsert-kafka") == one
     True
     """
 
-    places: Mapping[TopicPartition, Place] = field(default_factory=dict)
+    places: Mapping[TopicPartition, PartitionProgress] = field(default_factory=dict)
     ids: Mapping[str, str | None] = field(default_factory=dict)
     stream: str | None = None
 
@@ -89,7 +90,7 @@ class Offset:
         """
         try:
             places = {
-                TopicPartition(name, int(number)): Place(
+                TopicPartition(name, int(number)): PartitionProgress(
                     whole(entry["begin"][number]),
                     whole(at),
                     whole(entry["until"][number]) if number in entry["until"] else None,
@@ -104,7 +105,9 @@ class Offset:
                 f"{of}: the checkpoint must hold offsets of Kafka topics, got {value!r}; choose another one"
             ) from None
 
-    def entering(self, places: Mapping[TopicPartition, Place], ids: Mapping[str, str | None]) -> Self:
+    def entering(
+        self, places: Mapping[TopicPartition, PartitionProgress], ids: Mapping[str, str | None]
+    ) -> Self:
         """This offset with more partitions, or with places that replace those it has."""
         return replace(self, places={**self.places, **places}, ids={**self.ids, **ids})
 
@@ -121,17 +124,6 @@ class Offset:
             places={p: place for p, place in self.places.items() if p.topic not in gone},
             ids={name: id_ for name, id_ in self.ids.items() if name not in gone},
         )
-
-
-def whole(value: object) -> int:
-    """An offset in JSON.
-
-    Raises:
-        ValueError: it is none.
-    """
-    if type(value) is not int or value < 0:
-        raise ValueError(value)
-    return value
 
 
 def _name(value: object) -> str | None:
@@ -190,34 +182,3 @@ def split(found: Iterable[Range], tasks: int) -> list[Range]:
         edges = [part.start + size * i // count for i in range(count + 1)]
         pieces += [replace(part, start=low, end=high) for low, high in pairwise(edges)]
     return pieces
-
-
-def share(
-    available: Mapping[TopicPartition, tuple[int, int]], max_rows: int | None
-) -> dict[TopicPartition, int]:
-    """How far each partition is read in a step of at most ``max_rows``: in proportion to what it has.
-
-    Every partition that has something gets at least one record, so none waits for ever behind a longer one;
-    a step may therefore exceed the limit by the number of partitions. Offsets are counted, and where
-    transactions or compaction left gaps there are fewer records than that.
-
-    Args:
-        available: the first offset not yet read, and the end.
-        max_rows: the limit; None for none.
-
-    >>> logs = {TopicPartition("words", 0): (0, 900), TopicPartition("words", 1): (0, 100)}
-    >>> [share(logs, 100)[partition] for partition in logs]
-    [90, 10]
-    """
-    sizes = {partition: max(0, end - first) for partition, (first, end) in available.items()}
-    total = sum(sizes.values())
-    if max_rows is None or total <= max_rows:
-        return {partition: first + sizes[partition] for partition, (first, _) in available.items()}
-    rows = {p: min(size, max(1, size * max_rows // total)) for p, size in sizes.items()}
-    # what rounding down left over goes to those that lost most by it
-    rounded = [p for p, size in sizes.items() if size * max_rows >= total]
-    for partition in sorted(rounded, key=lambda p: (-(sizes[p] * max_rows % total), p)):
-        if sum(rows.values()) >= max_rows:
-            break
-        rows[partition] += rows[partition] < sizes[partition]
-    return {partition: first + rows[partition] for partition, (first, _) in available.items()}

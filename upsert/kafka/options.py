@@ -1,35 +1,87 @@
-"""The options of the connectors ``upsert-kafka`` and ``kafka``, all of them (pure).
+"""All options of the connectors ``upsert-kafka`` and ``kafka``, and how their texts are parsed (pure).
 
-Names follow Flink's connectors (FLIP-149, FLIP-107 and what came of them). One set of options serves the
-source and the sink of a table. Options with a prefix are passed on: ``properties.*`` (or Spark's
-``kafka.*``) to the client library, ``key.<format>.*``, ``value.<format>.*`` and ``<format>.*`` to formats.
-Any name may begin with ``secret.``: then Spark, which prints options in its plans, prints no value.
+Names follow Flink's connectors (FLIP-149, FLIP-107 and later ones). One set of options serves the source and
+the sink of a table. Options with a prefix are passed on: ``properties.*`` (or Spark's ``kafka.*``) to the
+client library, ``key.<format>.*``, ``value.<format>.*`` and ``<format>.*`` to formats. Any name may begin
+with ``secret.``: then Spark, which prints options in its plans, prints no value.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from upsert import options
 from upsert.errors import ConfigurationError
-from upsert.kafka.option_values import partition_numbers, pattern, specific_offsets, topic_names
 from upsert.materializer.choice import SINK_MATERIALIZE
 from upsert.options import Option
 
+_OFFSETS: Final = re.compile(r"partition:(\d+),offset:(\d+)")
+
+
+def specific_offsets(value: str) -> dict[int, int]:
+    """Offsets by partition, from text like ``partition:0,offset:42;partition:1,offset:300``.
+
+    >>> specific_offsets("partition:0,offset:42;partition:1,offset:300")
+    {0: 42, 1: 300}
+    """
+    matches = [_OFFSETS.fullmatch(part.strip()) for part in value.strip(";").split(";")]
+    found = {int(match[1]): int(match[2]) for match in matches if match}
+    if len(found) != len(matches):
+        raise ValueError(
+            "offsets; they should follow the format 'partition:0,offset:42;partition:1,offset:300'"
+        )
+    return found
+
+
+def topic_names(value: str) -> tuple[str, ...]:
+    """Topic names separated by semicolons or commas.
+
+    >>> topic_names("orders;returns")
+    ('orders', 'returns')
+    """
+    parts = tuple(part.strip() for part in value.replace(",", ";").split(";"))
+    if not all(re.fullmatch(r"[A-Za-z0-9._-]{1,249}", part) and part.strip(".") for part in parts):
+        raise ValueError("topic names of letters, digits, '.', '_' and '-', separated by ';'")
+    if len(set(parts)) != len(parts):
+        raise ValueError("distinct topic names")
+    return parts
+
+
+def pattern(value: str) -> str:
+    """A regular expression, matched against whole topic names."""
+    try:
+        re.compile(value)
+    except re.error as cause:
+        raise ValueError(f"a regular expression ({cause})") from None
+    return options.text(value)
+
+
+def partition_numbers(value: str) -> tuple[int, ...]:
+    """Partition numbers separated by commas."""
+    parts = value.split(",")
+    if not all(part.strip().isdigit() for part in parts):
+        raise ValueError("partition numbers separated by commas")
+    return tuple(sorted({int(part) for part in parts}))
+
+
 UPSERT: Final = "upsert-kafka"
 """The connector of topics that hold the newest value of each key."""
+
 PLAIN: Final = "kafka"
 """The connector of all other topics; its Spark format is ``kafka-changelog``."""
+
 CONNECTOR_ALIASES: Final = {"ktable": UPSERT}
 """FLIP-149 called ``upsert-kafka`` so."""
 
 PROPERTY_PREFIXES: Final = ("properties.", "kafka.")
+
 SECRET_PREFIX: Final = "secret."
 """Stands before any option's name; Spark masks the options whose names speak of secrets."""
-_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 
+_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 
 _SHARED: Final = (
     Option("topic", topic_names, "one or more topics, separated by ';'", None),
@@ -74,6 +126,7 @@ _SHARED: Final = (
         120_000,
     ),
 )
+
 _SOURCE: Final = (
     Option(
         "scan.bounded.mode",
@@ -113,6 +166,7 @@ _SOURCE: Final = (
     Option("state.path", options.text, "folder of the newest images, for the changes that need them", None),
     Option("state.ttl", options.duration_ms, "forget images after this time by record timestamps", None),
 )
+
 _SINK: Final = (
     Option(
         "sink.delivery-guarantee",
@@ -148,6 +202,7 @@ _SINK: Final = (
         None,
     ),
 )
+
 _UPSERT_ONLY: Final = (
     Option(
         "sink.buffer-flush.max-rows",
@@ -189,6 +244,7 @@ _UPSERT_ONLY: Final = (
         False,
     ),
 )
+
 _PLAIN_ONLY: Final = (
     Option("key.fields", options.names, "columns of the key, in this order", ()),
     Option(
@@ -245,6 +301,7 @@ _ALWAYS_EARLIEST: Final = (
     "unsupported option, an upsert topic is always read from the earliest offset: a later start would miss "
     "the keys that deletions are about; use the connector 'kafka' to start elsewhere"
 )
+
 _REFUSED: Final[Mapping[str, Mapping[str, str]]] = {
     UPSERT: {
         "scan.startup.": _ALWAYS_EARLIEST,

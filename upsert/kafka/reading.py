@@ -1,11 +1,13 @@
 """What a task does: the records of a range become rows, folded or normalized where keys matter.
 
 Chunks are passed on one by one where nothing has to be folded, so a task needs memory for a few of them
-only. Folding remembers one row for each key of the range.
+only. Folding remembers one row for each key of the range. `BadRecords` applies ``bad-records``: the query
+stops at a record that cannot be read, or such records are counted, or copied to a topic.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -20,19 +22,124 @@ from upsert.changelog.equality import same_keys
 from upsert.changelog.image_log import ImageLog
 from upsert.changelog.normalizer import fold
 from upsert.changelog.rules import Expiry
-from upsert.errors import ConfigurationError, RecordsExpiredError
-from upsert.kafka.bad_records import LOG, BadRecords
+from upsert.errors import ConfigurationError, RecordsExpiredError, SchemaError
 from upsert.kafka.client import offsets
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.consumer import read_range
-from upsert.kafka.decode import RecordDecoder
+from upsert.kafka.client.producer import produce
+from upsert.kafka.client.records import HEADERS, TopicPartition
+from upsert.kafka.decode import BadRecord, DecodedRecords, RecordDecoder
+from upsert.kafka.metadata import record_metadata
 from upsert.kafka.offsets import Range
-from upsert.kafka.record_metadata import record_metadata
 from upsert.kafka.table import KafkaTable
 from upsert.metadata_columns import MetadataColumn
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import Column, TableSchema
 from upsert.store.hashing import one_array
+
+LOG: Final = logging.getLogger("upsert.kafka")
+
+REASON_HEADER: Final = "upsert.error.reason"
+
+TOPIC_HEADER: Final = "upsert.error.topic"
+
+PARTITION_HEADER: Final = "upsert.error.partition"
+
+OFFSET_HEADER: Final = "upsert.error.offset"
+"""Headers that a copy in the dead-letter topic has beside those of the record."""
+
+
+class BadRecords:
+    """Applies ``bad-records`` to one task's records, and counts what gave no rows.
+
+    Args:
+        table: the table that is read.
+        connection: its brokers.
+        partition: the partition that the task reads.
+    """
+
+    def __init__(self, table: KafkaTable, connection: Connection, partition: TopicPartition) -> None:
+        self._table = table
+        self._connection = connection
+        self._partition = partition
+        self._count = 0
+        self._without_key = 0
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """Columns of raw records that a copy needs."""
+        return frozenset({"headers"}) if self._table.values["bad-records"] == "dead-letter" else frozenset()
+
+    def handle(self, records: pa.Table, decoded: DecodedRecords) -> None:
+        """Do what the option says with the bad records of a chunk, before its rows are handed on.
+
+        Copies are at least once: a batch that is read again copies its bad records again.
+
+        Raises:
+            SchemaError: ``bad-records = fail``, and there is one.
+            DeliveryError: the dead-letter topic did not take a copy.
+        """
+        self._without_key += decoded.without_key
+        if not decoded.bad:
+            return
+        self._count += len(decoded.bad)
+        match self._table.values["bad-records"]:
+            case "fail":
+                raise self._failure(records, decoded.bad)
+            case "dead-letter":
+                (topic,) = self._table.values["bad-records.topic"]
+                copies = self._copies(records, decoded.bad)
+                produce(self._connection, topic, [copies], guarantee="at-least-once")
+
+    def report(self) -> None:
+        """Log how many records gave no rows, on the executor that read them; nothing where all did."""
+        if self._count:
+            is_copied = self._table.values["bad-records"] == "dead-letter"
+            LOG.warning(
+                "%s: %s: %d records could not be read and were %s",
+                self._table.name,
+                self._partition,
+                self._count,
+                f"copied to topic {self._table.values['bad-records.topic'][0]!r}"
+                if is_copied
+                else "left out",
+            )
+        if self._without_key:
+            LOG.warning(
+                "%s: %s: %d records have no key and gave no rows",
+                self._table.name,
+                self._partition,
+                self._without_key,
+            )
+
+    def _failure(self, records: pa.Table, bad: Sequence[BadRecord]) -> SchemaError:
+        first = bad[0]
+        offset = records.column("offset")[first.position].as_py()
+        return SchemaError(
+            f"{self._table.name}: topic {self._partition.topic!r}, partition {self._partition.partition}, "
+            f"offset {offset}: the record cannot be read: {first.reason}; correct the format, or say "
+            "'bad-records' = 'skip' or 'dead-letter' to go on without such records"
+        )
+
+    def _copies(self, records: pa.Table, bad: Sequence[BadRecord]) -> pa.Table:
+        chosen = records.take(pa.array([record.position for record in bad]))
+        origin = {TOPIC_HEADER: self._partition.topic, PARTITION_HEADER: str(self._partition.partition)}
+        offsets = chosen.column("offset").to_pylist()
+        headers = [
+            [
+                *(own or ()),
+                *(
+                    {"key": name, "value": text.encode()}
+                    for name, text in (
+                        {REASON_HEADER: record.reason} | origin | {OFFSET_HEADER: str(offset)}
+                    ).items()
+                ),
+            ]
+            for record, own, offset in zip(bad, chosen.column("headers").to_pylist(), offsets, strict=True)
+        ]
+        columns = {name: chosen.column(name) for name in ("key", "value")}
+        return pa.table({**columns, "headers": pa.array(headers, HEADERS)})
+
 
 CHUNK_ROWS: Final = 65_536
 """Records that are read and decoded at once: many enough for speed, few beside a task's memory."""
@@ -46,11 +153,10 @@ _TIME: Final = MetadataColumn(
 )
 """The time of a record, where ``state.ttl`` needs it."""
 
-
 _UPDATE: Final = (RowKind.UPDATE_BEFORE.value, RowKind.UPDATE_AFTER.value)
 
 
-class Output(StrEnum):
+class ReadMode(StrEnum):
     """What a read gives of the records of a range."""
 
     ROWS = "all rows as they come"
@@ -59,16 +165,16 @@ class Output(StrEnum):
     CHANGES = "a full changelog, by the images that the query remembers"
 
 
-def output_of_stream(table: KafkaTable) -> Output:
+def mode_of_stream(table: KafkaTable) -> ReadMode:
     """What a stream of the table gives.
 
     Raises:
         ConfigurationError: images must be remembered, and there is no place for them.
     """
     if table.is_upsert and table.values["changelog"] == "upsert":
-        return Output.NEWEST
+        return ReadMode.NEWEST
     if not table.is_upsert and not table.values["cdc-events-duplicate"]:
-        return Output.ROWS
+        return ReadMode.ROWS
     if table.values["state.path"] is None:
         what = "'changelog' = 'all'" if table.is_upsert else "'cdc-events-duplicate' = 'true'"
         raise ConfigurationError(
@@ -76,10 +182,10 @@ def output_of_stream(table: KafkaTable) -> Output:
             "a folder that the driver and all executors share; set it"
             + (", or say 'changelog' = 'upsert' for a sink with the same key" if table.is_upsert else "")
         )
-    return Output.CHANGES
+    return ReadMode.CHANGES
 
 
-def rows_of(table: KafkaTable, part: Range, output: Output, query_id: str | None) -> Iterator[pa.Table]:
+def rows_of(table: KafkaTable, part: Range, output: ReadMode, query_id: str | None) -> Iterator[pa.Table]:
     """The rows of a range, in log order: the table's columns, and ``_row_kind`` where they are changes.
 
     Args:
@@ -94,13 +200,13 @@ def rows_of(table: KafkaTable, part: Range, output: Output, query_id: str | None
         MissingStateError: the images that the range begins with are gone.
     """
     match output:
-        case Output.ROWS:
+        case ReadMode.ROWS:
             return _decoded(table, part)
-        case Output.NEWEST:
+        case ReadMode.NEWEST:
             return _newest(table, part)
-        case Output.TABLE:
+        case ReadMode.TABLE:
             return _present(_newest(table, part))
-        case Output.CHANGES:
+        case ReadMode.CHANGES:
             return _changes(table, part, query_id)
 
 

@@ -17,11 +17,11 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from pyspark.sql.types import StructType
 
 from upsert.errors import ConfigurationError
+from upsert.kafka.client.records import TopicPartition
 from upsert.kafka.declaration import check_asked
 from upsert.kafka.offsets import Offset, Range, ranges, split
 from upsert.kafka.planning import Planner
-from upsert.kafka.reading import Output, output_of_stream, rows_of
-from upsert.kafka.records import TopicPartition
+from upsert.kafka.reading import ReadMode, mode_of_stream, rows_of
 from upsert.kafka.table import KafkaTable
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.spark_table import arrow_schema
@@ -55,7 +55,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{table.name}: a stream of changes must have the column {ROW_KIND_COLUMN!r}, or deletions "
                 "would look like rows; leave out 'row-kind' = 'false', or name the column in .schema(…)"
             )
-        self._output = output_of_stream(table)
+        self._output = mode_of_stream(table)
         self._table = _with_absolute_state(table)
         self._asked = asked
         self._planner: Planner | None = None
@@ -142,7 +142,7 @@ class BatchReader(DataSourceReader):
         """The rows of a range; those of an upsert topic are of kind ``+I``."""
         if not isinstance(partition, RangePartition):
             return iter(())  # Spark's own partition, which it reads where there is none
-        output = Output.TABLE if self._table.is_upsert else Output.ROWS
+        output = ReadMode.TABLE if self._table.is_upsert else ReadMode.ROWS
         return batches(rows_of(self._table, partition.part, output, None), self._asked)
 
 

@@ -20,7 +20,7 @@ from upsert.errors import CorruptTableError, RecordsExpiredError
 from upsert.kafka.client import offsets
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.consumer import read_range
-from upsert.kafka.records import TopicPartition
+from upsert.kafka.client.records import TopicPartition
 from upsert.log.log_options import LogOptions
 from upsert.log.messages import DEFINITION_HEADER, Headers, LogChanges, LogDecoder, Mark
 from upsert.log.offset import LogRange

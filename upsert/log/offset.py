@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from upsert.errors import ConfigurationError
-from upsert.kafka.offsets import whole
+from upsert.kafka.client.offsets import whole
 from upsert.store.version import Version
 
 LOG: Final = "log"

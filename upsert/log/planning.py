@@ -10,8 +10,8 @@ from typing import Final
 
 from upsert.errors import KafkaUnavailableError
 from upsert.kafka.client import offsets
-from upsert.kafka.offsets import share
-from upsert.kafka.records import TopicPartition
+from upsert.kafka.client.offsets import share
+from upsert.kafka.client.records import TopicPartition
 from upsert.log.changes import expired
 from upsert.log.offset import LogOffset, place_in_log
 from upsert.log.publisher import last_published, published_at_least

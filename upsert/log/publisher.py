@@ -32,8 +32,7 @@ import pyarrow as pa
 from upsert.errors import ConfigurationError, FencedError, KafkaUnavailableError, SnapshotExpiredError
 from upsert.kafka.client.consumer import read_range
 from upsert.kafka.client.offsets import earliest_offsets
-from upsert.kafka.client.producer import produce_once
-from upsert.kafka.client.transactions import Marker, read_marker, settled_marker
+from upsert.kafka.client.transactions import Marker, produce_once, read_marker, settled_marker
 from upsert.log.messages import LogDecoder, LogEncoder, marks
 from upsert.log.topics import LogTopic
 from upsert.store import consumers

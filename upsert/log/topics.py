@@ -14,9 +14,9 @@ from uuid import uuid4
 
 from upsert.errors import ConfigurationError, TableExistsError, TableNotFoundError
 from upsert.kafka.client import admin, offsets
+from upsert.kafka.client.admin import change_settings
 from upsert.kafka.client.connection import PATIENCE_SECONDS, Connection
-from upsert.kafka.client.topic_settings import change_settings
-from upsert.kafka.records import TopicPartition
+from upsert.kafka.client.records import TopicPartition
 from upsert.log.log_options import TOPIC, LogOptions
 
 _LONGEST_NAME: Final = 200

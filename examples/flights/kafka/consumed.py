@@ -16,7 +16,7 @@ from upsert.kafka.client.admin import existing_topic
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.consumer import read_range
 from upsert.kafka.client.offsets import latest_offsets
-from upsert.kafka.records import TopicPartition
+from upsert.kafka.client.records import TopicPartition
 
 RECORDS: Final = pa.schema(
     [("partition", pa.int32()), ("offset", pa.int64()), ("key", pa.binary()), ("value", pa.binary())]

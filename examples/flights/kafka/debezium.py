@@ -19,7 +19,7 @@ from examples.flights.replay import Recorded
 from upsert.rowkind import RowKind
 
 RECORD: Final = pa.schema([pa.field("key", pa.binary()), pa.field("value", pa.binary())])
-"""What is produced: the columns `key` and `value` of `upsert.kafka.records.RECORD_SCHEMA`."""
+"""What is produced: the columns `key` and `value` of `upsert.kafka.client.records.RECORD_SCHEMA`."""
 
 _KINDS: Final = pa.array([RowKind.INSERT.value, RowKind.UPDATE_AFTER.value, RowKind.DELETE.value])
 _OPERATIONS: Final = pa.array(["c", "u", "d"])

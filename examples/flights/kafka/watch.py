@@ -14,8 +14,8 @@ from upsert import Catalog, Version
 from upsert.kafka.client.admin import topics
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.offsets import latest_offsets
+from upsert.kafka.client.records import TopicPartition
 from upsert.kafka.offsets import Offset
-from upsert.kafka.records import TopicPartition
 
 _TOPICS: Final = (FLIGHTS_LOG, WEATHER_LOG, BOARD)
 """Those that a query reads."""

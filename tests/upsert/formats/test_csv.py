@@ -14,9 +14,7 @@ from tests.upsert.formats.random_columns import SCALARS, TEXTS, plain, schemas, 
 from upsert import types
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats.base import BadMessage, Decoded, FormatContext, Side
-from upsert.formats.csv import FORMAT, dialect_of
-from upsert.formats.csv_lines import LineReader
-from upsert.formats.csv_values import value_of
+from upsert.formats.csv import FORMAT, LineReader, dialect_of, value_of
 from upsert.formats.text_values import BadValueError
 from upsert.options import parse
 

@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.upsert.formats.random_columns import FIRST, LAST, SCALARS, plain, values
-from tests.upsert.formats.test_json_bulk import NUMBERS, STRINGS, TIMES
+from tests.upsert.formats.test_json_reader import NUMBERS, STRINGS, TIMES
 from upsert import types
 from upsert.errors import SchemaError
-from upsert.formats import base64_columns
-from upsert.formats.scalar_texts import scalar_texts
-from upsert.formats.text_values import BadValueError, read_column, scalar_reader, shown
+from upsert.formats import text_values
+from upsert.formats.text_values import BadValueError, read_column, scalar_reader, scalar_texts, shown
 from upsert.formats.timestamps import TimestampStandard, format_column
 
 STANDARDS = st.sampled_from(TimestampStandard)
@@ -92,11 +91,11 @@ def test_time_to_refuse_a_text_grows_with_its_length_only(type_: pa.DataType, pa
 @given(st.lists(st.none() | st.binary(max_size=40), max_size=8))
 def test_base64_of_a_column_is_that_of_each_value(given_values: list[bytes | None]) -> None:
     column = pa.array(given_values, pa.binary())
-    texts = base64_columns.encode(column)
+    texts = text_values.base64_texts(column)
     expected = [None if value is None else base64.b64encode(value).decode() for value in given_values]
     assert texts.to_pylist() == expected
-    assert base64_columns.decode(texts).equals(column)
-    assert base64_columns.encode(column.slice(1)).to_pylist() == expected[1:]
+    assert text_values.base64_bytes(texts).equals(column)
+    assert text_values.base64_texts(column.slice(1)).to_pylist() == expected[1:]
 
 
 def test_times_are_written_without_trailing_zeros() -> None:

@@ -13,7 +13,7 @@ from upsert.kafka.client.producer import produce
 from upsert.kafka.offsets import Offset, ranges
 from upsert.kafka.options import PLAIN
 from upsert.kafka.planning import Planner
-from upsert.kafka.reading import Output, rows_of
+from upsert.kafka.reading import ReadMode, rows_of
 from upsert.kafka.table import KafkaTable
 from upsert.schema import TableSchema
 from upsert.testing import LocalKafka
@@ -55,7 +55,7 @@ def test_a_step_outlives_its_broker(own_broker: LocalKafka) -> None:
     planned: list[Offset] = []
     while_away(own_broker, lambda: planned.append(planner.next(first, None)))
     (part,) = ranges(Offset(), planned[0])
-    tables = rows_of(table, part, Output.ROWS, None)
+    tables = rows_of(table, part, ReadMode.ROWS, None)
     found = next(tables).column("n").to_pylist()
 
     def read_the_rest() -> None:

@@ -19,12 +19,11 @@ from upsert import types
 from upsert.changelog.image_log import ImageLog
 from upsert.formats.base import FORMATS, Decoded, Decoder, FormatContext, Side
 from upsert.formats.raw import RawFormat
+from upsert.kafka.client.records import RECORD_SCHEMA
 from upsert.kafka.declaration import struct_of
 from upsert.kafka.decode import DecodedRecords, RecordDecoder
-from upsert.kafka.encode import RecordEncoder
+from upsert.kafka.encode import RecordEncoder, written_schema
 from upsert.kafka.options import PLAIN, UPSERT
-from upsert.kafka.records import RECORD_SCHEMA
-from upsert.kafka.sink_columns import written_schema
 from upsert.kafka.source import batches
 from upsert.kafka.table import KafkaTable
 from upsert.metadata_columns import MetadataKey

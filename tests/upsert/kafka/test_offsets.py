@@ -7,14 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from upsert.errors import ConfigurationError
-from upsert.kafka.offsets import Offset, Place, Range, ranges, share, split
-from upsert.kafka.records import TopicPartition
+from upsert.kafka.client.offsets import share
+from upsert.kafka.client.records import TopicPartition
+from upsert.kafka.offsets import Offset, PartitionProgress, Range, ranges, split
 
 PARTITIONS = st.builds(TopicPartition, st.sampled_from(["a", "b"]), st.integers(0, 11))
 
 
-def place(begin: int, read: int, left: int | None) -> Place:
-    return Place(begin, begin + read, None if left is None else begin + read + left)
+def place(begin: int, read: int, left: int | None) -> PartitionProgress:
+    return PartitionProgress(begin, begin + read, None if left is None else begin + read + left)
 
 
 PLACES = st.builds(place, st.integers(0, 50), st.integers(0, 50), st.none() | st.integers(0, 50))
@@ -85,7 +86,7 @@ def test_a_step_is_limited_and_starves_nobody(
 )
 def test_steps_read_everything_once_and_in_order(sizes: dict[TopicPartition, int], limits: list[int]) -> None:
     """Whatever the limits are: the ranges of all steps, one after the other, are the whole logs."""
-    begin = Offset({p: Place(7, 7) for p in sizes}, {p.topic: "x" for p in sizes})
+    begin = Offset({p: PartitionProgress(7, 7) for p in sizes}, {p.topic: "x" for p in sizes})
     read: dict[TopicPartition, int] = {}
     known = Offset()
     for limit in [*limits, None]:
@@ -102,8 +103,8 @@ def test_steps_read_everything_once_and_in_order(sizes: dict[TopicPartition, int
 def test_a_topic_created_again_is_read_from_its_beginning() -> None:
     partition = TopicPartition("a", 0)
     before, after = (
-        Offset({partition: Place(0, 40)}, {"a": "old"}),
-        Offset({partition: Place(5, 9)}, {"a": "new"}),
+        Offset({partition: PartitionProgress(0, 40)}, {"a": "old"}),
+        Offset({partition: PartitionProgress(5, 9)}, {"a": "new"}),
     )
     assert ranges(before, after) == [Range(partition, "new", None, 5, 5, 9)]
 

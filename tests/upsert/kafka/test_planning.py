@@ -15,11 +15,11 @@ from upsert.errors import ConfigurationError, RecordsExpiredError, UpsertError
 from upsert.kafka.client import admin
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.producer import produce
-from upsert.kafka.offsets import Offset, Place, ranges
+from upsert.kafka.client.records import TopicPartition
+from upsert.kafka.offsets import Offset, PartitionProgress, ranges
 from upsert.kafka.options import PLAIN, UPSERT
 from upsert.kafka.planning import Planner
-from upsert.kafka.reading import Output, rows_of
-from upsert.kafka.records import TopicPartition
+from upsert.kafka.reading import ReadMode, rows_of
 from upsert.kafka.table import KafkaTable
 from upsert.schema import TableSchema
 
@@ -62,7 +62,7 @@ def upserts(connection: Connection, topic: str, **options: str) -> KafkaTable:
 
 
 def read(table: KafkaTable, start: Offset, end: Offset) -> list[int]:
-    tables = [rows for part in ranges(start, end) for rows in rows_of(table, part, Output.ROWS, None)]
+    tables = [rows for part in ranges(start, end) for rows in rows_of(table, part, ReadMode.ROWS, None)]
     return [n for rows in tables for n in rows.column("n").to_pylist()]
 
 
@@ -300,7 +300,7 @@ def test_new_partitions_are_read_but_of_an_upsert_topic_refused(
         steps(Planner(keyed), start=keyed_before)
     allowed = upserts(connection, topic, allow__new__partitions="true")
     *_, reached = steps(Planner(allowed), start=keyed_before)
-    assert reached.places[TopicPartition(topic, 1)] == Place(0, 1)
+    assert reached.places[TopicPartition(topic, 1)] == PartitionProgress(0, 1)
 
 
 def test_a_topic_that_was_created_again_is_noticed(
@@ -459,7 +459,7 @@ def test_changes_that_come_more_than_once_are_normalized(
     }
     table = KafkaTable.of(PLAIN, KEYED, given)
     (part,) = ranges(Offset(), Planner(table).next(Offset(), None))
-    found = [row for rows in rows_of(table, part, Output.CHANGES, "q") for row in rows.to_pylist()]
+    found = [row for rows in rows_of(table, part, ReadMode.CHANGES, "q") for row in rows.to_pylist()]
     by_key = [[(r["_row_kind"], r["n"]) for r in found if r["k"] == key] for key in "ab"]
     assert by_key == [[("+I", 1), ("-U", 1), ("+U", 2), ("-D", 2)], [("+I", 2), ("-D", 2)]]
 
@@ -481,7 +481,7 @@ def test_images_expire_by_the_time_of_records(
     }
     table = KafkaTable.of(UPSERT, KEYED, given)
     (part,) = ranges(Offset(), Planner(table).next(Offset(), None))
-    found = [row for rows in rows_of(table, part, Output.CHANGES, "q") for row in rows.to_pylist()]
+    found = [row for rows in rows_of(table, part, ReadMode.CHANGES, "q") for row in rows.to_pylist()]
     assert [tuple(row.values()) for row in found] == [
         ("key", 1, "+I"),
         ("key", 1, "-U"),

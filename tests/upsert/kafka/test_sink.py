@@ -18,8 +18,8 @@ from upsert.errors import ConfigurationError, SchemaError, UpsertError
 from upsert.kafka.client.admin import cleanup_policies, topics
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.sink import BatchWriter, StreamWriter, TaskResult
-from upsert.kafka.sink_topics import partitions_of
 from upsert.kafka.table import KafkaTable
+from upsert.kafka.topics import partitions_of
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
 from upsert.spark_table import spark_schema

@@ -11,11 +11,9 @@ from tests.upsert.kafka.test_sink import WORDS, rows_of, table_on
 from tests.upsert.kafka.written import records_in, values_by_key
 from upsert.errors import ConfigurationError, FencedError
 from upsert.kafka.client.connection import Connection
-from upsert.kafka.client.producer import Outcome
-from upsert.kafka.client.transactions import TransactionalWriter, read_marker
-from upsert.kafka.sink_columns import written_schema
-from upsert.kafka.sink_once import write_once
-from upsert.kafka.sink_records import RecordMaker
+from upsert.kafka.client.transactions import Outcome, TransactionalWriter, read_marker
+from upsert.kafka.encode import RecordMaker, written_schema
+from upsert.kafka.sink import write_once
 from upsert.store.hashing import bucket_of, hash_columns
 
 pytestmark = pytest.mark.kafka

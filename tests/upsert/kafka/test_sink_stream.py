@@ -18,11 +18,9 @@ from upsert.errors import ConfigurationError, SchemaError
 from upsert.kafka.client.admin import topics
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.producer import produce
-from upsert.kafka.frames import write_changes
+from upsert.kafka.frames import WriteBatch, distribution_of, write_changes
 from upsert.kafka.sink import declared_for_write
-from upsert.kafka.sink_distribution import distribution_of
 from upsert.kafka.table import KafkaTable
-from upsert.kafka.write_upsert import WriteBatch
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 
 from upsert.errors import ConfigurationError, SchemaError
+from upsert.kafka.client.records import TopicPartition
 from upsert.kafka.declaration import struct_of
-from upsert.kafka.offsets import Offset, Place
+from upsert.kafka.offsets import Offset, PartitionProgress
 from upsert.kafka.options import PLAIN, UPSERT
-from upsert.kafka.records import TopicPartition
 from upsert.kafka.source import BatchReader, RangePartition, StreamReader
 from upsert.kafka.table import KafkaTable
 from upsert.schema import Column, TableSchema
@@ -85,7 +85,7 @@ def test_state_lies_in_the_folder_of_the_driver_wherever_tasks_run(
 
 
 def offset(*at: int) -> dict[str, object]:
-    places = {TopicPartition("t", number): Place(0, to) for number, to in enumerate(at)}
+    places = {TopicPartition("t", number): PartitionProgress(0, to) for number, to in enumerate(at)}
     return Offset(places, {"t": "x"}, "s").to_json()
 
 
@@ -111,7 +111,7 @@ def test_only_rows_that_are_merely_added_are_split(table: KafkaTable, tasks: lis
 def test_warnings_of_tasks_are_seen_where_nobody_has_set_up_logging() -> None:
     """A worker has no handlers; what the client library says itself stays silent there."""
     script = (
-        "from upsert.kafka.client.connection import LOGGER; from upsert.kafka.bad_records import LOG;"
+        "from upsert.kafka.client.connection import LOGGER; from upsert.kafka.reading import LOG;"
         "LOGGER.warning('of the library'); LOG.warning('2 records could not be read')"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -8,7 +8,7 @@ from upsert.kafka.client.admin import topics
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.consumer import read_range
 from upsert.kafka.client.offsets import latest_offsets
-from upsert.kafka.records import TopicPartition
+from upsert.kafka.client.records import TopicPartition
 
 WANTED = frozenset({"timestamp", "timestamp-type", "headers", "partition"})
 Record = dict[str, Any]

@@ -11,7 +11,7 @@ import pyarrow as pa
 from upsert.kafka.client import offsets
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.consumer import read_range
-from upsert.kafka.records import TopicPartition
+from upsert.kafka.client.records import TopicPartition
 from upsert.log.messages import LogDecoder, Mark
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema

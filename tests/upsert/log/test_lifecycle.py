@@ -11,8 +11,8 @@ from tests.upsert.log.log_content import assert_log_is_the_table
 from upsert.catalog.catalog import Catalog
 from upsert.errors import ConfigurationError, TableExistsError
 from upsert.kafka.client import admin
+from upsert.kafka.client.admin import settings
 from upsert.kafka.client.connection import Connection
-from upsert.kafka.client.topic_settings import settings
 from upsert.log import kafka_log
 from upsert.store import pointer
 from upsert.store.alterations import SetOptions

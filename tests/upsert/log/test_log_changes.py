@@ -5,7 +5,7 @@ import pytest
 
 from tests.upsert.log.log_content import KEYED, rows
 from upsert.errors import CorruptTableError
-from upsert.kafka.records import HEADERS
+from upsert.kafka.client.records import HEADERS
 from upsert.log.changes import _by_definition, _in_form_of
 from upsert.log.log_options import LogOptions
 from upsert.log.messages import DEFINITION_HEADER, LogEncoder, marks

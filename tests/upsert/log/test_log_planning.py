@@ -8,7 +8,7 @@ import pytest
 
 from tests.upsert.log.log_content import KEYED, rows
 from upsert.kafka.client.connection import Connection
-from upsert.kafka.records import TopicPartition
+from upsert.kafka.client.records import TopicPartition
 from upsert.log import planning
 from upsert.log.offset import LogOffset
 from upsert.log.planning import LogPlanner

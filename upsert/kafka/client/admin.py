@@ -1,4 +1,4 @@
-"""Topics: which a cluster has, and creating and deleting them.
+"""Topics and their settings, by the admin client: one a process, asked again while the cluster is away.
 
 Every function answers from the cluster at the time of the call, and tries again while the cluster is away,
 for as long as the connection has patience.
@@ -9,13 +9,131 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import wait
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from upsert.errors import TableNotFoundError
-from upsert.kafka.client.connection import Connection, admin_library, library
-from upsert.kafka.client.failures import unavailable
-from upsert.kafka.client.requests import answers, blocking_seconds, request_seconds, with_admin
+from upsert.kafka.client.connection import (
+    LOGGER,
+    ClientCache,
+    Connection,
+    admin_library,
+    client_properties,
+    library,
+)
+from upsert.kafka.client.failures import Reports, codes, is_lasting, made, retried, tell, unavailable
+
+T = TypeVar("T")
+
+REQUEST_SECONDS: Final = 10.0
+"""How long one request may take before it is made again."""
+
+BLOCKING_SECONDS: Final = 5.0
+"""The same of requests during which nobody can look what their client meets."""
+
+_LISTEN_SECONDS: Final = 0.1
+"""How often a request that is waited for looks what its client has met."""
+
+_admins: ClientCache[tuple[Any, Reports]] = ClientCache(4, close=lambda _: None)
+
+
+def request_seconds(connection: Connection) -> float:
+    """How long one request may take."""
+    return min(REQUEST_SECONDS, connection.patience_s)
+
+
+def blocking_seconds(connection: Connection) -> float:
+    """How long one request may take that does not give a future."""
+    return min(BLOCKING_SECONDS, connection.patience_s)
+
+
+_FAIL: Final = object()
+
+
+def answers(
+    connection: Connection,
+    subject: str,
+    ask: Callable[[Any], Mapping[Any, Any]],
+    missing: object = _FAIL,
+    on_failure: Callable[[Any], None] = lambda _: None,
+) -> dict[Any, Any]:
+    """The results of a request's futures.
+
+    Args:
+        connection: the cluster.
+        subject: what is asked, for messages.
+        ask: gives the futures of a client's request.
+        missing: the result of topics that are not there; without it they are an error.
+        on_failure: is called with the ``KafkaError`` of each try that failed, and may raise another error.
+    """
+    gone = codes("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC") if missing is not _FAIL else frozenset()
+
+    def read(admin: Any, reports: Reports) -> dict[Any, Any]:
+        results = {}
+        begun = time.monotonic()
+        for key, future in ask(admin).items():
+            try:
+                while not future.done():
+                    wait([future], _LISTEN_SECONDS)
+                    _listen(connection, subject, admin, reports, begun)
+                results[key] = future.result()
+            except library().KafkaException as failure:
+                if failure.args[0].code() not in gone:
+                    on_failure(failure.args[0])
+                    raise
+                results[key] = missing
+        return results
+
+    return _with_reports(connection, subject, read)
+
+
+def _listen(connection: Connection, subject: str, admin: Any, reports: Reports, begun: float) -> None:
+    """Look what a client has met while a request is under way.
+
+    Raises:
+        KafkaException: what it has met does not pass.
+    """
+    admin.poll(0)
+    if (failure := reports.broker_failure) is not None:
+        if is_lasting(failure):
+            raise library().KafkaException(failure)
+        tell(connection, subject, failure, begun)
+
+
+def with_admin(connection: Connection, subject: str, call: Callable[[Any], T]) -> T:
+    """The result of a call with the process's client for this cluster; see ``_with_reports``."""
+    return _with_reports(connection, subject, lambda admin, _: call(admin))
+
+
+def _with_reports(connection: Connection, subject: str, call: Callable[[Any, Reports], T]) -> T:
+    """The result of a call with the process's client for this cluster, and what that client has met.
+
+    Another try is made with a new client: after a change of leaders an old one goes on asking with what it
+    knew of them.
+    """
+    reports = Reports()
+
+    def attempt() -> T:
+        kept = _admins.take(connection)
+        if kept is None:
+            own = Reports()
+            properties = client_properties(connection, fixed={"error_cb": own.on_error})
+            admin = made(connection, subject, lambda: admin_library().AdminClient(properties, logger=LOGGER))
+        else:
+            admin, own = kept
+        admin.poll(0)  # hands the library's log on
+        own.broker_failure = None  # of the time before this request
+        try:
+            result = call(admin, own)
+        except library().KafkaException:
+            admin.poll(0)
+            reports.broker_failure = own.broker_failure
+            raise
+        _admins.give_back(connection, (admin, own))
+        return result
+
+    return retried(connection, subject, attempt, reports)
 
 
 @dataclass(frozen=True)
@@ -164,3 +282,64 @@ def existing_topic(connection: Connection, name: str) -> TopicInfo:
             "create it, or correct its name"
         )
     return found
+
+
+def change_settings(connection: Connection, name: str, changed: Mapping[str, str | None]) -> None:
+    """Change some settings of a topic; the others stay. The brokers show the new values a moment later.
+
+    Args:
+        connection: the cluster.
+        name: of the topic.
+        changed: settings and their values, such as ``{"retention.ms": "60000"}``; None for the brokers' own.
+
+    Raises:
+        TableNotFoundError: there is no such topic.
+        ConfigurationError: Kafka refuses a setting.
+        KafkaUnavailableError: the cluster did not answer.
+
+    Example:
+        >>> from upsert.kafka.client.admin import create_topic
+        >>> connection = Connection({"bootstrap.servers": kafka.bootstrap_servers})
+        >>> create_topic(connection, "settings-example", partitions=1)
+        >>> change_settings(connection, "settings-example", {"retention.ms": "60000"})
+        >>> while settings(connection, "settings-example")["retention.ms"] != "60000":
+        ...     pass  # not every broker knows it yet
+    """
+    existing_topic(connection, name)  # Kafka says something else of one that is not there
+    kafka = admin_library()
+    entries = [
+        kafka.ConfigEntry(
+            key,
+            value,
+            incremental_operation=kafka.AlterConfigOpType.DELETE
+            if value is None
+            else kafka.AlterConfigOpType.SET,
+        )
+        for key, value in changed.items()
+    ]
+    asked = [kafka.ConfigResource(kafka.ConfigResource.Type.TOPIC, name, incremental_configs=entries)]
+    answers(
+        connection,
+        f"changing the settings of topic {name!r}",
+        lambda admin: admin.incremental_alter_configs(asked, request_timeout=request_seconds(connection)),
+    )
+
+
+def settings(connection: Connection, name: str) -> dict[str, str | None]:
+    """All settings of a topic, those of the brokers where it has none of its own.
+
+    Raises:
+        TableNotFoundError: there is no such topic.
+        KafkaUnavailableError: the cluster did not answer.
+    """
+    kafka = admin_library()
+    found = answers(
+        connection,
+        f"settings of topic {name!r}",
+        lambda admin: admin.describe_configs(
+            [kafka.ConfigResource(kafka.ConfigResource.Type.TOPIC, name)],
+            request_timeout=request_seconds(connection),
+        ),
+    )
+    [entries] = found.values()
+    return {key: entry.value for key, entry in entries.items()}

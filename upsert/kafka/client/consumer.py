@@ -15,10 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from upsert.errors import RecordsExpiredError, UpsertError
-from upsert.kafka.client.client_cache import ClientCache
-from upsert.kafka.client.connection import LOGGER, Connection, client_properties, library
+from upsert.kafka.client.connection import LOGGER, ClientCache, Connection, client_properties, library
 from upsert.kafka.client.failures import Reports, is_lasting, is_passing, made, tell, translated, unavailable
-from upsert.kafka.records import HEADERS, RECORD_SCHEMA, TIMESTAMP_TYPES, TopicPartition, record_schema
+from upsert.kafka.client.records import HEADERS, RECORD_SCHEMA, TIMESTAMP_TYPES, TopicPartition, record_schema
 
 MAX_ROWS: Final = 100_000
 MAX_BYTES: Final = 64 << 20

@@ -1,8 +1,14 @@
-"""From the client library's errors to ours, and how long to try again."""
+"""From the client library's errors to ours, how long to try again, and calls that must come back.
+
+The client library does not always keep to the time limit it was given: after a restart of the broker inside a
+transaction, ``send_offsets_to_transaction`` of librdkafka 2.16 has been seen not to return for minutes,
+whatever its timeout. `bounded` stops waiting for such a call.
+"""
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -21,10 +27,12 @@ from upsert.kafka.client.connection import Connection, library
 T = TypeVar("T")
 
 FIRST_PAUSE_SECONDS: Final = 0.05
+
 LONGEST_PAUSE_SECONDS: Final = 1.0
 
 TELL_SECONDS: Final = 3.0
 """How long Kafka is tried in silence; then the cause is logged, while it is tried again."""
+
 TELL_AGAIN_SECONDS: Final = 60.0
 
 LOG: Final = logging.getLogger("upsert.kafka")
@@ -241,3 +249,37 @@ def retried(connection: Connection, subject: str, call: Callable[[], T], reports
             raise translated(connection, subject, error)
         time.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+
+GRACE_SECONDS: Final = 10.0
+"""How much longer than its own limit a call is waited for."""
+
+
+class DidNotReturnError(Exception):
+    """A call is still at work: what it works on may not be touched any more."""
+
+
+def bounded(call: Callable[[], object], seconds: float) -> None:
+    """Make a call that should take so many seconds at most; what it raises is raised here.
+
+    It runs in a thread of its own, which cannot be ended: after a ``DidNotReturnError`` it goes on, holding
+    on to what it uses, until it returns or the process ends.
+
+    Raises:
+        DidNotReturnError: the call took `GRACE_SECONDS` longer.
+    """
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as failure:
+            failures.append(failure)
+
+    thread = threading.Thread(target=run, name="kafka-call", daemon=True)
+    thread.start()
+    thread.join(seconds + GRACE_SECONDS)
+    if thread.is_alive():
+        raise DidNotReturnError
+    if failures:
+        raise failures[0]

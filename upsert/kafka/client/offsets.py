@@ -1,21 +1,104 @@
-"""Offsets of partitions: the first, the last, those at a time, those that a group has committed.
+"""Offsets of partitions: the first, the last, those at a time, those that a consumer group has committed.
 
 Every function answers from the cluster at the time of the call, and tries again while the cluster is away,
-for as long as the connection has patience.
+for as long as the connection has patience. What a group has committed is asked for with a consumer of the
+group that never joins it: the admin client could ask too, but takes the whole process down (librdkafka 2.16)
+when the group's broker is just starting.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from upsert.errors import TableNotFoundError
-from upsert.kafka.client.admin import existing_topic
-from upsert.kafka.client.connection import Connection, admin_library, library
-from upsert.kafka.client.failures import codes
-from upsert.kafka.client.groups import group_markers
-from upsert.kafka.client.requests import answers, request_seconds
-from upsert.kafka.records import TopicPartition
+from upsert.kafka.client.admin import answers, blocking_seconds, existing_topic, request_seconds
+from upsert.kafka.client.connection import (
+    LOGGER,
+    ClientCache,
+    Connection,
+    admin_library,
+    client_properties,
+    library,
+)
+from upsert.kafka.client.failures import Reports, codes, made, retried
+from upsert.kafka.client.records import TopicPartition
+
+_GROUP_PROPERTIES: Final = {"enable.auto.commit": False, "max.poll.interval.ms": 86_400_000}
+
+_SETTLED: Final = "read_committed"
+"""Offsets of a transaction that is still open are waited for."""
+
+_AT_ONCE: Final = "read_uncommitted"
+"""They are passed over; what is committed is seen alone also then."""
+
+
+def group_markers(
+    connection: Connection, group: str, partitions: Iterable[TopicPartition], *, settled: bool = True
+) -> dict[TopicPartition, tuple[int, str]]:
+    """The offsets that a consumer group has committed, each with the text committed beside it.
+
+    Args:
+        connection: the cluster.
+        group: the consumer group.
+        partitions: of which offsets are asked.
+        settled: wait for the end of an open transaction with such offsets; otherwise what was committed
+            before it is given at once, also for a moment after the transaction has been committed.
+
+    Raises:
+        KafkaUnavailableError: the cluster did not answer, or such a transaction stayed open.
+    """
+    asked = [library().TopicPartition(*partition) for partition in partitions]
+    if not asked:
+        return {}
+    subject = f"offsets of the consumer group {group!r}"
+    key = (connection, group, settled)
+    reports = Reports()
+
+    def attempt() -> dict[TopicPartition, tuple[int, str]]:
+        kept = _consumers.take(key)
+        if kept is None:
+            own = Reports()
+            consumer = group_consumer(connection, group, subject, settled=settled, reports=own)
+        else:
+            consumer, own = kept
+            own.broker_failure = None  # of an earlier request, which has been answered since
+        found = {}
+        try:
+            places = consumer.committed(asked, timeout=blocking_seconds(connection))
+        except library().KafkaException:
+            consumer.poll(0)  # hands on what the client has met
+            reports.broker_failure = own.broker_failure
+            raise
+        for place in places:
+            if place.error is not None:
+                raise library().KafkaException(place.error)
+            if place.offset >= 0:
+                found[TopicPartition(place.topic, place.partition)] = (place.offset, place.metadata or "")
+        _consumers.give_back(key, (consumer, own))
+        return found
+
+    return retried(connection, subject, attempt, reports)
+
+
+def group_consumer(
+    connection: Connection,
+    group: str,
+    subject: str,
+    *,
+    settled: bool = True,
+    reports: Reports | None = None,
+) -> Any:
+    """A consumer that can speak of a group, and does not join it; ``reports`` gets what it meets."""
+    isolation = _SETTLED if settled else _AT_ONCE
+    fixed: dict[str, Any] = {**_GROUP_PROPERTIES, "isolation.level": isolation, "group.id": group}
+    if reports is not None:
+        fixed["error_cb"] = reports.on_error
+    properties = client_properties(connection, fixed=fixed)
+    return made(connection, subject, lambda: library().Consumer(properties, logger=LOGGER))
+
+
+_consumers: ClientCache[tuple[Any, Reports]] = ClientCache(16, close=lambda kept: kept[0].close())
 
 
 def earliest_offsets(
@@ -99,3 +182,45 @@ def group_offsets(
 def _named(partitions: Iterable[TopicPartition]) -> str:
     names = sorted(map(str, partitions))
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def whole(value: object) -> int:
+    """An offset in JSON.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if type(value) is not int or value < 0:
+        raise ValueError(value)
+    return value
+
+
+def share(
+    available: Mapping[TopicPartition, tuple[int, int]], max_rows: int | None
+) -> dict[TopicPartition, int]:
+    """How far each partition is read in a step of at most ``max_rows``: in proportion to what it has.
+
+    Every partition that has something gets at least one record, so none waits for ever behind a longer one;
+    a step may therefore exceed the limit by the number of partitions. Offsets are counted, and where
+    transactions or compaction left gaps there are fewer records than that.
+
+    Args:
+        available: the first offset not yet read, and the end.
+        max_rows: the limit; None for none.
+
+    >>> logs = {TopicPartition("words", 0): (0, 900), TopicPartition("words", 1): (0, 100)}
+    >>> [share(logs, 100)[partition] for partition in logs]
+    [90, 10]
+    """
+    sizes = {partition: max(0, end - first) for partition, (first, end) in available.items()}
+    total = sum(sizes.values())
+    if max_rows is None or total <= max_rows:
+        return {partition: first + sizes[partition] for partition, (first, _) in available.items()}
+    rows = {p: min(size, max(1, size * max_rows // total)) for p, size in sizes.items()}
+    # what rounding down left over goes to those that lost most by it
+    rounded = [p for p, size in sizes.items() if size * max_rows >= total]
+    for partition in sorted(rounded, key=lambda p: (-(sizes[p] * max_rows % total), p)):
+        if sum(rows.values()) >= max_rows:
+            break
+        rows[partition] += rows[partition] < sizes[partition]
+    return {partition: first + rows[partition] for partition, (first, _) in available.items()}

@@ -1,4 +1,4 @@
-"""Writing records: without waiting, at least once, or exactly once.
+"""Writing records, without waiting or at least once.
 
 Records with a key go to the partition that Java's clients choose for it. Per partition, and so per key, the
 order of the rows is the order in Kafka, also when batches have to be sent again.
@@ -6,36 +6,248 @@ order of the rows is the order in Kafka, also when batches have to be sent again
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from typing import Final, Literal
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import pairwise, repeat
+from typing import Any, Final, Literal
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from upsert.errors import ConfigurationError, KafkaUnavailableError
-from upsert.kafka.client.client_cache import ClientCache
-from upsert.kafka.client.connection import Connection
-from upsert.kafka.client.sender import Sender
-from upsert.kafka.client.transactions import Marker, TransactionalWriter, fingerprint_text, read_marker
-from upsert.store.failpoints import reach
+from upsert.errors import ConfigurationError, DeliveryError, FencedError, KafkaUnavailableError
+from upsert.kafka.client.connection import LOGGER, ClientCache, Connection, client_properties, library
+from upsert.kafka.client.failures import Reports, is_lasting, made, tell, translated, unavailable
+from upsert.kafka.client.records import HEADERS, PRODUCED, RECORD_SCHEMA
 
-Guarantee = Literal["none", "at-least-once"]
+FLUSH_GRACE_SECONDS: Final = 10.0
+"""How much longer than its patience a producer is waited for: it reports every record itself before."""
 
-OWN_COMMIT_SECONDS: Final = 2.0
-"""How long a commit may take to be seen after it is answered: some milliseconds on a quiet broker."""
+_POLL_EVERY: Final = 10_000
+
+_CAUSE_SECONDS: Final = 5.0
+"""How long a client that has ended may take to say why."""
+
+_FLUSH_POLL_SECONDS: Final = 0.005
+
+_ROOM_POLL_SECONDS: Final = 0.05
+
+_ANY_PARTITION: Final = -1
+
+_NOW: Final = 0
+
+_DEFAULTS: Final = {
+    "partitioner": "murmur2_random",
+    "linger.ms": 5,
+    "batch.size": 1_000_000,
+    "batch.num.messages": 10_000,
+    "compression.type": "lz4",
+    # more of them leave the processor's cache before they are sent, which costs a third of the time
+    "queue.buffering.max.messages": 50_000,
+    "queue.buffering.max.kbytes": 65_536,
+    "acks": "all",
+}
+
+_FIXED: Final = {"delivery.report.only.error": True}
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a batch.
+class Sender:
+    """A client that writes, and the first thing that went wrong with it.
 
-    Attributes:
-        rows: how many records the batch has in Kafka.
-        skipped: an earlier attempt had written it already.
+    Args:
+        connection: the cluster.
+        subject: what is done, for messages; a client that is used again gets another one.
+        properties: of the client, over the user's own.
     """
 
-    rows: int
-    skipped: bool
+    def __init__(self, connection: Connection, subject: str, properties: dict[str, Any]) -> None:
+        self._connection = connection
+        self.subject = subject
+        self._reports = Reports()
+        own = {"message.timeout.ms": int(connection.patience_s * 1000), **_DEFAULTS}
+        if "delivery.timeout.ms" in connection.properties:
+            del own["message.timeout.ms"]  # the same by its other name
+        callbacks = {"on_delivery": self._reports.on_delivery, "error_cb": self._reports.on_error}
+        settings = client_properties(connection, own, {**_FIXED, **callbacks, **properties})
+        self.client: Any = made(connection, subject, lambda: library().Producer(settings, logger=LOGGER))
+
+    def send(self, topic: str, table: pa.Table) -> int:
+        """Hand the rows of a table to the client, in order, and give their number."""
+        if unknown := set(table.column_names) - PRODUCED:
+            raise ConfigurationError(
+                f"{self.subject}: records have the columns {', '.join(sorted(PRODUCED))}; found also "
+                f"{', '.join(map(repr, sorted(unknown)))}"
+            )
+        for batch in table.to_batches(max_chunksize=_POLL_EVERY):
+            with self.refusals():
+                if set(batch.schema.names) <= {"key", "value"}:
+                    self._send_plain(topic, batch)
+                else:
+                    self._send_full(topic, batch)
+            self._poll(0)
+        return int(table.num_rows)
+
+    @contextmanager
+    def refusals(self) -> Iterator[None]:
+        """What the client refuses, now or for good: too large a record, a producer that is locked out."""
+        try:
+            yield
+            return
+        except library().KafkaException as refused:
+            error = self._cause_of(refused.args[0])
+            failure = translated(self._connection, self.subject, error, DeliveryError)
+        if not isinstance(failure, FencedError):
+            self.check()  # a record that was not delivered is the cause of what follows
+        raise failure
+
+    def _cause_of(self, error: Any) -> Any:
+        """What ended the client, where it only says that something has: a lock-out, for instance.
+
+        One without transactions reports it; one with them tells it to the next call about a transaction.
+        """
+        if error.code() != library().KafkaError._FATAL:
+            return error
+        with suppress(library().KafkaException):
+            self.client.poll(0)
+        if self._reports.fatal is None:
+            try:
+                self.client.abort_transaction(_CAUSE_SECONDS)
+            except library().KafkaException as told:
+                return told.args[0] if told.args[0].fatal() else error
+        return self._reports.fatal or error
+
+    def _send_plain(self, topic: str, batch: pa.RecordBatch) -> None:
+        produce = self.client.produce
+        for key, value in zip(_column(batch, "key"), _column(batch, "value"), strict=True):
+            try:
+                produce(topic, value, key)
+            except BufferError:
+                self._when_room(topic, value, key)
+
+    def _send_full(self, topic: str, batch: pa.RecordBatch) -> None:
+        self._check_times(batch)
+        columns = {name: _column(batch, name) for name in ("topic", "value", "key", "partition")}
+        for own_topic, value, key, partition, timestamp, header_list in zip(
+            *columns.values(), _column(batch, "timestamp"), _header_lists(batch), strict=True
+        ):
+            place = _ANY_PARTITION if partition is None else partition
+            time_ms = _NOW if timestamp is None else timestamp
+            record = {
+                "value": value,
+                "key": key,
+                "partition": place,
+                "timestamp": time_ms,
+                "headers": header_list,
+            }
+            try:
+                self.client.produce(own_topic or topic, **record)
+            except BufferError:
+                self._when_room(own_topic or topic, **record)
+
+    def _check_times(self, batch: pa.RecordBatch) -> None:
+        if "timestamp" not in batch.schema.names:
+            return
+        first = pc.min(batch.column("timestamp")).as_py()
+        if first is not None and first <= _NOW:
+            raise ConfigurationError(
+                f"{self.subject}: a record's timestamp should be after 1970-01-01, which Kafka's client "
+                f"library takes for 'now'; found {first} ms; leave it NULL where there is none"
+            )
+
+    def _when_room(self, *place: Any, **record: Any) -> None:
+        """Hand a record over when the client's queue has room; later rows wait, so the order stays."""
+        while True:
+            self._poll(_ROOM_POLL_SECONDS)
+            try:
+                self.client.produce(*place, **record)
+                return
+            except BufferError:
+                continue  # still full; records that wait too long end up in check()
+
+    def flush(self) -> None:
+        """Wait until Kafka has confirmed all records, or raise for the first that it has not.
+
+        The client's own flush() goes on calling back after a fatal error has raised an exception, which
+        Python does not survive; poll() stops there.
+        """
+        begun = time.monotonic()
+        deadline = begun + self._connection.patience_s + FLUSH_GRACE_SECONDS
+        while len(self.client):
+            self._poll(_FLUSH_POLL_SECONDS)
+            if (failure := self._reports.broker_failure) is not None:
+                if is_lasting(failure):
+                    raise translated(self._connection, self.subject, failure)
+                tell(self._connection, self.subject, failure, begun)
+            if time.monotonic() > deadline:
+                raise self._unavailable(self.subject)
+        self.check()
+
+    def _poll(self, seconds: float) -> None:
+        """Let the client report, and raise for what it has reported."""
+        with self.refusals():
+            self.client.poll(seconds)
+        self.check()
+
+    def check(self) -> None:
+        """Raise for the first record that Kafka did not take."""
+        if self._reports.failure is None:
+            return
+        error, message = self._reports.failure
+        topic, partition = message.topic(), message.partition()
+        place = topic if partition is None or partition < 0 else f"{topic}-{partition}"
+        if error.code() == library().KafkaError._MSG_TIMED_OUT:
+            raise self._unavailable(f"writing to {place}")
+        raise translated(self._connection, f"writing to {place}", error, DeliveryError)
+
+    def _unavailable(self, subject: str) -> KafkaUnavailableError:
+        last = self._reports.broker_failure
+        return unavailable(self._connection, subject, None if last is None else last.str())
+
+    def discard(self) -> None:
+        """End the client without sending what it still has."""
+        self.client.purge()
+        self.client = None  # its end; close() would raise what has gone wrong before
+
+    def close(self) -> None:
+        """End the client; gives records that nobody waited for a moment to be sent."""
+        self.client.flush(FLUSH_GRACE_SECONDS)
+        self.client = None
+
+
+def _column(batch: pa.RecordBatch, name: str) -> list[Any]:
+    """A column as Python values; NULLs where the records do not have it."""
+    if name not in batch.schema.names:
+        return [None] * batch.num_rows
+    values: list[Any] = _as(batch, name, RECORD_SCHEMA.field(name).type).to_pylist()
+    return values
+
+
+def _header_lists(batch: pa.RecordBatch) -> Iterable[list[tuple[str, bytes | None]]]:
+    """The headers of each record, by way of one flat list: as many small dicts take four times as long."""
+    if "headers" not in batch.schema.names:
+        return repeat([], batch.num_rows)
+    lists = _as(batch, "headers", HEADERS)
+    entries = lists.flatten()
+    flat = list(
+        zip(
+            pc.struct_field(entries, "key").to_pylist(),
+            pc.struct_field(entries, "value").to_pylist(),
+            strict=True,
+        )
+    )
+    ends = np.cumsum(pc.list_value_length(lists).fill_null(0).to_numpy()).tolist()
+    return [flat[start:end] for start, end in pairwise([0, *ends])]
+
+
+def _as(batch: pa.RecordBatch, name: str, type_: pa.DataType) -> pa.Array:
+    try:
+        return batch.column(name).cast(type_)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as misfit:
+        raise ConfigurationError(f"records to write: column {name!r} should be {type_}: {misfit}") from misfit
+
+
+Guarantee = Literal["none", "at-least-once"]
 
 
 def produce(
@@ -83,126 +295,4 @@ def produce(
     return rows
 
 
-def produce_once(
-    connection: Connection,
-    topic: str,
-    records: Iterable[pa.Table],
-    *,
-    transactional_id: str,
-    batch: int,
-    fingerprint: str | Callable[[], str],
-) -> Outcome:
-    """Write the records of a batch unless an earlier attempt has done so.
-
-    Readers with ``read_committed`` see all of the call's records or none. A process that dies before the
-    commit leaves nothing visible, one that dies after it is followed by an attempt that skips. The records
-    are always taken to their end, also when they are skipped.
-
-    Args:
-        connection: the cluster.
-        topic: where rows go that name no topic themselves; the marker is kept for its partition 0.
-        records: as for `produce`.
-        transactional_id: one name per writing task, used by nothing else in the cluster.
-        batch: number of the batch, growing from call to call; a repeated batch must have the same records.
-        fingerprint: what must be equal when a batch comes again, for instance how many tasks share it; or a
-            function that gives it after the last record was taken.
-
-    Raises:
-        FencedError: a later attempt has taken over.
-        ConfigurationError: the batch was written before with another fingerprint, or later batches were.
-        DeliveryError, KafkaUnavailableError: nothing of this call is visible, or it is not known; calling
-            again with the same batch is right in both cases.
-        TableNotFoundError: the topic does not exist.
-
-    Example:
-        >>> from upsert.kafka.client.admin import create_topic
-        >>> connection = Connection({"bootstrap.servers": kafka.bootstrap_servers})
-        >>> create_topic(connection, "once-example", partitions=1)
-        >>> rows = [pa.table({"key": [b"k"], "value": [b"v"]})]
-        >>> write = lambda: produce_once(
-        ...     connection, "once-example", rows, transactional_id="example-0", batch=0, fingerprint="1 task"
-        ... )
-        >>> write()
-        Outcome(rows=1, skipped=False)
-        >>> write()
-        Outcome(rows=1, skipped=True)
-    """
-    key, subject = (connection, topic, transactional_id), f"batch {batch} of {transactional_id!r}"
-    writer = _writers.take(key)
-    marker = _first_look(connection, topic, transactional_id, writer)
-    reach("transaction.after-look")
-    if marker is not None and marker.batch >= batch:
-        # without a new producer: it would lock out the one that another process keeps for its next batch
-        if writer is not None:
-            _writers.give_back(key, writer)
-        return _skip(marker, records, subject, batch, fingerprint)
-    if writer is not None and (marker is None or marker.writer != writer.name):
-        writer.discard()  # another process has written since
-        writer = None
-    if writer is None:
-        # ends what a dead attempt has left open, which a look that waits for it would do for ten minutes
-        writer = TransactionalWriter(connection, topic, transactional_id)
-        marker = read_marker(connection, topic, transactional_id)
-    try:
-        if marker is not None and marker.batch >= batch:
-            outcome = _skip(marker, records, subject, batch, fingerprint)
-        else:
-            outcome = Outcome(writer.write(records, batch, fingerprint), skipped=False)
-    except BaseException:
-        writer.discard()
-        raise
-    if writer.is_sound:
-        _writers.give_back(key, writer)
-    else:
-        writer.discard()
-    return outcome
-
-
-def _first_look(
-    connection: Connection, topic: str, transactional_id: str, writer: TransactionalWriter | None
-) -> Marker | None:
-    """A marker, perhaps not the newest; that one, or None, where a producer of this process shall go on.
-
-    A commit takes a moment to be seen after it is answered, so a producer has to wait for its own. Another
-    process's transaction that stays open has locked it out, and is ended by the next one that is opened.
-    """
-    if writer is None:
-        return read_marker(connection, topic, transactional_id, settled=False)
-    patience_s = min(connection.patience_s, OWN_COMMIT_SECONDS)
-    try:
-        return read_marker(replace(connection, patience_s=patience_s), topic, transactional_id)
-    except KafkaUnavailableError:
-        return None
-    except BaseException:
-        writer.discard()
-        raise
-
-
-def _skip(
-    marker: Marker,
-    records: Iterable[pa.Table],
-    subject: str,
-    batch: int,
-    fingerprint: str | Callable[[], str],
-) -> Outcome:
-    """Take the records of a batch that is there already, and compare what is known of them."""
-    for _ in records:
-        pass
-    if marker.batch > batch:
-        raise ConfigurationError(
-            f"{subject}: batches are written in order, and batch {marker.batch} is in Kafka already; the "
-            "checkpoint is older than what was written: start with a new checkpoint, whose ids are new"
-        )
-    given = fingerprint_text(fingerprint)
-    if marker.fingerprint != given:
-        raise ConfigurationError(
-            f"{subject}: a repeated batch should be the same, and was written as {marker.fingerprint!r} "
-            f"before and is {given!r} now; compute the same rows again, and keep which of them each task "
-            "gets, as write_changes does for keys"
-        )
-    return Outcome(marker.rows, skipped=True)
-
-
 _senders: ClientCache[Sender] = ClientCache(4, close=Sender.close)
-_writers: ClientCache[TransactionalWriter] = ClientCache(8, close=TransactionalWriter.discard)
-"""Producers that may write their next batch without being opened anew, which takes 60 to 500 ms."""

@@ -7,14 +7,15 @@ import pyarrow as pa
 import pytest
 
 from upsert.errors import ConfigurationError, KafkaUnavailableError
-from upsert.kafka.client import admin, failures, groups, offsets
+from upsert.kafka.client import admin, failures, offsets
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.consumer import read_range
-from upsert.kafka.client.producer import produce, produce_once
+from upsert.kafka.client.producer import produce
+from upsert.kafka.client.records import TopicPartition
+from upsert.kafka.client.transactions import produce_once
 from upsert.kafka.options import UPSERT
-from upsert.kafka.records import TopicPartition
-from upsert.kafka.sink_topics import partitions_of
 from upsert.kafka.table import KafkaTable
+from upsert.kafka.topics import partitions_of
 from upsert.schema import TableSchema
 from upsert.testing import LocalKafka
 
@@ -25,7 +26,7 @@ CLIENTS: Mapping[str, Callable[[Connection], object]] = {
     "topics": lambda at: admin.topics(at, ["t"]),
     "pattern": lambda at: admin.topics(at, pattern="t"),
     "offsets": lambda at: offsets.latest_offsets(at, [PLACE]),
-    "group": lambda at: groups.group_markers(at, "g", [PLACE]),
+    "group": lambda at: offsets.group_markers(at, "g", [PLACE]),
     "produce": lambda at: produce(at, "t", [ROWS]),
     "produce once": lambda at: produce_once(at, "t", [ROWS], transactional_id="i", batch=0, fingerprint=""),
     "read": lambda at: list(read_range(at, PLACE, 0, 1)),

@@ -16,14 +16,20 @@ import pytest
 
 from tests.helpers import REPOSITORY
 from upsert.errors import ConfigurationError, DeliveryError, FencedError, KafkaUnavailableError, UpsertError
-from upsert.kafka.client import producer
+from upsert.kafka.client import transactions
 from upsert.kafka.client.admin import create_topic
 from upsert.kafka.client.connection import Connection, library
 from upsert.kafka.client.consumer import read_range
 from upsert.kafka.client.offsets import latest_offsets
-from upsert.kafka.client.producer import Outcome, produce_once
-from upsert.kafka.client.transactions import POINTS, TransactionalWriter, read_marker, settled_marker
-from upsert.kafka.records import TopicPartition
+from upsert.kafka.client.records import TopicPartition
+from upsert.kafka.client.transactions import (
+    POINTS,
+    Outcome,
+    TransactionalWriter,
+    produce_once,
+    read_marker,
+    settled_marker,
+)
 from upsert.store import failpoints
 from upsert.testing import LocalKafka
 
@@ -67,7 +73,7 @@ def expected(*batches: int) -> list[bytes]:
 
 def forget_writers() -> None:
     """As if another process went on."""
-    producer._writers.clear()
+    transactions._writers.clear()
 
 
 def test_batches_follow_each_other(connection: Connection, new_topic: NewTopic) -> None:

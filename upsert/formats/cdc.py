@@ -1,13 +1,14 @@
-"""From envelopes of change records, read as rows, to the changes in them: shared by CDC formats (pure).
+"""Change records in JSON, whatever tool writes them: shared by the CDC formats (pure).
 
 A CDC format reads its messages into rows of an envelope (before, after, kind of change, metadata), refuses
-envelopes that make no sense, and lays out the images that remain as rows of a changelog.
+envelopes that make no sense, and lays out the images that remain as rows of a changelog. Written is an image
+of each row, between texts that say whether the row was added or removed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,9 @@ from upsert import types
 from upsert.arrays import Mask, Positions
 from upsert.errors import ConfigurationError
 from upsert.formats.base import BadMessage, Decoded, FormatContext, Side
-from upsert.formats.json_values import check_types
+from upsert.formats.json_values import JsonDialect, check_types
+from upsert.formats.json_writer import row_texts
+from upsert.formats.text_values import encoded
 from upsert.rowkind import every_kind, signs
 
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = range(4)
@@ -139,3 +142,31 @@ def check_cdc(name: str, context: FormatContext) -> None:
             f"{name}: must be the format of values, got that of keys; a key is no change, use json for it"
         )
     check_types(context.fields)
+
+
+class Around(NamedTuple):
+    """The texts before and after the image of a row."""
+
+    before: str
+    after: str
+
+
+class ChangeEncoder:
+    """One row is one change: ``+I`` and ``+U`` put a row there, ``-U`` and ``-D`` take it away."""
+
+    def __init__(self, context: FormatContext, there: Around, gone: Around) -> None:
+        self._fields = list(context.fields)
+        self._dialect = JsonDialect.of(context.options)
+        self._there = there
+        self._gone = gone
+
+    def encode(self, rows: pa.Table, kinds: pa.Array | None = None) -> pa.Array:
+        """The messages of all rows; rows without kinds are inserts."""
+        images = encoded(rows.select([field.name for field in self._fields]), self._texts).cast(pa.string())
+        is_there = is_positive(kinds, rows.num_rows)
+        before = pc.if_else(is_there, self._there.before, self._gone.before)
+        after = pc.if_else(is_there, self._there.after, self._gone.after)
+        return pc.binary_join_element_wise(before, images, after, "").cast(pa.binary())
+
+    def _texts(self, batch: pa.RecordBatch) -> pa.Array:
+        return row_texts(batch.columns, self._fields, self._dialect, batch.num_rows)

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert.errors import SchemaError
-from upsert.formats.json_dialect import JsonDialect
-from upsert.formats.scalar_texts import scalar_texts
+from upsert.formats.json_values import JsonDialect
+from upsert.formats.text_values import scalar_texts
 
-Part = Any
+TextPart = Any
 """An Arrow string array, or a text that is the same for all rows."""
 
 
@@ -44,7 +44,7 @@ def row_texts(
         return pa.repeat("{}", num_rows)
     if dialect.ignore_null_fields:
         return _without_nulls(columns, fields, dialect)
-    parts: list[Part] = []
+    parts: list[TextPart] = []
     for column, field in zip(columns, fields, strict=True):
         parts.append(f"{',' if parts else '{'}{encode_basestring(field.name)}:")
         parts += _parts(column, field, dialect)
@@ -60,9 +60,9 @@ def _without_nulls(columns: Sequence[pa.Array], fields: Sequence[pa.Field], dial
     return _joined([pc.binary_replace_slice(_joined(members), 0, 1, "{"), "}"])
 
 
-def _joined(parts: Sequence[Part]) -> pa.Array:
+def _joined(parts: Sequence[TextPart]) -> pa.Array:
     """The parts one after the other; texts that stand together become one."""
-    merged: list[Part] = []
+    merged: list[TextPart] = []
     for part in parts:
         if isinstance(part, str) and merged and isinstance(merged[-1], str):
             merged[-1] += part
@@ -71,7 +71,7 @@ def _joined(parts: Sequence[Part]) -> pa.Array:
     return pc.binary_join_element_wise(*merged, "")
 
 
-def _parts(column: pa.Array, field: pa.Field, dialect: JsonDialect) -> list[Part]:
+def _parts(column: pa.Array, field: pa.Field, dialect: JsonDialect) -> list[TextPart]:
     """What makes up the JSON of each value when joined; ``null`` for NULL."""
     try:
         before, texts, after = _texts(column, field.type, dialect)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upsert.kafka import sink_order
-from upsert.kafka.sink_order import Effects, Rows, last_in_windows, without_befores
+from upsert.kafka import fold
+from upsert.kafka.fold import Effects, KindedRows, last_in_windows, without_befores
 
 Change = tuple[str, int, int]
 """Kind, key and value."""
@@ -20,13 +20,13 @@ changes = st.lists(
 sizes = st.lists(st.integers(1, 5), min_size=1, max_size=30)
 
 
-def chunks(rows: Sequence[Change], sizes: Sequence[int] = (1_000,)) -> Iterator[Rows]:
+def chunks(rows: Sequence[Change], sizes: Sequence[int] = (1_000,)) -> Iterator[KindedRows]:
     start, number = 0, 0
     while start < len(rows):
         some = rows[start : start + sizes[number % len(sizes)]]
         start, number = start + len(some), number + 1
         kinds, keys, values = zip(*some, strict=True)
-        yield Rows(pa.table({"k": keys, "v": values}), pa.array(kinds))
+        yield KindedRows(pa.table({"k": keys, "v": values}), pa.array(kinds))
 
 
 def written(effects: Sequence[Effects]) -> list[tuple[int, int | None]]:
@@ -71,12 +71,12 @@ def test_the_newest_record_of_each_key_is_what_the_changelog_leaves(
 
 def test_rows_without_kinds_are_not_copied() -> None:
     rows = pa.table({"k": [1, 1], "v": [1, 2]})
-    assert [effects.rows is rows for effects in without_befores([Rows(rows, None)], ("k",))] == [True]
+    assert [effects.rows is rows for effects in without_befores([KindedRows(rows, None)], ("k",))] == [True]
 
 
 def test_before_images_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest of too many become tombstones early; a value that comes later still wins."""
-    monkeypatch.setattr(sink_order, "_MOST_HELD", 2)
+    monkeypatch.setattr(fold, "_MOST_HELD", 2)
     rows = [("-U", 1, 1), ("-U", 2, 2), ("-U", 3, 3), ("+U", 1, 4), ("+U", 2, 5)]
     assert written(list(without_befores(chunks(rows, [3, 2]), ("k",)))) == [
         (1, None),

@@ -10,10 +10,10 @@ from upsert.errors import SchemaError
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.consumer import read_range
 from upsert.kafka.client.producer import produce
+from upsert.kafka.client.records import HEADERS, TopicPartition
 from upsert.kafka.offsets import Range
 from upsert.kafka.options import UPSERT
-from upsert.kafka.reading import Output, rows_of
-from upsert.kafka.records import HEADERS, TopicPartition
+from upsert.kafka.reading import ReadMode, rows_of
 from upsert.kafka.table import KafkaTable
 from upsert.schema import TableSchema
 
@@ -48,7 +48,7 @@ def words(connection: Connection, topic: str, **options: str) -> KafkaTable:
 
 def read(table: KafkaTable, topic: str) -> list[dict[str, object]]:
     whole = Range(TopicPartition(topic, 0), None, None, 0, 0, 5)
-    return [row for rows in rows_of(table, whole, Output.NEWEST, None) for row in rows.to_pylist()]
+    return [row for rows in rows_of(table, whole, ReadMode.NEWEST, None) for row in rows.to_pylist()]
 
 
 GOOD = [

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from upsert.errors import ChangelogError, ConfigurationError
-from upsert.kafka.sink_fold import check_task, one_row_per_key
-from upsert.kafka.sink_order import Rows
+from upsert.kafka.fold import KindedRows, check_task, one_row_per_key
 from upsert.schema import TableSchema
 from upsert.store.hashing import bucket_of, hash_columns
 from upsert.store.layout import Layout
@@ -23,7 +22,7 @@ def folded(changes: Sequence[Change], sequence: str | None = None) -> dict[int, 
     """Key -> value, None for a deletion; given in chunks of two rows."""
     pairs = [changes[i : i + 2] for i in range(0, len(changes), 2)]
     chunks = [
-        Rows(
+        KindedRows(
             pa.Table.from_pylist([{"k": k, "v": v, "seq": s} for _, k, v, s in some], LAYOUT.stored),
             pa.array([c[0] for c in some]),
         )
@@ -93,7 +92,7 @@ def test_two_values_for_a_key_are_refused_with_a_way_out() -> None:
 
 def test_rows_of_inserts_only_need_no_kinds() -> None:
     rows = pa.table({"k": [2, 1], "v": [1, 2], "seq": pa.nulls(2, pa.string())})
-    effects = one_row_per_key([Rows(rows, None)], LAYOUT, None, "t")
+    effects = one_row_per_key([KindedRows(rows, None)], LAYOUT, None, "t")
     assert effects is not None
     assert effects.rows["k"].to_pylist() == [1, 2]
     assert effects.is_deleted is None

@@ -9,10 +9,9 @@ import pytest
 
 from upsert.errors import ConfigurationError, KafkaUnavailableError
 from upsert.kafka.client.admin import topics
-from upsert.kafka.client.client_cache import ClientCache
-from upsert.kafka.client.connection import Connection
+from upsert.kafka.client.connection import ClientCache, Connection
 from upsert.kafka.client.offsets import latest_offsets
-from upsert.kafka.records import TopicPartition
+from upsert.kafka.client.records import TopicPartition
 from upsert.secret import is_secret
 
 SECURE = Connection(

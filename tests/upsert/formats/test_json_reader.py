@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from tests.upsert.formats.random_columns import SCALARS, TEXTS, nested, plain, schemas
 from upsert.formats.base import BadMessage, Decoded
-from upsert.formats.json_bulk import BulkReader
-from upsert.formats.json_dialect import JsonDialect
-from upsert.formats.json_reader import JsonReader
+from upsert.formats.json_reader import BulkReader, JsonReader
+from upsert.formats.json_values import JsonDialect
 from upsert.formats.text_values import BadValueError
 from upsert.formats.timestamps import TimestampStandard
 

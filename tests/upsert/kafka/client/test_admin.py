@@ -8,8 +8,9 @@ import pytest
 from upsert.errors import ConfigurationError, TableExistsError, TableNotFoundError
 from upsert.kafka.client import admin, offsets
 from upsert.kafka.client.connection import Connection
-from upsert.kafka.client.producer import produce, produce_once
-from upsert.kafka.records import TopicPartition
+from upsert.kafka.client.producer import produce
+from upsert.kafka.client.records import TopicPartition
+from upsert.kafka.client.transactions import produce_once
 
 pytestmark = pytest.mark.kafka
 NewTopic = Callable[..., str]

@@ -1,4 +1,4 @@
-"""The metadata that every Kafka record has: FLIP-107's keys, as Flink ships them (pure)."""
+"""The metadata that every Kafka record has: FLIP-107's keys, as Flink ships them, read and written (pure)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -13,9 +14,11 @@ from upsert import types
 from upsert.metadata_columns import MetadataKey, cast
 
 HEADERS: Final = pa.map_(pa.string(), pa.binary())
+
 HEADER_LIST: Final = pa.list_(
     pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 )
+
 TIMESTAMP_TYPES: Final = ("NoTimestampType", "CreateTime", "LogAppendTime")
 
 
@@ -45,7 +48,7 @@ _COLUMNS: Final[Mapping[str, str]] = {"header-list": "headers"}
 
 
 def record_column(key: str) -> str:
-    """The column of raw records (``upsert.kafka.records``) that a metadata key is read from."""
+    """The column of raw records (``upsert.kafka.client.records``) that a metadata key is read from."""
     return _COLUMNS.get(key, key)
 
 
@@ -90,3 +93,26 @@ def header_maps(headers: pa.Array) -> pa.Array:
     offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
     chosen = entries.take(pa.array(kept))
     return pa.MapArray.from_arrays(offsets, chosen.field("key"), chosen.field("value"))
+
+
+def header_lists(maps: pa.MapArray) -> pa.ListArray:
+    """Maps of headers as lists of them; NULL as no headers."""
+    entries = pa.StructArray.from_arrays([maps.keys, maps.items], names=["key", "value"])
+    return _header_lists_of(maps.offsets.to_numpy(), entries, maps)
+
+
+def _header_lists_of(offsets: npt.NDArray[np.int32], entries: pa.StructArray, like: pa.Array) -> pa.ListArray:
+    """Lists of headers, NULL where the rows of ``like`` are."""
+    mask = pc.is_null(like) if like.null_count else None
+    return pa.ListArray.from_arrays(pa.array(offsets), entries, HEADER_LIST, mask=mask)
+
+
+def named_headers(lists: pa.ListArray) -> pa.ListArray:
+    """Lists of headers without those that are NULL or have no name."""
+    lists = lists.cast(HEADER_LIST)
+    entries = lists.values
+    is_named = pc.is_valid(pc.struct_field(entries, "key")).to_numpy(zero_copy_only=False)
+    if is_named.all():
+        return lists
+    before = np.concatenate([[0], np.cumsum(is_named)]).astype(np.int32)
+    return _header_lists_of(before[lists.offsets.to_numpy()], entries.filter(pa.array(is_named)), lists)

@@ -12,7 +12,7 @@ from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.consumer import read_range
 from upsert.kafka.client.offsets import latest_offsets
 from upsert.kafka.client.producer import produce
-from upsert.kafka.records import RECORD_SCHEMA, TopicPartition
+from upsert.kafka.client.records import RECORD_SCHEMA, TopicPartition
 from upsert.testing import LocalKafka
 
 pytestmark = pytest.mark.kafka

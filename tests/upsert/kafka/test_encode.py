@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from upsert import types
 from upsert.errors import ChangelogError, ConfigurationError, SchemaError
-from upsert.kafka import sink_records
-from upsert.kafka.sink_columns import written_schema
-from upsert.kafka.sink_records import RecordMaker, Seen
+from upsert.kafka import encode, fold
+from upsert.kafka.encode import RecordMaker, Seen, written_schema
 from upsert.kafka.table import KafkaTable
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
@@ -115,13 +114,13 @@ def test_rows_in_no_order_are_folded_by_the_task_of_their_keys() -> None:
 
 
 def test_many_rows_become_records_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sink_records, "_MOST_ROWS", 3)
+    monkeypatch.setattr(encode, "_MOST_ROWS", 3)
     made = maker(USERS, sink_row__order="none", sink_parallelism="1")
     batch = pa.record_batch({"id": range(8), "name": ["x"] * 8, "_row_kind": ["+I"] * 7 + ["-D"]})
     tables = list(made.records([batch], 0))
     assert [table.num_rows for table in tables] == [3, 3, 2]
     assert tables[-1]["value"].to_pylist() == [b'{"id":6,"name":"x"}', None]
-    monkeypatch.setattr(sink_records, "_MOST_BYTES", 1)
+    monkeypatch.setattr(encode, "_MOST_BYTES", 1)
     assert len(list(made.records([batch], 0))) == 8
 
 
@@ -286,7 +285,7 @@ def test_checksum_knows_rows_but_not_their_order() -> None:
         total = Seen()
         for start in range(0, len(order), by):
             some = pa.array(order[start : start + by])
-            total.add(sink_records.Rows(rows.take(some), kinds.take(some)))
+            total.add(fold.KindedRows(rows.take(some), kinds.take(some)))
         return str(total)
 
     assert seen([0, 1, 2], 3) == seen([2, 0, 1], 1)
