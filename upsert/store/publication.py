@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from upsert.store.storage import storage_of
+from upsert.store.storage.door import storage_of
 
 
 def put_if_absent(target: str, content: bytes, mode: int = 0o666) -> bool:
