@@ -27,7 +27,7 @@ from upsert.errors import (
     StaleWriterError,
     UnknownOutcomeError,
 )
-from upsert.store import paths
+from upsert.store import paths, publication
 from upsert.store.commit_rules import CommitRules
 from upsert.store.event_time import newest
 from upsert.store.failpoints import reach
@@ -36,7 +36,6 @@ from upsert.store.layout import Layout
 from upsert.store.log_system import offsets_for
 from upsert.store.manifest import checked, fold, write_manifest
 from upsert.store.proposal import Change, Propose
-from upsert.store.publication import put_if_absent
 from upsert.store.snapshot_info import ManifestRef, SnapshotInfo
 from upsert.store.storage import storage_of
 from upsert.store.tracking import Shown, shown
@@ -64,7 +63,7 @@ class Surroundings:
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     uniform: Callable[[float, float], float] = field(default=random.uniform)
-    put_if_absent: Callable[[str, bytes], bool] = put_if_absent
+    put_if_absent: Callable[[str, bytes], bool] = publication.put_if_absent
 
 
 REAL: Final = Surroundings()

@@ -71,7 +71,7 @@ def file_form(owner: str, values: Mapping[str, Any], schema: TableSchema) -> Fil
             f"{owner}: option 'file.compression.zstd-level' must go with zstd in arrow or parquet, got "
             f"{codec!r} in {format_.name!r}; leave it out"
         )
-    for field in schema.arrow:
-        if reason := refuse_depth(field, format_.name) or format_.refusal(field):
+    for column in schema.arrow:
+        if reason := refuse_depth(column, format_.name) or format_.refusal(column):
             raise SchemaError(f"{owner}: file.format {format_.name!r}: {reason}")
     return FileForm(format_.name, Compression(codec, level))

@@ -93,7 +93,7 @@ class TableReading(Handle):
         where: Where | None = None,
         skip_untracked: bool = False,
     ) -> Version:
-        """The end of a reader's next step; ``version`` itself when nothing is new: ``upsert.store.steps``."""
+        """The end of a reader's next step; ``version`` itself when nothing is new."""
         scope = self._scope(where, skip_untracked)
         return self._unless_expiring(
             lambda: steps.advance(self._pinned(), version, max_rows=max_rows, until=until, scope=scope)

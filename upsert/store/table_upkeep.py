@@ -71,7 +71,7 @@ class TableUpkeep(Handle):
         tags.delete(self.published, name)
 
     def hold(self, consumer: str, version: Version, lease_s: float = consumers.DEFAULT_LEASE_S) -> Consumer:
-        """Keep what a reader at ``version`` needs until its lease ends. See ``upsert.store.consumers``.
+        """Keep what a reader at ``version`` needs until its lease ends.
 
         Args:
             consumer: name of the reader; what it held before is held no more.
@@ -93,7 +93,7 @@ class TableUpkeep(Handle):
         return consumers.release(self.published, consumer)
 
     def check(self, *, deep: bool = False) -> tuple[Violation, ...]:
-        """What is wrong with the table on the disk, by the rules of ``upsert.store.check``; repairs nothing.
+        """What is wrong with the table on the disk; repairs nothing.
 
         Args:
             deep: read all data too; else manifests, and the sizes of files.

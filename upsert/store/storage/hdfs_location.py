@@ -104,8 +104,8 @@ def split(text: str) -> tuple[HdfsLocation, str]:
     # values are not shown: somebody may have put a secret there
     if unknown := sorted(settings.keys() - {_SETTING}):
         raise ConfigurationError(
-            f"table path at {match[2]!r}: the only setting is {_SETTING}, got {unknown[0]!r}; the user's "
-            "name comes from HADOOP_USER_NAME"
+            f"table path at {match[2]!r}: the only setting is {_SETTING}, got {unknown[0]!r}; "
+            "the user's name comes from HADOOP_USER_NAME"
         )
     endpoints = _endpoints(settings[_SETTING]) if _SETTING in settings else ()
     return HdfsLocation(match[1].lower(), match[2], endpoints), match[4]

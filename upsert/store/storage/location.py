@@ -73,8 +73,8 @@ def split(path: str) -> tuple[Location, str]:
     # values are not shown: somebody may have put a secret there
     if unknown := sorted(settings.keys() - set(_SETTINGS)):
         raise ConfigurationError(
-            f"table path of bucket {match[1]!r}: settings are {' and '.join(_SETTINGS)}, got {unknown[0]!r}; "
-            "credentials come from the environment or ~/.aws"
+            f"table path of bucket {match[1]!r}: settings are {' and '.join(_SETTINGS)}, "
+            f"got {unknown[0]!r}; credentials come from the environment or ~/.aws"
         )
     return Location(match[1], _endpoint(settings.get("endpoint")), _region(settings.get("region"))), match[3]
 
