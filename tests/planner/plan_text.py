@@ -131,7 +131,8 @@ _OPERATORS |= {
     "*": "Multiply",
 }
 _UNSTABLE = {"Rand", "Uuid"}
-_AGGREGATES = {"Average", "CollectSet", "Count", "CountIf", "Max", "Median", "Min", "MinBy", "Sum"}
+_AGGREGATES = {"AnyValue", "Average", "CollectSet", "Count", "CountIf", "First", "Last", "ListAgg", "Max"}
+_AGGREGATES |= {"Median", "Min", "MinBy", "Sum"}
 _TOKEN = re.compile(r"\s*([A-Za-z_]\w*#-?\d+|[A-Za-z_]\w*|\d+\.\d+|-?\d+|'[^']*'|<=>|>=|<=|[-()=<>+*,])")
 _TYPED = re.compile(r"(\w+)#(-?\d+): (\w+)")
 
