@@ -111,8 +111,8 @@ class Catalog:
             ``Running`` query of a streaming statement, or that the statement is ``Done``.
 
         Raises:
-            SchemaError: the text is no statement (the message has the place), contradicts itself, or does not
-                fit the tables.
+            SchemaError: the text is no statement (the message has the position), contradicts itself, or does
+                not fit the tables.
             ConfigurationError: a name, a connector or an option is not possible, or a session is missing.
             TableExistsError: ``CREATE TABLE`` without IF NOT EXISTS, and the table is there.
             TableNotFoundError: there is no such table.
@@ -204,7 +204,7 @@ class Catalog:
                 f"table {name!r}: only a table of the connector 'upsert-kafka' has a mirror, got a managed "
                 "one, which can be looked up itself; use it as it is"
             )
-        path = self.databases.place(name).path
+        path = self.databases.resolve(name).path
         if checkpoints is None and not storage_of(path).is_local:
             checkpoints = self.options.value(CHECKPOINT)
         folder = None if checkpoints is None else os.fspath(checkpoints)
@@ -354,7 +354,7 @@ class Catalog:
             options: as in ``WITH (…)``.
             comment: of the table.
             if_not_exists: do nothing at all if there is a finished table.
-            or_replace: a batch takes the place of an existing managed table, at one moment.
+            or_replace: a batch atomically replaces an existing managed table.
             checkpoint: folder of the streaming query's checkpoint.
             trigger: of the streaming query, as ``DataStreamWriter.trigger`` takes it.
             query_name: of the streaming query.
@@ -378,9 +378,9 @@ class Catalog:
         """
         from upsert.catalog.create_as.create_as import TableFromQuery
 
-        place = self.databases.place(name)
+        table_ref = self.databases.resolve(name)
         statement = TableFromQuery(
-            place.name,
+            table_ref.name,
             tuple(primary_key),
             tuple(partitioned_by),
             tuple(Index.over(columns) for columns in indexes),
@@ -394,4 +394,4 @@ class Catalog:
             drop_on_cancel,
             hook or JobStatusHook(),
         )
-        return statement.execute(place.tables, df, self.context.optimized)
+        return statement.execute(table_ref.tables, df, self.context.optimized)

@@ -67,7 +67,7 @@ class ConnectorTable(Protocol):
         """Write the rows of ``CREATE TABLE AS``."""
 
     def check_unused(self, spark: SparkSession) -> None:
-        """Refuse a place that has rows, which a new table would have beside its own; nothing by default."""
+        """Refuse a topic or folder that has rows, which a new table would mix with its own."""
 
     def prepare(self) -> tuple[str, ...]:
         """Make what the table needs outside and does not find there; the names of what was made."""

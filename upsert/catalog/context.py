@@ -70,21 +70,21 @@ class Context:
 
     def schema(self, name: str) -> TableSchema:
         """As ``Catalog.schema``."""
-        definition = definitions.load(self.databases.place(name).existing())
+        definition = definitions.load(self.databases.resolve(name).existing())
         return self.managed(name).schema if definition is None else definition.schema
 
     def connected(self, name: str, options: Mapping[str, str] = {}) -> ConnectorTable | None:
         """As ``Catalog.connected``."""
-        place = self.databases.place(name)
-        path = place.existing()
+        table_ref = self.databases.resolve(name)
+        path = table_ref.existing()
         definition = definitions.load(path)
         if definition is None:
             return None
-        return connect(place.shown, definition, path, options)
+        return connect(table_ref.shown, definition, path, options)
 
     def managed(self, name: str) -> Table:
         """The table in the folder of this name, which must be a managed one."""
-        return Table.open(self.databases.place(name).existing())
+        return Table.open(self.databases.resolve(name).existing())
 
     def optimized(
         self,

@@ -34,7 +34,7 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 
 @dataclass(frozen=True)
-class Place:
+class TableRef:
     """Where a table lies, or would lie.
 
     Attributes:
@@ -125,7 +125,7 @@ class Databases:
             raise DatabaseNotFoundError(f"database {name!r} does not exist in {self.folder!r}; {hint}")
         return warehouse_at(self._path(name))
 
-    def place(self, name: str) -> Place:
+    def resolve(self, name: str) -> TableRef:
         """What a table's name means: ``name``, ``database.name`` or ``catalog.database.name``.
 
         Raises:
@@ -146,11 +146,11 @@ class Databases:
                     f"table {name!r}: catalogs are {', '.join(sorted(self.siblings))}, got {before[0]!r}; "
                     "CREATE CATALOG makes one, Catalog(warehouse, name=…) names the first"
                 )
-            found = other.place(name)
+            found = other.resolve(name)
             return replace(found, shown=found.qualified)
         database = before[-1] if before else self.current
         shown = own if database == DEFAULT else f"{database}.{own}"
-        return Place(self.tables(database), own, shown, f"{self.catalog}.{database}.{own}", self.folder)
+        return TableRef(self.tables(database), own, shown, f"{self.catalog}.{database}.{own}", self.folder)
 
     def create(self, name: str, *, if_not_exists: bool = False) -> None:
         """Make a database.
@@ -248,7 +248,7 @@ class Catalogs:
     >>> import tempfile
     >>> catalogs = Catalogs(Databases(tempfile.mkdtemp(), "main"))
     >>> catalogs.create("archive", {"warehouse": tempfile.mkdtemp()})
-    >>> catalogs.names(), catalogs.current.place("archive.default.orders").shown
+    >>> catalogs.names(), catalogs.current.resolve("archive.default.orders").shown
     (('archive', 'main'), 'archive.default.orders')
     """
 

@@ -74,7 +74,7 @@ def alter_table(cursor: Cursor) -> Statement:
     """Read what follows ``ALTER TABLE``.
 
     Raises:
-        SchemaError: it is none of the forms above; the message has the place.
+        SchemaError: it is none of the forms above; the message has the position.
 
     >>> alter_table(Cursor("t RENAME COLUMN a TO b")).changes
     (RenameColumn(old='a', new='b'),)

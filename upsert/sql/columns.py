@@ -16,7 +16,7 @@ from sqlglot import exp
 
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.schema import Column, ComputedColumn, Index, TableSchema, Watermark
-from upsert.sql.dialect import expression_tree, place
+from upsert.sql.dialect import expression_tree, position
 from upsert.sql.flink_words import UNITS
 from upsert.sql.tokens import Cursor, blanked, names
 from upsert.sql.types import read_type
@@ -32,7 +32,7 @@ def columns_of(text: str, start: int, end: int, subject: str) -> tuple[str, ...]
         subject: first words of every refusal.
 
     Raises:
-        SchemaError: it is no expression of one row; the message has the place.
+        SchemaError: it is no expression of one row; the message has the position.
 
     >>> columns_of("price * (1 + vat) - price", 0, 25, "column 'gross'")
     ('price', 'vat')
@@ -43,7 +43,7 @@ def columns_of(text: str, start: int, end: int, subject: str) -> tuple[str, ...]
     if whole is not None:
         raise SchemaError(
             f"{subject}: a column is computed from its own row, found {whole.sql('spark')!r} at "
-            f"{place(text, start)}; compute it in a query"
+            f"{position(text, start)}; compute it in a query"
         )
     found = (column.parts[0].name for column in tree.find_all(exp.Column))
     return tuple(dict.fromkeys(found))
@@ -243,7 +243,7 @@ def parse_columns(text: str, primary_key: Sequence[str] = ()) -> TableSchema:
         primary_key: the columns of the key where the text has none.
 
     Raises:
-        SchemaError: the text is no list of columns, or contradicts itself; the message has the place.
+        SchemaError: the text is no list of columns, or contradicts itself; the message has the position.
         ConfigurationError: the text has a PRIMARY KEY and ``primary_key`` is given too.
 
     >>> schema = parse_columns("word STRING, n BIGINT, o BIGINT METADATA FROM 'offset' VIRTUAL", ["word"])
@@ -285,7 +285,7 @@ _ATTEMPT: Final = re.compile(r"METADATA\s+(FROM|VIRTUAL)\b.*", re.DOTALL)
 def metadata_from_comment(text: str) -> tuple[str | None, bool] | None:
     """The metadata key and whether the column is VIRTUAL, of a comment that declares a METADATA column.
 
-    Spark's own schemas have no place for FLIP-107's declaration, but their comments reach a source.
+    Spark's own schemas cannot hold FLIP-107's declaration, but their comments reach a source.
 
     Args:
         text: the comment of a column.

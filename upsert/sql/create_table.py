@@ -47,7 +47,7 @@ def create_table(cursor: Cursor, *, replaces: bool = False) -> CreateTable | Cre
     """Read what follows ``CREATE TABLE`` or, where it ``replaces`` one, ``CREATE OR REPLACE TABLE``.
 
     Raises:
-        SchemaError: it is no such statement, or contradicts itself; the message has the place.
+        SchemaError: it is no such statement, or contradicts itself; the message has the position.
     """
     if_not_exists = cursor.skip("IF", "NOT", "EXISTS")
     name = table_name(cursor)

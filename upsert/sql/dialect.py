@@ -21,10 +21,10 @@ from sqlglot.tokenizer_core import Token, TokenType
 from upsert.errors import SchemaError
 
 
-def place(text: str, offset: int) -> str:
+def position(text: str, offset: int) -> str:
     r"""Line and column of an offset, both counted from 1.
 
-    >>> place("SELECT\n  a", 9)
+    >>> position("SELECT\n  a", 9)
     'line 2, column 3'
     """
     before = text[:offset]
@@ -75,7 +75,7 @@ class Revision:
         return self.text if self.before is None else self.before.first
 
     def original(self, offset: int) -> int:
-        """Where a character stood in the first text, or that in whose place it was put."""
+        """Where a character stood in the first text, or the one that it replaced."""
         number = bisect_right(self._starts, offset) - 1
         origin, is_same = self._origins[number]
         found = origin + (offset - self._starts[number] if is_same else 0)
@@ -114,7 +114,7 @@ class QueryDialect(Spark):
         STRING_ESCAPES = ["'", '"', "\\"]  # noqa: RUF012
 
     class Parser(SparkParser):
-        """Spark's queries; a version keeps its place in the text."""
+        """Spark's queries; a version keeps its position in the text."""
 
         VERSION_PHRASES = {  # noqa: RUF012
             **SparkParser.VERSION_PHRASES,
@@ -150,7 +150,7 @@ def query_tree(text: str, subject: str, revision: Revision | None = None) -> exp
         revision: how the text came from the one that the user wrote, for the places in refusals.
 
     Raises:
-        SchemaError: the text is no query; the message has the place.
+        SchemaError: the text is no query; the message has the position.
 
     >>> type(query_tree("SELECT a FROM t FOR SYSTEM_VERSION AS OF 3 AS u", "query")).__name__
     'Select'
@@ -166,7 +166,7 @@ def expression_tree(text: str, subject: str) -> exp.Expr:
     """The tree of one expression.
 
     Raises:
-        SchemaError: the text is none; the message has the place within it.
+        SchemaError: the text is none; the message has the position within it.
     """
     return _parsed(text, subject, Revision(text), is_query=False)
 
@@ -207,10 +207,10 @@ def _described(error: ParseError, revision: Revision) -> str:
         return f"{what}, found the end of the text"
     ends_at = _offset_of(revision.text, int(first["line"] or 1), int(first["col"] or 1))
     begins_at = revision.original(max(0, ends_at - len(found) + 1))
-    return f"{what}, found {found!r} at {place(revision.first, begins_at)}"
+    return f"{what}, found {found!r} at {position(revision.first, begins_at)}"
 
 
 def _offset_of(text: str, line: int, column: int) -> int:
-    """The offset of a place, both counted from 1."""
+    """The offset of a line and column, both counted from 1."""
     lines = text.split("\n")
     return sum(len(one) + 1 for one in lines[: line - 1]) + column - 1

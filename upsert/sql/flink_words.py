@@ -28,7 +28,7 @@ from typing import Final
 from sqlglot.tokenizer_core import Token, TokenType
 
 from upsert.errors import SchemaError
-from upsert.sql.dialect import Edit, Revision, place, tokens_of
+from upsert.sql.dialect import Edit, Revision, position, tokens_of
 
 SIZES: Final = {
     "TUMBLE": ("size",),
@@ -347,7 +347,7 @@ class _Words:
         return found
 
     def _closing(self, opening: int) -> int:
-        """The bracket that closes the one at this place."""
+        """The number of the bracket that closes an opening one."""
         depth = 0
         for number in range(opening, len(self._tokens)):
             depth += (self._word(number) == "(") - (self._word(number) == ")")
@@ -376,7 +376,7 @@ class _Words:
         if number >= len(self._tokens):
             return SchemaError(f"{self._subject}: {why}, found the end of the text")
         token = self._tokens[number]
-        where = place(self._text, token.start)
+        where = position(self._text, token.start)
         return SchemaError(f"{self._subject}: {why}, found {token.text!r} at {where}")
 
 

@@ -174,7 +174,7 @@ def read_like(cursor: Cursor, source: str) -> Like:
     """Read what follows ``LIKE source``, which may be nothing.
 
     Raises:
-        SchemaError: it is no list of features, or one is named twice; the message has the place.
+        SchemaError: it is no list of features, or one is named twice; the message has the position.
 
     >>> read_like(Cursor("(INCLUDING ALL EXCLUDING OPTIONS)"), "t").features["OPTIONS"].value
     'EXCLUDING'

@@ -132,7 +132,7 @@ def _delete(cursor: Cursor) -> Delete:
     """Read what follows ``DELETE FROM``.
 
     Raises:
-        SchemaError: it is no such statement; the message has the place.
+        SchemaError: it is no such statement; the message has the position.
     """
     head = Edit(cursor.first, cursor.reached, "SELECT * FROM")
     options, name, _ = _target(cursor, "DELETE FROM")
@@ -149,7 +149,7 @@ def _update(cursor: Cursor) -> Update:
     """Read what follows ``UPDATE``.
 
     Raises:
-        SchemaError: it is no such statement; the message has the place.
+        SchemaError: it is no such statement; the message has the position.
     """
     options, name, table = _target(cursor, "UPDATE")
     cursor.expect("SET")
@@ -208,7 +208,7 @@ def parse(text: str) -> Statement:
     """The one statement of a text.
 
     Raises:
-        SchemaError: it is none, or one that the catalog does not carry out; the message has the place.
+        SchemaError: it is none, or one that the catalog does not carry out; the message has the position.
 
     >>> statement = parse("CREATE TABLE t (id BIGINT, v STRING, PRIMARY KEY (id) NOT ENFORCED, INDEX (v))")
     >>> statement.name, statement.schema.primary_key, str(statement.schema.indexes[0])

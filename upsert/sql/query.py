@@ -16,7 +16,7 @@ from typing import Final
 from sqlglot import exp
 
 from upsert.errors import SchemaError
-from upsert.sql.dialect import END, START, Edit, Revision, place, query_tree, tokens_of
+from upsert.sql.dialect import END, START, Edit, Revision, position, query_tree, tokens_of
 from upsert.sql.flink_words import check_no_sessions_of_a_table, spark_words
 from upsert.sql.predicates import Comparison, comparisons
 from upsert.sql.tokens import Cursor, Hint, blanked, hints_in
@@ -25,7 +25,7 @@ _DIGESTING: Final = (exp.Join, exp.Group, exp.Distinct, exp.SetOperation, exp.Ag
 """What makes of several rows one, or of one several."""
 
 
-class Moment(StrEnum):
+class AsOfKind(StrEnum):
     """Which state of a table a query asks for."""
 
     PROCESSING = "the time at which a row is processed"
@@ -38,24 +38,24 @@ class AsOf:
     """``FOR SYSTEM_TIME AS OF …`` or ``FOR SYSTEM_VERSION AS OF …``.
 
     Attributes:
-        moment: of which kind it is.
+        kind: how the state is named.
         value: the snapshot, tag or time without quotes; the name of the column that holds a processing time,
             empty for ``PROCTIME()`` itself.
         is_number: whether a version was written as a number.
     """
 
-    moment: Moment
+    kind: AsOfKind
     value: str
     is_number: bool = False
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A table that a query reads, at one place of it.
+    """A table that a query reads, at one position of its text.
 
     Attributes:
         name: as written, parts separated by dots, without quotes.
-        place: line and column, for messages.
+        position: line and column, for messages.
         options: of the hint ``/*+ OPTIONS(…) */``.
         as_of: the state that is asked for; None for none.
         columns: every name in lower case that may be one of the table's columns; None: all are read.
@@ -65,7 +65,7 @@ class Reference:
     """
 
     name: str
-    place: str
+    position: str
     options: Mapping[str, str] = field(default_factory=dict)
     as_of: AsOf | None = None
     columns: frozenset[str] | None = None
@@ -109,7 +109,7 @@ class QueryText:
         """The query that a part of a statement is.
 
         Raises:
-            SchemaError: it is none; the message has the place in the statement.
+            SchemaError: it is none; the message has the position in the statement.
         """
         last = len(statement.rstrip().rstrip(";")) if end is None else end
         query = cls(statement, start, last, subject, tuple(edits))
@@ -129,7 +129,7 @@ class QueryText:
         if unused := next((hint for hint in self._hints if hint not in used), None):
             raise SchemaError(
                 f"{self.subject}: a hint OPTIONS must stand right after the name of a table, found one at "
-                f"{place(self.statement, unused.start)}"
+                f"{position(self.statement, unused.start)}"
             )
         return found
 
@@ -146,7 +146,7 @@ class QueryText:
     def over(self, views: Sequence[str | None]) -> Revision:
         """The query with other names for its tables, each under its old one as an alias.
 
-        It stands at its place in an otherwise white text, so lines are those of the statement.
+        All around it is white, so its lines and columns are those of the statement.
 
         Args:
             views: for each reference the other name; None leaves the table to Spark.
@@ -204,7 +204,7 @@ class QueryText:
         start, _ = _span(table)
         select = table.find_ancestor(exp.Select)
         hint = self._hint(table)
-        where = place(self.statement, self._worded.original(start))
+        where = position(self.statement, self._worded.original(start))
         return Reference(
             ".".join(part.name for part in table.parts),
             where,
@@ -270,13 +270,13 @@ def _as_of(table: exp.Table, subject: str) -> AsOf | None:
     value = version.expression
     if version.args["kind"] == "AS OF":
         if version.name == "VERSION" and isinstance(value, exp.Literal):
-            return AsOf(Moment.VERSION, value.name, not value.is_string)
+            return AsOf(AsOfKind.VERSION, value.name, not value.is_string)
         if version.name == "TIMESTAMP":
             if isinstance(value, exp.CurrentTimestamp | exp.Column):
-                return AsOf(Moment.PROCESSING, value.name if isinstance(value, exp.Column) else "")
+                return AsOf(AsOfKind.PROCESSING, value.name if isinstance(value, exp.Column) else "")
             literal = value.this if isinstance(value, exp.Cast) else value
             if isinstance(literal, exp.Literal) and literal.is_string:
-                return AsOf(Moment.TIMESTAMP, literal.name)
+                return AsOf(AsOfKind.TIMESTAMP, literal.name)
     raise SchemaError(
         f"{subject}: expected FOR SYSTEM_TIME AS OF a processing time or TIMESTAMP '…', or "
         f"FOR SYSTEM_VERSION AS OF a snapshot's id or a 'tag', found {version.sql('spark')!r}"

@@ -122,8 +122,8 @@ class CreateTableAs:
         indexes: columns of each index, with whether it is UNIQUE.
         comment: of the table.
         options: as in ``WITH (…)``.
-        if_not_exists: do nothing if the table is there.
-        or_replace: take the place of a table that is there.
+        if_not_exists: do nothing if the table exists.
+        or_replace: replace an existing table.
     """
 
     name: str
@@ -251,7 +251,7 @@ class Insert:
         columns: those that the query gives, in its order; None: all that can be written.
         partition: columns with the value that every row has.
         options: of the hint ``/*+ OPTIONS(…) */``.
-        overwrite: whether the rows take the place of those that are there.
+        overwrite: whether the rows replace the existing ones.
         dynamic: columns of PARTITION without a value, which the rows have.
     """
 

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from sqlglot.tokenizer_core import Token, TokenType
 
 from upsert.errors import SchemaError
-from upsert.sql.dialect import place, tokens_of
+from upsert.sql.dialect import position, tokens_of
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ _CLOSED: Final = frozenset(")]}")
 
 
 class Cursor:
-    """A place between the tokens of one statement; reading moves it on.
+    """A position between the tokens of one statement; reading moves it on.
 
     Args:
         text: one statement, or a part of one; a semicolon may end it.
@@ -47,7 +47,7 @@ class Cursor:
     def __init__(self, text: str, subject: str = "statement") -> None:
         self.subject = subject
         self._text = text
-        self._place = 0
+        self._next = 0
         tokens = tokens_of(text, subject)
         self._end = len(text)
         while tokens and tokens[-1].token_type is TokenType.SEMICOLON:
@@ -57,7 +57,7 @@ class Cursor:
         self._tokens = tokens
         for number, token in enumerate(tokens):
             if token.token_type is TokenType.SEMICOLON:
-                self._place = number + 1
+                self._next = number + 1
                 raise self.refusal("expected one statement at a time, so that none is left half done")
 
     @property
@@ -68,7 +68,7 @@ class Cursor:
     @property
     def at_end(self) -> bool:
         """Whether every token has been read."""
-        return self._place == len(self._tokens)
+        return self._next == len(self._tokens)
 
     def ahead(self, *words: str) -> bool:
         """Whether these unquoted words or signs come next, in any case."""
@@ -77,7 +77,7 @@ class Cursor:
     def skip(self, *words: str) -> bool:
         """Whether these words came next; if so they are read."""
         found = self.ahead(*words)
-        self._place += len(words) if found else 0
+        self._next += len(words) if found else 0
         return found
 
     def expect(self, *words: str) -> None:
@@ -97,7 +97,7 @@ class Cursor:
         token = self._token(0)
         if token is None or not _is_name(token):
             raise self.refusal(f"expected {what}")
-        self._place += 1
+        self._next += 1
         return token.text
 
     def is_name(self, offset: int) -> bool:
@@ -149,14 +149,14 @@ class Cursor:
     @property
     def reached(self) -> int:
         """Where in the text the last token that was read ends."""
-        return self._tokens[self._place - 1].end + 1 if self._place else 0
+        return self._tokens[self._next - 1].end + 1 if self._next else 0
 
     def raw(self, what: str, until: Callable[[], bool]) -> str:
         """Read at least one token, as it is written, up to a comma or closing sign outside of all brackets.
 
         Args:
             what: is expected here.
-            until: says of the place, outside of all brackets, whether the text ends there too.
+            until: whether the text ends at the next token; asked outside of all brackets.
         """
         start, depth = self.offset, 0
         while not self.at_end:
@@ -164,7 +164,7 @@ class Cursor:
             if depth == 0 and (word in _CLOSED or word == "," or until()):
                 break
             depth += (word in _OPENED) - (word in _CLOSED)
-            self._place += 1
+            self._next += 1
         if self.reached <= start:
             raise self.refusal(f"expected {what}")
         return self._text[start : self.reached]
@@ -172,7 +172,7 @@ class Cursor:
     def rest(self) -> tuple[int, int]:
         """Read all that is left: where it begins and ends in the text, a semicolon at the end left out."""
         start = self.offset
-        self._place = len(self._tokens)
+        self._next = len(self._tokens)
         return start, self._end
 
     def hint(self) -> dict[str, str]:
@@ -185,18 +185,19 @@ class Cursor:
         token = self._token(0)
         if token is None:
             return SchemaError(f"{self.subject}: {why}, found the end of the text")
-        return SchemaError(f"{self.subject}: {why}, found {token.text!r} at {place(self._text, token.start)}")
+        where = position(self._text, token.start)
+        return SchemaError(f"{self.subject}: {why}, found {token.text!r} at {where}")
 
     def _read(self, kind: TokenType, what: str) -> str:
         token = self._token(0)
         if token is None or token.token_type is not kind:
             raise self.refusal(f"expected {what}")
-        self._place += 1
+        self._next += 1
         return token.text
 
     def _token(self, offset: int) -> Token | None:
-        place = self._place + offset
-        return self._tokens[place] if place < len(self._tokens) else None
+        number = self._next + offset
+        return self._tokens[number] if number < len(self._tokens) else None
 
     def word(self, offset: int) -> str:
         """The unquoted word or sign at this distance, in upper case; empty for anything else."""

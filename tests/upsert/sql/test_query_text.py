@@ -5,7 +5,7 @@ import pytest
 from upsert.errors import SchemaError
 from upsert.sql.columns import parse_columns
 from upsert.sql.predicates import alternatives, pushed
-from upsert.sql.query import AsOf, Moment, QueryText
+from upsert.sql.query import AsOf, AsOfKind, QueryText
 
 
 def over(text: str, *views: str | None) -> str:
@@ -119,13 +119,13 @@ def test_hint_and_state_belong_to_the_table_before_them() -> None:
     assert [dict(r.options) for r in references] == [{"scan.mode": "latest", "it's": ";"}, {}, {}, {}, {}, {}]
     assert [r.as_of for r in references] == [
         None,
-        AsOf(Moment.PROCESSING, "p"),
-        AsOf(Moment.VERSION, "7", is_number=True),
-        AsOf(Moment.VERSION, "tag"),
-        AsOf(Moment.TIMESTAMP, "2020-01-01 00:00:00"),
-        AsOf(Moment.PROCESSING, ""),
+        AsOf(AsOfKind.PROCESSING, "p"),
+        AsOf(AsOfKind.VERSION, "7", is_number=True),
+        AsOf(AsOfKind.VERSION, "tag"),
+        AsOf(AsOfKind.TIMESTAMP, "2020-01-01 00:00:00"),
+        AsOf(AsOfKind.PROCESSING, ""),
     ]
-    assert references[1].place == "line 2, column 19"
+    assert references[1].position == "line 2, column 19"
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_what_is_no_query_is_refused_with_its_place(text: str, message: str) -> 
 def test_places_are_those_of_the_whole_statement() -> None:
     text = "INSERT INTO t\nSELECT PROCTIME(), a FROM\n  u"
     query = QueryText.of(text, text.index("SELECT"))
-    assert query.references[0].place == "line 3, column 3"
+    assert query.references[0].position == "line 3, column 3"
     revised = query.over(["v"])
     assert revised.text == "             \nSELECT current_timestamp(), a FROM\n  `v` AS `u`"
     assert text[revised.original(revised.text.index("a FROM")) :].startswith("a FROM")

@@ -199,7 +199,7 @@ def _tell_end(hook: JobStatusHook, job: Job, cause: BaseException) -> None:
 
 
 def replace_table(tables: Stages, target: Target, rows: DataFrame, hook: JobStatusHook) -> None:
-    """Put a table with the rows of a batch DataFrame in the place of an existing managed one.
+    """Replace an existing managed table by one with the rows of a batch DataFrame.
 
     Raises:
         ConfigurationError: the file system cannot exchange two folders.
@@ -324,7 +324,7 @@ class TableFromQuery:
         options: as in ``WITH (…)``; with ``connector`` the table is one with a connector.
         comment: of the table.
         if_not_exists: do nothing if there is a finished table.
-        or_replace: put the new table in the place of an old one.
+        or_replace: replace an existing table.
         checkpoint: of the streaming query; None for a batch.
         trigger: of the streaming query, as ``DataStreamWriter.trigger`` takes it.
         query_name: of the streaming query, in Spark.

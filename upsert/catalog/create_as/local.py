@@ -1,8 +1,8 @@
 """Tables that queries fill in a warehouse on a disk.
 
-A staged table lies at its own place. The process that fills it holds a lock on its folder, the entry's lease:
-the kernel releases it when the process dies, however that happens. A staged table that no process holds is
-deleted by the next statement that wants its name.
+A staged table lies in the folder of its name. The process that fills it holds a lock on this folder, the
+entry's lease: the kernel releases it when the process dies, however that happens. A staged table that no
+process holds is deleted by the next statement that wants its name.
 """
 
 from __future__ import annotations

@@ -36,12 +36,12 @@ class ObjectStoreStage:
     """A table that this process fills.
 
     Attributes:
-        place: the folder whose name it will have.
+        path: the folder whose name it will have.
         unique: of the folder there in which it is filled.
         lease: says that this process lives.
     """
 
-    place: str
+    path: str
     unique: str
     lease: KeptLease
     _clean_up: CleanUp
@@ -50,12 +50,12 @@ class ObjectStoreStage:
     @property
     def folder(self) -> str:
         """Where the table lies while it is filled."""
-        return paths.filling_folder(self.place, self.unique)
+        return paths.filling_folder(self.path, self.unique)
 
     @property
     def is_visible(self) -> bool:
         """Whether everybody sees the table."""
-        return self._is_seen(value_in(self.place))
+        return self._is_seen(value_in(self.path))
 
     def _is_seen(self, value: Mapping[str, Any]) -> bool:
         own = value_in(self.folder).get("uuid")
@@ -101,7 +101,7 @@ class ObjectStoreStage:
         finally:
             self.lease.release()
         if note is not None:
-            clean_left(self.place, self.folder, note, self._clean_up)
+            clean_left(self.path, self.folder, note, self._clean_up)
 
     def let_go(self) -> None:
         """Leave the table as it is."""
@@ -110,7 +110,7 @@ class ObjectStoreStage:
     def _freed(self) -> Mapping[str, Any] | None:
         """Give the name back; what was noted, None if the table was seen or belongs to somebody else."""
         while True:
-            seen = Pointer.look(self.place)
+            seen = Pointer.look(self.path)
             note = seen.stage
             if note is None or note["folder"] != self.unique or self._is_seen(seen.value):
                 return None
@@ -120,11 +120,11 @@ class ObjectStoreStage:
                 return note
 
     def _change(self, make: Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]]) -> None:
-        seen = Pointer.look(self.place)
+        seen = Pointer.look(self.path)
         note = seen.stage
         if note is None or note["folder"] != self.unique or not seen.swap(make(seen.value, note)):
             raise CommitConflictError(
-                f"table {os.path.basename(self.place)!r}: who fills it must show a sign of life each minute; "
+                f"table {os.path.basename(self.path)!r}: who fills it must show a sign of life each minute; "
                 "this process did not, or the table was dropped, and somebody else went on; run this again"
             )
 
@@ -149,11 +149,11 @@ def has_rows(folder: str) -> bool:
     return "connector" in value_in(folder) or has_managed_commit(folder)
 
 
-def clean_left(place: str, folder: str, note: Mapping[str, Any], clean_up: CleanUp) -> None:
+def clean_left(path: str, folder: str, note: Mapping[str, Any], clean_up: CleanUp) -> None:
     """Delete what a statement that gave up has left, what it made outside too."""
     if note["made"]:
         clean_up(folder, tuple(note["made"]))
-    sweep(place)
+    sweep(path)
 
 
 _LEASE: Final = "lease"
@@ -172,14 +172,14 @@ class ObjectStoreStages:
 
     def entry(self, name: str) -> Entry | None:
         """What is said of a table that a statement fills, or has filled and may go on with."""
-        place = self.tables.path(name)
-        if (note := value_in(place).get(STAGE)) is None:
+        path = self.tables.path(name)
+        if (note := value_in(path).get(STAGE)) is None:
             return None
         try:
             return Entry.of_json(note)
         except (KeyError, TypeError) as cause:
             raise CorruptTableError(
-                f"table.json of {place!r}: what a query fills cannot be read, {cause!r}; restore the file"
+                f"table.json of {path!r}: what a query fills cannot be read, {cause!r}; restore the file"
             ) from cause
 
     def sweep(self, name: str) -> None:
@@ -188,20 +188,20 @@ class ObjectStoreStages:
         Raises:
             TableExistsError: a living process is at it.
         """
-        place = self.tables.path(name)
+        path = self.tables.path(name)
         # first by a look that every store allows
-        while STAGE in value_in(place):
-            seen = Pointer.look(place)
+        while STAGE in value_in(path):
+            seen = Pointer.look(path)
             if seen.is_table or (note := seen.stage) is None:
                 return
-            with self._instead_of(name, place, note):
-                folder = paths.filling_folder(place, note["folder"])
+            with self._instead_of(name, path, note):
+                folder = paths.filling_folder(path, note["folder"])
                 if (after := given_up(seen, folder)) is None:
                     show_stream(folder)
                     continue
                 is_free = seen.swap(after)
             if is_free:
-                clean_left(place, folder, note, self.clean_up)
+                clean_left(path, folder, note, self.clean_up)
 
     def begin(self, name: str, entry: Entry, create: Callable[[str], None]) -> ObjectStoreStage:
         """A table made by ``create`` in a folder that nobody knows.
@@ -210,8 +210,8 @@ class ObjectStoreStages:
             TableExistsError: there is a table, or a living process fills one.
         """
         self.sweep(name)
-        place = self.tables.path(name)
-        seen = Pointer.look(place)
+        path = self.tables.path(name)
+        seen = Pointer.look(path)
         if seen.is_table:
             raise TableExistsError(f"table {name!r} exists already; choose another name, or IF NOT EXISTS")
         if seen.stage is not None:
@@ -233,20 +233,20 @@ class ObjectStoreStages:
         Raises:
             TableExistsError: that run still lives.
         """
-        place = self.tables.path(name)
-        note = value_in(place).get(STAGE)
+        path = self.tables.path(name)
+        note = value_in(path).get(STAGE)
         if note is None or (note["mode"], note["checkpoint"]) != ("streaming", checkpoint):
             return None
         unique = note["folder"]
-        if not value_in(paths.filling_folder(place, unique)):
+        if not value_in(paths.filling_folder(path, unique)):
             return None
-        lease = KeptLease.take_when_free(_lease(place, unique))
+        lease = KeptLease.take_when_free(_lease(path, unique))
         if lease is None:
             raise TableExistsError(
                 f"table {name!r} is being filled by a query with this checkpoint, started by "
                 f"{note['owner']}; stop it first"
             )
-        stage = ObjectStoreStage(place, unique, lease, self.clean_up)
+        stage = ObjectStoreStage(path, unique, lease, self.clean_up)
         try:
             stage.go_on()
         except BaseException:
@@ -262,12 +262,12 @@ class ObjectStoreStages:
             TableExistsError: a living process fills or replaces the table.
             TableNotFoundError: the old table has been dropped meanwhile.
         """
-        place = self.tables.path(name)
-        seen = Pointer.look(place)
+        path = self.tables.path(name)
+        seen = Pointer.look(path)
         if not seen.is_table:
             raise self.tables.not_found(name)
         if seen.stage is not None:
-            with self._instead_of(name, place, seen.stage):
+            with self._instead_of(name, path, seen.stage):
                 pass
         stage = self._taken(name, seen, Entry.of_this_process("batch"))
         try:
@@ -277,8 +277,8 @@ class ObjectStoreStages:
         except BaseException:
             stage.discard()
             raise
-        logs_are_gone(place, drop_old_log)
-        sweep(place)
+        logs_are_gone(path, drop_old_log)
+        sweep(path)
 
     def _taken(self, name: str, seen: Pointer, entry: Entry) -> ObjectStoreStage:
         """The name, or that of a table's successor, for this process; the lease is there before it."""
@@ -302,10 +302,10 @@ class ObjectStoreStages:
         return ObjectStoreStage(seen.folder, unique, lease, self.clean_up)
 
     @contextmanager
-    def _instead_of(self, name: str, place: str, note: Mapping[str, Any]) -> Iterator[None]:
+    def _instead_of(self, name: str, path: str, note: Mapping[str, Any]) -> Iterator[None]:
         """Make sure that who fills a table is dead, and hold its lease."""
-        path = _lease(place, note["folder"])
-        lease = Lease.take(storage_of(path), path)
+        held = _lease(path, note["folder"])
+        lease = Lease.take(storage_of(held), held)
         if lease is None:
             raise TableExistsError(
                 f"table {name!r} is being created or replaced by {note['owner']}, which has shown a sign of "
@@ -324,5 +324,5 @@ def _overtaken(name: str) -> TableExistsError:
     )
 
 
-def _lease(place: str, unique: str) -> str:
-    return os.path.join(place, unique, _LEASE)
+def _lease(path: str, unique: str) -> str:
+    return os.path.join(path, unique, _LEASE)

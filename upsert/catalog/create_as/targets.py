@@ -48,7 +48,7 @@ class Target(Protocol):
         """Make what the table needs outside of the warehouse and does not find; what was made."""
 
     def check_unused(self, folder: str, spark: SparkSession) -> None:
-        """Refuse a place outside of the warehouse that has rows already, before a stream begins there."""
+        """Refuse a folder outside of the warehouse that has rows, before a stream writes into it."""
 
     def fill(self, folder: str, rows: DataFrame) -> None:
         """Write all rows of a batch DataFrame, in one commit where the table has commits."""
@@ -188,7 +188,7 @@ class NewConnectorTable:
         return connect(self.name, self.definition, folder).prepare()
 
     def check_unused(self, folder: str, spark: SparkSession) -> None:
-        """Refuse a place that has rows."""
+        """Refuse a topic or folder that has rows."""
         connect(self.name, self.definition, folder).check_unused(spark)
 
     def fill(self, folder: str, rows: DataFrame) -> None:

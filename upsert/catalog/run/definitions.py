@@ -9,7 +9,7 @@ from upsert.catalog import definitions, warehouse
 from upsert.catalog.connectors import connect
 from upsert.catalog.create_as.create_as import stages_of
 from upsert.catalog.create_as.targets import clean_up
-from upsert.catalog.namespace import Place
+from upsert.catalog.namespace import TableRef
 from upsert.catalog.results import Done, Result
 from upsert.errors import ConfigurationError, TableExistsError
 from upsert.log.log_options import TOPIC
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
 def create_table(context: Context, statement: s.CreateTable) -> Result:
     """``CREATE TABLE``: a managed table gets the options ``table-storage.…`` that it does not give itself."""
-    place = context.databases.place(statement.name)
-    what = f"CREATE TABLE {place.shown}"
-    path = place.path
+    table_ref = context.databases.resolve(statement.name)
+    what = f"CREATE TABLE {table_ref.shown}"
+    path = table_ref.path
     if os.path.isfile(path):
-        raise TableExistsError(f"table {place.shown!r}: {path!r} is a file; choose another name")
+        raise TableExistsError(f"table {table_ref.shown!r}: {path!r} is a file; choose another name")
     try:
         if "connector" in statement.options:
-            _define(place, statement)
+            _define(table_ref, statement)
         else:
             options = context.options.with_defaults(statement.options)
-            with warehouse.ddl_lock(place.tables.folder):
-                _sweep(place)
+            with warehouse.ddl_lock(table_ref.tables.folder):
+                _sweep(table_ref)
                 Table.create(path, statement.schema, options)
     except TableExistsError:
-        if not statement.if_not_exists or not place.exists:  # one that is being created is not there
+        if not statement.if_not_exists or not table_ref.exists:  # one that is being created is not there
             raise
         return Done(what, "was there already")
     return Done(what, "created")
@@ -46,7 +46,7 @@ def create_table(context: Context, statement: s.CreateTable) -> Result:
 
 def create_table_like(context: Context, statement: s.CreateTableLike) -> Result:
     """``CREATE TABLE … LIKE``: options that the source has are this table's, before those of the session."""
-    source = context.databases.place(statement.like.source)
+    source = context.databases.resolve(statement.like.source)
     schema, options = statement.like.merged(
         statement.declared,
         context.schema(statement.like.source),
@@ -68,54 +68,54 @@ def given_options(path: str) -> dict[str, str]:
 
 def rename_table(context: Context, statement: s.RenameTable) -> Result:
     """``ALTER TABLE t RENAME TO u``; queries that read or write ``t`` stop, and go on under the new name."""
-    place = context.databases.place(statement.name)
-    place.existing()
-    check_no_mirror_runs(context, place)
-    new = statement.new if "." in statement.new else place.beside(statement.new)
-    target = context.databases.place(new)
-    if target.warehouse != place.warehouse:
+    table_ref = context.databases.resolve(statement.name)
+    table_ref.existing()
+    check_no_mirror_runs(context, table_ref)
+    new = statement.new if "." in statement.new else table_ref.beside(statement.new)
+    target = context.databases.resolve(new)
+    if target.warehouse != table_ref.warehouse:
         raise ConfigurationError(
-            f"table {place.shown!r}: a new name must lie in the same catalog, got {new!r}; create a table "
-            "there, and copy the rows"
+            f"table {table_ref.shown!r}: a new name must lie in the same catalog, got {new!r}; create a "
+            "table there, and copy the rows"
         )
-    place.tables.rename(place.name, target.tables, target.name, lambda: _sweep(target))
-    return Done(f"ALTER TABLE {place.shown}", f"renamed to {target.shown}")
+    table_ref.tables.rename(table_ref.name, target.tables, target.name, lambda: _sweep(target))
+    return Done(f"ALTER TABLE {table_ref.shown}", f"renamed to {target.shown}")
 
 
-def _define(place: Place, statement: s.CreateTable) -> None:
+def _define(table_ref: TableRef, statement: s.CreateTable) -> None:
     options = dict(statement.options)
     definition = definitions.Definition(options.pop("connector"), statement.schema, options)
-    connect(place.shown, definition, place.path)
-    with warehouse.ddl_lock(place.tables.folder):
-        _sweep(place)
-        definitions.create(place.path, definition)
+    connect(table_ref.shown, definition, table_ref.path)
+    with warehouse.ddl_lock(table_ref.tables.folder):
+        _sweep(table_ref)
+        definitions.create(table_ref.path, definition)
 
 
-def _sweep(place: Place) -> None:
+def _sweep(table_ref: TableRef) -> None:
     """Take away what a CREATE TABLE AS that died has left under a name."""
-    stages_of(place.tables, clean_up).sweep(place.name)
+    stages_of(table_ref.tables, clean_up).sweep(table_ref.name)
 
 
 def drop_table(context: Context, statement: s.DropTable) -> Result:
     """``DROP TABLE``, unless a query of this catalog keeps its mirror."""
-    place = context.databases.place(statement.name)
-    check_no_mirror_runs(context, place)
-    dropped = place.tables.drop(place.name)
+    table_ref = context.databases.resolve(statement.name)
+    check_no_mirror_runs(context, table_ref)
+    dropped = table_ref.tables.drop(table_ref.name)
     if not dropped and not statement.if_exists:
-        raise place.tables.not_found(place.name)
-    return Done(f"DROP TABLE {place.shown}", "dropped" if dropped else "was not there")
+        raise table_ref.tables.not_found(table_ref.name)
+    return Done(f"DROP TABLE {table_ref.shown}", "dropped" if dropped else "was not there")
 
 
-def check_no_mirror_runs(context: Context, place: Place) -> None:
+def check_no_mirror_runs(context: Context, table_ref: TableRef) -> None:
     """Refuse to take a table from under the query of this catalog that keeps its mirror.
 
     Raises:
         ConfigurationError: it runs.
     """
-    if (query := context.mirrors.get(place.path)) is not None and query.isActive:
+    if (query := context.mirrors.get(table_ref.path)) is not None and query.isActive:
         raise ConfigurationError(
-            f"table {place.shown!r}: its mirror is kept by a query that runs; stop it first, with "
-            f"catalog.mirror(spark, {place.shown!r}).stop()"
+            f"table {table_ref.shown!r}: its mirror is kept by a query that runs; stop it first, with "
+            f"catalog.mirror(spark, {table_ref.shown!r}).stop()"
         )
 
 

@@ -42,7 +42,7 @@ def delete_found(context: Context, spark: SparkSession, statement: s.Delete, tra
     """Delete the rows of which Spark says that the condition is true.
 
     Raises:
-        SchemaError: Spark cannot make a plan of the condition; the message has the place.
+        SchemaError: Spark cannot make a plan of the condition; the message has the position.
         ConfigurationError: the table makes one row of several, so that none can be taken away.
         CommitConflictError: others have changed the rows at every attempt.
     """

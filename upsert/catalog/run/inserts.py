@@ -176,7 +176,7 @@ class Target:
             raise SchemaError(
                 f"{what}: column {both!r} has a value in PARTITION, and one in the query; leave one out"
             )
-        path = None if connected is not None else context.databases.place(statement.name).existing()
+        path = None if connected is not None else context.databases.resolve(statement.name).existing()
         columns = tuple(writable[name] for name in chosen)
         if lacking := next((name for name in statement.dynamic if name not in chosen), None):
             raise SchemaError(
@@ -243,11 +243,11 @@ class Target:
         from pyspark.sql import Window
         from pyspark.sql import functions as F
 
-        number, place = (_free_name(name, rows.columns) for name in ("number", "place"))
+        number, rank = (_free_name(name, rows.columns) for name in ("number", "rank"))
         of_key = Window.partitionBy(*(F.col(_quoted(name)) for name in key)).orderBy(F.desc(number))
         numbered = rows.withColumn(number, F.monotonically_increasing_id())
-        newest = numbered.withColumn(place, F.row_number().over(of_key)).where(F.col(place) == 1)
-        return newest.drop(number, place)
+        newest = numbered.withColumn(rank, F.row_number().over(of_key)).where(F.col(rank) == 1)
+        return newest.drop(number, rank)
 
     @property
     def _has_order(self) -> bool:
@@ -329,7 +329,7 @@ def _with_materialize(context: Context, name: str, options: Mapping[str, str]) -
     connected = context.connected(name)
     if connected is not None and not connected.sink_key:
         return dict(options)
-    path = context.databases.place(name).existing()
+    path = context.databases.resolve(name).existing()
     if (definition := definitions.load(path)) is not None:
         return context.options.with_materialize(options, definition.options)
     table = Table.open(path).definition
@@ -342,8 +342,8 @@ def _replaces_rows(context: Context, statement: s.Insert) -> bool:
     """Whether the query is an aggregate whose groups nothing closes: later rows replace earlier ones."""
     if statement.query.tree.args.get("group") is None:
         return False
-    places = (context.databases.place(reference.name) for reference in statement.query.references)
-    return not any(place.exists and context.schema(place.qualified).watermark for place in places)
+    refs = (context.databases.resolve(reference.name) for reference in statement.query.references)
+    return not any(ref.exists and context.schema(ref.qualified).watermark for ref in refs)
 
 
 def _quoted(name: str) -> str:

@@ -91,14 +91,14 @@ class Job:
                 f"{what}: the warehouse is in an object store, which Spark's checkpoints may not reach; SET "
                 f"'{CHECKPOINT}' = 'folder'"
             )
-        place = context.databases.place(name)
-        _, database, own = place.qualified.split(".")
+        table_ref = context.databases.resolve(name)
+        _, database, own = table_ref.qualified.split(".")
         folder = f"{database}.{own}" + (f"-{uuid[:8]}" if uuid else "")
         base = os.path.join(
-            location or os.path.join(place.warehouse, _JOBS), *([pipeline] if pipeline else [])
+            location or os.path.join(table_ref.warehouse, _JOBS), *([pipeline] if pipeline else [])
         )
         checkpoint = os.path.join(base, _begun_before(base, uuid) or folder)
-        return cls(place.shown, checkpoint, f"{pipeline}: {place.shown}" if pipeline else None)
+        return cls(table_ref.shown, checkpoint, f"{pipeline}: {table_ref.shown}" if pipeline else None)
 
     @property
     def has_begun(self) -> bool:
@@ -132,7 +132,7 @@ class Job:
             ConfigurationError: the checkpoint has been used, and there is no table.
         """
         is_used = os.path.isdir(os.path.join(self.checkpoint, "offsets"))
-        if is_used and not context.databases.place(self.name).is_taken:
+        if is_used and not context.databases.resolve(self.name).is_taken:
             raise ConfigurationError(
                 f"table {self.name!r}: the checkpoint {self.checkpoint!r} is that of a dropped table, so "
                 f"the new one would lack its rows; delete the folder, or SET another '{PIPELINE}' or "

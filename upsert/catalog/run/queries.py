@@ -22,9 +22,9 @@ from upsert.errors import DatabaseNotFoundError, SchemaError, StorageError, Tabl
 from upsert.kafka.options import CONNECTOR_ALIASES, UPSERT
 from upsert.schema import Index
 from upsert.sql import statements as s
-from upsert.sql.dialect import Revision, place
+from upsert.sql.dialect import Revision, position
 from upsert.sql.flink_words import is_processing_time
-from upsert.sql.query import Moment, QueryText, Reference
+from upsert.sql.query import AsOfKind, QueryText, Reference
 from upsert.sql.show_create import quoted
 
 if TYPE_CHECKING:
@@ -62,9 +62,9 @@ def create_table_as(context: Context, statement: s.CreateTableAs, spark: SparkSe
     options = dict(own) if "connector" in own else context.options.with_defaults(own)
     if df.isStreaming and statement.primary_key and _keeps_rows_by_key(own.get("connector", UPSERT)):
         options = context.options.with_materialize(options, {})
-    place_ = context.databases.place(statement.name)
+    table_ref = context.databases.resolve(statement.name)
     table = TableFromQuery(
-        place_.name,
+        table_ref.name,
         statement.primary_key,
         statement.partitioned_by,
         tuple(map(Index.over, statement.indexes)),
@@ -74,8 +74,8 @@ def create_table_as(context: Context, statement: s.CreateTableAs, spark: SparkSe
         statement.or_replace,
     )
     if not df.isStreaming:
-        was_there = statement.if_not_exists and place_.exists
-        table.execute(place_.tables, df, context.optimized)
+        was_there = statement.if_not_exists and table_ref.exists
+        table.execute(table_ref.tables, df, context.optimized)
         return Done(what, "was there already" if was_there else "created")
     check_stable(context, statement.query, statement.primary_key, what)
     job = jobs.Job.of(context, statement.name, what)
@@ -87,7 +87,7 @@ def create_table_as(context: Context, statement: s.CreateTableAs, spark: SparkSe
         query_name=job.query_name,
         drop_on_cancel=context.options.value(DROP_ON_CANCEL),
     )
-    query = stream.execute(place_.tables, df, context.optimized)
+    query = stream.execute(table_ref.tables, df, context.optimized)
     if query is None:
         return Done(what, "was there already")
     return Running(what, query, job.checkpoint)
@@ -130,7 +130,7 @@ def frame(
 
     Raises:
         TableNotFoundError: a table is neither in the catalog nor known to Spark.
-        SchemaError: Spark cannot make a plan of the query; the message has the place.
+        SchemaError: Spark cannot make a plan of the query; the message has the position.
     """
     _check_processing_times(context, query)
     if is_streaming:
@@ -174,10 +174,10 @@ def _pinned(reference: Reference, snapshot: int | None) -> Reference:
 def _is_in_catalog(context: Context, spark: SparkSession, reference: Reference, subject: str) -> bool:
     """Whether a table is the catalog's; else it must be one that Spark knows."""
     try:
-        place_ = context.databases.place(reference.name)
-        if place_.exists:
+        table_ref = context.databases.resolve(reference.name)
+        if table_ref.exists:
             return True
-        error: UpsertError = place_.tables.not_found(place_.name)
+        error: UpsertError = table_ref.tables.not_found(table_ref.name)
     except StorageError:
         raise  # whether it is there could not be told
     except (UpsertError, ValueError) as cause:
@@ -187,11 +187,11 @@ def _is_in_catalog(context: Context, spark: SparkSession, reference: Reference, 
     ):
         if reference.options or reference.as_of is not None:
             raise SchemaError(
-                f"{subject}: table {reference.name!r} at {reference.place} is Spark's, for which there are "
-                "no OPTIONS and no FOR SYSTEM_…; leave them out"
+                f"{subject}: table {reference.name!r} at {reference.position} is Spark's, for which there "
+                "are no OPTIONS and no FOR SYSTEM_…; leave them out"
             )
         return False
-    raise type(error)(f"{subject}: {error}, at {reference.place}")
+    raise type(error)(f"{subject}: {error}, at {reference.position}")
 
 
 def _is_path(name: str) -> bool:
@@ -203,12 +203,12 @@ def _scanned(context: Context, spark: SparkSession, scan: Scan) -> DataFrame:
     name = scan.reference.name
     if (connected := context.connected(name, scan.options)) is not None:
         return scan.of_connector(spark, connected, context.schema(name))
-    return scan.of_managed(spark, context.databases.place(name).existing())
+    return scan.of_managed(spark, context.databases.resolve(name).existing())
 
 
 def _check_processing_times(context: Context, query: QueryText) -> None:
     """Refuse ``FOR SYSTEM_TIME AS OF`` a column that holds another time than that of processing."""
-    asked = [r for r in query.references if r.as_of is not None and r.as_of.moment is Moment.PROCESSING]
+    asked = [r for r in query.references if r.as_of is not None and r.as_of.kind is AsOfKind.PROCESSING]
     if all(reference.as_of is None or not reference.as_of.value for reference in asked):
         return
     known = set(query.processing_times)
@@ -225,7 +225,7 @@ def _check_processing_times(context: Context, query: QueryText) -> None:
             and reference.as_of.value.lower() not in known
         ):
             raise SchemaError(
-                f"{query.subject}: table {reference.name!r} at {reference.place}: FOR SYSTEM_TIME AS OF a "
+                f"{query.subject}: table {reference.name!r} at {reference.position}: FOR SYSTEM_TIME AS OF a "
                 f"column needs a processing time, got {reference.as_of.value!r}; write PROCTIME(), or join "
                 "the changes of both tables for results that follow both"
             )
@@ -267,7 +267,7 @@ _OWN_WORDS: Final[Mapping[str, Callable[[str, PySparkException], str]]] = {
 
 
 def _described(error: AnalysisException | ParseException, text: Revision) -> str:
-    """What Spark says of a query, with the place in the statement that the user wrote."""
+    """What Spark says of a query, with the position in the statement that the user wrote."""
     message = str(error.getMessage() or error).strip()
     first = _NOISE.sub("", message.splitlines()[0])
     first = re.sub(r"`upsert_[0-9a-f]{32}`\.?", "", first)
@@ -278,4 +278,4 @@ def _described(error: AnalysisException | ParseException, text: Revision) -> str
     lines = text.text.split("\n")
     offset = sum(len(line) + 1 for line in lines[: int(found[1]) - 1]) + int(found[2])
     first = _POSITION.sub("", first).strip()
-    return f"{first} at {place(text.first, text.original(offset))}"
+    return f"{first} at {position(text.first, text.original(offset))}"

@@ -16,7 +16,7 @@ from upsert.managed.options import METADATA_COLUMNS
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 from upsert.sql.predicates import instant, pushed
-from upsert.sql.query import Moment, Reference
+from upsert.sql.query import AsOfKind, Reference
 from upsert.sql.show_create import declared_names
 from upsert.store import Table
 from upsert.store.row_metadata import is_of_commit, metadata_option
@@ -134,7 +134,7 @@ class Scan:
     def of_connector(self, spark: SparkSession, connected: ConnectorTable, schema: TableSchema) -> DataFrame:
         """A table with a connector as the query wants it; its options hold those of the hint."""
         as_of = self.reference.as_of
-        if as_of is not None and as_of.moment is not Moment.PROCESSING:
+        if as_of is not None and as_of.kind is not AsOfKind.PROCESSING:
             raise self._refusal("a table with a connector has no snapshots; leave out FOR SYSTEM_…")
         if self.reads_changes:
             df = connected.read_changes(spark)
@@ -161,13 +161,13 @@ class Scan:
 
     def _state(self, spark: SparkSession) -> dict[str, str]:
         as_of = self.reference.as_of
-        if as_of is None or as_of.moment is Moment.PROCESSING:
+        if as_of is None or as_of.kind is AsOfKind.PROCESSING:
             return {}
         if given := _STATES.intersection(self.options):
             raise self._refusal(
                 f"the state is given twice, by FOR SYSTEM_… and {sorted(given)[0]!r}; give one"
             )
-        if as_of.moment is Moment.VERSION:
+        if as_of.kind is AsOfKind.VERSION:
             if not as_of.is_number:
                 return {"scan.mode": "from-snapshot", "scan.tag-name": as_of.value}
             return {"scan.mode": "from-snapshot", "scan.snapshot-id": as_of.value}
@@ -197,7 +197,9 @@ class Scan:
         return None if mentioned is None else [c.name for c in schema.computed if c.name.lower() in mentioned]
 
     def _refusal(self, why: str) -> SchemaError:
-        return SchemaError(f"{self.subject}: table {self.reference.name!r} at {self.reference.place}: {why}")
+        return SchemaError(
+            f"{self.subject}: table {self.reference.name!r} at {self.reference.position}: {why}"
+        )
 
 
 def unstable_column(context: Context, query: QueryText) -> str | None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
-from upsert.catalog.namespace import Place
+from upsert.catalog.namespace import TableRef
 from upsert.catalog.results import Result, Rows
 from upsert.catalog.run.definitions import given_options, managed
 from upsert.catalog.run.jobs import active
@@ -65,7 +65,7 @@ _SERVERS: Final = "properties.bootstrap.servers"
 
 
 def details(
-    place: Place,
+    table_ref: TableRef,
     schema: TableSchema,
     options: Mapping[str, str],
     table: Table | None,
@@ -74,13 +74,13 @@ def details(
     """One row about a table.
 
     Args:
-        place: its name and folder.
+        table_ref: its name and folder.
         schema: its columns.
         options: as they were written; of a table with a connector they say where it lies.
         table: the managed table; None for one with a connector, which has NULL for what files have.
         spark: the session that evaluates a computed rowtime; without one its watermark is NULL.
     """
-    row: dict[str, Any] = {"name": place.qualified}
+    row: dict[str, Any] = {"name": table_ref.qualified}
     if table is None:
         row |= {
             "log.system": options["connector"],
@@ -247,10 +247,10 @@ def show_tables(context: Context, statement: n.ShowTables) -> Result:
 
 def show_create_table(context: Context, statement: s.ShowCreateTable) -> Result:
     """``SHOW CREATE TABLE``: one row with the text, secrets masked."""
-    place = context.databases.place(statement.name)
-    options = given_options(place.existing())
-    shown = create_text(place.shown, context.schema(statement.name), options)
-    return Rows(f"SHOW CREATE TABLE {place.shown}", pa.table({"create table": [shown]}))
+    table_ref = context.databases.resolve(statement.name)
+    options = given_options(table_ref.existing())
+    shown = create_text(table_ref.shown, context.schema(statement.name), options)
+    return Rows(f"SHOW CREATE TABLE {table_ref.shown}", pa.table({"create table": [shown]}))
 
 
 def show_partitions(context: Context, statement: s.ShowPartitions) -> Result:
@@ -265,17 +265,17 @@ def show_partitions(context: Context, statement: s.ShowPartitions) -> Result:
 
 def describe_table(context: Context, statement: s.DescribeTable, spark: SparkSession | None) -> Result:
     """``DESCRIBE``: a row for each column; with EXTENDED FLIP-188's row of the table, or partitions."""
-    place = context.databases.place(statement.name)
-    what = f"DESCRIBE {place.shown}"
+    table_ref = context.databases.resolve(statement.name)
+    what = f"DESCRIBE {table_ref.shown}"
     if statement.partition is not None:
         chosen = managed(context, statement.name, "DESCRIBE … PARTITION")
         return Rows(what, partition_details(chosen, statement.partition))
     schema = context.schema(statement.name)
     if not statement.is_extended:
         return Rows(what, columns_table(schema))
-    options = given_options(place.existing())
-    table = None if "connector" in options else Table.open(place.existing())
-    return Rows(what, details(place, schema, options, table, active(spark)))
+    options = given_options(table_ref.existing())
+    table = None if "connector" in options else Table.open(table_ref.existing())
+    return Rows(what, details(table_ref, schema, options, table, active(spark)))
 
 
 def columns_table(schema: TableSchema) -> pa.Table:
