@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from upsert.schema import TableSchema
 from upsert.store import paths
-from upsert.store.commit import Committer
-from upsert.store.filters import parse_where
-from upsert.store.proposal import Change
-from upsert.store.snapshot import Snapshot
+from upsert.store.commit.change import Change
+from upsert.store.commit.committer import Committer
+from upsert.store.predicate import parse_where
+from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
 
 SCHEMA = TableSchema.of(

@@ -23,10 +23,10 @@ from upsert.errors import ConfigurationError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
 from upsert.spark_table import from_spark, spark_schema
-from upsert.store.filters import Where, parse_where
-from upsert.store.fold import fold
-from upsert.store.layout import Layout
-from upsert.store.rows import conform
+from upsert.store.predicate import Where, parse_where
+from upsert.store.rows.conform import conform
+from upsert.store.rows.fold import fold
+from upsert.store.rows.layout import Layout
 from upsert.store.table import Table
 from upsert.stream_keys import UPSERTS_MARK, UpsertKey
 
@@ -222,7 +222,7 @@ def lookup_join(
             the table. Some index of the table must lie within its columns. NULL matches nothing.
         how: "inner", or "left": a row without match has NULLs in the table's columns.
         select: the table's columns to add; None for all but those of ``on``.
-        where: which rows of the table, see ``upsert.store.filters``; None for all.
+        where: which rows of the table, see ``upsert.store.predicate``; None for all.
         snapshot: id of the snapshot to look up in; None for the latest of each micro-batch.
         upsert_key: columns of ``df`` by which rows of a changelog are told apart. The table is then to be
             looked up by its PRIMARY KEY or a UNIQUE INDEX, for one match at most.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from upsert.errors import SnapshotExpiredError
-from upsert.store.snapshot import Snapshot
+from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
 
 T = TypeVar("T")

@@ -22,9 +22,9 @@ from planner.spark.catalyst import Catalyst
 from planner.spark.read import read_plan
 from planner.spark.state import with_state_of_one_shape
 from upsert.errors import ConfigurationError
-from upsert.materializer.choice import SINK_MATERIALIZE
 from upsert.options import parse as parse_options
 from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.store.table_options import SINK_MATERIALIZE
 from upsert.stream_keys import KEYS_MARK, UniqueKeys, UpsertKey
 
 

@@ -11,10 +11,10 @@ from deltajoin.spark import options as delta_join_source
 from upsert.catalog import namespace, session
 from upsert.formats.base import FORMATS, format_named
 from upsert.kafka.options import OPTIONS
-from upsert.log.log_options import LOG_OPTIONS
 from upsert.managed.options import READ_OPTIONS, WRITE_OPTIONS
 from upsert.options import Option, byte_size, duration_ms, positive_duration_ms
 from upsert.store import table_options
+from upsert.store.log_options import LOG_OPTIONS
 
 MILLISECONDS = {"d": 86_400_000, "h": 3_600_000, "min": 60_000, "s": 1_000, "ms": 1}
 BYTES = {"gb": 1 << 30, "mb": 1 << 20, "kb": 1 << 10, "bytes": 1}
@@ -79,7 +79,7 @@ Durations: `250 ms`, `10 s`, `5 min`; sizes: `64 mb`.
 """
 HEAD = """# Options of Kafka tables
 
-Written by `python scripts/option_tables.py` from `upsert/kafka/options.py`, `upsert/log/log_options.py` and
+Written by `python scripts/option_tables.py` from `upsert/kafka/options.py`, `upsert/store/log_options.py` and
 `upsert/formats/`.
 
 `properties.*` (or `kafka.*`, of a log `log.kafka.*`) goes to the Kafka client, librdkafka, but for what loads

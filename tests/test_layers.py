@@ -76,18 +76,12 @@ def test_clients_of_lookups_have_a_door_each() -> None:
     assert users == {"deltajoin/lookup/http_client.py", "deltajoin/lookup/postgres_client.py"}
 
 
-def test_store_knows_no_spark() -> None:
-    store = [source for source in SOURCES if source.startswith("upsert/store/")]
-    above = ("pyspark", "upsert.managed", "upsert.catalog")
-    assert {source for source in store if imports_any(source, *above)} == set()
-
-
-def test_store_knows_of_logs_what_their_options_say() -> None:
+def test_store_knows_nothing_above_it() -> None:
     """What lies in Kafka is behind a protocol: a table without a log loads nothing of it."""
     store = [source for source in SOURCES if source.startswith("upsert/store/")]
-    used = {name for source in store for name in imports_any(source, "upsert.kafka", "upsert.log")}
-    options = {"upsert.log", "upsert.log.log_options"}
-    assert {name for name in used if name not in options and name.rpartition(".")[0] not in options} == set()
+    packages = ("kafka", "log", "managed", "materializer", "changelog", "catalog", "sql")
+    above = ("pyspark", *(f"upsert.{package}" for package in packages))
+    assert {source for source in store if imports_any(source, *above)} == set()
 
 
 def test_pure_files_know_no_spark_and_no_processes() -> None:

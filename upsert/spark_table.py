@@ -20,7 +20,7 @@ from upsert import types
 from upsert.errors import CorruptTableError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
-from upsert.store.rows import cast_to, is_same_but_for_width
+from upsert.store.rows.conform import cast_to, is_same_but_for_width
 from upsert.store.table import Table
 from upsert.stream_keys import UPSERTS_MARK, UpsertKey
 

@@ -18,11 +18,12 @@ from deltajoin.aggregate.spec import DeltaAggregateSpec, Measure
 from deltajoin.core.codes import Ints, codes_of_keys, codes_of_rows, first_of_each
 from deltajoin.core.conditions import mask
 from upsert import types
+from upsert.arrays import is_null, one_array
 from upsert.errors import SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import TableSchema
-from upsert.store.float_values import as_key, as_values
-from upsert.store.hashing import decimal_words, is_null, one_array
+from upsert.store.rows.hashing import decimal_words
+from upsert.store.rows.keys import as_key, as_values
 
 _MAX_DIGITS: Final = 38
 _AVERAGE_DIGITS: Final = 4

@@ -24,6 +24,7 @@ from deltajoin.aggregate.spec import DeltaAggregateSpec
 from deltajoin.errors import CheckpointMismatchError
 from deltajoin.fingerprint import what_differs
 from deltajoin.spark.tables import PinnedSide
+from upsert.arrays import one_array
 from upsert.errors import SchemaError
 from upsert.managed.options import DEFAULT_LEASE_MS, READ_OPTIONS, ReadOptions
 from upsert.managed.reader import ChangesReader, version_of
@@ -31,11 +32,11 @@ from upsert.options import Option, parse, text
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 from upsert.spark_table import arrow_schema, spark_schema
-from upsert.store.hashing import bucket_of, hash_columns, one_array
-from upsert.store.steps import touched_rows
+from upsert.store.predicate import where_to_json
+from upsert.store.read.steps import touched_rows
+from upsert.store.read.version import Version
+from upsert.store.rows.hashing import bucket_of, hash_columns
 from upsert.store.table import Table
-from upsert.store.version import Version
-from upsert.store.where_text import where_to_json
 
 FORMAT: Final = "delta-aggregate"
 OPTIONS: Final = (

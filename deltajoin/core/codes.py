@@ -13,11 +13,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from upsert import types
+from upsert.arrays import is_null, one_array
 from upsert.errors import SchemaError
-from upsert.store.float_values import as_values
-from upsert.store.hashing import fixed_width, is_null, normalised_floats, one_array
-from upsert.store.row_hash import canonical_bytes
-from upsert.store.row_keys import is_integer_like
+from upsert.store.rows.hashing import canonical_bytes, fixed_width, normalised_floats
+from upsert.store.rows.keys import as_values, is_integer_like
 
 Ints = npt.NDArray[np.int64]
 

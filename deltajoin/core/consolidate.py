@@ -18,8 +18,9 @@ import pyarrow as pa
 
 from deltajoin.core.codes import Ints, codes_of_rows, codes_of_values, dense, paired, stable_order
 from deltajoin.core.rows import Bundle, Changes, Marks, Signs, TablePart
+from upsert.arrays import one_array
 from upsert.rowkind import ROW_KIND_COLUMN, signs
-from upsert.store.hashing import Hashes, hash_columns, one_array
+from upsert.store.rows.hashing import Hashes, hash_columns
 
 
 def weights(codes: Ints, sign: Signs, count: int) -> Ints:

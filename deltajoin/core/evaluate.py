@@ -34,8 +34,8 @@ from deltajoin.core.rows import Bundle, Changes, Marks, have_values
 from deltajoin.core.shards import Split, common_type
 from deltajoin.spec import DeltaJoinSpec
 from deltajoin.tree import Node, Outer, flattened, nodes
+from upsert.arrays import one_array
 from upsert.rowkind import every_kind
-from upsert.store.hashing import one_array
 
 OUTPUT_ROWS: Final = 65_536
 

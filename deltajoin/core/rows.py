@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from deltajoin.core.codes import Ints, codes_of_keys, common_key_type, key_columns, numbers_of_keys
 from deltajoin.core.plans import Equal, Source
 from deltajoin.expressions import Ref
+from upsert.arrays import one_array
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind, signs
-from upsert.store.hashing import one_array
 
 Signs = npt.NDArray[np.int8]
 

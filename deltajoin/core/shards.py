@@ -35,7 +35,7 @@ from deltajoin.tree import (
     visible,
 )
 from upsert import types
-from upsert.store.hashing import bucket_of, hash_columns
+from upsert.store.rows.hashing import bucket_of, hash_columns
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,8 @@ from deltajoin.core.consolidate import weights
 from deltajoin.core.rows import Changes, Signs, shared_key_codes
 from deltajoin.spec import output_name
 from deltajoin.tree import Inner, Leaf, Node
+from upsert.arrays import one_array
 from upsert.rowkind import ROW_KIND_COLUMN, every_kind
-from upsert.store.hashing import one_array
 
 SignedPairs = tuple[pa.Table, pa.Table, pa.Array]
 """As many rows of A and of B, and the kinds of the pairs."""

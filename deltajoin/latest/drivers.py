@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 from deltajoin.core.codes import Ints, codes_of_keys, codes_of_rows
 from deltajoin.latest.spec import LatestJoin, LookupSide
 from deltajoin.lookup.keys import distinct_keys, usable_keys
+from upsert.arrays import one_array
 from upsert.errors import ChangelogError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
-from upsert.store.hashing import one_array
 
 Mask = npt.NDArray[np.bool_]
 

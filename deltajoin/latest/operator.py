@@ -31,13 +31,14 @@ from deltajoin.latest.step import ArrivedChanges, StepResult, Waiting, all_wait,
 from deltajoin.lookup.batch import Lookups, open_lookups
 from deltajoin.lookup.cache import RowCache
 from deltajoin.lookup.journal import EpochCaches, Journal, caches_of
+from upsert.arrays import one_array
 from upsert.blobs import bucket_ids, by_number, from_blob, gathered, to_blobs
 from upsert.errors import BrokenPayloadError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import TableSchema
 from upsert.spark_table import from_spark, spark_schema
 from upsert.store import paths
-from upsert.store.hashing import bucket_of, hash_columns, one_array
+from upsert.store.rows.hashing import bucket_of, hash_columns
 from upsert.stream_keys import UPSERTS_MARK, UpsertKey
 from upsert.streaming_query import QUERY_ID, query_of_task, task_number
 

@@ -36,9 +36,9 @@ from deltajoin.latest.drivers import (
     newest,
 )
 from deltajoin.latest.spec import SIDES, LatestJoin
+from upsert.arrays import one_array
 from upsert.errors import ChangelogError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
-from upsert.store.hashing import one_array
 
 PAIRS_AT_A_TIME: Final = 100_000
 """Rows of one piece of the output."""

@@ -15,8 +15,8 @@ from cachetools import Cache, LRUCache
 
 from deltajoin.lookup.keys import key_values
 from deltajoin.lookup.protocol import Answer, Positions
+from upsert.arrays import one_array
 from upsert.errors import ConfigurationError, SchemaError
-from upsert.store.hashing import one_array
 
 
 @dataclass(frozen=True)

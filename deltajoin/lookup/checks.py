@@ -12,8 +12,8 @@ from deltajoin.errors import LookupFailedError
 from deltajoin.lookup.keys import Mask, comparable
 from deltajoin.lookup.protocol import Answer, LookupSource, Positions
 from upsert import types
+from upsert.arrays import is_null, one_array
 from upsert.errors import ConfigurationError, SchemaError
-from upsert.store.hashing import is_null, one_array
 
 
 def name_of(source: LookupSource) -> str:

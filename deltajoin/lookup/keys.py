@@ -15,8 +15,9 @@ from deltajoin.core.codes import codes_of_keys, first_of_each
 from deltajoin.errors import LookupFailedError
 from deltajoin.lookup.protocol import Answer, Positions
 from upsert import types
+from upsert.arrays import one_array
 from upsert.errors import SchemaError
-from upsert.store.hashing import fixed_width, normalised_floats, one_array
+from upsert.store.rows.hashing import fixed_width, normalised_floats
 
 
 def key_values(keys: pa.Table) -> list[Hashable]:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from deltajoin.errors import LookupFailedError, LookupUnavailableError
 from deltajoin.lookup.postgres_types import from_values, lookup_statement, pg_types, to_parameter
 from deltajoin.lookup.protocol import Answer, RequestLimits
-from upsert.store.hashing import one_array
+from upsert.arrays import one_array
 
 _AWAY: Final = (
     OSError,  # also TimeoutError

@@ -17,7 +17,7 @@ from deltajoin.spark.options import SourceOptions
 from deltajoin.spark.tables import JoinedTables
 from upsert.errors import SnapshotExpiredError
 from upsert.managed.stepping import CONSUMER, Holding, IdleLooks
-from upsert.store.version import Version
+from upsert.store.read.version import Version
 
 Offset = dict[str, Any]
 

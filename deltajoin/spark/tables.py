@@ -33,11 +33,11 @@ from upsert import types
 from upsert.errors import SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
-from upsert.store.filters import parse_where
-from upsert.store.pinned_columns import PinnedColumns, PinnedWhere
-from upsert.store.snapshot import Snapshot
+from upsert.store.predicate import parse_where
+from upsert.store.read.pinned_columns import PinnedColumns, PinnedWhere
+from upsert.store.read.snapshot import Snapshot
+from upsert.store.read.version import Version
 from upsert.store.table import Table
-from upsert.store.version import Version
 
 _POSITION: Final = "\0position"
 _UNUSED: Final = "\0"

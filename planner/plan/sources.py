@@ -11,7 +11,7 @@ from deltajoin.filters import Filters
 from upsert.errors import ConfigurationError
 from upsert.managed.options import DEFAULT_LEASE_MS
 from upsert.schema import TableSchema
-from upsert.store.layout import Layout
+from upsert.store.rows.layout import Layout
 
 
 @dataclass(frozen=True)

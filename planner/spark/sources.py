@@ -24,8 +24,8 @@ from upsert.kafka.options import UPSERT
 from upsert.kafka.table import SPARK_FORMATS, KafkaTable
 from upsert.managed.options import ReadOptions
 from upsert.spark_table import FORMAT
-from upsert.store.filters import parse_where
-from upsert.store.row_metadata import is_of_commit
+from upsert.store.predicate import parse_where
+from upsert.store.read.row_metadata import is_of_commit
 from upsert.store.table import Table
 from upsert.stream_keys import UpsertKey
 

@@ -9,8 +9,8 @@ from deltajoin.enrichment import Enrichment
 from deltajoin.newest import Newest
 from upsert.errors import CorruptTableError, SnapshotExpiredError
 from upsert.schema import TableSchema
-from upsert.store.data_file import forget_open_files
-from upsert.store.snapshot import Snapshot
+from upsert.store.files.data_file import forget_open_files
+from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "name": pa.string()}, primary_key=["id"])

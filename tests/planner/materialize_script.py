@@ -2,7 +2,7 @@
 
     python materialize_script.py FOLDER
 
-With a point of ``upsert.store.failpoints`` in the environment the driver and its JVM get a SIGKILL there.
+With a point of ``upsert.failpoints`` in the environment the driver and its JVM get a SIGKILL there.
 """
 
 import os
@@ -13,8 +13,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import planner
-from upsert import Catalog
-from upsert.store import failpoints
+from upsert import Catalog, failpoints
 
 
 def killed_with_its_jvm(point: str) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from upsert.errors import SchemaError
 from upsert.spark_table import from_spark
-from upsert.store.row_hash import row_hashes
+from upsert.store.rows.hashing import row_hashes
 from upsert.types import TIMESTAMP
 
 BERLIN = pa.timestamp("us", tz="Europe/Berlin")

@@ -8,7 +8,7 @@ from upsert.errors import DuplicateKeyError, SchemaError, UpsertError, own_error
 TASK = """An error occurred while calling o61.save.
 : org.apache.spark.SparkException: [JOB_ABORTED] Job aborted due to stage failure: Task 0 in stage 4.0
 org.apache.spark.api.python.PythonException: Traceback (most recent call last):
-  File "/venv/upsert/store/unique.py", line 99, in check
+  File "/venv/upsert/store/commit/constraints.py", line 99, in check
     raise KeyError(1)
 KeyError: 1
 

@@ -23,10 +23,11 @@ from upsert.catalog.session import CHECKPOINT
 from upsert.errors import ConfigurationError
 from upsert.managed import frames
 from upsert.managed.writer import sink_of
-from upsert.materializer.choice import SINK_MATERIALIZE, mode_of
+from upsert.materializer.choice import mode_of
 from upsert.schema import Index, TableSchema
 from upsert.store import Table
 from upsert.store.storage import storage_of
+from upsert.store.table_options import SINK_MATERIALIZE
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError
 from upsert.schema import TableSchema
-from upsert.store import pointer
+from upsert.store.metadata import table_file
 from upsert.store.paths import TABLE_FILE
 from upsert.store.storage import storage_of
 
@@ -53,7 +53,7 @@ def create(folder: str, definition: Definition) -> None:
     }
     try:
         storage_of(folder).prepare(folder)
-        is_new = pointer.publish(folder, value)
+        is_new = table_file.publish_pointer(folder, value)
     except (NotADirectoryError, FileExistsError, PermissionError) as cause:
         raise ConfigurationError(
             f"table path must be a folder that can be written, got {folder!r}: "
@@ -79,7 +79,7 @@ def load(folder: str) -> Definition | None:
         TableNotFoundError: there is no table.
         CorruptTableError: its file is damaged, or of another format version.
     """
-    value = pointer.table_in(folder)
+    value = table_file.table_in(folder)
     if "connector" not in value:
         return None
     try:

@@ -12,10 +12,9 @@ from typing import Any, Final
 
 from upsert import options
 from upsert.errors import ConfigurationError
-from upsert.log import log_options
-from upsert.materializer.choice import SINK_MATERIALIZE
 from upsert.options import Option
-from upsert.store import table_options
+from upsert.store import log_options, table_options
+from upsert.store.table_options import SINK_MATERIALIZE
 
 RUNTIME_MODE: Final = "execution.runtime-mode"
 RESULT_MODE: Final = "execution.result-mode"

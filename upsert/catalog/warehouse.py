@@ -21,13 +21,14 @@ from typing import Final, NoReturn
 
 from upsert.catalog.create_as.stages import is_visible
 from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError, TableNotFoundError
-from upsert.store import pointer
-from upsert.store.left_folders import logs_are_gone, sweep
-from upsert.store.logged_tables import drop_log
+from upsert.store.log.tables import drop_log
+from upsert.store.metadata import table_file
+from upsert.store.metadata.table_file import FREE
 from upsert.store.paths import COMPACTION_ERROR, TABLE_FILE
 from upsert.store.storage import storage_of
-from upsert.store.storage.door import swapping
 from upsert.store.storage.local import sync_folder
+from upsert.store.storage.resolve import swapping
+from upsert.store.upkeep.orphans import logs_are_gone, sweep
 
 
 @contextmanager
@@ -216,7 +217,7 @@ class ObjectStoreWarehouse(Warehouse):
 
     def is_taken(self, name: str) -> bool:
         """Whether there is a table, or something that a query fills or has left."""
-        return not pointer.is_free(pointer.value_in(self.path(name)))
+        return not table_file.is_free(table_file.value_in(self.path(name)))
 
     def drop(self, name: str) -> bool:
         """Take a table away with all its files; False if there is none.
@@ -229,7 +230,7 @@ class ObjectStoreWarehouse(Warehouse):
             return False
         drop_log(path)
         table_file = os.path.join(path, TABLE_FILE)
-        swapping(table_file).take_away(table_file, pointer.FREE)
+        swapping(table_file).take_away(table_file, FREE)
         storage_of(path).delete(os.path.join(path, COMPACTION_ERROR))
         sweep(path)
         return True
@@ -250,7 +251,7 @@ class ObjectStoreWarehouse(Warehouse):
 
     def _has(self, name: str) -> bool:
         try:
-            return pointer.has_table(pointer.value_in(os.path.join(self.folder, name)))
+            return table_file.has_table(table_file.value_in(os.path.join(self.folder, name)))
         except CorruptTableError:
             return True  # it can be dropped
 

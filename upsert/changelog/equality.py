@@ -10,11 +10,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from upsert import types
-from upsert.store.float_values import as_values
-from upsert.store.hashing import is_null, one_array
-from upsert.store.merge import gather
-from upsert.store.row_hash import canonical_bytes
-from upsert.store.row_keys import equal_rows
+from upsert.arrays import is_null, one_array
+from upsert.store.rows.hashing import canonical_bytes
+from upsert.store.rows.keys import as_values, equal_rows
+from upsert.store.rows.merge import gather
 
 Positions = npt.NDArray[np.int64]
 

@@ -45,12 +45,13 @@ from upsert.changelog.rules import KEEP, Expiry, Rules
 from upsert.errors import ConfigurationError, MissingStateError, SnapshotExpiredError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import TableSchema
-from upsert.store.layout import Layout
-from upsert.store.row_keys import order_by
-from upsert.store.rows import conform
-from upsert.store.snapshot import Snapshot
-from upsert.store.snapshot_info import SnapshotInfo
-from upsert.store.table import StagedFiles, Table
+from upsert.store.commit.staging import StagedFiles
+from upsert.store.metadata.snapshot import SnapshotInfo
+from upsert.store.read.snapshot import Snapshot
+from upsert.store.rows.conform import conform
+from upsert.store.rows.keys import order_by
+from upsert.store.rows.layout import Layout
+from upsert.store.table import Table
 
 _SLACK: Final = 64
 """Snapshots beyond twice the states to keep, before old ones are expired: it costs a commit and a listing."""

@@ -21,7 +21,7 @@ from upsert.changelog.normalizer import (
 )
 from upsert.changelog.rules import Expiry
 from upsert.rowkind import ROW_KIND_COLUMN, signs
-from upsert.store.snapshot import Snapshot
+from upsert.store.read.snapshot import Snapshot
 
 
 class NewestImages:

@@ -41,13 +41,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from upsert.arrays import is_null, one_array
 from upsert.changelog.equality import equal_pairs
 from upsert.changelog.rules import DELETED_COLUMN, Expiry, Rules
 from upsert.errors import SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind, every_kind, signs
-from upsert.store.hashing import fixed_width, is_null, one_array
-from upsert.store.merge import gather
-from upsert.store.row_keys import order_by
+from upsert.store.rows.hashing import fixed_width
+from upsert.store.rows.keys import order_by
+from upsert.store.rows.merge import gather
 
 TRANSITIONS: Final[Mapping[tuple[bool, bool], tuple[RowKind, ...]]] = MappingProxyType(
     {

@@ -27,9 +27,9 @@ from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
 from upsert.spark_table import from_spark
 from upsert.store import paths
-from upsert.store.hashing import bucket_of, hash_columns
-from upsert.store.layout import Layout
-from upsert.store.rows import conform
+from upsert.store.rows.conform import conform
+from upsert.store.rows.hashing import bucket_of, hash_columns
+from upsert.store.rows.layout import Layout
 from upsert.streaming_query import query_of_task, task_number
 
 NORMALIZE_MARK: Final = "upsert.normalize"

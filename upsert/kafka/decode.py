@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from upsert.arrays import Mask, Positions
+from upsert.arrays import Mask, Positions, is_null, one_array
 from upsert.changelog.equality import same_keys
 from upsert.errors import SchemaError
 from upsert.formats.base import Decoded, Decoder, Side
@@ -25,7 +25,6 @@ from upsert.kafka.table import KafkaTable, RecordPart
 from upsert.metadata_columns import MetadataColumn
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import Column
-from upsert.store.hashing import is_null, one_array
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from upsert.arrays import Mask
+from upsert.arrays import Mask, one_array
 from upsert.errors import ChangelogError, SchemaError
 from upsert.kafka.fold import (
     Effects,
@@ -33,10 +33,9 @@ from upsert.materializer.choice import Sink
 from upsert.metadata_columns import cast
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import Column, TableSchema
-from upsert.store.hashing import one_array
-from upsert.store.layout import Layout
-from upsert.store.row_hash import row_hashes
-from upsert.store.rows import conform
+from upsert.store.rows.conform import conform
+from upsert.store.rows.hashing import row_hashes
+from upsert.store.rows.layout import Layout
 
 
 def written_schema(table: KafkaTable, names: Collection[str]) -> TableSchema:

@@ -20,11 +20,11 @@ import pyarrow.compute as pc
 from upsert.arrays import Mask, Positions
 from upsert.errors import ChangelogError, ConfigurationError
 from upsert.rowkind import RowKind, signs
-from upsert.store.fold import fold
-from upsert.store.hashing import bucket_of, hash_columns
-from upsert.store.layout import Layout
-from upsert.store.merge import gather
-from upsert.store.row_keys import KeyOrder, order_by
+from upsert.store.rows.fold import fold
+from upsert.store.rows.hashing import bucket_of, hash_columns
+from upsert.store.rows.keys import KeyOrder, order_by
+from upsert.store.rows.layout import Layout
+from upsert.store.rows.merge import gather
 
 _MOST_HELD: Final = 100_000
 """So many rows ``-U`` wait for their ``+U`` at most; older ones are taken for deletions."""

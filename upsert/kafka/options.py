@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from upsert import options
 from upsert.errors import ConfigurationError
-from upsert.materializer.choice import SINK_MATERIALIZE
 from upsert.options import Option
+from upsert.store.table_options import SINK_MATERIALIZE
 
 _OFFSETS: Final = re.compile(r"partition:(\d+),offset:(\d+)")
 

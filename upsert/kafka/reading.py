@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from upsert.arrays import one_array
 from upsert.changelog.equality import same_keys
 from upsert.changelog.image_log import ImageLog
 from upsert.changelog.normalizer import fold
@@ -35,7 +36,6 @@ from upsert.kafka.table import KafkaTable
 from upsert.metadata_columns import MetadataColumn
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import Column, TableSchema
-from upsert.store.hashing import one_array
 
 LOG: Final = logging.getLogger("upsert.kafka")
 

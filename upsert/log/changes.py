@@ -16,19 +16,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from upsert.arrays import one_array
 from upsert.errors import CorruptTableError, RecordsExpiredError
 from upsert.kafka.client import offsets
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.consumer import read_range
 from upsert.kafka.client.records import TopicPartition
-from upsert.log.log_options import LogOptions
 from upsert.log.messages import DEFINITION_HEADER, Headers, LogChanges, LogDecoder, Mark
 from upsert.log.offset import LogRange
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
-from upsert.store.change_files import Scope, check_tracked, data_commits, not_tracked
-from upsert.store.definition import Definition
-from upsert.store.hashing import one_array
+from upsert.store.log_options import LogOptions
+from upsert.store.metadata.definition import Definition
+from upsert.store.read.changes import Scope, check_tracked, data_commits, not_tracked
 from upsert.store.table import Table
 
 Ids = npt.NDArray[np.int64]

@@ -17,14 +17,14 @@ import pyarrow as pa
 from upsert.kafka.client.connection import PATIENCE_SECONDS
 from upsert.kafka.client.producer import produce
 from upsert.log import publisher, topics
-from upsert.log.log_options import LogOptions
 from upsert.log.messages import LogEncoder
 from upsert.log.publisher import publish
 from upsert.log.topics import LogTopic
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
-from upsert.store.data_file import DataFile
-from upsert.store.file_entry import FileEntry
-from upsert.store.log_system import LoggedTable, LogSystem
+from upsert.store.files.data_file import DataFile
+from upsert.store.log.protocol import LoggedTable, LogSystem
+from upsert.store.log_options import LogOptions
+from upsert.store.metadata.file_entry import FileEntry
 
 
 def announce(table: LoggedTable, topic: LogTopic, files: Sequence[FileEntry]) -> None:

@@ -35,10 +35,9 @@ import pyarrow.compute as pc
 from upsert.errors import ConfigurationError, CorruptTableError
 from upsert.formats.base import format_named
 from upsert.kafka.client.records import HEADERS
-from upsert.log.log_formats import key_context, value_context
-from upsert.log.log_options import UPSERT, LogOptions
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind, every_kind, signs
 from upsert.schema import TableSchema
+from upsert.store.log_options import UPSERT, LogOptions, key_context, value_context
 
 TABLE_HEADER: Final = "deltajoin.table"
 

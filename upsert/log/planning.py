@@ -16,9 +16,9 @@ from upsert.log.changes import expired
 from upsert.log.offset import LogOffset, place_in_log
 from upsert.log.publisher import last_published, published_at_least
 from upsert.log.topics import LogTopic
-from upsert.store.log_beginning import beginning_of
+from upsert.store.log.beginnings import beginning_of
+from upsert.store.read.version import Version
 from upsert.store.table import Table
-from upsert.store.version import Version
 
 LOG: Final = logging.getLogger("upsert.log")
 

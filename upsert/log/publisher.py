@@ -30,21 +30,22 @@ from typing import Final
 import pyarrow as pa
 
 from upsert.errors import ConfigurationError, FencedError, KafkaUnavailableError, SnapshotExpiredError
+from upsert.failpoints import reach
 from upsert.kafka.client.consumer import read_range
 from upsert.kafka.client.offsets import earliest_offsets
 from upsert.kafka.client.transactions import Marker, produce_once, read_marker, settled_marker
 from upsert.log.messages import LogDecoder, LogEncoder, marks
 from upsert.log.topics import LogTopic
-from upsert.store import consumers
-from upsert.store.change_files import Scope, data_commits, has_gap
-from upsert.store.changes import changes_between
-from upsert.store.failpoints import reach
-from upsert.store.log_beginning import beginning_of, hold
-from upsert.store.log_system import CONSUMER, LoggedTable, note_ends
-from upsert.store.partitions import partition_name
-from upsert.store.snapshot_info import SnapshotInfo
-from upsert.store.steps import cut
-from upsert.store.version import Version, step_between
+from upsert.store.commit.committer import note_ends
+from upsert.store.log.beginnings import beginning_of, hold
+from upsert.store.log.protocol import LoggedTable
+from upsert.store.metadata.snapshot import SnapshotInfo
+from upsert.store.read.changes import Scope, changes_between, data_commits, has_gap
+from upsert.store.read.steps import cut
+from upsert.store.read.version import Version, step_between
+from upsert.store.retention import consumers
+from upsert.store.retention.expiry import CONSUMER
+from upsert.store.rows.partitions import partition_name
 
 _LOCK_PAUSE_S: Final = 0.002
 
@@ -188,7 +189,7 @@ POINTS: Final = (
     "log.after-transaction",
     "log.after-hold",
 )
-"""Points of ``upsert.store.failpoints`` at which a test can kill the process that uses a table with a log."""
+"""Points of ``upsert.failpoints`` at which a test can kill the process that uses a table with a log."""
 
 
 @dataclass(frozen=True)

@@ -25,14 +25,13 @@ from upsert.changelog.normalizer import Keyed, fold, normalize_keyed, split_kind
 from upsert.changelog.rules import Rules
 from upsert.errors import ConfigurationError, SnapshotExpiredError
 from upsert.log.changes import CHUNK_ROWS, Changes, ChangesOfRange, log_ended
-from upsert.log.log_options import ALL, LogOptions
 from upsert.log.offset import LogRange
 from upsert.rowkind import ROW_KIND_COLUMN
-from upsert.store.change_files import Scope
-from upsert.store.changes import halves_where
-from upsert.store.filters import Filter, parse_where
-from upsert.store.pinned_columns import PinnedColumns, PinnedWhere
-from upsert.store.pinned_table import PinnedTable
+from upsert.store.log_options import ALL, LogOptions
+from upsert.store.predicate import Filter, parse_where
+from upsert.store.read.changes import Scope, halves_where
+from upsert.store.read.pinned_columns import PinnedColumns, PinnedWhere
+from upsert.store.read.snapshot import PinnedTable
 from upsert.store.table import Table
 
 

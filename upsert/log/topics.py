@@ -17,7 +17,7 @@ from upsert.kafka.client import admin, offsets
 from upsert.kafka.client.admin import change_settings
 from upsert.kafka.client.connection import PATIENCE_SECONDS, Connection
 from upsert.kafka.client.records import TopicPartition
-from upsert.log.log_options import TOPIC, LogOptions
+from upsert.store.log_options import TOPIC, LogOptions
 
 _LONGEST_NAME: Final = 200
 _RANDOM_SIGNS: Final = 12

@@ -14,13 +14,15 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from upsert.store import compaction, expiry, manifest
-from upsert.store.commit import Committer
-from upsert.store.compaction import Merge
-from upsert.store.file_entry import FileEntry
-from upsert.store.maintenance import compaction_lock
-from upsert.store.snapshot import Snapshot
+from upsert.store.commit.committer import Committer
+from upsert.store.metadata import manifest
+from upsert.store.metadata.file_entry import FileEntry
+from upsert.store.read.snapshot import Snapshot
+from upsert.store.retention import expiry
 from upsert.store.table import Table
+from upsert.store.upkeep import compaction
+from upsert.store.upkeep.background import compaction_lock
+from upsert.store.upkeep.compaction import Merge
 
 _RESULT: Final = "merge BIGINT, files BINARY"
 

@@ -18,13 +18,14 @@ from upsert.errors import ConfigurationError
 from upsert.managed.metadata import RowMetadata
 from upsert.managed.options import METADATA_COLUMNS, READ_OPTIONS, WriteOptions
 from upsert.managed.writer import hidden_table, sink_of
-from upsert.materializer.choice import SINK_MATERIALIZE, Changes, choose
+from upsert.materializer.choice import Changes, choose
 from upsert.materializer.micro_batch import WriteBatch, by_bucket, write_in_update_mode, write_materialized
 from upsert.spark_formats import register
 from upsert.spark_table import FORMAT, bucket_expression, check_fits, spark_schema
-from upsert.store.merge_rules import DEDUPLICATE
-from upsert.store.row_metadata import metadata_option
+from upsert.store.read.row_metadata import metadata_option
+from upsert.store.rows.merge_rules import DEDUPLICATE
 from upsert.store.table import Table
+from upsert.store.table_options import SINK_MATERIALIZE
 from upsert.stream_keys import UpsertKey
 
 _KEYWORDS: Final = {

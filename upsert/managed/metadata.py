@@ -18,13 +18,21 @@ from upsert.errors import SnapshotExpiredError
 from upsert.metadata_columns import MetadataKey
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
-from upsert.store.change_files import VersionedTable, data_commits, has_gap
-from upsert.store.filters import Where, parse_where
 from upsert.store.paths import BucketId
-from upsert.store.row_metadata import BUCKET, COMMIT_TIMESTAMP, SEQUENCE_NUMBER, SNAPSHOT_ID, offered
-from upsert.store.row_sequence import SEQUENCE_COLUMN, check_not_compacted, rows_with_sequence
-from upsert.store.snapshot import Snapshot
-from upsert.store.version import Version
+from upsert.store.predicate import Where, parse_where
+from upsert.store.read.changes import VersionedTable, data_commits, has_gap
+from upsert.store.read.row_metadata import (
+    BUCKET,
+    COMMIT_TIMESTAMP,
+    SEQUENCE_COLUMN,
+    SEQUENCE_NUMBER,
+    SNAPSHOT_ID,
+    check_not_compacted,
+    offered,
+    rows_with_sequence,
+)
+from upsert.store.read.snapshot import Snapshot
+from upsert.store.read.version import Version
 
 
 @dataclass(frozen=True)

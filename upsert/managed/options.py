@@ -11,17 +11,16 @@ from typing import Any, Final
 
 from upsert import options
 from upsert.errors import ConfigurationError
-from upsert.materializer.choice import SINK_MATERIALIZE
 from upsert.options import Option
 from upsert.schema import TableSchema
 from upsert.spark_table import FORMAT
-from upsert.store.consumers import DEFAULT_LEASE_S
-from upsert.store.filters import Where
+from upsert.store.metadata.tag_file import checked_name
 from upsert.store.paths import table_folder
-from upsert.store.row_metadata import metadata_option
+from upsert.store.predicate import Where, where_from_json
+from upsert.store.read.row_metadata import metadata_option
+from upsert.store.retention.consumers import DEFAULT_LEASE_S
 from upsert.store.table import Table
-from upsert.store.tag_file import checked_name
-from upsert.store.where_text import where_from_json
+from upsert.store.table_options import SINK_MATERIALIZE
 
 METADATA_COLUMNS: Final = "metadata.columns"
 
@@ -107,7 +106,7 @@ READ_OPTIONS: Final = (
         "scan.where",
         options.text,
         'which rows to read, as JSON: [["day", "=", "2013-01-01"], ["hub", "in", ["JFK", "EWR"]]], or a list '
-        "of such lists, of which one must hold, see upsert.store.filters; files without such rows are not "
+        "of such lists, of which one must hold, see upsert.store.predicate; files without such rows are not "
         "opened. A stream gives each half of a change that passes",
         None,
     ),

@@ -24,10 +24,10 @@ from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from upsert.errors import ConfigurationError, SnapshotExpiredError
-from upsert.store.consumers import needed
+from upsert.store.read.version import Version
+from upsert.store.retention.consumers import needed
 from upsert.store.storage import storage_of
 from upsert.store.table import Table
-from upsert.store.version import Version
 
 PAUSE_S: Final = 1.0
 

@@ -29,10 +29,11 @@ from upsert.materializer.choice import Sink, check_raw
 from upsert.materializer.hidden_table import FOLDER, HiddenTable, KeptRows
 from upsert.schema import TableSchema
 from upsert.spark_table import FORMAT, check_fits, from_spark
-from upsert.store import pointer
-from upsert.store.merge_rules import DEDUPLICATE
-from upsert.store.partitions import Overwrite, check_within, filled, specified
-from upsert.store.table import StagedFiles, Table
+from upsert.store.commit.staging import StagedFiles
+from upsert.store.metadata import table_file
+from upsert.store.rows.merge_rules import DEDUPLICATE
+from upsert.store.rows.partitions import Overwrite, check_within, filled, specified
+from upsert.store.table import Table
 from upsert.store.table_options import TableOptions
 from upsert.streaming_query import QUERY_ID
 
@@ -143,7 +144,7 @@ class _Writer:
                 tracked=self._tracked,
                 unchanged_since=self._unchanged_since,
             )
-            pointer.show_stream(self._path)
+            table_file.show_stream(self._path)
 
     def _abort(self, results: Sequence[WriterCommitMessage | None]) -> None:
         # Only when a task has failed is it sure that commit() never began. Otherwise it may have published

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Self
 
 from upsert import options
 from upsert.errors import ConfigurationError
-from upsert.options import Option
 from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.store.table_options import SINK_MATERIALIZE
 from upsert.stream_keys import UniqueKeys, UpsertKey
-
-SINK_MATERIALIZE: Final = Option(
-    "sink.materialize",
-    options.one_of("auto", "force", "none"),
-    "whether a keyed sink keeps all rows of each key, to write the newest that is left: auto = where the key "
-    "does not tell the rows of the query apart; force = always; none = never",
-    "auto",
-)
 
 
 class UnprovenKeyWarning(UserWarning):

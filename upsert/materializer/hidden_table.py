@@ -29,19 +29,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
+from upsert.arrays import one_array
 from upsert.errors import ConfigurationError, MissingStateError, SnapshotExpiredError, TableNotFoundError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind, every_kind
 from upsert.schema import Column, TableSchema
-from upsert.store.fold import key_numbers
-from upsert.store.hashing import one_array
-from upsert.store.layout import Layout
-from upsert.store.merge import gather
-from upsert.store.row_hash import row_hashes
-from upsert.store.row_keys import order_by
-from upsert.store.rows import Signs, conform
-from upsert.store.sequences import last_of_each, sequence_codes
-from upsert.store.snapshot import Snapshot
-from upsert.store.snapshot_info import SnapshotInfo
+from upsert.store.metadata.snapshot import SnapshotInfo
+from upsert.store.read.snapshot import Snapshot
+from upsert.store.rows.conform import Signs, conform
+from upsert.store.rows.fold import key_numbers
+from upsert.store.rows.hashing import row_hashes
+from upsert.store.rows.keys import last_of_each, order_by, sequence_codes
+from upsert.store.rows.layout import Layout
+from upsert.store.rows.merge import gather
 from upsert.store.table import Table
 
 Positions = npt.NDArray[np.int64]

@@ -21,16 +21,16 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from upsert.failpoints import reach
 from upsert.materializer.hidden_table import ARRIVAL, COUNT, HiddenTable, KeptRows
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.spark_formats import register
 from upsert.spark_table import FORMAT, from_spark, spark_schema
-from upsert.store.failpoints import reach
-from upsert.store.merge import gather
-from upsert.store.row_keys import equal_rows, order_by
-from upsert.store.snapshot import Snapshot
+from upsert.store.read.snapshot import Snapshot
+from upsert.store.read.version import Version
+from upsert.store.rows.keys import equal_rows, order_by
+from upsert.store.rows.merge import gather
 from upsert.store.table import Table
-from upsert.store.version import Version
 from upsert.streaming_query import query_of_micro_batch
 
 
@@ -99,7 +99,7 @@ def by_bucket(rows: DataFrame, buckets: int, bucket: str | None) -> DataFrame:
 
 
 POINTS: Final = ("materialize.before-rows", "materialize.after-rows", "materialize.after-sink")
-"""Points of ``upsert.store.failpoints`` at which a test can kill the driver."""
+"""Points of ``upsert.failpoints`` at which a test can kill the driver."""
 
 _MOST_ROWS: Final = 100_000
 """Rows, or keys, of which a task makes entries at once."""

@@ -35,23 +35,21 @@ from upsert.sql.statements import (
 )
 from upsert.sql.tokens import Cursor, option, partition, table_name, unique
 from upsert.sql.types import read_type
-from upsert.store.alterations import (
+from upsert.store.commit.alterations import (
     AddColumn,
-    Alteration,
-    DropColumn,
-    RenameColumn,
-    ResetOptions,
-    SetOptions,
-    WidenColumn,
-)
-from upsert.store.declarations import (
     AddComputed,
     AddIndex,
     AddWatermark,
+    Alteration,
+    DropColumn,
     DropIndex,
     DropWatermark,
     ModifyWatermark,
+    RenameColumn,
+    ResetOptions,
     SetComment,
+    SetOptions,
+    WidenColumn,
 )
 
 T = TypeVar("T")

@@ -56,7 +56,7 @@ class Comparison:
 
     Attributes:
         column: as written.
-        operator: one of ``upsert.store.filters.OPERATORS``.
+        operator: one of ``upsert.store.predicate.OPERATORS``.
         values: none for a test for NULL, else one or, for a list, several literals.
     """
 

@@ -15,10 +15,11 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from upsert.errors import TableNotFoundError
-from upsert.store import compaction, maintenance, paths
-from upsert.store.commit import Committer
-from upsert.store.history import History
-from upsert.store.table_file import read
+from upsert.store import paths
+from upsert.store.commit.committer import Committer
+from upsert.store.metadata.history import History
+from upsert.store.metadata.table_file import read
+from upsert.store.upkeep import background, compaction
 
 
 def run(path: str) -> int:
@@ -46,7 +47,7 @@ def watch(path: str, pause_s: float) -> NoReturn:
     Each round waits for any other compaction of the table to end.
     """
     while True:
-        with maintenance.compaction_lock(read(paths.table_folder(path)).root, wait=True):
+        with background.compaction_lock(read(paths.table_folder(path)).root, wait=True):
             run(path)
         time.sleep(pause_s)
 
@@ -66,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
     except TableNotFoundError:
         return 0  # dropped meanwhile: nothing is left to merge
     except Exception as failure:
-        maintenance.record_failure(paths.table_folder(path), repr(failure))
+        background.record_failure(paths.table_folder(path), repr(failure))
         return 1
     return 0
 

@@ -1,24 +1,4 @@
-"""Every file name that the store uses, and the rule that no name leads out of the table's folder.
-
-::
-
-    table.json                                             what the table is; written once
-    definition/definition-<20 digits>                      a later version of what it is; put-if-absent
-    snapshot/snapshot-<20 digits>                          one published state; put-if-absent
-    manifest/<20 digits base>-<uuid>.arrow                 files that one commit added and removed
-    staging/<20 digits base>-<uuid>.arrow                  raw changes of a task, folded at the commit
-    [col=value/…]bucket-<n>/<20 digits base>-<uuid>.arrow  one sorted data file, .parquet, .orc, .avro …
-    [col=value/…]bucket-<n>/<same stem>.index.arrow        … and its lookup indexes
-    tag/tag-<name>                                         a snapshot that stays readable under a name
-    consumer/consumer-<name>                               a reader that goes on later, and from where
-    log/log-<32 hex digits>                                a log that began or ended by ALTER TABLE
-    compaction.lock, compaction-error.txt                  one compactor at a time; what its last failure said
-    lifetime.lock                                          one at a time decides how long snapshots live
-    log.lock                                               one at a time begins or ends a log
-
-``base`` is the latest snapshot that the writer saw. It lets a clean-up fence off stalled writers:
-see docs/decisions/0003.
-"""
+"""Every file name that the store uses, and the rule that no name leads out of the table's folder."""
 
 from __future__ import annotations
 
@@ -30,41 +10,67 @@ from urllib.parse import quote, unquote, urlsplit
 
 from upsert.errors import ConfigurationError, CorruptTableError
 from upsert.store.storage import storage_of
-from upsert.store.storage.door import remote_folder
+from upsert.store.storage.resolve import remote_folder
 
 TABLE_FILE: Final = "table.json"
+
 DEFINITION_FOLDER: Final = "definition"
+
 SNAPSHOT_FOLDER: Final = "snapshot"
+
 MANIFEST_FOLDER: Final = "manifest"
+
 STAGING_FOLDER: Final = "staging"
+
 TAG_FOLDER: Final = "tag"
+
 CONSUMER_FOLDER: Final = "consumer"
+
 LOG_FOLDER: Final = "log"
+
 LOG_HOME: Final = "log/home"
+
 LIFETIME_LOCK: Final = "lifetime.lock"
+
 LOG_LOCK: Final = "log.lock"
+
 COMPACTION_LOCK: Final = "compaction.lock"
+
 COMPACTION_ERROR: Final = "compaction-error.txt"
+
 NULL_PARTITION: Final = "__DEFAULT_PARTITION__"
 
 _MAX_NAME: Final = 200
 """Most file systems take names of up to 255 bytes."""
+
 _DATA: Final = ".arrow"
+
 _INDEX: Final = ".index.arrow"
+
 _BUCKET_FOLDER: Final = r"(?:[^/=~]*[=~][^/]*/)*bucket-[0-9]+"
+
 _BUCKET: Final = re.compile(_BUCKET_FOLDER)
+
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
+
 _UNIQUE: Final = re.compile("[0-9a-f]{32}")
+
 _SNAPSHOT: Final = re.compile(r"snapshot-(\d{20})")
+
 _MANIFEST: Final = re.compile(r"manifest/[0-9]{20}-[0-9a-f]{32}\.arrow")
+
 _STAGING: Final = re.compile(r"staging/[0-9]{20}-[0-9a-f]{32}\.arrow")
+
 DATA_FILE: Final = rf"\A{_BUCKET_FOLDER}/[0-9]{{20}}-[0-9a-f]{{32}}\.(?:arrow|parquet|orc|avro)\z"
 """What every name of a data file matches; for Arrow's regular expressions."""
+
 _DATA_FILE: Final = re.compile(DATA_FILE.removesuffix(r"\z").removeprefix(r"\A"))
+
 _BASED: Final = re.compile(r"(\d{20})-[0-9a-f]{32}(\.index\.arrow|\.(arrow|parquet|orc|avro))")
 
 Partition = tuple[tuple[str, str | None], ...]
 """Partition columns and their values as text, in the table's order; empty without PARTITIONED BY."""
+
 BucketId = tuple[Partition, int]
 """A partition and a bucket within it."""
 
@@ -170,7 +176,7 @@ def filling_folder(folder: str, unique: str) -> str:
     """Where in an object store a table is filled that will have the name of ``folder``.
 
     It is a table of its own there, and ``table.json`` in ``folder`` says whether it may have the name; see
-    ``upsert.store.pointer``.
+    ``upsert.store.metadata.table_file``.
 
     >>> filling_folder("s3://bucket/data/orders", "0123456789abcdef0123456789abcdef")
     's3://bucket/data/orders/0123456789abcdef0123456789abcdef/orders'

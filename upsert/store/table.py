@@ -3,18 +3,596 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Self
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Self, TypeVar
 
-from upsert.errors import TableExistsError, TableNotFoundError
+import pyarrow as pa
+
+from upsert.errors import (
+    ConfigurationError,
+    CorruptTableError,
+    SnapshotExpiredError,
+    TableExistsError,
+    TableNotFoundError,
+    UnknownOutcomeError,
+)
 from upsert.schema import TableSchema
-from upsert.store import log_switch, log_system, logged_tables, paths, pointer, table_file
-from upsert.store.alterations import Alteration
-from upsert.store.row_metadata import with_metadata_aside
-from upsert.store.staging import StagedFiles
-from upsert.store.table_reading import TableReading
-from upsert.store.table_upkeep import TableUpkeep
-from upsert.store.table_writing import TableWriting
+from upsert.store import paths
+from upsert.store.commit import append, deletion, staging
+from upsert.store.commit.alterations import Alteration
+from upsert.store.commit.append import Committed
+from upsert.store.commit.committer import Committer
+from upsert.store.commit.staging import Rows, StagedFiles
+from upsert.store.log import protocol, switch, tables
+from upsert.store.log.protocol import LoggedTable
+from upsert.store.metadata import table_file, tag_file
+from upsert.store.metadata.definition import Definition
+from upsert.store.metadata.history import History
+from upsert.store.metadata.snapshot import SnapshotInfo
+from upsert.store.metadata.table_file import TableFile
+from upsert.store.metadata.tag_file import Tag
+from upsert.store.predicate import Where, parse_where
+from upsert.store.read import changes as _changes
+from upsert.store.read import steps
+from upsert.store.read.changes import Scope
+from upsert.store.read.row_metadata import with_metadata_aside
+from upsert.store.read.snapshot import PinnedTable, RetainedSnapshot, Snapshot
+from upsert.store.read.statistics import PartitionInfo, partition_infos
+from upsert.store.read.steps import View
+from upsert.store.read.version import Version
+from upsert.store.retention import consumers, expiry, tags
+from upsert.store.retention.consumers import Consumer
+from upsert.store.rows.fold import Order
+from upsert.store.rows.layout import Layout
+from upsert.store.rows.partitions import Overwrite, filled, specified
+from upsert.store.storage import storage_of
+from upsert.store.table_options import TableOptions
+from upsert.store.upkeep import background, check, compaction, orphans
+from upsert.store.upkeep.check import Violation
+
+_T = TypeVar("_T")
+
+
+class Handle:
+    """An existing table; use ``Table.open``."""
+
+    def __init__(self, file: TableFile) -> None:
+        """Of an existing table; use ``Table.open`` or ``Table.create``."""
+        self.path = file.folder
+        self.root = file.root
+        self.name = os.path.basename(file.folder)
+        self.uuid = file.uuid
+        self.published = History.shared(file)
+        self._committer = Committer(self.published)
+
+    def __repr__(self) -> str:
+        return f"Table({self.path!r})"
+
+    @property
+    def definition(self) -> Definition:
+        """What the table is, as of the last time that this process looked at its latest snapshot.
+
+        Every write looks, and every read of the latest rows or of changes.
+        """
+        return self.published.definition
+
+    @property
+    def schema(self) -> TableSchema:
+        """Its columns, keys and indexes; of ``definition``."""
+        return self.definition.schema
+
+    @property
+    def options(self) -> TableOptions:
+        """Its options; of ``definition``."""
+        return self.definition.options
+
+    @property
+    def layout(self) -> Layout:
+        """Its physical form; of ``definition``."""
+        return self.definition.layout
+
+    def _pinned(self) -> PinnedTable:
+        """The table with its present columns, for an operation of several steps."""
+        return PinnedTable(self.name, self.root, self.layout, self.published)
+
+    def as_logged(self) -> LoggedTable:
+        """The table as its log sees it, with its present columns."""
+        definition = self.definition  # one look: columns and rows must be of the same
+        rows = PinnedTable(self.name, self.root, definition.layout, self.published)
+        return LoggedTable(self.uuid, definition, rows)
+
+    def _snapshot_of(self, info: SnapshotInfo) -> Snapshot:
+        return RetainedSnapshot(self.published, info, self.layout)
+
+    def _unless_expiring(self, read: Callable[[], _T]) -> _T:
+        """What ``read`` returns; again after an expiry in between, for a newer snapshot may hold the same."""
+        while True:
+            oldest = self.published.latest().oldest
+            try:
+                return read()
+            except (CorruptTableError, SnapshotExpiredError):
+                if self.published.latest().oldest == oldest:
+                    raise
+
+
+class TableReading(Handle):
+    """The methods of a table that read it."""
+
+    def snapshot(self, id: int | str | None = None) -> Snapshot:
+        """The latest snapshot, or an older one; compaction does not change what it holds.
+
+        Args:
+            id: None for the latest; 0 for the empty table before the first commit; or the name of a tag.
+
+        Raises:
+            ConfigurationError: there is no such snapshot yet, or no such tag.
+            SnapshotExpiredError: it has expired.
+        """
+        return self._unless_expiring(lambda: self._snapshot_of(self._info(id)))
+
+    def _info(self, id: int | str | None) -> SnapshotInfo:
+        if isinstance(id, str):
+            return self.published.tag(id).snapshot
+        return self.published.latest() if id is None else self.published.equal_to(id)
+
+    def history(self) -> tuple[SnapshotInfo, ...]:
+        """The snapshots that can be read, oldest first."""
+        return self.published.retained()
+
+    def partitions(self) -> tuple[PartitionInfo, ...]:
+        """What there is to know of each partition that has files; nothing is read but manifests."""
+        files = self._unless_expiring(lambda: self.published.files(self.published.latest()))
+        return partition_infos(self.root, self.definition, files)
+
+    def at(self, version: Version) -> View:
+        """The table at a reader's version, also in the middle of a step.
+
+        Raises:
+            SnapshotExpiredError: its base or its target has expired.
+        """
+        self.published.latest()
+        return steps.view_at(self._pinned(), version)
+
+    def changes(
+        self,
+        since: int,
+        until: int | None = None,
+        columns: Sequence[str] | None = None,
+        where: Where | None = None,
+    ) -> pa.Table:
+        """The net changes between two snapshots, ``_row_kind`` last; see ``upsert.store.read.changes``.
+
+        Args:
+            since: id of a snapshot; 0 for the empty table.
+            until: id of the same or a later one; None for the latest.
+            columns: the columns to return; None for all.
+            where: only changes of rows of which this is true, see ``upsert.store.predicate``; None for all.
+
+        Raises:
+            SnapshotExpiredError: one of them has expired.
+            UntrackedChangesError: a commit in between was written with ``change-tracking = false``.
+        """
+        scope = self._scope(where)
+        return self._unless_expiring(lambda: _changes.changes(self._pinned(), since, until, columns, scope))
+
+    def _scope(self, where: Where | None, skip_untracked: bool = False) -> Scope:
+        return Scope(parse_where(where, self.schema), skip_untracked)
+
+    def advance(
+        self,
+        version: Version,
+        *,
+        max_rows: int | None = None,
+        until: int | None = None,
+        where: Where | None = None,
+        skip_untracked: bool = False,
+    ) -> Version:
+        """The end of a reader's next step; ``version`` itself when nothing is new."""
+        scope = self._scope(where, skip_untracked)
+        return self._unless_expiring(
+            lambda: steps.advance(self._pinned(), version, max_rows=max_rows, until=until, scope=scope)
+        )
+
+    def changes_between(
+        self,
+        start: Version,
+        end: Version,
+        *,
+        columns: Sequence[str] | None = None,
+        buckets: Collection[int] | None = None,
+        where: Where | None = None,
+        skip_untracked: bool = False,
+    ) -> pa.Table:
+        """The net changes of one step, of all buckets or some. See ``upsert.store.read.changes``.
+
+        With ``skip_untracked``, commits without tracking are passed over: no state of the table follows.
+        """
+        scope = self._scope(where, skip_untracked)
+        return self._unless_expiring(
+            lambda: _changes.changes_between(
+                self._pinned(), start, end, columns=columns, buckets=buckets, scope=scope
+            )
+        )
+
+
+class TableWriting(Handle):
+    """The methods of a table that change its rows."""
+
+    def write(
+        self,
+        rows: Rows,
+        *,
+        writer_id: str | None = None,
+        transaction: int | None = None,
+        tracked: bool | None = None,
+    ) -> Snapshot:
+        """Commit rows in their order: of each key the last row wins, a row of kind ``-U`` or ``-D`` deletes.
+
+        Args:
+            rows: the table's columns in any order; with ``_row_kind`` changes, without it upserts. What does
+                not fit into memory is given as a ``pyarrow.RecordBatchReader``.
+            writer_id: who commits; together with ``transaction`` it makes the commit idempotent.
+            transaction: number of the writer's transaction, growing.
+            tracked: whether the commit shows in change streams; None: as partitions and table say.
+
+        Returns:
+            The snapshot that holds the rows, or the latest one if there was nothing to commit.
+
+        Raises:
+            SchemaError: the rows do not fit. Nothing was written.
+            DuplicateKeyError: two rows would have one key of a UNIQUE INDEX. Nothing was written.
+            StaleWriterError: a clean-up took place meanwhile that may have met these files; write again.
+            LogNotPublishedError: the rows are committed, and the table's log did not take them.
+            OSError: the disk refused; nothing was committed.
+        """
+        return self._write(rows, None, writer_id, transaction, tracked)
+
+    def overwrite(
+        self,
+        rows: Rows,
+        *,
+        partition: Mapping[str, object] | None = None,
+        dynamic: bool = False,
+        tracked: bool | None = None,
+        writer_id: str | None = None,
+        transaction: int | None = None,
+    ) -> Snapshot:
+        """Commit rows in place of those that are there: in the whole table, or in some partitions.
+
+        It replaces what is there when it is published, so also what others committed meanwhile; commits to
+        other partitions are left alone.
+
+        Args:
+            rows: as for ``write``; partition columns that ``partition`` names may be missing.
+            partition: values that the replaced partitions have, and all rows must have; None or ``{}`` for
+                the whole table.
+            dynamic: of these, replace only the partitions in which there are rows.
+            tracked: as for ``write``; readers of changes see what differs.
+            writer_id: as for ``write``.
+            transaction: as for ``write``.
+
+        Returns:
+            The snapshot that holds the rows, or the latest one if there was nothing to commit.
+
+        Raises:
+            SchemaError: the rows or the partition do not fit the table. Nothing was committed.
+            DuplicateKeyError: two rows would have one key of a UNIQUE INDEX. Nothing was committed.
+            StaleWriterError: as for ``write``.
+            OSError: the disk refused; nothing was committed.
+        """
+        spec = specified(self.schema, partition or {}, of=f"table {self.name!r}")
+        whole = filled(self.schema, rows, spec)
+        return self._write(whole, Overwrite(spec, dynamic), writer_id, transaction, tracked)
+
+    def _write(
+        self,
+        rows: Rows,
+        overwrite: Overwrite | None,
+        writer_id: str | None,
+        transaction: int | None,
+        tracked: bool | None,
+    ) -> Snapshot:
+        staged = [self.stage(rows, order="rows")]
+        with self.discarded_if_failed(staged):
+            return self.commit(
+                staged, writer_id=writer_id, transaction=transaction, overwrite=overwrite, tracked=tracked
+            )
+
+    def delete(self, where: Where, *, tracked: bool | None = None) -> Snapshot:
+        """Delete the rows of which a condition is true when this is published.
+
+        Partitions of which it is true as a whole are dropped without a look at their rows; of the others only
+        files that may hold such rows are read.
+
+        Args:
+            where: see ``upsert.store.predicate``; ``[]`` for all rows.
+            tracked: as for ``write``; readers of changes see each row go.
+
+        Returns:
+            The snapshot without the rows, or the latest one if there were none.
+
+        Raises:
+            SchemaError: ``where`` does not fit the table.
+            CommitConflictError: every attempt of minutes lost the race. Nothing was deleted.
+            LogNotPublishedError: the rows are deleted, and the table's log does not say so yet.
+            OSError: the disk refused; nothing was deleted.
+        """
+        protocol.before_commit(self.as_logged())
+        done = deletion.delete(
+            self._committer,
+            self.uuid,
+            self._snapshot_of,
+            parse_where(where, self.schema),
+            tracked=tracked,
+        )
+        return self._settled(done)
+
+    def drop_partition(self, spec: Mapping[str, object], *, tracked: bool | None = None) -> Snapshot:
+        """Delete all rows of the partitions that have some values; their files are not read.
+
+        Args:
+            spec: values of some or all partition columns.
+            tracked: as for ``write``.
+
+        Returns:
+            The snapshot without them, or the latest one if there is no such partition.
+
+        Raises:
+            SchemaError: ``spec`` does not fit the table, or is empty.
+        """
+        dropped = deletion.to_drop(self.schema, spec, f"table {self.name!r}")
+        protocol.before_commit(self.as_logged())
+        done = deletion.drop(self._committer, dropped, tracked=tracked)
+        return self._settled(done)
+
+    def stage(self, rows: Rows, *, order: Order, definition: int | None = None) -> StagedFiles:
+        """Write the files of one task that has *all* rows of the buckets it writes to; publish nothing.
+
+        Args:
+            rows: as for ``write``.
+            order: "rows": of each key the last row wins. "none": equal rows of opposite sign cancel, what is
+                left must be one value per key. Of a table with a sequence or a merge engine the rows are
+                kept as they are until they are committed.
+            definition: version of the table's definition whose columns the rows have; None for the present.
+
+        Raises:
+            SchemaError: the rows do not fit.
+            ChangelogError: two different values of one key are left.
+        """
+        base = self._base()
+        return staging.stage_folded(self.root, self._layout_of(definition), self.uuid, base, rows, order)
+
+    def stage_raw(self, rows: Rows, *, definition: int | None = None) -> StagedFiles:
+        """Write one task's rows as they are, of any partitioning; ``commit`` folds them as order="none" does.
+
+        Args:
+            rows: as for ``write``.
+            definition: as for ``stage``.
+
+        Raises:
+            SchemaError: the rows do not fit.
+        """
+        base = self._base()
+        return staging.stage_raw(self.root, self._layout_of(definition), self.uuid, base, rows)
+
+    def _layout_of(self, definition: int | None) -> Layout:
+        return self.layout if definition is None else self.published.definition_at(definition).layout
+
+    def _base(self) -> int:
+        return self.published.latest().id
+
+    def commit(
+        self,
+        staged: Iterable[StagedFiles],
+        *,
+        writer_id: str | None = None,
+        transaction: int | None = None,
+        overwrite: Overwrite | None = None,
+        tracked: bool | None = None,
+        unchanged_since: int | None = None,
+    ) -> Snapshot:
+        """Publish what tasks have staged, all of it at once.
+
+        The same writer's transaction again, or an earlier one, changes nothing, however long ago it was; the
+        files staged for it are left for ``clean``.
+
+        Args:
+            staged: what ``stage`` and ``stage_raw`` returned, here or in other processes.
+            writer_id: who commits, for example a streaming query's id.
+            transaction: number of the writer's transaction, for example a micro-batch's id.
+            overwrite: the partitions that the rows replace; None for none.
+            tracked: whether the commit shows in change streams; None: as partitions and table say.
+            unchanged_since: id of the snapshot from which the rows were computed: only if nobody has changed
+                a row of their keys since, they are committed.
+
+        Returns:
+            The snapshot with the rows, or the latest one if there was nothing to commit.
+
+        Raises:
+            ConfigurationError: the arguments do not fit together.
+            ChangelogError: the changes contradict each other, or would make a count negative.
+            DuplicateKeyError: two rows would have one key of a UNIQUE INDEX.
+            StaleWriterError: the files were begun before a clean-up; stage them again.
+            CommitConflictError: the files are committed already, others have changed the rows, or every
+                attempt of minutes lost the race.
+            LogNotPublishedError: the files are committed, and the table's log did not take their rows.
+        """
+        self.published.latest()  # files may have been staged under a definition that is new to this process
+        logged = self.as_logged()
+        protocol.before_commit(logged)
+        done = append.commit_staged(
+            self._committer,
+            self.uuid,
+            staged,
+            append.transaction_of(writer_id, transaction),
+            overwrite=overwrite,
+            tracked=tracked,
+            announce=None if overwrite else protocol.announcer(logged, tracked),
+            unchanged_since=unchanged_since,
+        )
+        return self._settled(done)
+
+    def _settled(self, done: Committed) -> Snapshot:
+        """What follows a commit: the log gets its changes before any of them can expire."""
+        failure = protocol.after_commit(self.as_logged(), done.info)
+        background.after_commit(self._committer, self.uuid, self.options, done)
+        if failure is not None:
+            raise failure
+        try:
+            return self._snapshot_of(done.info)
+        except (OSError, ConfigurationError) as cause:  # the latter if a right has been taken away
+            raise UnknownOutcomeError(
+                f"table {self.name!r}: committed as snapshot {done.info.id}, which must be read to be "
+                f"returned, got {cause}; do not write the rows again"
+            ) from cause
+
+    def discard(self, staged: Iterable[StagedFiles]) -> None:
+        """Delete the files of an attempt that will not be committed; what was published after all stays."""
+        append.discard(self._committer, staged, self.uuid)
+
+    def discarded_if_failed(self, staged: Iterable[StagedFiles]) -> AbstractContextManager[None]:
+        """A block that commits staged files: when it fails they are deleted, as by ``discard``.
+
+        They stay where nobody knows whether the commit has happened (``UnknownOutcomeError``).
+        """
+        return append.discarded_if_failed(self._committer, lambda: staged, self.uuid)
+
+
+class TableUpkeep(Handle):
+    """The methods of a table that look after its files."""
+
+    def expire(self, *, keep: int | None = None, older_than_s: float | None = None) -> int:
+        """Give up old states of the table; how many snapshots can no longer be read.
+
+        Files that only expired snapshots need are deleted. What a consumer holds stays, with all that
+        follows; what a tag names stays.
+
+        Args:
+            keep: so many newest states stay; compaction makes no new one.
+            older_than_s: only states that were replaced longer ago than this go. With both, what neither
+                keeps goes; with neither, what the table's options ``snapshot.…`` say goes, all of it at once.
+
+        Raises:
+            ConfigurationError: ``keep`` is below 1, or ``older_than_s`` below 0.
+        """
+        return expiry.expire(self._committer, self.options.retention, keep=keep, older_than_s=older_than_s)
+
+    def tag(self, name: str, snapshot: int | str | None = None) -> Tag:
+        """Give a snapshot a name, by which it stays readable until the tag is deleted.
+
+        Args:
+            name: letters, digits, ``.``, ``_`` and ``-``, not a number; must not be in use.
+            snapshot: its id, or another tag of it; None for the latest.
+
+        Raises:
+            ConfigurationError: the name is wrong or in use, or there is no such snapshot.
+            SnapshotExpiredError: the snapshot has expired.
+        """
+        id = self.published.tag(snapshot).snapshot.id if isinstance(snapshot, str) else snapshot
+        return tags.create(self.published, name, id)
+
+    def tags(self) -> tuple[Tag, ...]:
+        """All tags, that of the oldest snapshot first."""
+        return tag_file.read_all(self.root, self.uuid)
+
+    def delete_tag(self, name: str) -> None:
+        """Take a tag away, and delete what only its snapshot needs.
+
+        Raises:
+            ConfigurationError: there is no such tag, or a consumer reads on from its snapshot.
+        """
+        tags.delete(self.published, name)
+
+    def hold(self, consumer: str, version: Version, lease_s: float = consumers.DEFAULT_LEASE_S) -> Consumer:
+        """Keep what a reader at ``version`` needs until its lease ends.
+
+        Args:
+            consumer: name of the reader; what it held before is held no more.
+            version: where it would read on.
+            lease_s: for how long, from now on, in seconds.
+
+        Raises:
+            ConfigurationError: the name or the lease is wrong, or there is no such snapshot yet.
+            SnapshotExpiredError: the version cannot be read any more.
+        """
+        return consumers.hold(self.published, consumer, version, lease_s)
+
+    def consumers(self) -> tuple[Consumer, ...]:
+        """Who holds what, by name; those whose lease is over are there until the next expiry."""
+        return consumers.read_all(self.root, self.uuid)
+
+    def release(self, consumer: str) -> bool:
+        """Keep nothing for a consumer any more; whether it held anything."""
+        return consumers.release(self.published, consumer)
+
+    def check(self, *, deep: bool = False) -> tuple[Violation, ...]:
+        """What is wrong with the table on the disk; repairs nothing.
+
+        Args:
+            deep: read all data too; else manifests, and the sizes of files.
+        """
+        return check.check(self.published, deep=deep)
+
+    def clean(self, *, older_than_s: float = orphans.DEFAULT_AGE_S) -> int:
+        """Delete files that no snapshot and no tag needs, left by processes that died; how many there were.
+
+        In an object store also what tables of the name before, and queries that died, have left beside it.
+
+        A writer that began before the youngest of them, and has not committed, gets a ``StaleWriterError``.
+
+        Args:
+            older_than_s: spare younger files; more than the longest write takes.
+
+        Raises:
+            ConfigurationError: ``older_than_s`` is negative.
+            CorruptTableError: something that is needed is missing or damaged. Nothing was deleted.
+        """
+        folders = 0 if storage_of(self.path).is_local else orphans.sweep(self.path)
+        return folders + orphans.clean(self._committer, older_than_s)
+
+    def publish_log(self, *, accept_gap: bool = False) -> int:
+        """Send what is committed and not in the table's log; how many snapshots that were.
+
+        Every commit does that itself. This is for the time after a commit that said that it could not, or
+        whose process was killed. Any process may call it, several at once.
+
+        Args:
+            accept_gap: if changes have expired that the log lacks, go on behind them; readers of the log stop
+                there and say so.
+
+        Raises:
+            ConfigurationError: the table has no log, or it is the log of another one.
+            SnapshotExpiredError: such changes have expired, and ``accept_gap`` is not set.
+            KafkaUnavailableError, DeliveryError: Kafka did not take them; call again.
+        """
+        self.published.latest()
+        return protocol.publish(self.as_logged(), accept_gap=accept_gap)
+
+    def compact(
+        self, partition: Mapping[str, object] | None = None, buckets: Collection[int] | None = None
+    ) -> Snapshot | None:
+        """Merge each bucket to one sorted run without deletions, after any compaction that is at work.
+
+        Memory stays bounded, however large a bucket is. ``upsert.managed.compaction.compact`` does the same
+        in the tasks of a Spark job.
+
+        Args:
+            partition: values that a partition must have to be compacted; None for all.
+            buckets: numbers of the buckets within each partition; None for all.
+
+        Returns:
+            The snapshot that this made, or None if there was nothing to merge.
+
+        Raises:
+            SchemaError: ``partition`` names no partition column, or a value does not fit it.
+        """
+        is_wanted = compaction.in_places(self.schema, partition, buckets)
+        with background.compaction_lock(self.root, wait=True):
+            info = compaction.compact_fully(self._committer, self.uuid, self.options, is_wanted)
+        expiry.after_commit(self._committer, self.options.retention)
+        return None if info is None else self._snapshot_of(info)
+
 
 __all__ = ["StagedFiles", "Table"]
 
@@ -67,7 +645,7 @@ class Table(TableReading, TableWriting, TableUpkeep):
         folder = paths.table_folder(path)
         try:
             stored = with_metadata_aside(schema, f"table {os.path.basename(folder)!r}")
-            return cls(logged_tables.create(folder, stored, options))
+            return cls(tables.create(folder, stored, options))
         except TableExistsError:
             if not if_not_exists:
                 raise
@@ -86,7 +664,7 @@ class Table(TableReading, TableWriting, TableUpkeep):
             CorruptTableError: its file is damaged, or was written by another format version.
         """
         folder = paths.table_folder(path)
-        pointer.check_named(folder)
+        table_file.check_named(folder)
         table = cls(table_file.read(folder))
         if uuid not in (None, table.uuid):
             raise TableNotFoundError(
@@ -104,7 +682,7 @@ class Table(TableReading, TableWriting, TableUpkeep):
         docs/schema-evolution.md. A crash leaves the old definition or the new one.
 
         Args:
-            changes: values of ``upsert.store.alterations``, applied in their order.
+            changes: values of ``upsert.store.commit.alterations``, applied in their order.
 
         Raises:
             SchemaError: a column is unknown or there already, or may not change like this.
@@ -114,7 +692,7 @@ class Table(TableReading, TableWriting, TableUpkeep):
                 the table's no more, and the same call tries again to delete its topic.
             LogNotPublishedError: the table has got a log, which lacks what was committed meanwhile.
         """
-        if log_switch.alter_table(self._committer, self.uuid, changes):
-            failure = log_system.after_commit(self.as_logged(), self.published.latest())
+        if switch.alter_table(self._committer, self.uuid, changes):
+            failure = protocol.after_commit(self.as_logged(), self.published.latest())
             if failure is not None:
                 raise failure

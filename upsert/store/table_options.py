@@ -1,6 +1,7 @@
 """The options of a managed table, as WITH (…) names them (pure).
 
-Follows FLIP-188; the options of compaction have the names that they have in Paimon.
+Follows FLIP-188. Options of compaction and ``file.…``, but ``file.format``, have the names that they have in
+Paimon, its successor. Those of a table's log are declared in ``log_options``.
 """
 
 from __future__ import annotations
@@ -10,17 +11,89 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from upsert import options, types
-from upsert.errors import ConfigurationError
-from upsert.log import log_options
-from upsert.log.log_options import LOG_OPTIONS, LogOptions
-from upsert.materializer.choice import SINK_MATERIALIZE
+from upsert.errors import ConfigurationError, SchemaError
 from upsert.options import Option
 from upsert.schema import TableSchema
-from upsert.store import expiry_policy, merge_rules
-from upsert.store.expiry_policy import Retention
-from upsert.store.file_formats import FileForm
-from upsert.store.file_options import FILE_OPTIONS, file_form
-from upsert.store.merge_rules import MERGE_OPTIONS, PLAIN, MergeRules
+from upsert.store import log_options
+from upsert.store.files.formats import FORMATS, format_called
+from upsert.store.files.formats.base import Compression, FileForm
+from upsert.store.files.formats.types import refuse_depth
+from upsert.store.log_options import LOG_OPTIONS, LogOptions
+from upsert.store.retention import policy
+from upsert.store.retention.policy import Retention
+from upsert.store.rows import merge_rules
+from upsert.store.rows.merge_rules import MERGE_OPTIONS, PLAIN, MergeRules
+
+_ZSTD: Final = "zstd"
+
+_GREATEST_LEVEL: Final = 22
+
+_CODECS: Final = tuple(dict.fromkeys(codec for format_ in FORMATS for codec in format_.codecs))
+
+
+def _zstd_level(value: str) -> int:
+    level = options.positive_int(value)
+    if level > _GREATEST_LEVEL:
+        raise ValueError(f"an integer from 1 to {_GREATEST_LEVEL}")
+    return level
+
+
+FILE_OPTIONS: Final = (
+    Option(
+        "file.format",
+        options.one_of(*(format_.name for format_ in FORMATS)),
+        "format of new data files: arrow is mapped, for lookups; the others are smaller, and read by others",
+        FORMATS[0].name,
+    ),
+    Option(
+        "file.compression",
+        options.one_of(*_CODECS),
+        "codec of new data files; default: none for arrow, zstd for parquet and orc, deflate for avro",
+        None,
+    ),
+    Option(
+        "file.compression.zstd-level",
+        _zstd_level,
+        "how hard zstd tries, for arrow and parquet; default: what the format's library takes",
+        None,
+    ),
+)
+"""The options of files; a change holds for new files, and compaction brings the others to it."""
+
+
+def file_form(owner: str, values: Mapping[str, Any], schema: TableSchema) -> FileForm:
+    """What converted options say of new files.
+
+    Raises:
+        ConfigurationError: the format does not have the codec, or the level belongs to none.
+        SchemaError: the format cannot store a column exactly.
+    """
+    format_ = format_called(values["file.format"])
+    codec = values["file.compression"] or format_.codecs[0]
+    if codec not in format_.codecs:
+        raise ConfigurationError(
+            f"{owner}: option 'file.compression' of format {format_.name!r} must be one of "
+            f"{', '.join(format_.codecs)}, got {codec!r}"
+        )
+    level = values["file.compression.zstd-level"]
+    if level is not None and (codec != _ZSTD or not format_.has_levels):
+        raise ConfigurationError(
+            f"{owner}: option 'file.compression.zstd-level' must go with zstd in arrow or parquet, got "
+            f"{codec!r} in {format_.name!r}; leave it out"
+        )
+    for column in schema.arrow:
+        if reason := refuse_depth(column, format_.name) or format_.refusal(column):
+            raise SchemaError(f"{owner}: file.format {format_.name!r}: {reason}")
+    return FileForm(format_.name, Compression(codec, level))
+
+
+SINK_MATERIALIZE: Final = Option(
+    "sink.materialize",
+    options.one_of("auto", "force", "none"),
+    "whether a keyed sink keeps all rows of each key, to write the newest that is left: auto = where the key "
+    "does not tell the rows of the query apart; force = always; none = never",
+    "auto",
+)
 
 TARGET_BYTES: Final = 128 << 20
 """A file is written from memory, in several times its size: a larger run is written as several files."""
@@ -88,7 +161,7 @@ OPTIONS: Final = (
         "snapshot.num-retained.min",
         options.positive_int,
         "newest states that commits never expire, however old they are",
-        expiry_policy.DEFAULT_MIN,
+        policy.DEFAULT_MIN,
     ),
     Option(
         "snapshot.num-retained.max",
@@ -100,13 +173,13 @@ OPTIONS: Final = (
         "snapshot.time-retained",
         options.duration_ms,
         "how long a state can still be read after it was replaced; tags and consumers keep it longer",
-        expiry_policy.DEFAULT_AGE_MS,
+        policy.DEFAULT_AGE_MS,
     ),
     Option(
         "snapshot.expire.limit",
         options.positive_int,
         "snapshots that one commit expires at most",
-        expiry_policy.DEFAULT_LIMIT,
+        policy.DEFAULT_LIMIT,
     ),
     SINK_MATERIALIZE,
     *FILE_OPTIONS,

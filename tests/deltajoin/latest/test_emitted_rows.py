@@ -22,8 +22,8 @@ from deltajoin.latest.step import Waiting, all_wait, step
 from deltajoin.settings import JoinSettings
 from tests.deltajoin.latest.driver import LEFT, ON, RIGHT, Row, World, as_rows, changes, rows, side
 from tests.deltajoin.latest.test_step import SHAPES, histories, joined
+from upsert import failpoints
 from upsert.errors import MissingStateError
-from upsert.store import failpoints
 
 WHOLE = JoinSettings(changelog="all", state_path="/of the tests")
 NEGATIVE = ("-U", "-D")

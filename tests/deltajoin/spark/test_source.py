@@ -18,7 +18,7 @@ from tests.deltajoin.spark.steps import Steps, sides_of, with_sides
 from tests.helpers import changelog
 from upsert.errors import ConfigurationError, SchemaError, TableNotFoundError, UntrackedChangesError
 from upsert.schema import TableSchema
-from upsert.store.hashing import hash_columns
+from upsert.store.rows.hashing import hash_columns
 from upsert.store.table import Table
 
 ORDERS = TableSchema.of({"id": pa.int64(), "product": pa.int32(), "note": pa.string()}, primary_key=["id"])

@@ -18,8 +18,8 @@ from upsert.changelog.rules import Expiry, NormalizeSpec, Rules
 from upsert.errors import BrokenPayloadError, ConfigurationError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
-from upsert.store.layout import Layout
-from upsert.store.rows import conform
+from upsert.store.rows.conform import conform
+from upsert.store.rows.layout import Layout
 
 SCHEMA = TableSchema.of({"word": pa.string(), "n": pa.int64(), "seq": pa.int64()}, primary_key=["word"])
 SPEC = NormalizeSpec(SCHEMA, Rules(("word",), ("n", "seq"), ("seq",)), buckets=1)

@@ -11,7 +11,7 @@ from upsert.changelog.image_log import ImageLog
 from upsert.errors import UnknownOutcomeError
 from upsert.schema import TableSchema
 from upsert.store import paths
-from upsert.store.data_file import forget_open_files
+from upsert.store.files.data_file import forget_open_files
 from upsert.store.paths import table_folder
 from upsert.store.storage import storage_of
 from upsert.store.storage.s3 import S3Storage

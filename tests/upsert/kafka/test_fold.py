@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from upsert.errors import ChangelogError, ConfigurationError
 from upsert.kafka.fold import KindedRows, check_task, one_row_per_key
 from upsert.schema import TableSchema
-from upsert.store.hashing import bucket_of, hash_columns
-from upsert.store.layout import Layout
+from upsert.store.rows.hashing import bucket_of, hash_columns
+from upsert.store.rows.layout import Layout
 
 LAYOUT = Layout.of(TableSchema.of({"k": pa.int64(), "v": pa.int64(), "seq": pa.string()}, primary_key=["k"]))
 Change = tuple[str, int, int | None, str | None]

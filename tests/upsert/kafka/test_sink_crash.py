@@ -10,9 +10,9 @@ import pytest
 
 from tests.helpers import output_of, run_spark_script, spark_script
 from tests.upsert.kafka.written import records_in, values_by_key
+from upsert import failpoints
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.producer import produce
-from upsert.store import failpoints
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 

@@ -14,7 +14,7 @@ from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.transactions import Outcome, TransactionalWriter, read_marker
 from upsert.kafka.encode import RecordMaker, written_schema
 from upsert.kafka.sink import write_once
-from upsert.store.hashing import bucket_of, hash_columns
+from upsert.store.rows.hashing import bucket_of, hash_columns
 
 pytestmark = pytest.mark.kafka
 

@@ -14,10 +14,10 @@ from upsert.kafka.client import admin
 from upsert.kafka.client.admin import settings
 from upsert.kafka.client.connection import Connection
 from upsert.log import kafka_log
-from upsert.store import pointer
-from upsert.store.alterations import SetOptions
-from upsert.store.left_folders import LogLeftWarning
+from upsert.store.commit.alterations import SetOptions
+from upsert.store.metadata import table_file
 from upsert.store.table import Table
+from upsert.store.upkeep.orphans import LogLeftWarning
 from upsert.testing import LocalKafka
 
 pytestmark = pytest.mark.kafka
@@ -97,7 +97,7 @@ def test_a_table_that_could_not_be_created_leaves_no_topic(
         raise OSError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(pointer, "put_if_absent", full)
+        patch.setattr(table_file, "put_if_absent", full)
         with pytest.raises(OSError, match="the disk is full"):
             catalog.sql(CREATE.format(name("unborn")))
     with pytest.raises(ConfigurationError, match="'eventual' needs"):

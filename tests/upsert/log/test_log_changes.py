@@ -7,12 +7,11 @@ from tests.upsert.log.log_content import KEYED, rows
 from upsert.errors import CorruptTableError
 from upsert.kafka.client.records import HEADERS
 from upsert.log.changes import _by_definition, _in_form_of
-from upsert.log.log_options import LogOptions
 from upsert.log.messages import DEFINITION_HEADER, LogEncoder, marks
 from upsert.schema import Column
-from upsert.store.alteration_rules import altered
-from upsert.store.alterations import AddColumn, Alteration, DropColumn, RenameColumn
-from upsert.store.definition import Definition
+from upsert.store.commit.alterations import AddColumn, Alteration, DropColumn, RenameColumn, altered
+from upsert.store.log_options import LogOptions
+from upsert.store.metadata.definition import Definition
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from upsert.errors import ConfigurationError, CorruptTableError
-from upsert.log.log_options import LogOptions
 from upsert.log.messages import (
     KIND_HEADER,
     SINCE_HEADER,
@@ -23,6 +22,7 @@ from upsert.log.messages import (
 from upsert.log.messages import headers as headers_of
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
+from upsert.store.log_options import LogOptions
 
 SCHEMA = TableSchema.of(
     {"id": pa.int64(), "v": pa.string(), "x": pa.float64(), "day": pa.date32()}, primary_key=["id"]

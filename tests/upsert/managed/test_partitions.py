@@ -17,10 +17,10 @@ from upsert.managed.writer import BatchWriter, StreamWriter
 from upsert.schema import TableSchema
 from upsert.spark_formats import register
 from upsert.spark_table import spark_schema
-from upsert.store.data_file import forget_open_files
+from upsert.store.files.data_file import forget_open_files
 from upsert.store.paths import BucketId
+from upsert.store.predicate import where_to_json
 from upsert.store.table import Table
-from upsert.store.where_text import where_to_json
 
 SCHEMA = TableSchema.of(
     {"day": pa.date32(), "hub": pa.string(), "id": pa.int64(), "v": pa.string()},

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert.schema import TableSchema
-from upsert.store import Table, raw_changes
+from upsert.store import Table
+from upsert.store.commit import staging
 
 COLUMNS = {"id": pa.int64(), "code": pa.string(), "amount": pa.float64(), "note": pa.string()}
 KEYS = {"integer": ["id"], "text": ["code", "id"], "none": []}
@@ -67,7 +68,7 @@ def main(path: str, rows: int, key: str, mb: int, format: str) -> dict[str, Any]
     """
     options = {"write-only": "true", "file.format": format}
     if mb:
-        raw_changes.PIECE_BYTES = mb << 20
+        staging.PIECE_BYTES = mb << 20
         options["target-file-size"] = f"{mb} mb"
     table = Table.create(path, TableSchema.of(COLUMNS, primary_key=KEYS[key]), options)
     peak, before = Peak(), own_memory_mb()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from upsert.store import manifest
+from upsert.store.metadata import manifest
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ import signal
 import traceback
 from collections.abc import Callable, Iterable
 
-from upsert.store import Table, failpoints, paths
+from upsert import failpoints
+from upsert.store import Table, paths
 from upsert.store.storage import storage_of
 
 KILLED = -signal.SIGKILL

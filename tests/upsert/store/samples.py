@@ -13,17 +13,17 @@ import pyarrow as pa
 
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
-from upsert.store.data_file import DataFile
-from upsert.store.file_entry import FileEntry
-from upsert.store.file_set import FileSet
-from upsert.store.fold import Order, fold
-from upsert.store.layout import Layout
-from upsert.store.merge import SortedRows, merge_runs
-from upsert.store.placement import split
-from upsert.store.rows import conform
-from upsert.store.run_files import write_run
-from upsert.store.snapshot import Snapshot
-from upsert.store.snapshot_info import EMPTY
+from upsert.store.files.data_file import DataFile
+from upsert.store.files.writing import write_run
+from upsert.store.metadata.file_entry import FileEntry
+from upsert.store.metadata.manifest import FileSet
+from upsert.store.metadata.snapshot import EMPTY
+from upsert.store.read.snapshot import Snapshot
+from upsert.store.rows.conform import conform
+from upsert.store.rows.fold import Order, fold
+from upsert.store.rows.layout import Layout
+from upsert.store.rows.merge import SortedRows, merge_runs
+from upsert.store.rows.partitions import split
 from upsert.types import TIMESTAMP, TIMESTAMP_NTZ
 
 UTC = dt.UTC

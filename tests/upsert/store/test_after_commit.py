@@ -8,10 +8,14 @@ import pytest
 
 from upsert.errors import ConfigurationError, LogNotPublishedError, UnknownOutcomeError
 from upsert.schema import TableSchema
-from upsert.store import Table, Version, append, consumers, log_system, logged_tables, staging, table_file
-from upsert.store.history import History
-from upsert.store.snapshot_info import SnapshotInfo
-from upsert.store.table_writing import TableWriting
+from upsert.store import Table, Version
+from upsert.store.commit import append, committer, staging
+from upsert.store.log import protocol, tables
+from upsert.store.metadata import table_file
+from upsert.store.metadata.history import History
+from upsert.store.metadata.snapshot import SnapshotInfo
+from upsert.store.retention import consumers, expiry
+from upsert.store.table import TableWriting
 
 ROWS = pa.table({"id": [1, 2]})
 
@@ -48,9 +52,9 @@ def test_a_log_that_fails_in_whatever_way_says_that_the_rows_are_there(
                     patched.setattr(History, "latest", no_answer)
                 no_answer()
 
-        patched.setattr(log_system, "before_commit", lambda _: None)
-        patched.setattr(log_system, "announcer", lambda *_: None)
-        patched.setattr(log_system, "log_system", lambda _: _NoLog)
+        patched.setattr(protocol, "before_commit", lambda _: None)
+        patched.setattr(protocol, "announcer", lambda *_: None)
+        patched.setattr(protocol, "log_system", lambda _: _NoLog)
         with pytest.raises(LogNotPublishedError, match=r"committed as snapshot 1; .* did not answer"):
             table.write(ROWS)
     assert ids_of(table) == [1, 2]
@@ -105,7 +109,7 @@ def test_a_snapshot_without_changes_names_no_later_place_in_the_log(table: Table
     """With ``log.consistency = eventual`` changes may lie there that follow in the next commit."""
     for _ in range(2):
         table.write(ROWS)
-    log_system.note_ends(table.uuid, None, {"0": 7})
+    committer.note_ends(table.uuid, None, {"0": 7})
     table.compact()
     table.expire(keep=1)
     assert table.snapshot().info.log_offsets == {}
@@ -116,10 +120,10 @@ def test_a_snapshot_without_changes_names_no_later_place_in_the_log(table: Table
 def test_how_far_a_log_has_come_is_known_also_when_nothing_is_held_for_it_any_more(table: Table) -> None:
     for _ in range(2):
         table.write(ROWS)
-    for name in (log_system.CONSUMER, "reader"):
+    for name in (expiry.CONSUMER, "reader"):
         consumers.hold(table.published, name, Version.complete(1), 1, now_s=1.0)
     assert table.expire(keep=1) == 1
-    assert [(found.name, found.version.base) for found in table.consumers()] == [(log_system.CONSUMER, 1)]
+    assert [(found.name, found.version.base) for found in table.consumers()] == [(expiry.CONSUMER, 1)]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +143,7 @@ def test_the_log_of_a_table_that_may_be_there_yet_stays(
     def fails(*_: object) -> None:
         raise failure
 
-    monkeypatch.setattr(logged_tables, "log_system", lambda _: Log)
+    monkeypatch.setattr(tables, "log_system", lambda _: Log)
     monkeypatch.setattr(table_file, "create", fails)
     with pytest.raises(type(failure)):
         Table.create(tmp_path / "t", TableSchema.of({"id": pa.int64()}), options)

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.upsert.store.disk import KILLED, assert_nothing_is_left_over, run
+from upsert.failpoints import POINTS
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 from upsert.store import Table
-from upsert.store.failpoints import POINTS
-from upsert.store.filters import parse_where
-from upsert.store.partitions import Overwrite, specified
-from upsert.store.version import Version
+from upsert.store.predicate import parse_where
+from upsert.store.read.version import Version
+from upsert.store.rows.partitions import Overwrite, specified
 
 HUBS = ["a/b", "😀", "-0.0"]
 NUMBERS = [0.0, -1.5]

@@ -11,11 +11,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.upsert.store.test_damage_sweep import data_files, metadata_files, new_table, rows, said
+from tests.upsert.store.upkeep.test_damage_sweep import data_files, metadata_files, new_table, rows, said
 from upsert.errors import StorageError
 from upsert.store import Table, paths
-from upsert.store.check import file_is_given
 from upsert.store.storage.local import LOCAL
+from upsert.store.upkeep.check import file_is_given
 
 NOBODY = 65_534
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers import changelog, multiset
-from tests.upsert.store.damage import rewrite_json, rewrite_snapshot
 from tests.upsert.store.disk import assert_nothing_is_left_over, files_on_disk
+from tests.upsert.store.upkeep.damage import rewrite_json, rewrite_snapshot
 from upsert.errors import (
     ChangelogError,
     ConfigurationError,

@@ -13,10 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.upsert.store.disk import KILLED, assert_nothing_is_left_over, run
 from upsert.errors import ChangelogError, SnapshotExpiredError
+from upsert.failpoints import POINTS
 from upsert.schema import TableSchema
 from upsert.store import Table
-from upsert.store.alterations import SetOptions
-from upsert.store.failpoints import POINTS
+from upsert.store.commit.alterations import SetOptions
 
 KEYS = st.integers(0, 9)
 VALUES = st.sampled_from(["a", "b", None])

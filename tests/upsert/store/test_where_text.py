@@ -8,8 +8,7 @@ import pytest
 from tests.upsert.store.samples import KEY_VALUES
 from upsert.errors import SchemaError
 from upsert.schema import TableSchema
-from upsert.store.filters import parse_where
-from upsert.store.where_text import where_from_json, where_to_json
+from upsert.store.predicate import parse_where, where_from_json, where_to_json
 
 SCHEMA = TableSchema.of({"d": pa.date32(), "n": pa.int32(), "s": pa.string(), "b": pa.binary()})
 

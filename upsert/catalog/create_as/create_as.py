@@ -39,9 +39,9 @@ from upsert.catalog.definitions import Definition
 from upsert.catalog.job_hooks import Job, JobStatusHook
 from upsert.catalog.warehouse import Warehouse
 from upsert.errors import ConfigurationError
+from upsert.failpoints import reach
 from upsert.materializer.choice import Sink
 from upsert.schema import Index, TableSchema
-from upsert.store.failpoints import reach
 from upsert.store.storage import storage_of
 
 if TYPE_CHECKING:

@@ -24,11 +24,11 @@ from upsert.catalog.create_as import stages
 from upsert.catalog.create_as.stages import ENTRY_FILE, CleanUp, Entry, entry_of
 from upsert.catalog.warehouse import Warehouse
 from upsert.errors import ConfigurationError, TableExistsError
-from upsert.store.failpoints import reach
+from upsert.failpoints import reach
 from upsert.store.paths import SNAPSHOT_FOLDER, TABLE_FILE
-from upsert.store.publication import put_if_absent
 from upsert.store.storage import storage_of
 from upsert.store.storage.local import make_parent, sync_folder
+from upsert.store.storage.resolve import put_if_absent
 
 _HERE: Final = -100
 """Paths are absolute, or relative to the working folder (``AT_FDCWD``)."""

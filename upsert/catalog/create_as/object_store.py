@@ -1,7 +1,7 @@
 """Tables that queries fill in an object store: in an unlisted folder, then named at one moment.
 
-The moment is a compare-and-swap of ``table.json``, see ``upsert.store.pointer``. The same object says before
-that who fills what, so the name is taken, and a statement that takes it over from a process that seems to be
+The moment is a compare-and-swap of ``table.json``, see ``upsert.store.metadata.table_file``. It also says
+who fills what, so the name is taken, and a statement that takes it over from a process that seems to be
 dead makes the swap of that process fail. A lease in the folder says whether it lives.
 """
 
@@ -18,14 +18,13 @@ from upsert.catalog.create_as import stages
 from upsert.catalog.create_as.stages import CleanUp, Entry
 from upsert.catalog.warehouse import Warehouse
 from upsert.errors import CommitConflictError, CorruptTableError, TableExistsError
+from upsert.failpoints import reach
 from upsert.store import paths
-from upsert.store.failpoints import reach
-from upsert.store.left_folders import logs_are_gone, sweep
-from upsert.store.logged_tables import log_dropper
-from upsert.store.pointer import STAGE, Pointer, definition_of, show_stream, value_in
+from upsert.store.log.tables import log_dropper
+from upsert.store.metadata.table_file import STAGE, Pointer, definition_of, show_stream, value_in
 from upsert.store.storage import storage_of
-from upsert.store.storage.kept_lease import KeptLease
-from upsert.store.storage.lease import Lease
+from upsert.store.storage.lease import KeptLease, Lease
+from upsert.store.upkeep.orphans import logs_are_gone, sweep
 
 BEFORE: Final = "before"
 """What was said of a finished query of a table before a statement began to replace it."""

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, Protocol, Self, cast
 
 from upsert.errors import CorruptTableError
 from upsert.store import paths
-from upsert.store.checked_json import content_of, parse_versioned
+from upsert.store.codec import content_of, parse_versioned
 from upsert.store.storage import storage_of
 
 ENTRY_FILE: Final = "staged.json"
@@ -29,7 +29,7 @@ POINTS: Final = (
     "create-as.before-exchange",
     "create-as.after-exchange",
 )
-"""Points of ``upsert.store.failpoints`` at which a test can kill the process that creates a table."""
+"""Points of ``upsert.failpoints`` at which a test can kill the process that creates a table."""
 
 Mode = Literal["batch", "streaming"]
 

@@ -12,11 +12,11 @@ from upsert.catalog.create_as.targets import clean_up
 from upsert.catalog.namespace import TableRef
 from upsert.catalog.results import Done, Result
 from upsert.errors import ConfigurationError, TableExistsError
-from upsert.log.log_options import TOPIC
 from upsert.sql import statements as n
 from upsert.sql import statements as s
 from upsert.store import Table
-from upsert.store.alterations import TrackPartition
+from upsert.store.commit.alterations import TrackPartition
+from upsert.store.log_options import TOPIC
 
 if TYPE_CHECKING:
     from upsert.catalog.context import Context

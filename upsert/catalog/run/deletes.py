@@ -24,8 +24,8 @@ from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.sql import statements as s
 from upsert.sql.predicates import alternatives
 from upsert.store import Table
-from upsert.store.filters import Where
-from upsert.store.partitions import partition_name, specified
+from upsert.store.predicate import Where
+from upsert.store.rows.partitions import partition_name, specified
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -25,8 +25,8 @@ from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
 from upsert.sql import statements as s
 from upsert.store import Table
-from upsert.store.merge_rules import DEDUPLICATE
-from upsert.store.partitions import specified
+from upsert.store.rows.merge_rules import DEDUPLICATE
+from upsert.store.rows.partitions import specified
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn

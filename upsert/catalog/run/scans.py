@@ -19,8 +19,8 @@ from upsert.sql.predicates import instant, pushed
 from upsert.sql.query import AsOfKind, Reference
 from upsert.sql.show_create import declared_names
 from upsert.store import Table
-from upsert.store.row_metadata import is_of_commit, metadata_option
-from upsert.store.where_text import where_to_json
+from upsert.store.predicate import where_to_json
+from upsert.store.read.row_metadata import is_of_commit, metadata_option
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

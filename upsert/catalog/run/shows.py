@@ -22,14 +22,14 @@ from upsert.sql import statements as n
 from upsert.sql import statements as s
 from upsert.sql.show_create import create_text, declared_names, masked
 from upsert.store import Table
-from upsert.store.event_time import newest, source_of, value_of
-from upsert.store.partitions import is_within, specified
+from upsert.store.metadata.file_entry import newest, source_of, value_of
+from upsert.store.rows.partitions import is_within, specified
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from upsert.catalog.context import Context
-    from upsert.store.partition_info import PartitionInfo
+    from upsert.store.read.statistics import PartitionInfo
 
 
 _MAP: Final = pa.map_(pa.string(), pa.string())

@@ -25,12 +25,12 @@ from typing import Any, Final
 import pyarrow as pa
 
 from upsert.errors import ConfigurationError, DeliveryError, KafkaUnavailableError
+from upsert.failpoints import reach
 from upsert.kafka.client.connection import ClientCache, Connection, library
 from upsert.kafka.client.failures import DidNotReturnError, bounded, is_passing, translated, unavailable
 from upsert.kafka.client.offsets import group_consumer, group_markers
 from upsert.kafka.client.producer import Sender
 from upsert.kafka.client.records import TopicPartition
-from upsert.store.failpoints import reach
 
 TRANSACTION_SECONDS: Final = 600
 """How long a transaction may stay open unless ``transaction.timeout.ms`` is set; brokers allow 15 minutes."""
@@ -52,7 +52,7 @@ POINTS: Final = (
     "transaction.after-marker",
     "transaction.after-commit",
 )
-"""Points of ``upsert.store.failpoints`` at which a test can kill a writer: between two requests each."""
+"""Points of ``upsert.failpoints`` at which a test can kill a writer: between two requests each."""
 
 
 @dataclass(frozen=True)

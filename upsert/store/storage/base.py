@@ -1,7 +1,7 @@
 """What the store asks of the place where its files lie (pure).
 
 Paths are whole: an absolute local path, ``s3://bucket/prefix/name`` or ``hdfs://host/folder/name``. A
-name that others watch appears by ``put_if_absent`` alone; all other files have names that nobody uses twice.
+name that others watch appears by ``put_if_absent`` alone; all other files have names that are used once.
 """
 
 from __future__ import annotations

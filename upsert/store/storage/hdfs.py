@@ -17,14 +17,14 @@ from functools import partial
 from typing import IO, Final
 from uuid import uuid4
 
-from upsert.store.failpoints import reach
-from upsert.store.storage import hdfs_client, hdfs_swap
+from upsert.failpoints import reach
+from upsert.store.storage import hdfs_client, hdfs_names
 from upsert.store.storage.base import FileStat, Found, T, Versioned
 from upsert.store.storage.cache import local_cache
 from upsert.store.storage.hdfs_client import Entry
-from upsert.store.storage.hdfs_location import HdfsLocation
 from upsert.store.storage.hdfs_names import HdfsNames, inside, refusal
 from upsert.store.storage.local import TEMPORARY_SUFFIX
+from upsert.store.storage.locations import HdfsLocation
 
 _ANYBODY: Final = 0o666
 
@@ -69,7 +69,7 @@ class HdfsStorage:
 
     def versioned(self, path: str) -> Versioned | None:
         """The content of a file and its number; None if there is none."""
-        return hdfs_swap.versioned(self, path)
+        return hdfs_names.versioned(self, path)
 
     def swap(self, path: str, content: bytes, seen: Versioned, mode: int = _ANYBODY) -> bool:
         """Put other content in the place of what was seen; see ``hdfs_swap``.
@@ -80,7 +80,7 @@ class HdfsStorage:
             OSError: it has not happened.
         """
         self.prepare(path.rpartition("/")[0])
-        return hdfs_swap.swap(self, self._names, path, content, seen, mode)
+        return hdfs_names.swap(self, self._names, path, content, seen, mode)
 
     def take_away(self, path: str, instead: bytes) -> None:
         """Swap a file for what stands for none: a deletion could come between another's look and move."""

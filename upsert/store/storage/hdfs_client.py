@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from upsert.errors import ConfigurationError, StorageError
 from upsert.store.storage.base import FileStat
-from upsert.store.storage.hdfs_location import HdfsLocation
+from upsert.store.storage.locations import HdfsLocation
 from upsert.store.storage.refusals import NO_ROOM, RefusedError
 
 ENDPOINT_VARIABLE: Final = "UPSERT_WEBHDFS_ENDPOINT"

@@ -1,22 +1,32 @@
-"""A lock among machines, made of nothing but put-if-absent: whoever does not renew it may be passed over.
+"""A lock among machines, made of put-if-absent alone: who does not renew it may be passed over.
 
 Each holder has an object of its own, ``<name>-<20 digits>``, and the highest number holds. The next one may
 be put when that object says that it is free, or was not written to for ``LEASE_S`` by the clock of the store.
-So nobody ever writes to another's object, and exactly one follows.
+So no process ever writes to another's object, and exactly one follows.
 
 A holder that stalled does not know that it was passed over before it looks. What it does under the lock must
-be taken back when a look says so, or be stopped by whoever follows: see ``upsert.store.lifetime_lock``.
+be taken back when a look says so, or be stopped by whoever follows: see ``upsert.store.retention.lock``. A
+``KeptLease`` is renewed by a thread: it tells others that the process lives, and nothing more. What the
+process does in the end must fail by itself if another one has gone on in its place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol, Self
 from uuid import uuid4
 
+from upsert.errors import UpsertError
+from upsert.store.storage.resolve import storage_of
+
 LEASE_S: Final = 60.0
+
 _FREE: Final = b"free"
+
 _DIGITS: Final = 20
 
 
@@ -107,3 +117,66 @@ def _numbers(storage: LeaseStorage, path: str) -> Sequence[int]:
         entry.removeprefix(f"{name}-") for entry in storage.names(folder) if entry.startswith(f"{name}-")
     )
     return [int(text) for text in found if len(text) == _DIGITS and text.isdecimal()]
+
+
+_RENEW_S: Final = LEASE_S / 4
+"""Often enough that a lost answer does no harm."""
+
+_LOOK_S: Final = 1.0
+
+
+class KeptLease:
+    """A lease that is renewed until it is released or this process dies."""
+
+    def __init__(self, held: Lease) -> None:
+        """Use ``KeptLease.take``."""
+        self._held = held
+        self._lock = threading.Lock()
+        self._is_over = threading.Event()
+        threading.Thread(target=self._keep, name="upsert-lease", daemon=True).start()
+
+    @classmethod
+    def take(cls, path: str) -> Self | None:
+        """The lease of this name; None while another holder lives, or has died within the last minute."""
+        held = Lease.take(storage_of(path), path)
+        return None if held is None else cls(held)
+
+    @classmethod
+    def take_when_free(cls, path: str, sleep: Callable[[float], None] = time.sleep) -> Self | None:
+        """The lease, after up to a minute in which its holder gives no sign of life; None if it gives one."""
+        storage = storage_of(path)
+        before = age(storage, path)
+        while (own := cls.take(path)) is None:
+            sleep(_LOOK_S)
+            now = age(storage, path)
+            if now is not None and before is not None and now < before:
+                return None
+            before = now
+        return own
+
+    def release(self, *, for_good: bool = False) -> None:
+        """Let go of it; again is harmless.
+
+        Args:
+            for_good: nobody will ever ask for it, so that nothing has to say that it is free.
+        """
+        with self._lock:  # a renewal after it would bring it back
+            if self._is_over.is_set():
+                return
+            self._is_over.set()
+            # without an answer it ends by itself
+            with suppress(OSError, UpsertError):
+                if for_good:
+                    storage_of(self._held.path).delete(self._held.path)
+                else:
+                    self._held.release()
+
+    def _keep(self) -> None:
+        while not self._is_over.wait(_RENEW_S):
+            with self._lock:
+                if self._is_over.is_set():
+                    return
+                # without an answer the next renewal may have one; if none has, the end of the work tells
+                with suppress(OSError, UpsertError):
+                    if not self._held.renew():
+                        self._is_over.set()

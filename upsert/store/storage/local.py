@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from upsert.errors import ConfigurationError, StorageError
-from upsert.store.failpoints import reach
+from upsert.failpoints import reach
 from upsert.store.storage.base import FileStat, Found, T
 from upsert.store.storage.refusals import disk_errors_of
 

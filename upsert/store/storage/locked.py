@@ -1,39 +1,91 @@
 """Any file system of ``pyarrow.fs``, where names appear under a lock of the user's own.
 
 It has no conditional put and its rename overwrites, so a name is looked for and written while the table's
-``CatalogLock`` is held. Files of rows go through the local cache, as those of an object store.
+``CatalogLock`` (FLIP-188) is held. ``UPSERT_CATALOG_LOCK`` names what makes it, as ``package.module:name``: a
+text, so that it reaches every process of Spark by the environment, and nothing is unpickled. Files of rows go
+through the local cache, as those of an object store.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, Protocol, cast
 from uuid import uuid4
 
 import pyarrow as pa
-import pyarrow.fs
 
 from upsert.errors import ConfigurationError, UnknownOutcomeError
-from upsert.store.failpoints import reach
+from upsert.failpoints import reach
 from upsert.store.storage.base import FileStat, Found, T, Versioned
 from upsert.store.storage.cache import local_cache
-from upsert.store.storage.catalog_lock import VARIABLE, catalog_lock, is_configured
 from upsert.store.storage.local import TEMPORARY_SUFFIX
 from upsert.store.storage.refusals import RefusedError, store_errors_of
 
+VARIABLE: Final = "UPSERT_CATALOG_LOCK"
+
+
+class CatalogLock(Protocol):
+    """Lets one process at a time publish something of a table, among all machines that write to it."""
+
+    def run_with_lock(self, database: str, table: str, action: Callable[[], T]) -> T:
+        """What ``action`` returns, while nobody else runs one for the table; what it raises, too.
+
+        Whoever dies must lose the lock, and nobody may lose it who lives and is still at work.
+        """
+
+    def close(self) -> None:
+        """Let go of connections; the lock is not used again."""
+
+
+CatalogLockFactory = Callable[[], CatalogLock]
+"""Makes a lock, in any process; a class that needs no arguments is one."""
+
+
+def is_configured() -> bool:
+    """Whether the environment names a lock."""
+    return bool(os.environ.get(VARIABLE))
+
+
+@contextmanager
+def catalog_lock() -> Iterator[CatalogLock]:
+    """A lock of the configured kind, closed at the end of the block.
+
+    Raises:
+        ConfigurationError: the environment names none, or what it names is none.
+    """
+    named = os.environ.get(VARIABLE, "")
+    module, _, name = named.partition(":")
+    try:
+        factory = cast(CatalogLockFactory, getattr(importlib.import_module(module), name))
+    except (ImportError, AttributeError, ValueError) as cause:
+        raise ConfigurationError(
+            f"{VARIABLE} must name what makes a lock, as package.module:name, got {named!r}"
+        ) from cause
+    lock = factory()
+    try:
+        yield lock
+    finally:
+        lock.close()
+
+
 SCHEMES: Final = ("gs", "gcs", "abfs", "abfss")
+
 _CHUNK: Final = 1 << 20
+
 _TABLE: Final = "table.json"
+
 _WHOLE: Final = ("gs", "gcs")
 """Stores in which a file is there when it has been written to its end."""
 
 _systems: dict[str, Any] = {}
+
 _lock = threading.Lock()
 
 

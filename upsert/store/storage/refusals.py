@@ -14,12 +14,15 @@ from typing import Final
 from upsert.errors import ConfigurationError, StorageError, UpsertError
 
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+
 _ANSWERS: Final = (
     FileNotFoundError, FileExistsError, NotADirectoryError, BlockingIOError,
 )  # fmt: skip
 """What callers ask for: they say what is there, and not that it could not be told."""
+
 _NO_DISK: Final = (*_ANSWERS, ConnectionError, TimeoutError)
 """Beside that, what comes from where rows are read that are being written."""
+
 _REMEDIES: Final = {
     errno.EACCES: "give this process's user the right to the file and its folder",
     errno.EPERM: "give this process's user the right to the file and its folder",
@@ -29,6 +32,7 @@ _REMEDIES: Final = {
     errno.EMFILE: "raise the limit of open files of this process (ulimit -n)",
     errno.ENFILE: "raise the limit of open files of this machine",
 }
+
 _REMEDY: Final = "look after the disk and try again; the file need not be damaged"
 
 

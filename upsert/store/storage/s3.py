@@ -2,26 +2,28 @@
 
 ``If-None-Match: *`` lets one of many writers of a name win. 412 says that another has won; 409 that two met,
 then the put is tried again. Where no answer comes, the object is read back: it is ours if it has our content,
-which has a random id of its own. Until that is known, nothing is cleaned up.
+which has a random id of its own. Until that is known, nothing is cleaned up. Large files are sent in parts,
+and none of them appears half.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from email.utils import parsedate_to_datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from uuid import uuid4
 
 from upsert.errors import ConfigurationError, UnknownOutcomeError
-from upsert.store.failpoints import reach
+from upsert.failpoints import reach
 from upsert.store.storage.base import FileStat, Found, T, Versioned
 from upsert.store.storage.cache import local_cache
-from upsert.store.storage.location import Location, split
+from upsert.store.storage.locations import S3Location, s3_split
 from upsert.store.storage.s3_client import (
     ConflictError,
     NameTakenError,
@@ -29,13 +31,72 @@ from upsert.store.storage.s3_client import (
     client_of,
     errors_of,
 )
-from upsert.store.storage.s3_upload import upload
+
+PART_BYTES: Final = 64 << 20
+"""Larger files are sent in parts of this size: a part that fails is sent again, not the whole."""
+
+_MAX_PARTS: Final = 9_000
+
+
+class Call(Protocol):
+    """A request about one object, tried again where the server does not answer."""
+
+    def __call__(self, path: str, operation: str, **arguments: Any) -> Any:
+        """What the server answers."""
+        ...
+
+
+def upload(call: Call, path: str, source: str) -> None:
+    """Send a local file under a name that is used once; the object appears as a whole.
+
+    Raises:
+        OSError: it could not be sent.
+    """
+    size = os.stat(source).st_size
+    with open(source, "rb") as file:
+        if size <= PART_BYTES:
+            call(path, "put_object", Body=file)
+            return
+        upload_id = call(path, "create_multipart_upload")["UploadId"]
+        try:
+            parts: list[dict[str, object]] = []
+            part_bytes = max(PART_BYTES, -(-size // _MAX_PARTS))
+            while part := file.read(part_bytes):
+                number = len(parts) + 1
+                done = call(path, "upload_part", Body=part, UploadId=upload_id, PartNumber=number)
+                parts.append({"ETag": done["ETag"], "PartNumber": number})
+            _complete(call, path, upload_id, parts, size)
+        except BaseException as failure:
+            _abort(call, path, upload_id, failure)
+            raise
+
+
+def _complete(call: Call, path: str, upload_id: str, parts: list[dict[str, object]], size: int) -> None:
+    try:
+        call(path, "complete_multipart_upload", UploadId=upload_id, MultipartUpload={"Parts": parts})
+    except FileNotFoundError:
+        # no such upload: one whose answer was lost has ended it, if the object is there
+        if call(path, "head_object")["ContentLength"] != size:
+            raise
+
+
+def _abort(call: Call, path: str, upload_id: str, failure: BaseException) -> None:
+    try:
+        call(path, "abort_multipart_upload", UploadId=upload_id)
+    except OSError as also:
+        failure.add_note(f"its parts stay at the server until a rule of the bucket deletes them: {also}")
+
 
 _PUTS: Final = 9
+
 _GETS: Final = 3
+
 _FIRST_PAUSE_S: Final = 0.05
+
 _LONGEST_PAUSE_S: Final = 5.0
+
 _CHUNK: Final = 1 << 20
+
 _OTHER: Final = Versioned(b"", "")
 """What the server has seen instead, of which it says nothing."""
 
@@ -46,7 +107,7 @@ class S3Storage:
     is_local = False
     has_temporary_names = False
 
-    def __init__(self, location: Location, sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, location: S3Location, sleep: Callable[[float], None] = time.sleep) -> None:
         self.location = location
         self._sleep = sleep
         self._is_sound = False
@@ -256,7 +317,7 @@ class S3Storage:
 
     def names(self, folder: str) -> list[str]:
         """What follows the folder in the names of objects, up to the next ``/``."""
-        _, prefix = split(f"{folder}/")
+        _, prefix = s3_split(f"{folder}/")
         names = []
         for page in self._pages(folder, Prefix=prefix, Delimiter="/"):
             names += [found["Key"][len(prefix) :] for found in page.get("Contents", ())]
@@ -265,7 +326,7 @@ class S3Storage:
 
     def walk(self, folder: str) -> Iterator[Found]:
         """All objects below a folder."""
-        _, prefix = split(f"{folder}/")
+        _, prefix = s3_split(f"{folder}/")
         for page in self._pages(folder, Prefix=prefix):
             for found in page.get("Contents", ()):
                 yield Found(found["Key"][len(prefix) :], partial(_stat, found, "Size"))
@@ -289,7 +350,7 @@ class S3Storage:
 
     def delete_folder(self, folder: str) -> None:
         """Delete all objects below a folder, a thousand with each request."""
-        _, prefix = split(f"{folder}/")
+        _, prefix = s3_split(f"{folder}/")
         for page in self._pages(folder, Prefix=prefix):
             keys = [{"Key": found["Key"]} for found in page.get("Contents", ())]
             if not keys:
@@ -311,7 +372,7 @@ class S3Storage:
         return local_cache().lock_file(f"{root}/{name}")
 
     def _call(self, path: str, operation: str, *, repeats: bool = True, **arguments: Any) -> Any:
-        _, key = split(path)
+        _, key = s3_split(path)
         client = client_of(self.location, repeats=repeats)
         with errors_of(path):
             return getattr(client, operation)(Bucket=self.location.bucket, Key=key, **arguments)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from upsert.errors import ConfigurationError, StorageError
-from upsert.store.storage.location import Location
+from upsert.store.storage.locations import S3Location
 from upsert.store.storage.refusals import RefusedError
 
 _CONNECT_S: Final = 10
@@ -26,7 +26,7 @@ _NOT_ALLOWED: Final = (
     "401", "403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken",
 )  # fmt: skip
 
-_clients: dict[tuple[Location, bool], Any] = {}
+_clients: dict[tuple[S3Location, bool], Any] = {}
 _lock = threading.Lock()
 
 
@@ -42,7 +42,7 @@ class UnansweredError(StorageError):
     """The server did not answer, or said that it has failed; the request may have been carried out."""
 
 
-def client_of(location: Location, *, repeats: bool) -> Any:
+def client_of(location: S3Location, *, repeats: bool) -> Any:
     """The process's client; ``repeats``: whether it sends a request again that got no answer.
 
     Raises:
@@ -55,7 +55,7 @@ def client_of(location: Location, *, repeats: bool) -> Any:
         return _clients[key]
 
 
-def _made(location: Location, repeats: bool) -> Any:
+def _made(location: S3Location, repeats: bool) -> Any:
     try:
         import botocore.session
         from botocore.config import Config

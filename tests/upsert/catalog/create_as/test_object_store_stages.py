@@ -14,7 +14,7 @@ import pytest
 from tests.object_store import ObjectStore
 from tests.upsert.catalog.create_as.filled import Filled, lives_in
 from tests.upsert.store.disk import KILLED, finish, run, start
-from upsert import Catalog
+from upsert import Catalog, failpoints
 from upsert.catalog.create_as.create_as import fill_table, replace_table
 from upsert.catalog.create_as.object_store import ObjectStoreStages
 from upsert.catalog.create_as.stages import Entry
@@ -22,9 +22,11 @@ from upsert.catalog.create_as.targets import clean_up
 from upsert.catalog.job_hooks import JobStatusHook
 from upsert.catalog.warehouse import ObjectStoreWarehouse
 from upsert.errors import CorruptTableError, TableExistsError, TableNotFoundError, UpsertError
-from upsert.store import Table, failpoints, left_folders, pointer
+from upsert.store import Table
+from upsert.store.metadata import table_file
 from upsert.store.paths import table_folder
 from upsert.store.storage import lease, storage_of
+from upsert.store.upkeep import orphans
 
 SEEN = ("create-as.after-exchange", "create-as.after-done")
 QUICK = ("data.after-file", "create-as.before-exchange")
@@ -54,9 +56,9 @@ def replaced(warehouse: str, life: int) -> None:
 
 def left_over(warehouse: str) -> set[str]:
     """Folders beside that of the table, after a sweep that anybody may make."""
-    left_folders.sweep(f"{warehouse}/t")
+    orphans.sweep(f"{warehouse}/t")
     there = {found.name.split("/")[0] for found in storage_of(warehouse).walk(f"{warehouse}/t")}
-    return there - pointer.named_folders(pointer.value_in(f"{warehouse}/t")) - {"table.json"}
+    return there - table_file.named_folders(table_file.value_in(f"{warehouse}/t")) - {"table.json"}
 
 
 @pytest.fixture
@@ -85,7 +87,7 @@ class Stalled:
             reached.set()
 
         monkeypatch.setattr(failpoints, "_reached", {})
-        monkeypatch.setattr("upsert.store.failpoints.os.kill", stall)
+        monkeypatch.setattr("upsert.failpoints.os.kill", stall)
         monkeypatch.setenv(failpoints.ENVIRONMENT_VARIABLE, point)
         self._thread = threading.Thread(target=act)
         self._thread.start()
@@ -238,7 +240,7 @@ def test_nothing_is_deleted_under_a_name_of_which_nobody_knows_what_it_stands_fo
     for content in (b"{", b'{"format": 1, "stage": {"folder": "../../u"}}'):
         storage.replace(f"{path}/table.json", content)
         with pytest.raises(CorruptTableError):
-            left_folders.sweep(path)
+            orphans.sweep(path)
         with pytest.raises(CorruptTableError):
             create(warehouse, 2)
     assert {found.name for found in storage.walk(path)} == before

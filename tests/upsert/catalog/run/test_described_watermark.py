@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from upsert import Catalog
 from upsert.catalog.results import Rows
-from upsert.store.snapshot import Snapshot
+from upsert.store.read.snapshot import Snapshot
 
 HOUR = 3_600_000_000
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from tests.helpers import REPOSITORY
+from upsert import failpoints
 from upsert.errors import ConfigurationError, DeliveryError, FencedError, KafkaUnavailableError, UpsertError
 from upsert.kafka.client import transactions
 from upsert.kafka.client.admin import create_topic
@@ -30,7 +31,6 @@ from upsert.kafka.client.transactions import (
     read_marker,
     settled_marker,
 )
-from upsert.store import failpoints
 from upsert.testing import LocalKafka
 
 pytestmark = pytest.mark.kafka

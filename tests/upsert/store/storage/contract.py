@@ -6,8 +6,8 @@ import pyarrow as pa
 
 from upsert.schema import TableSchema
 from upsert.store import Table, paths
-from upsert.store.publication import put_if_absent
 from upsert.store.storage import storage_of
+from upsert.store.storage.resolve import put_if_absent
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "name": pa.string()}, primary_key=["id"])
 WRITERS = 8

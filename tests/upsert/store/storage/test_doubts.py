@@ -12,8 +12,8 @@ from tests.file_lock import FileLock
 from upsert.errors import ConfigurationError, UnknownOutcomeError
 from upsert.schema import TableSchema
 from upsert.store import Table
-from upsert.store.storage import catalog_lock, locked
-from upsert.store.storage.location import Location
+from upsert.store.storage import locked
+from upsert.store.storage.locations import S3Location
 from upsert.store.storage.s3 import S3Storage
 from upsert.store.storage.s3_client import UnansweredError
 
@@ -24,7 +24,7 @@ def test_rights_that_end_after_a_put_without_an_answer_leave_it_in_doubt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It may be carried out yet: whoever took it for refused would delete the rows of a commit."""
-    storage = S3Storage(Location("bucket"), sleep=lambda _: None)
+    storage = S3Storage(S3Location("bucket"), sleep=lambda _: None)
     answers: Iterator[Exception] = iter([UnansweredError(5, "no answer"), *[ConfigurationError("403")] * 99])
 
     def call(*_: Any, **__: Any) -> None:
@@ -58,7 +58,7 @@ class Failing:
 def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Failing:
     system = Failing(tmp_path)
     monkeypatch.setattr(locked, "file_system", lambda _: system)
-    monkeypatch.setenv(catalog_lock.VARIABLE, "tests.file_lock:FileLock")
+    monkeypatch.setenv(locked.VARIABLE, "tests.file_lock:FileLock")
     FileLock.taken.clear()
     return system
 

@@ -16,16 +16,16 @@ from tests.upsert.store.storage.contract import (
     ids_of,
     rows,
 )
-from upsert import Catalog
+from upsert import Catalog, failpoints
 from upsert.errors import CommitConflictError, ConfigurationError, TableExistsError, TableNotFoundError
 from upsert.schema import TableSchema
-from upsert.store import Table, failpoints, lifetime_lock, paths
-from upsert.store.publication import put_if_absent
-from upsert.store.storage import hdfs_swap, lease, storage_of
-from upsert.store.storage.door import swapping
+from upsert.store import Table, paths
+from upsert.store.read.version import Version
+from upsert.store.retention import lock
+from upsert.store.storage import hdfs_names, lease, storage_of
 from upsert.store.storage.hdfs_client import USER_VARIABLE
 from upsert.store.storage.lease import Lease
-from upsert.store.version import Version
+from upsert.store.storage.resolve import put_if_absent, swapping
 
 pytestmark = pytest.mark.long
 
@@ -166,9 +166,9 @@ class TestLifetime:
     def test_a_living_holder_is_waited_for(self, table: Table) -> None:
         table.write(rows(1))
         with (
-            lifetime_lock.lifetime_lock(table.published),
+            lock.lifetime_lock(table.published),
             pytest.raises(CommitConflictError, match="must become free"),
-            lifetime_lock.lifetime_lock(table.published, give_up_after_s=0),
+            lock.lifetime_lock(table.published, give_up_after_s=0),
         ):
             pass
         assert table.hold("reader", Version.complete(1), 60).name == "reader"
@@ -246,7 +246,7 @@ def test_of_many_who_replace_what_they_saw_nobody_is_lost(hdfs: Hdfs) -> None:
     assert storage_of(path).names(path.rpartition("/")[0]) == ["name"]
 
 
-@pytest.mark.parametrize("point", hdfs_swap.POINTS)
+@pytest.mark.parametrize("point", hdfs_names.POINTS)
 def test_who_is_killed_while_it_replaces_keeps_nobody_off(hdfs: Hdfs, point: str) -> None:
     path = f"{paths.table_folder(hdfs.folder())}/name"
     assert put_if_absent(path, b"")

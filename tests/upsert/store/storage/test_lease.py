@@ -2,9 +2,8 @@ import threading
 
 import pytest
 
-from upsert.store.storage import kept_lease
-from upsert.store.storage.kept_lease import KeptLease
-from upsert.store.storage.lease import Lease
+from upsert.store.storage import lease
+from upsert.store.storage.lease import KeptLease, Lease
 
 
 class Objects:
@@ -96,7 +95,7 @@ def test_a_number_that_was_free_again_is_no_lock(objects: Objects) -> None:
 
 @pytest.fixture
 def kept(objects: Objects, monkeypatch: pytest.MonkeyPatch) -> Objects:
-    monkeypatch.setattr(kept_lease, "storage_of", lambda _: objects)
+    monkeypatch.setattr(lease, "storage_of", lambda _: objects)
     return objects
 
 
@@ -107,7 +106,7 @@ def test_a_thread_renews_a_lease_that_is_kept(kept: Objects, monkeypatch: pytest
         renewed.set()
         return True
 
-    monkeypatch.setattr(kept_lease, "_RENEW_S", 0.001)
+    monkeypatch.setattr(lease, "_RENEW_S", 0.001)
     monkeypatch.setattr(Lease, "renew", renew)
     own = KeptLease.take(PATH)
     assert own is not None

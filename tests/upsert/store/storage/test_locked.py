@@ -11,9 +11,8 @@ from tests.file_lock import FileLock
 from upsert.errors import ConfigurationError, StorageError
 from upsert.schema import TableSchema
 from upsert.store import Table
-from upsert.store.publication import put_if_absent
-from upsert.store.storage import catalog_lock, locked, storage_of
-from upsert.store.storage.door import swapping
+from upsert.store.storage import locked, storage_of
+from upsert.store.storage.resolve import put_if_absent, swapping
 
 SCHEMA = TableSchema.of({"id": pa.int64()}, primary_key=["id"])
 
@@ -23,7 +22,7 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A folder of this machine that is reached as a bucket."""
     system = pyarrow.fs.SubTreeFileSystem(str(tmp_path), pyarrow.fs.LocalFileSystem())
     monkeypatch.setattr(locked, "file_system", lambda _: system)
-    monkeypatch.setenv(catalog_lock.VARIABLE, "tests.file_lock:FileLock")
+    monkeypatch.setenv(locked.VARIABLE, "tests.file_lock:FileLock")
     FileLock.taken.clear()
     return "gs://bucket/shop.db"
 
@@ -61,14 +60,14 @@ def test_of_eight_writers_of_one_name_one_wins(bucket: str) -> None:
 
 
 def test_without_a_lock_the_place_is_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(catalog_lock.VARIABLE, raising=False)
-    with pytest.raises(ConfigurationError, match=f"set {catalog_lock.VARIABLE} to what makes a lock"):
+    monkeypatch.delenv(locked.VARIABLE, raising=False)
+    with pytest.raises(ConfigurationError, match=f"set {locked.VARIABLE} to what makes a lock"):
         Table.create("gs://bucket/fruit", SCHEMA)
 
 
 @pytest.mark.parametrize("named", ["nothing", "no.such.module:Lock", "tests.file_lock:NoLock", ":"])
 def test_a_name_that_is_no_lock_is_refused(bucket: str, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(catalog_lock.VARIABLE, named)
+    monkeypatch.setenv(locked.VARIABLE, named)
     with pytest.raises(ConfigurationError, match="must name what makes a lock"):
         Table.create(f"{bucket}/fruit", SCHEMA)
 

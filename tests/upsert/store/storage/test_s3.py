@@ -30,19 +30,19 @@ from upsert.errors import (
     UnknownOutcomeError,
 )
 from upsert.schema import Column
-from upsert.store import Table, consumers, lifetime_lock, paths
-from upsert.store.alterations import AddColumn
-from upsert.store.checked_json import content_of
-from upsert.store.data_file import forget_open_files
-from upsert.store.publication import put_if_absent
-from upsert.store.storage import lease, s3, s3_client, s3_upload, storage_of
+from upsert.store import Table, paths
+from upsert.store.codec import content_of
+from upsert.store.commit.alterations import AddColumn
+from upsert.store.files.data_file import forget_open_files
+from upsert.store.read.version import Version
+from upsert.store.retention import consumers, lock
+from upsert.store.storage import lease, s3, s3_client, storage_of
 from upsert.store.storage.base import Versioned
 from upsert.store.storage.cache import BYTES_VARIABLE, FOLDER_VARIABLE
-from upsert.store.storage.door import swapping
 from upsert.store.storage.lease import Lease
-from upsert.store.storage.location import split
+from upsert.store.storage.locations import s3_split
+from upsert.store.storage.resolve import put_if_absent, swapping
 from upsert.store.storage.s3 import S3Storage
-from upsert.store.version import Version
 
 
 def flipped(content: bytes) -> bytes:
@@ -119,7 +119,7 @@ def test_a_server_that_replaces_whatever_is_there_is_found_out(s3: ObjectStore) 
             return super()._call(path, operation, **arguments)
 
     folder = paths.table_folder(s3.folder())
-    storage = Ignorant(split(folder)[0])
+    storage = Ignorant(s3_split(folder)[0])
     storage.put_if_absent(f"{folder}/name", b"first")
     seen = storage.versioned(f"{folder}/name")
     assert seen is not None
@@ -246,7 +246,7 @@ def test_a_missing_bucket_is_named(s3: ObjectStore) -> None:
 def test_a_large_file_is_sent_in_parts(
     table: Table, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    monkeypatch.setattr(s3_upload, "PART_BYTES", 5 << 20)
+    monkeypatch.setattr(s3, "PART_BYTES", 5 << 20)
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path_factory.mktemp("cache")))
     content, storage = bytes(range(256)) * (6 << 12), storage_of(table.root)
     path = f"{table.root}/large"
@@ -391,9 +391,9 @@ class TestLifetime:
     def test_a_living_holder_is_waited_for(self, table: Table) -> None:
         table.write(rows(1))
         with (
-            lifetime_lock.lifetime_lock(table.published),
+            lock.lifetime_lock(table.published),
             pytest.raises(CommitConflictError, match="must become free"),
-            lifetime_lock.lifetime_lock(table.published, give_up_after_s=0),
+            lock.lifetime_lock(table.published, give_up_after_s=0),
         ):
             pass
         assert table.hold("reader", Version.complete(1), 60).name == "reader"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from upsert.store.storage import s3_upload
+from upsert.store.storage import s3
 
 CONTENT = bytes(range(10))
 
@@ -39,7 +39,7 @@ class Server:
 
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(s3_upload, "PART_BYTES", 4)
+    monkeypatch.setattr(s3, "PART_BYTES", 4)
     path = tmp_path / "source"
     path.write_bytes(CONTENT)
     return str(path)
@@ -47,7 +47,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_an_upload_whose_last_answer_was_lost_is_done(source: str) -> None:
     server = Server(completes=True)
-    s3_upload.upload(server, "s3://b/large", source)
+    s3.upload(server, "s3://b/large", source)
     assert b"".join(server.parts) == CONTENT
     assert not server.aborted
 
@@ -55,11 +55,11 @@ def test_an_upload_whose_last_answer_was_lost_is_done(source: str) -> None:
 def test_an_upload_that_ended_without_its_object_has_failed_and_leaves_no_parts(source: str) -> None:
     server = Server(completes=False)
     with pytest.raises(FileNotFoundError):
-        s3_upload.upload(server, "s3://b/large", source)
+        s3.upload(server, "s3://b/large", source)
     assert server.aborted
 
 
 def test_parts_that_could_not_be_deleted_are_told_of_with_the_failure(source: str) -> None:
     with pytest.raises(FileNotFoundError) as raised:
-        s3_upload.upload(Server(completes=False, aborts=False), "s3://b/large", source)
+        s3.upload(Server(completes=False, aborts=False), "s3://b/large", source)
     assert "its parts stay at the server" in raised.value.__notes__[0]

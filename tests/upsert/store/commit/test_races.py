@@ -1,0 +1,323 @@
+"""Several committers on one table, slow ones, and publications whose outcome is not reported."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.upsert.store.disk import KILLED, assert_nothing_is_left_over, finish, run, start
+from upsert.errors import CommitConflictError, ConfigurationError, SnapshotExpiredError, StaleWriterError
+from upsert.schema import TableSchema
+from upsert.store import Table
+from upsert.store.commit import committer
+from upsert.store.commit.change import Change
+from upsert.store.commit.committer import Committer, Surroundings
+from upsert.store.metadata.snapshot import SnapshotInfo
+from upsert.store.storage.resolve import put_if_absent
+
+SCHEMA = TableSchema.of({"id": pa.int64(), "value": pa.int64()}, primary_key=["id"])
+PROCESSES = 6
+
+
+def rows(*ids: int, value: int = 0) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64()), "value": pa.array([value] * len(ids), pa.int64())})
+
+
+def ids_of(table: Table) -> list[int]:
+    return sorted(table.snapshot().scan()["id"].to_pylist())
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """A table whose snapshot ids are those of the test's own commits: nothing is compacted."""
+    return Table.create(tmp_path / "table", SCHEMA, {"write-only": "true"})
+
+
+def commit_many(path: str, process: int, commits: int) -> None:
+    table = Table.open(path)
+    for number in range(commits):
+        table.write(rows(process * commits + number), writer_id=f"writer-{process}", transaction=number)
+
+
+def check_processes(table: Table, commits: int) -> None:
+    """Every commit of every process is there, in a snapshot of its own."""
+    children = [start(partial(commit_many, table.path, process, commits)) for process in range(PROCESSES)]
+    assert finish(children) == [0] * PROCESSES
+    table = Table.open(table.path)
+    assert ids_of(table) == list(range(PROCESSES * commits))
+    appends = [info for info in table.history() if info.kind == "append"]
+    assert sum(info.delta_rows for info in appends) == len(appends) == PROCESSES * commits
+    assert dict(table.snapshot().info.writers) == {f"writer-{n}": commits - 1 for n in range(PROCESSES)}
+    parents = [info.parent for info in table.history()]
+    assert parents == [None, *(info.uuid for info in table.history()[:-1])]
+    table.clean(older_than_s=0)
+    assert_nothing_is_left_over(table)
+
+
+def test_no_commit_of_six_processes_is_lost(tmp_path: Path) -> None:
+    """While each of them also compacts what has become due."""
+    check_processes(Table.create(tmp_path / "table", SCHEMA), 50)
+
+
+@pytest.mark.long
+def test_none_of_three_thousand_commits_of_six_processes_is_lost(tmp_path: Path) -> None:
+    check_processes(Table.create(tmp_path / "table", SCHEMA), 500)
+
+
+def test_two_first_commits_race_and_both_are_there(table: Table) -> None:
+    other = Table.open(table.path)
+    staged, others = table.stage(rows(1), order="rows"), other.stage(rows(2), order="rows")
+    assert [table.commit([staged]).id, other.commit([others]).id] == [1, 2]
+    assert ids_of(table) == [1, 2]
+
+
+def test_of_two_writers_of_one_key_the_later_commit_wins(table: Table) -> None:
+    """Whichever staged first: the order is that of the snapshots."""
+    late = table.stage(rows(1, value=1), order="rows")
+    table.write(rows(1, value=2))
+    table.commit([late])
+    assert table.snapshot().scan()["value"].to_pylist() == [1]
+
+
+class Rival:
+    """Surroundings in which somebody else does something just before the first attempt to publish."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self.acts = [act]
+        self.attempts = 0
+
+    def put_if_absent(self, path: str, content: bytes) -> bool:
+        self.attempts += 1
+        if self.acts:
+            self.acts.pop()()
+        return put_if_absent(path, content)
+
+
+def with_surroundings(table: Table, around: Surroundings) -> Table:
+    """The table in a process of its own, as it were: nothing remembered, and another world around it."""
+    other = Table.open(table.path)
+    other.published = table.published.anew()
+    other._committer = Committer(other.published, around)
+    return other
+
+
+def test_a_lost_race_is_run_again_on_the_new_snapshot(table: Table) -> None:
+    rival = Rival(lambda: table.write(rows(2)))
+    writer = with_surroundings(table, Surroundings(put_if_absent=rival.put_if_absent))
+    assert writer.write(rows(1)).id == 2
+    assert rival.attempts == 2
+    assert ids_of(table) == [1, 2]
+
+
+def test_an_overwrite_replaces_what_came_in_between_too(table: Table) -> None:
+    table.write(rows(1))
+    rival = Rival(lambda: table.write(rows(2)))
+    writer = with_surroundings(table, Surroundings(put_if_absent=rival.put_if_absent))
+    writer.overwrite(rows(3))
+    assert ids_of(table) == [3]
+
+
+def test_a_commit_gives_up_late_and_says_so(table: Table) -> None:
+    """Time and chance are injected: minutes of lost races take no time here, and pauses grow to a bound."""
+    clock, pauses = [0.0], []
+
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+        pauses.append(seconds)
+
+    def lose(path: str, content: bytes) -> bool:
+        return False
+
+    around = Surroundings(
+        monotonic=lambda: clock[0], sleep=sleep, uniform=lambda _low, high: high, put_if_absent=lose
+    )
+    with pytest.raises(CommitConflictError, match="lost every race for the next id in 300 s"):
+        with_surroundings(table, around).write(rows(1))
+    assert pauses[:3] == [0.005, 0.01, 0.02]
+    assert max(pauses) == 2.0
+    assert len(pauses) > 100
+    table.clean(older_than_s=0)
+    assert_nothing_is_left_over(table)
+
+
+def test_a_publication_that_raises_after_the_link_counts_as_committed(table: Table) -> None:
+    def link_then_fail(path: str, content: bytes) -> bool:
+        put_if_absent(path, content)
+        raise OSError("connection lost")
+
+    writer = with_surroundings(table, Surroundings(put_if_absent=link_then_fail))
+    assert writer.write(rows(1)).id == 1
+    assert ids_of(table) == [1]
+
+
+def test_a_publication_that_raises_before_the_link_is_an_error_and_commits_nothing(table: Table) -> None:
+    def fail(path: str, content: bytes) -> bool:
+        raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space left"):
+        with_surroundings(table, Surroundings(put_if_absent=fail)).write(rows(1))
+    assert table.snapshot().id == 0
+
+
+def test_a_publication_that_raises_after_somebody_else_took_the_id_is_an_error(table: Table) -> None:
+    def lose_then_fail(path: str, content: bytes) -> bool:
+        table.write(rows(2))
+        raise OSError("connection lost")
+
+    with pytest.raises(OSError, match="connection lost"):
+        with_surroundings(table, Surroundings(put_if_absent=lose_then_fail)).write(rows(1))
+    assert ids_of(table) == [2]
+
+
+def test_a_writer_that_stalls_past_expiry_fails_and_leaves_nothing(table: Table) -> None:
+    """Its id was used and has expired, so its link succeeds; the history goes on elsewhere."""
+    for number in range(3):
+        table.write(rows(number))
+
+    def meanwhile() -> None:
+        for number in range(3, 6):
+            table.write(rows(number))
+        table.expire(keep=1)
+
+    writer = with_surroundings(table, Surroundings(put_if_absent=Rival(meanwhile).put_if_absent))
+    with pytest.raises(StaleWriterError, match="snapshot 3 has expired, the latest is 7"):
+        writer.write(rows(99))
+    assert ids_of(Table.open(table.path)) == list(range(6))
+    assert table.write(rows(6)).id == 8
+    assert writer.write(rows(99)).id == 9  # a new attempt sees the table as it is
+    table.clean(older_than_s=0)
+    assert_nothing_is_left_over(table)
+
+
+def test_a_first_commit_that_stalls_past_expiry_fails(table: Table) -> None:
+    def meanwhile() -> None:
+        for number in range(3):
+            table.write(rows(number))
+        table.expire(keep=1)
+
+    writer = with_surroundings(table, Surroundings(put_if_absent=Rival(meanwhile).put_if_absent))
+    with pytest.raises(StaleWriterError):
+        writer.write(rows(99))
+    assert ids_of(table) == [0, 1, 2]
+
+
+def test_what_a_dead_stalled_writer_left_under_an_expired_id_is_never_seen(table: Table) -> None:
+    """It died between link and check, and says to have removed files that are live in the real history."""
+    for number in range(3):
+        table.write(rows(number))
+
+    def meanwhile() -> None:
+        for number in range(3, 6):
+            table.write(rows(number))
+        table.expire(keep=1)
+
+    def stall() -> None:
+        writer = with_surroundings(table, Surroundings(put_if_absent=Rival(meanwhile).put_if_absent))
+        writer.overwrite(rows(99))
+
+    own_publication = 5  # after three commits and an expiry in between
+    assert run(stall, f"publish.after-link:{own_publication}") == KILLED
+    assert table.published.listed_ids() == [4, 6, 7]
+    assert table.snapshot().id == 7
+    with pytest.raises(SnapshotExpiredError, match="snapshot 4 has expired; the earliest that is left is 6"):
+        table.snapshot(4)
+    table.write(rows(6))
+    table.expire(keep=1)
+    assert table.published.listed_ids() == [8, 9]
+    assert ids_of(Table.open(table.path)) == list(range(7))
+    table.clean(older_than_s=0)
+    assert_nothing_is_left_over(table)
+
+
+def linked_then_expired(table: Table) -> Table:
+    """A writer whose snapshot and its successor are published and expired before it looks again."""
+
+    def link_and_stall(path: str, content: bytes) -> bool:
+        won = put_if_absent(path, content)
+        for number in (50, 51):
+            table.write(rows(number))
+        table.expire(keep=1)
+        return won
+
+    return with_surroundings(table, Surroundings(put_if_absent=link_and_stall))
+
+
+def test_a_transaction_that_expired_before_its_writer_looked_is_known_to_be_committed(table: Table) -> None:
+    table.write(rows(1))
+    assert linked_then_expired(table).write(rows(2), writer_id="query", transaction=1).id == 2
+    assert ids_of(table) == [1, 2, 50, 51]
+
+
+def test_a_commit_that_expired_before_its_writer_looked_says_that_it_cannot_tell(table: Table) -> None:
+    """Its rows are there; a writer without transactions must look for them itself, and its files stay."""
+    table.write(rows(1))
+    with pytest.raises(StaleWriterError, match="cannot be told whether"):
+        linked_then_expired(table).write(rows(2))
+    assert ids_of(Table.open(table.path)) == [1, 2, 50, 51]
+
+
+def test_files_staged_before_a_clean_up_cannot_be_committed(table: Table) -> None:
+    table.write(rows(1))
+    for staged in (table.stage(rows(2), order="none"), table.stage_raw(rows(2))):
+        table.clean(older_than_s=0)
+        with pytest.raises(StaleWriterError, match="write the rows again"):
+            table.commit([staged])
+        table.write(rows(3))  # so that the next files are begun after the fence
+    assert ids_of(table) == [1, 3]
+    assert_nothing_is_left_over(table)
+
+
+def test_a_clean_up_between_check_and_link_is_noticed(table: Table) -> None:
+    rival = Rival(lambda: table.clean(older_than_s=0))
+    writer = with_surroundings(table, Surroundings(put_if_absent=rival.put_if_absent))
+    with pytest.raises(StaleWriterError):
+        writer.write(rows(1))
+    assert table.snapshot().scan().num_rows == 0
+    assert_nothing_is_left_over(table)
+
+
+def test_a_commit_between_listing_and_fence_keeps_its_files(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged = table.stage(rows(1), order="rows")
+    other = Table.open(table.path)
+    rival = Rival(lambda: other.commit([staged]))
+    cleaner = with_surroundings(table, Surroundings(put_if_absent=rival.put_if_absent))
+    assert cleaner.clean(older_than_s=0) == 0
+    assert ids_of(table) == [1]
+
+
+def test_young_files_are_spared(table: Table) -> None:
+    staged = table.stage(rows(1), order="rows")
+    assert table.clean() == 0
+    table.commit([staged])
+    assert ids_of(table) == [1]
+
+
+def test_the_files_of_a_commit_cannot_be_committed_again(table: Table) -> None:
+    staged = table.stage(rows(1), order="rows")
+    table.commit([staged])
+    with pytest.raises(CommitConflictError, match=r"snapshot 1 \(append\) has already added"):
+        table.commit([staged])
+
+
+def test_a_conflict_names_both_commits(table: Table) -> None:
+    table.write(rows(1))
+    (entry,) = table.published.live(table.snapshot().info).values()
+    table.overwrite(rows(2))
+    merged = table.stage(rows(1), order="rows").files
+
+    def propose(head: SnapshotInfo) -> Change:
+        return Change("compact", merged, (entry,))
+
+    expected = r"this compact, begun at snapshot 2, cannot .*: snapshot 2 \(overwrite\) has already"
+    with pytest.raises(CommitConflictError, match=expected):
+        committer.Committer(table.published).commit(propose)
+
+
+def test_two_tasks_may_not_stage_finished_files_for_one_bucket(table: Table) -> None:
+    staged = [table.stage(rows(number), order="none") for number in (1, 2)]
+    with pytest.raises(ConfigurationError, match="use stage_raw"):
+        table.commit(staged)

@@ -1,0 +1,182 @@
+"""Data files: what is written is what is read, and damage is found when a file is opened."""
+
+import os
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.upsert.store.samples import KEY_VALUES, table_of
+from upsert.errors import CorruptTableError
+from upsert.schema import TableSchema
+from upsert.store.files import data_file
+from upsert.store.files.data_file import DataFile, forget_open_files
+from upsert.store.files.writing import write_data_file, write_run
+from upsert.store.metadata.file_entry import FileEntry
+from upsert.store.paths import index_file
+from upsert.store.rows.conform import conform
+from upsert.store.rows.fold import fold
+from upsert.store.rows.layout import Layout
+from upsert.store.storage.local import LocalStorage
+
+LAYOUT = Layout.of(TableSchema.of({"a": pa.int64(), "b": pa.string()}, primary_key=["a"]).index("b"))
+ROWS = pa.table({"a": [1, 2, 3], "b": ["x", None, "y"]})
+
+
+def write(root: Path, kinds: list[int] | None = None, **where: object) -> FileEntry:
+    given = None if kinds is None else np.array(kinds, np.int8)
+    options = {"partition": (), "bucket": 0, "level": 0, "base": 4, **where}
+    return write_data_file(root, LAYOUT, ROWS, given, **options)
+
+
+def test_file_reads_back_as_written(tmp_path):
+    entry = write(tmp_path, [0, 1, 0], partition=(("a", "1/2"), ("b", None)), bucket=3, level=2)
+    assert Path(entry.file).parent == Path("a=1%2F2/b=__DEFAULT_PARTITION__/bucket-3")
+    assert Path(entry.file).name.startswith(f"{4:020d}-")
+    assert (entry.rows, entry.deletes, entry.level, entry.base) == (3, 1, 2, 4)
+    assert entry.bytes == (tmp_path / entry.file).stat().st_size
+    assert (entry.min, entry.max) == ({1: 1, 2: "x"}, {1: 3, 2: "y"})
+    file = DataFile.open(tmp_path, LAYOUT, entry)
+    assert file.table.to_pydict() == ROWS.to_pydict()
+    assert file.kinds.tolist() == [0, 1, 0]
+    assert sorted(file.index("pk").rows.tolist()) == [0, 1, 2]
+
+
+def test_file_without_deletions_has_no_kinds(tmp_path):
+    entry = write(tmp_path, [0, 0, 0])
+    assert DataFile.open(tmp_path, LAYOUT, entry).kinds is None
+    assert entry.deletes == 0
+
+
+def test_columns_are_views_of_the_mapped_file(tmp_path):
+    """Opening a file allocates nothing that grows with it."""
+    before = pa.total_allocated_bytes()
+    big = pa.table({"a": np.arange(200_000), "b": ["some text"] * 200_000})
+    entry = write_data_file(tmp_path, LAYOUT, big, None, partition=(), bucket=0, level=0, base=0)
+    del big
+    file = DataFile.open(tmp_path, LAYOUT, entry)
+    assert file.table.num_rows == 200_000
+    assert pa.total_allocated_bytes() - before < 100_000
+
+
+def test_entry_is_a_plain_value_that_can_be_sent_to_other_processes(tmp_path):
+    entry = write(tmp_path)
+    assert pickle.loads(pickle.dumps(entry)) == entry
+
+
+@pytest.mark.parametrize("type_", KEY_VALUES, ids=str)
+def test_bounds_of_every_scalar_type_are_its_smallest_and_largest_value(tmp_path, type_):
+    layout = Layout.of(TableSchema.of({"k": type_}, primary_key=["k"]))
+    run = fold(layout, *conform(layout, table_of(layout.schema, [(v,) for v in KEY_VALUES[type_]])), "rows")
+    (entry,) = write_run(tmp_path, layout, [run], partition=(), bucket=0, level=0, base=0)
+    values = [v for v in KEY_VALUES[type_] if v == v]
+    longest = max(values)
+    cut = longest if not isinstance(longest, str | bytes) or len(longest) <= 64 else None
+    assert (entry.min[1], entry.max[1]) == (min(values), cut)
+
+
+def test_bounds_that_python_cannot_hold_are_not_known(tmp_path):
+    """Spark's timestamps reach far beyond Python's year 9999; such a file is never skipped."""
+    layout = Layout.of(
+        TableSchema.of({"k": pa.int64(), "t": pa.timestamp("us"), "f": pa.float64()}, primary_key=["k"])
+    )
+    rows = pa.table({"k": [1], "t": pa.array([2**60], pa.timestamp("us")), "f": [float("nan")]})
+    entry = write_data_file(tmp_path, layout, rows, None, partition=(), bucket=0, level=0, base=0)
+    assert (entry.max[2], entry.max[3]) == (None, None)
+
+
+def _delete(path: Path) -> None:
+    path.unlink()
+
+
+def _truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 8)
+
+
+def _empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def _garble(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[:-40] + b"\xff" * 40)
+
+
+@pytest.mark.parametrize("damage", [_delete, _truncate, _empty, _garble])
+@pytest.mark.parametrize("victim", [str, index_file])
+def test_missing_or_damaged_file_is_refused_by_name(tmp_path, damage: Callable, victim: Callable):
+    entry = write(tmp_path)
+    path = tmp_path / victim(entry.file)
+    damage(path)
+    with pytest.raises(CorruptTableError, match="restore") as caught:
+        DataFile.open(tmp_path, LAYOUT, entry)
+    assert str(path) in str(caught.value)
+
+
+def test_file_of_other_columns_or_rows_is_refused(tmp_path):
+    entry = write(tmp_path)
+    other = Layout.of(TableSchema.of({"a": pa.int64(), "c": pa.string()}, primary_key=["a"]))
+    with pytest.raises(CorruptTableError, match="must have columns a, c"):
+        DataFile.open(tmp_path, other, entry)
+    with pytest.raises(CorruptTableError, match="must have 4 rows, got 3"):
+        DataFile.open(tmp_path, LAYOUT, replace(entry, rows=4))
+    fewer_indexes = Layout.of(TableSchema.of({"a": pa.int64(), "b": pa.string()}, primary_key=["a"]))
+    own = r"pk\.hash, pk\.row, pk\.start, pk\.filled"
+    with pytest.raises(CorruptTableError, match=rf"index\.arrow.* must have columns {own}, got"):
+        DataFile.open(tmp_path, fewer_indexes, entry)
+
+
+def test_open_file_is_shared_and_survives_its_deletion(tmp_path):
+    """A reader that holds a snapshot keeps what it has mapped when a clean-up removes the file."""
+    entry = write(tmp_path)
+    file = DataFile.open(tmp_path, LAYOUT, entry)
+    (tmp_path / entry.file).unlink()
+    assert DataFile.open(tmp_path, LAYOUT, entry) is file
+    assert file.table.num_rows == 3
+    forget_open_files()
+    with pytest.raises(CorruptTableError, match="is missing"):
+        DataFile.open(tmp_path, LAYOUT, entry)
+
+
+def test_forked_child_reads_open_files(tmp_path):
+    """PySpark forks its workers; a map or a lock that does not survive that would hang them."""
+    entry = write(tmp_path)
+    DataFile.open(tmp_path, LAYOUT, entry)
+    child = os.fork()
+    if child == 0:
+        opened = DataFile.open(tmp_path, LAYOUT, entry)
+        os._exit(0 if opened.table["b"].to_pylist() == ["x", None, "y"] else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_files_are_never_overwritten(tmp_path):
+    names = {write(tmp_path).file for _ in range(3)}
+    assert len(names) == 3
+    assert len(list(tmp_path.rglob("*.arrow"))) == 6
+
+
+class Downloaded(LocalStorage):
+    """A local disk that is taken for a place from which files are downloaded."""
+
+    is_local = False
+
+
+@pytest.mark.parametrize("victim", [str, index_file])
+def test_file_that_was_downloaded_must_have_its_checksum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victim: Callable[[str], str]
+) -> None:
+    """Of a local one nobody asks when it is opened: that would read all of what the map does not."""
+    entry = write(tmp_path)
+    damaged = replace(entry, checksum=1) if victim is str else replace(entry, index_checksum=1)
+    DataFile.open(tmp_path, LAYOUT, damaged)
+    monkeypatch.setattr(data_file, "storage_of", lambda _: Downloaded())
+    forget_open_files()
+    DataFile.open(tmp_path, LAYOUT, entry)
+    forget_open_files()
+    with pytest.raises(CorruptTableError, match="must have checksum 1, got") as caught:
+        DataFile.open(tmp_path, LAYOUT, damaged)
+    assert victim(entry.file) in str(caught.value)

@@ -1,0 +1,355 @@
+"""Scans and lookups of a table of many runs, against a dict."""
+
+import os
+import threading
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.upsert.store.samples import KEY_VALUES, Runs, canonical, canonical_rows, multiset, table_of
+from upsert.errors import ChangelogError, CorruptTableError, SchemaError
+from upsert.schema import TableSchema
+from upsert.store.files import lookup_index
+from upsert.store.files.data_file import forget_open_files
+from upsert.store.read import lookup
+from upsert.store.rows import hashing
+from upsert.store.rows.layout import Layout
+
+TYPES = list(KEY_VALUES)
+
+
+@pytest.fixture(autouse=True)
+def _no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests do not crash; waiting for the disk would be most of their time."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@st.composite
+def keyed_tables(draw: st.DrawFn, max_key: int = 2) -> tuple[Layout, list[Any]]:
+    """A table with a primary key of any types, an index of any type, and what is done to it.
+
+    A step is a list of (kind, row), or a number of old runs to compact.
+    """
+    key_types = draw(st.lists(st.sampled_from(TYPES), min_size=1, max_size=max_key))
+    index_type = draw(st.sampled_from(TYPES))
+    names = [f"k{i}" for i in range(len(key_types))]
+    columns = {**dict(zip(names, key_types, strict=True)), "x": index_type, "v": pa.int32()}
+    partitioned = draw(st.sampled_from([(), (names[0],)]))
+    schema = TableSchema.of(columns, primary_key=names, partitioned_by=partitioned).index("x")
+    bucket_key = draw(st.sampled_from([(), tuple(names[:1])]))
+    layout = Layout.of(schema, draw(st.sampled_from([1, 3])), bucket_key)
+    values = [st.sampled_from(KEY_VALUES[type_]) for type_ in key_types]
+    row = st.tuples(*values, st.none() | st.sampled_from(KEY_VALUES[index_type]), st.sampled_from([1, 2, 3]))
+    write = st.lists(st.tuples(st.sampled_from(["+I", "+U", "-D"]), row), min_size=1, max_size=8)
+    return layout, draw(st.lists(write | st.integers(1, 4), min_size=1, max_size=6))
+
+
+def build(root: Path, layout: Layout, steps: list[Any]) -> tuple[Runs, dict[Any, Any]]:
+    """The table after the steps, and the same in a dict from key to row."""
+    runs, model = Runs(root, layout), {}
+    width = len(layout.key)
+    for step in steps:
+        if isinstance(step, int):
+            runs.compact(step, max_rows=3)
+            continue
+        runs.write(table_of(layout.schema, [row for _, row in step], [kind for kind, _ in step]), max_rows=3)
+        for kind, row in step:
+            plain = tuple(map(canonical, row))
+            if kind == "-D":
+                model.pop(plain[:width], None)
+            else:
+                model[plain[:width]] = plain
+    return runs, model
+
+
+def expected_pairs(
+    model: dict[Any, Any], schema: TableSchema, columns: list[str], keys: pa.Table
+) -> Counter[Any]:
+    """Every (position of a key, row) that a lookup must answer."""
+    places = [schema.names.index(name) for name in columns]
+    pairs: Counter[Any] = Counter()
+    for position, key in enumerate(canonical_rows(keys)):
+        if None not in key:
+            pairs.update((position, row) for row in model.values() if tuple(row[p] for p in places) == key)
+    return pairs
+
+
+def found_pairs(runs: Runs, columns: list[str], keys: pa.Table, **options: Any) -> Counter[Any]:
+    positions, rows = runs.snapshot().match(columns, keys, **options)
+    return Counter(zip(positions.tolist(), canonical_rows(rows), strict=True))
+
+
+@given(keyed_tables())
+def test_scan_shows_the_rows_of_the_dict(case):
+    layout, steps = case
+    with TemporaryDirectory() as folder:
+        runs, model = build(Path(folder), layout, steps)
+        snapshot = runs.snapshot()
+        found = snapshot.scan()
+        assert found.schema == layout.schema.arrow
+        assert multiset(found) == Counter(model.values())
+        assert multiset(snapshot.scan(["v", "k0"])) == Counter((r[-1], r[0]) for r in model.values())
+        parts = [multiset(snapshot.scan(places=[place])) for place in snapshot.files.groups]
+        assert sum(parts, Counter()) == multiset(found)
+
+
+@given(keyed_tables(), st.data())
+def test_scan_with_a_filter_shows_only_rows_that_pass_whichever_files_are_skipped(case, data):
+    layout, steps = case
+    limit = data.draw(st.sampled_from([0, 1, 2, 3]))
+    with TemporaryDirectory() as folder:
+        runs, model = build(Path(folder), layout, steps)
+        filtered = runs.snapshot().scan(["v"], [("v", ">", limit)])
+        assert multiset(filtered) == Counter((r[-1],) for r in model.values() if r[-1] > limit)
+        key_type = layout.stored.field("k0").type
+        if not pa.types.is_floating(key_type):
+            wanted = data.draw(st.sampled_from(KEY_VALUES[key_type]))
+            filtered = runs.snapshot().scan(where=[("k0", "=", wanted), ("v", "<=", limit)])
+            assert multiset(filtered) == Counter(
+                r for r in model.values() if r[0] == wanted and r[-1] <= limit
+            )
+
+
+@given(keyed_tables(), st.data())
+def test_lookup_by_any_index_finds_the_rows_of_the_dict(case, data):
+    """By key, key prefix, secondary index and more columns than these have; repeated and NULL keys too."""
+    layout, steps = case
+    schema = layout.schema
+    names = list(layout.key)
+    columns = data.draw(
+        st.sampled_from([names, names[:1], ["x"], [*names, "x"], ["x", "v"], ["v", *names[:1]]])
+    )
+    values = [st.none() | st.sampled_from(KEY_VALUES.get(schema.type_of(c), [1, 2])) for c in columns]
+    rows = data.draw(st.lists(st.tuples(*values), max_size=12))
+    keys = pa.table(
+        [pa.array([r[i] for r in rows], schema.type_of(c)) for i, c in enumerate(columns)], names=columns
+    )
+    with TemporaryDirectory() as folder:
+        runs, model = build(Path(folder), layout, steps)
+        expected = expected_pairs(model, schema, columns, keys)
+        assert found_pairs(runs, columns, keys) == expected
+        looked_up = runs.snapshot().lookup(columns, keys)
+        assert looked_up.schema == schema.arrow
+        assert multiset(looked_up) == Counter({row for _, row in expected})
+        some = found_pairs(runs, columns, keys, select=["v"], where=[("v", "=", 2)])
+        assert some == Counter((p, row[-1:]) for p, row in expected.elements() if row[-1] == 2)
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.sampled_from([1, 1, -1]), st.sampled_from([0, 1, 2])), max_size=6), max_size=5
+    )
+)
+def test_table_without_key_is_a_multiset(commits):
+    """Equal rows are repeated; a count below zero is an error in every read that meets it."""
+    nested = pa.list_(pa.float64())
+    schema = TableSchema.of({"a": pa.int64(), "l": nested}).index("a")
+    layout = Layout.of(schema, 2)
+    values = [(0, [0.0, None]), (1, None), (None, [])]
+    model: Counter[Any] = Counter()
+    with TemporaryDirectory() as folder:
+        runs = Runs(Path(folder), layout)
+        for commit in commits:
+            rows = table_of(
+                schema, [values[v] for _, v in commit], ["+I" if s > 0 else "-D" for s, _ in commit]
+            )
+            runs.write(rows, order="none")
+            for sign, v in commit:
+                model[v] += sign
+        snapshot = runs.snapshot()
+        keys = pa.table({"a": [1, 0, 0, None, 7]})
+        if min(model.values(), default=0) < 0:
+            with pytest.raises(ChangelogError, match="count of at least 0"):
+                snapshot.scan()
+            return
+        assert Counter(snapshot.scan(["a"])["a"].to_pylist()) == Counter(
+            values[v][0] for v in model.elements()
+        )
+        positions, found = snapshot.match(["a"], keys)
+        assert Counter(positions.tolist()) == +Counter({0: model[1], 1: model[0], 2: model[0]})
+        assert found.schema == schema.arrow
+        assert snapshot.lookup(["a"], keys).num_rows == model[0] + model[1]
+        assert snapshot.scan(where=[("a", "=", 1)]).num_rows == model[1]
+
+
+def test_count_below_zero_is_an_error_in_a_lookup(tmp_path):
+    schema = TableSchema.of({"a": pa.int64()}).index("a")
+    runs = Runs(tmp_path, Layout.of(schema))
+    runs.write(table_of(schema, [(1,), (2,)], ["-D", "+I"]), order="none")
+    with pytest.raises(ChangelogError, match=r"row \{'a': 1\}"):
+        runs.snapshot().lookup(["a"], pa.table({"a": [1]}))
+    assert runs.snapshot().lookup(["a"], pa.table({"a": [2]})).num_rows == 1
+
+
+KV = TableSchema.of({"k": pa.string(), "x": pa.int32(), "v": pa.string()}, primary_key=["k"]).index("x")
+
+
+def test_hit_in_an_old_run_is_stale_once_a_newer_run_has_its_key(tmp_path):
+    """A row that moved to another index value, or is gone, must not be found under its old one."""
+    runs = Runs(tmp_path, Layout.of(KV))
+    runs.write(table_of(KV, [("moved", 1, "old"), ("gone", 1, "old"), ("kept", 1, "old")]))
+    runs.write(table_of(KV, [("moved", 2, "new"), ("gone", 2, "new")]))
+    runs.write(table_of(KV, [("gone", 2, None)], ["-D"]))
+    found = runs.snapshot().lookup(["x"], pa.table({"x": [1, 2]}))
+    assert sorted(found["k"].to_pylist()) == ["kept", "moved"]
+
+
+def test_colliding_hashes_are_told_apart_by_their_values(tmp_path, monkeypatch):
+    """With a hash of two values every lookup meets collisions: in key, index and confirmation."""
+
+    def weak(columns, rows=None):
+        hashes = real(columns, rows)
+        return hashes % np.uint64(2)
+
+    real = hashing.hash_columns
+    monkeypatch.setattr(lookup_index, "hash_columns", weak)
+    monkeypatch.setattr(lookup, "hash_columns", weak)
+    runs = Runs(tmp_path, Layout.of(KV))
+    model = {}
+    for version in range(4):
+        rows = [(f"k{i}", i % 5, f"v{version}") for i in range(version * 7, version * 7 + 20)]
+        runs.write(table_of(KV, rows))
+        model.update({(key,): (key, x, v) for key, x, v in rows})
+    runs.write(table_of(KV, [("k30", None, None)], ["-D"]))
+    del model[("k30",)]
+    keys = pa.table(
+        {"k": ["k1", "k30", "k8", "nobody", "k40"], "x": pa.array([1, 0, 2, 3, None], pa.int32())}
+    )
+    for columns in (["k"], ["x"], ["k", "x"]):
+        chosen = keys.select(columns)
+        assert found_pairs(runs, columns, chosen) == expected_pairs(model, KV, columns, chosen)
+
+
+def test_keys_of_other_width_are_cast_and_those_that_do_not_fit_match_nothing(tmp_path):
+    schema = TableSchema.of({"k": pa.int16(), "d": pa.decimal128(5, 1), "f": pa.float32()}, primary_key=["k"])
+    schema = schema.index("d").index("f")
+    runs = Runs(tmp_path, Layout.of(schema))
+    runs.write(
+        pa.table(
+            {
+                "k": pa.array([1, 2], pa.int16()),
+                "d": pa.array([1, 2]).cast(pa.decimal128(19, 0)),
+                "f": pa.array([0.5, -0.0], pa.float32()),
+            }
+        )
+    )
+    snapshot = runs.snapshot()
+
+    def positions(column: str, keys: pa.Array) -> list[int]:
+        return sorted(snapshot.match([column], pa.table({column: keys}))[0].tolist())
+
+    assert positions("k", pa.array([2, 2**40, None, 1])) == [0, 3]
+    assert positions("k", pa.array([1, 2**63 + 1], pa.uint64())) == [0]
+    assert positions("k", pa.array([1, 70000]).dictionary_encode()) == [0]
+    decimals = pa.array(["2.00", "1.05", "99999999.00", None]).cast(pa.decimal128(20, 2))
+    assert positions("d", decimals) == [0]
+    assert positions("f", pa.array([0.5, 0.1, 0.0], pa.float64())) == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("columns", "keys", "message"),
+    [
+        (
+            ["v"],
+            {"v": ["a"]},
+            r"lookup by \(v\) needs an index .*has PRIMARY KEY \(k\), INDEX_x \(x\); .*INDEX \(v\)",
+        ),
+        (["k"], {"x": [1]}, "keys must have column 'k', got x"),
+        (["k"], {"k": [1]}, "keys of column 'k' must be STRING, got Arrow type int64"),
+        (["k", "k"], {"k": ["a"]}, "columns must be at least one and each once"),
+        (["k", "z"], {"k": ["a"]}, "unknown column 'z'; columns are k, x, v"),
+        ("k", {"k": ["a"]}, r"columns must be a list of names, got 'k'; write \['k'\]"),
+    ],
+)
+def test_lookups_that_cannot_be_served_are_refused(tmp_path, columns, keys, message):
+    snapshot = Runs(tmp_path, Layout.of(KV)).snapshot()
+    with pytest.raises(SchemaError, match=message):
+        snapshot.lookup(columns, pa.table(keys))
+    with pytest.raises(SchemaError, match="select: unknown column 'z'"):
+        snapshot.scan(["z"])
+    with pytest.raises(SchemaError, match=r"keys must be a pyarrow\.Table, got dict"):
+        snapshot.lookup(["k"], {"k": ["a"]})
+
+
+def test_index_for_names_what_serves_a_lookup(tmp_path):
+    schema = TableSchema.of({n: pa.int64() for n in "abcd"}, primary_key=["a", "b", "c"])
+    layout = Layout.of(schema.index("d").index_named("two", ["d", "b"]))
+    snapshot = Runs(tmp_path, layout).snapshot()
+    served = {"abcd": "PRIMARY KEY", "ba": "PRIMARY KEY prefix (a, b)", "da": "PRIMARY KEY prefix (a)"}
+    served |= {"d": "INDEX_d", "bd": "two", "cb": None}
+    assert {columns: snapshot.index_for(list(columns)) for columns in served} == served
+
+
+def test_empty_table_answers_with_no_rows(tmp_path):
+    snapshot = Runs(tmp_path, Layout.of(KV, 2)).snapshot()
+    assert snapshot.scan().schema == KV.arrow
+    positions, rows = snapshot.match(["x"], pa.table({"x": [1]}), select=["v"])
+    assert (positions.dtype, len(positions), rows.schema.names, rows.num_rows) == (np.int64, 0, ["v"], 0)
+
+
+def test_a_lookup_by_the_bucket_key_opens_only_the_key_s_bucket(tmp_path):
+    """Other buckets' files are gone here; a lookup that touched them would fail."""
+    runs = Runs(tmp_path, Layout.of(KV, 4))
+    runs.write(table_of(KV, [(f"k{i}", i, "v") for i in range(40)]))
+    hashed = runs.layout.buckets_of(pa.table({"k": ["k7"]}))
+    for entry in runs.entries:
+        if entry.bucket != hashed[0]:
+            (tmp_path / entry.file).unlink()
+    forget_open_files()
+    assert runs.snapshot().lookup(["k"], pa.table({"k": ["k7"]}))["x"].to_pylist() == [7]
+    with pytest.raises(CorruptTableError, match="is missing"):
+        runs.snapshot().lookup(["x"], pa.table({"x": [7]}))
+
+
+def test_a_lookup_with_a_partition_column_opens_only_its_partition(tmp_path):
+    schema = TableSchema.of(
+        {"day": pa.string(), "k": pa.int64()}, primary_key=["day", "k"], partitioned_by=["day"]
+    )
+    runs = Runs(tmp_path, Layout.of(schema))
+    runs.write(table_of(schema, [("monday", 1), ("tuesday", 1)]))
+    (gone,) = [entry for entry in runs.entries if entry.partition == (("day", "tuesday"),)]
+    (tmp_path / gone.file).unlink()
+    forget_open_files()
+    assert runs.snapshot().lookup(["day"], pa.table({"day": ["monday", "sunday"]})).num_rows == 1
+    assert runs.snapshot().scan(where=[("day", "=", "monday")]).num_rows == 1
+    with pytest.raises(CorruptTableError, match="is missing"):
+        runs.snapshot().scan()
+
+
+def test_a_filter_on_another_column_than_the_key_skips_no_file_that_hides_a_row(tmp_path):
+    """The newer run has no row with v = 'old'; without it the older row would come back."""
+    runs = Runs(tmp_path, Layout.of(KV))
+    runs.write(table_of(KV, [("a", 1, "old")]))
+    runs.write(table_of(KV, [("a", 1, "new")]))
+    assert runs.snapshot().scan(where=[("v", "=", "old")]).num_rows == 0
+    runs.compact(2)
+    (tmp_path / runs.entries[0].file).unlink()
+    forget_open_files()
+    assert runs.snapshot().scan(where=[("v", "=", "old")]).num_rows == 0, (
+        "a single run is skipped by its bounds"
+    )
+
+
+def test_threads_share_open_files(tmp_path):
+    runs = Runs(tmp_path, Layout.of(KV, 2))
+    runs.write(table_of(KV, [(f"k{i}", i % 10, "v") for i in range(200)]))
+    forget_open_files()
+    found: list[int] = []
+
+    def work() -> None:
+        answers = (runs.snapshot().lookup(["x"], pa.table({"x": [i % 10]})) for i in range(20))
+        found.extend(answer.num_rows for answer in answers)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [20] * 80

@@ -1,0 +1,88 @@
+"""Partitions: names and values, what is opened and what is not, and what replaces or drops them."""
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.upsert.store.samples import KEY_VALUES
+from upsert.errors import SchemaError
+from upsert.schema import TableSchema
+from upsert.store.predicate import parse_where, remaining
+from upsert.store.rows.partitions import partition_codes, partition_values, specified
+
+DAYS = TableSchema.of(
+    {"day": pa.date32(), "hub": pa.string(), "n": pa.int32()}, partitioned_by=["day", "hub"]
+)
+
+
+# names and values
+
+
+@pytest.mark.parametrize("type_", KEY_VALUES, ids=str)
+def test_text_of_a_partition_value_reads_back(type_: pa.DataType) -> None:
+    values = pa.array([*KEY_VALUES[type_], None], type_)
+    codes, texts = partition_codes(values)
+    assert len(set(texts)) == len(texts), "no two values have one text"
+    back = partition_values([texts[code] for code in codes], type_)
+    assert partition_codes(back)[1] == texts
+
+
+@pytest.mark.parametrize(
+    ("type_", "value", "text"),
+    [
+        (pa.date32(), "2013-01-01", "2013-01-01"),
+        (pa.date32(), dt.date(2013, 1, 1), "2013-01-01"),
+        (pa.int32(), "7", "7"),
+        (pa.decimal128(10, 2), "1.5", "1.50"),
+        (pa.decimal128(10, 2), Decimal("1.50"), "1.50"),
+        (pa.float64(), -0.0, "0"),
+        (pa.string(), "a/b=😀", "a/b=😀"),
+        (pa.string(), None, None),
+        (pa.bool_(), "true", "true"),
+    ],
+)
+def test_a_specification_takes_values_and_their_texts(type_: pa.DataType, value: Any, text: str) -> None:
+    schema = TableSchema.of({"p": type_, "n": pa.int32()}, partitioned_by=["p"])
+    assert specified(schema, {"p": value}, of="t") == (("p", text),)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"n": 1}, r"must be given by partition columns \(day, hub\), got 'n'"),
+        ({"day": "yesterday"}, "'day' must be given a value of DATE, got 'yesterday'"),
+        ({"hub": 1}, "'hub' must be given a value of STRING, got 1"),
+        ("day=1", "must be given as columns and values, got 'day=1'"),
+    ],
+)
+def test_a_wrong_specification_is_one_clear_error(spec: Any, message: str) -> None:
+    with pytest.raises(SchemaError, match=message):
+        specified(DAYS, spec, of="t")
+
+
+PREDICATES = st.one_of(
+    st.tuples(st.just("p"), st.sampled_from(["=", "!=", "<", ">=", "in", "not in"]), st.integers(0, 3)),
+    st.tuples(st.just("p"), st.sampled_from(["is null", "is not null"]), st.none()),
+    st.tuples(st.just("n"), st.sampled_from(["=", "<", ">"]), st.integers(0, 3)),
+)
+
+
+@given(st.lists(st.lists(PREDICATES, min_size=1, max_size=3), min_size=1, max_size=3))
+def test_what_remains_of_a_filter_is_true_of_the_same_rows(where: list[list[Any]]) -> None:
+    """Partition by partition, against the filter asked of every row."""
+    where = [[(c, o, [v] if "in" in o.split() else v) for c, o, v in each] for each in where]
+    schema = TableSchema.of({"p": pa.int32(), "n": pa.int32()}, partitioned_by=["p"])
+    rows = pa.table({"p": pa.array([p for p in (0, 1, 2, None) for _ in range(4)], pa.int32())})
+    rows = rows.append_column("n", pa.array([0, 1, 2, 3] * 4, pa.int32()))
+    wanted = parse_where(where, schema)
+    partitions = [(("p", text),) for text in ("0", "1", "2", None)]
+    left = remaining(wanted, partitions, schema)
+    for number, partition in enumerate(partitions):
+        own = rows.slice(4 * number, 4)
+        kept = left[partition].apply(own) if partition in left else own.slice(0, 0)
+        assert kept.equals(wanted.apply(own))

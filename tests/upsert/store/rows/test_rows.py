@@ -1,0 +1,149 @@
+"""Whether rows fit a table."""
+
+import datetime as dt
+
+import pyarrow as pa
+import pytest
+
+from upsert.errors import ChangelogError, SchemaError
+from upsert.schema import Column, TableSchema
+from upsert.store.rows.conform import conform
+from upsert.store.rows.layout import Layout
+
+SCHEMA = TableSchema(
+    (
+        Column("id", pa.int64()),
+        Column("name", pa.string()),
+        Column("at", pa.timestamp("us", "UTC")),
+        Column("score", pa.float64(), nullable=False),
+    ),
+    primary_key=("id",),
+)
+LAYOUT = Layout.of(SCHEMA)
+AT = dt.datetime(2013, 1, 1, 12, tzinfo=dt.UTC)
+
+
+def rows(**changed):
+    columns = {"id": pa.array([1]), "name": pa.array(["a"]), "at": pa.array([AT]), "score": pa.array([1.0])}
+    return pa.table({name: array for name, array in {**columns, **changed}.items() if array is not None})
+
+
+def test_columns_come_in_the_order_of_the_table_and_in_its_types():
+    given = pa.table(
+        {
+            "score": pa.array([1.0], pa.float32()),
+            "at": pa.array([AT], pa.timestamp("ns", "Europe/Berlin")),
+            "name": pa.array(["a"]).dictionary_encode(),
+            "id": pa.array([1], pa.int16()),
+        }
+    )
+    found, weights = conform(LAYOUT, given)
+    assert found.schema == LAYOUT.stored
+    assert found.to_pylist() == rows().to_pylist()
+    assert weights is None
+
+
+def test_row_kinds_become_signs_and_leave_the_rows():
+    given = rows().append_column("_row_kind", pa.array(["-U"], pa.large_string()))
+    found, weights = conform(LAYOUT, given)
+    assert (found.column_names, weights.tolist()) == (list(SCHEMA.names), [-1])
+    with pytest.raises(ChangelogError, match=r"_row_kind must be one of .*, got '\+X'"):
+        conform(LAYOUT, rows().append_column("_row_kind", pa.array(["+X"])))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"name": None}, "table 't': the columns must be id, name, at, score; the input lacks name"),
+        ({"nam": pa.array(["a"])}, "the input has unknown nam"),
+        (
+            {"id": pa.array(["1"])},
+            "column 'id' must be BIGINT, got Arrow type string; cast it before writing",
+        ),
+        ({"score": pa.array([1])}, "column 'score' must be DOUBLE, got Arrow type int64"),
+        ({"id": pa.array([2**63], pa.uint64())}, "column 'id' must hold values of BIGINT, got others"),
+        (
+            {"at": pa.array([AT.replace(tzinfo=None)])},
+            "column 'at' must be TIMESTAMP, got Arrow type timestamp",
+        ),
+        ({"at": pa.array([1], pa.timestamp("ns", "UTC"))}, "column 'at' must hold values of TIMESTAMP"),
+        ({"id": pa.array([None], pa.int64())}, "PRIMARY KEY column 'id' must not be NULL, got NULL in row 0"),
+        ({"score": pa.array([None], pa.float64())}, "column 'score' is NOT NULL, got 1 NULLs"),
+        ({"_row_kind": pa.array([1])}, "column '_row_kind' must be STRING"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(changed, message):
+    with pytest.raises(SchemaError) as caught:
+        conform(LAYOUT, rows(**changed), "table 't'")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("given", [[{"id": 1}], {"id": [1]}, rows().to_batches()[0]])
+def test_anything_but_an_arrow_table_is_refused(given):
+    with pytest.raises(SchemaError, match=r"rows must be a pyarrow\.Table, got .*; make one with"):
+        conform(LAYOUT, given, "table 't'")
+
+
+def test_repeated_columns_are_refused():
+    twice = pa.table([[1], [2]], names=["id", "id"])
+    with pytest.raises(SchemaError, match="lacks name"):
+        conform(LAYOUT, twice)
+    with pytest.raises(SchemaError, match="repeats id"):
+        conform(Layout.of(TableSchema.of({"id": pa.int64()})), twice)
+
+
+def test_a_deletion_needs_only_its_key():
+    """CDC tools send deletions with NULL in every other column."""
+    given = rows(score=pa.array([None], pa.float64()), _row_kind=pa.array(["-D"]))
+    assert conform(LAYOUT, given)[0]["score"].null_count == 1
+
+
+def test_columns_of_arrow_null_type_are_all_null():
+    assert conform(LAYOUT, rows(name=pa.nulls(1)))[0]["name"].type == pa.string()
+
+
+def test_float_keys_are_stored_normalised():
+    layout = Layout.of(TableSchema.of({"k": pa.float64(), "v": pa.float64()}, primary_key=["k"]))
+    found, _ = conform(layout, pa.table({"k": [-0.0], "v": [-0.0]}))
+    assert str(found["k"][0]) == "0.0"
+    assert str(found["v"][0]) == "-0.0"
+
+
+def test_null_inside_a_nested_type_that_has_none_is_refused():
+    number = pa.field("x", pa.int64(), nullable=False)
+    inner, loose = pa.struct([number]), pa.struct([("x", pa.int64())])
+    cases = [
+        (pa.list_(number), pa.array([[1, None]])),
+        (pa.map_(pa.string(), number), pa.array([[("a", None)]], pa.map_(pa.string(), pa.int64()))),
+        (inner, pa.array([{"x": None}], loose)),
+        (pa.list_(inner), pa.array([[{"x": None}]], pa.list_(loose))),
+    ]
+    for type_, bad in cases:
+        layout = Layout.of(TableSchema.of({"c": type_}))
+        with pytest.raises(SchemaError, match=r"column 'c': .* inside it must not be NULL"):
+            conform(layout, pa.table({"c": bad}))
+        assert conform(layout, pa.table({"c": pa.nulls(1, type_)}))[0]["c"].null_count == 1
+
+
+def test_null_struct_of_not_null_fields_is_no_null_inside_it():
+    inner = pa.struct([pa.field("x", pa.int64(), nullable=False)])
+    layout = Layout.of(TableSchema.of({"c": inner, "l": pa.list_(inner)}))
+    loose = pa.struct([("x", pa.int32())])
+    given = pa.table(
+        {"c": pa.array([None, {"x": 1}], loose), "l": pa.array([[None, {"x": 1}], None], pa.list_(loose))}
+    )
+    found, _ = conform(layout, given)
+    assert found.select(["c", "l"]).to_pylist() == given.to_pylist()
+    assert found.schema.field("l").type == pa.list_(inner)
+
+
+def test_rows_of_a_table_without_key_get_their_hash():
+    layout = Layout.of(TableSchema.of({"a": pa.int64()}))
+    found, _ = conform(layout, pa.table({"a": [1, 2, 1, None]}))
+    hashes = found["_row_hash"].to_pylist()
+    assert hashes[0] == hashes[2]
+    assert len(set(hashes)) == 3
+
+
+def test_no_rows_fit():
+    assert conform(LAYOUT, SCHEMA.arrow.empty_table())[0].num_rows == 0

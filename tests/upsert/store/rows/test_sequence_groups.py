@@ -1,0 +1,99 @@
+"""Columns of ``partial-update`` that follow a sequence of their own, beside a plain Python fold."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from upsert.errors import ChangelogError, ConfigurationError, SchemaError
+from upsert.schema import TableSchema
+from upsert.store import Table
+from upsert.store.commit.alterations import DropColumn, RenameColumn
+
+COLUMNS = {"id": pa.int64(), "plain": pa.string(), "g": pa.int64(), "h": pa.string(), "a": pa.string()}
+SCHEMA = TableSchema.of({**COLUMNS, "b": pa.int64()}, primary_key=["id"])
+GROUP = {"write-only": "true", "merge-engine": "partial-update", "fields.g,h.sequence-group": "a,b"}
+Row = dict[str, Any]
+
+ROWS = st.fixed_dictionaries(
+    {
+        "id": st.integers(0, 2),
+        "plain": st.sampled_from([None, "p", "q"]),
+        "g": st.sampled_from([None, 1, 2]),
+        "h": st.sampled_from([None, "x"]),
+        "a": st.sampled_from([None, "v", "w"]),
+        "b": st.sampled_from([None, 5]),
+    }
+)
+
+
+def arrow(rows: list[Row]) -> pa.Table:
+    return pa.table({c.name: pa.array([row.get(c.name) for row in rows], c.type) for c in SCHEMA.columns})
+
+
+def rank(row: Row) -> tuple[Any, ...]:
+    return tuple(item for name in ("g", "h") for item in (row[name] is not None, row[name] or 0))
+
+
+def fold(model: dict[int, Row], row: Row) -> None:
+    there = model.setdefault(row["id"], dict.fromkeys(row) | {"id": row["id"]})
+    if row["plain"] is not None:
+        there["plain"] = row["plain"]
+    if (row["g"], row["h"]) != (None, None) and rank(row) >= rank(there):
+        there.update({name: row[name] for name in ("g", "h", "a", "b")})
+
+
+@settings(max_examples=15)
+@given(st.lists(st.lists(ROWS, min_size=1, max_size=5), min_size=1, max_size=4))
+def test_group_comes_from_the_row_that_is_highest_in_its_sequence(commits: list[list[Row]]) -> None:
+    with TemporaryDirectory() as folder:
+        table = Table.create(folder + "/t", SCHEMA, GROUP)
+        model: dict[int, Row] = {}
+        for commit in commits:
+            table.write(arrow(commit))
+            for row in commit:
+                fold(model, row)
+        assert {row["id"]: row for row in table.snapshot().scan().to_pylist()} == model
+
+
+def test_rows_without_an_order_need_none_where_their_sequences_differ(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", SCHEMA, GROUP)
+    table.commit([table.stage_raw(arrow([{"id": 1, "g": 2, "a": "v"}, {"id": 1, "g": 1, "a": "w"}]))])
+    assert table.snapshot().scan()["a"].to_pylist() == ["v"]
+    same = arrow([{"id": 1, "g": 3, "a": "v"}, {"id": 1, "g": 3, "a": "w"}])
+    with pytest.raises(ChangelogError, match=r"columns of 'fields\.g,h\.sequence-group' one value"):
+        table.commit([table.stage_raw(same)])
+
+
+def test_group_follows_renamed_and_dropped_columns(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", SCHEMA, GROUP)
+    with pytest.raises(SchemaError, match=r"'fields\.g,h\.sequence-group' needs it"):
+        table.alter(DropColumn("g"))
+    table.alter(RenameColumn("g", "at"), RenameColumn("a", "first"), DropColumn("b"))
+    (group,) = table.options.merge.groups
+    assert (group.sequence, group.columns) == (("at", "h"), ("first",))
+    table.alter(DropColumn("first"))
+    assert table.options.merge.groups == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"merge-engine": "deduplicate"}, "needs 'merge-engine' = 'partial-update', got 'deduplicate'"),
+        ({"fields.plain.sequence-group": "a"}, "must name columns of no other group, got 'a'"),
+        (
+            {"fields.plain.sequence-group": "nope"},
+            "outside of the primary key and of 'sequence.field', got 'nope'",
+        ),
+        ({"fields.plain.sequence-group": "id"}, "got 'id'"),
+        ({"sequence.field": "a"}, "got 'a'"),
+        ({"fields.plain.sequence-group": ""}, "must be"),
+    ],
+)
+def test_group_that_cannot_be_is_refused(tmp_path: Path, options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Table.create(tmp_path / "t", SCHEMA, GROUP | options)

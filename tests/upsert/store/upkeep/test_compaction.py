@@ -1,0 +1,213 @@
+"""Compaction of a table: when it happens, that nobody sees it, and what becomes of its failures."""
+
+import warnings
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.helpers import multiset
+from tests.upsert.store.disk import assert_nothing_is_left_over
+from upsert.schema import TableSchema
+from upsert.store import Table, compactor, paths
+from upsert.store.metadata.file_entry import FileEntry
+from upsert.store.upkeep import background, compaction
+from upsert.store.upkeep.background import CompactionWarning, compaction_lock
+
+SCHEMA = TableSchema.of({"id": pa.int64(), "value": pa.int64()}, primary_key=["id"])
+
+
+def rows(*ids: int, value: int = 0) -> pa.Table:
+    return pa.table({"id": pa.array(ids, pa.int64()), "value": pa.array([value] * len(ids), pa.int64())})
+
+
+def deletes(*ids: int) -> pa.Table:
+    return rows(*ids).append_column("_row_kind", pa.array(["-D"] * len(ids)))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table.create(tmp_path / "table", SCHEMA, {"num-sorted-run.compaction-trigger": "3"})
+
+
+@pytest.fixture
+def write_only(tmp_path: Path) -> Table:
+    return Table.create(tmp_path / "table", SCHEMA, {"write-only": "true"})
+
+
+def shape(table: Table) -> list[tuple[int, int, int]]:
+    """Level, rows and deletions of each live file, newest first."""
+    return [(e.level, e.rows, e.deletes) for e in table.snapshot().files.entries]
+
+
+def test_a_commit_merges_what_it_made_due(table: Table) -> None:
+    for number in range(3):
+        table.write(rows(1, 10 + number, value=number))
+    assert [info.kind for info in table.history()] == ["append"] * 3 + ["compact"]
+    assert shape(table) == [(3, 4, 0)]
+    assert table.snapshot().info.data_version == 3
+
+
+def test_the_merge_goes_on_level_by_level(table: Table) -> None:
+    table.write(rows(*range(1000)))
+    for number in range(9):
+        table.write(rows(2000 + number))
+        levels = [level for level, _, _ in shape(table)]
+        assert len(levels) <= 3
+        assert levels == sorted(levels)
+    assert table.snapshot().scan().num_rows == 1009
+
+
+def test_nobody_sees_a_compaction(write_only: Table) -> None:
+    table = write_only
+    for number in range(4):
+        table.write(rows(number, number + 1, value=number))
+    table.write(deletes(0))
+    before = multiset(table.snapshot().scan())
+    states = [multiset(table.snapshot(id).scan()) for id in range(1, 6)]
+    steps = [multiset(table.changes(id - 1, id)) for id in range(1, 6)]
+    compacted = table.compact()
+    assert compacted is not None
+    assert compacted.info.data_version == 5
+    assert multiset(table.snapshot().scan()) == before
+    assert [multiset(table.snapshot(id).scan()) for id in range(1, 6)] == states
+    assert [multiset(table.changes(id - 1, id)) for id in range(1, 6)] == steps
+    assert table.changes(5).num_rows == 0
+
+
+def test_full_compaction_drops_deletions_and_then_has_nothing_to_do(write_only: Table) -> None:
+    write_only.write(rows(1, 2, 3))
+    write_only.write(deletes(2, 9))
+    assert write_only.compact() is not None
+    assert shape(write_only) == [(5, 2, 0)]
+    assert write_only.compact() is None
+
+
+def test_a_bucket_of_nothing_but_deletions_has_no_files_afterwards(write_only: Table) -> None:
+    write_only.write(rows(1))
+    write_only.write(deletes(1))
+    write_only.compact()
+    assert shape(write_only) == []
+    write_only.write(rows(1))
+    assert write_only.snapshot().scan().num_rows == 1
+
+
+def test_deletions_stay_while_an_older_run_may_need_them(table: Table) -> None:
+    """The first two are merged with the large run, then on level 0; the next two only with each other."""
+    table.write(rows(*range(1000)))
+    for number in range(4):
+        table.write(deletes(number))
+    assert shape(table) == [(2, 2, 2), (3, 998, 0)]
+    assert table.snapshot().scan().num_rows == 996
+
+
+def test_counts_are_summed_and_vanish_at_zero(tmp_path: Path) -> None:
+    table = Table.create(tmp_path / "t", TableSchema.of({"a": pa.int64()}), {"write-only": "true"})
+    table.write(pa.table({"a": [1, 1, 2]}))
+    table.write(pa.table({"a": [1, 2], "_row_kind": ["-D", "-D"]}))
+    table.compact()
+    assert shape(table) == [(5, 1, 0)]
+    assert table.snapshot().scan()["a"].to_pylist() == [1]
+
+
+def test_commits_go_on_while_a_compaction_is_at_work(
+    write_only: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An append between reading and publishing stays on top; an overwrite makes the work vain, not wrong."""
+    table = write_only
+    table.write(rows(1, value=1))
+    table.write(rows(1, value=2))
+    in_between = [lambda: table.write(rows(1, value=3)), lambda: table.overwrite(rows(7))]
+    write = compaction.write
+
+    def slow_write(*arguments: object) -> list[FileEntry]:
+        written = write(*arguments)  # type: ignore[arg-type]
+        if in_between:
+            in_between.pop(0)()
+        return written
+
+    monkeypatch.setattr(compaction, "write", slow_write)
+    merges = compaction.full(table.snapshot().files, table.options)
+    info = compaction.carry_out(table._committer, table.uuid, merges)
+    assert info is not None
+    assert shape(table) == [(0, 1, 0), (5, 1, 0)]
+    assert table.snapshot().scan()["value"].to_pylist() == [3]
+
+    merges = compaction.full(table.snapshot().files, table.options)
+    assert compaction.carry_out(table._committer, table.uuid, merges) is None
+    assert table.snapshot().scan()["id"].to_pylist() == [7]
+    table.clean(older_than_s=0)
+    assert_nothing_is_left_over(table)
+
+
+def test_who_does_not_get_the_lock_goes_on_without(table: Table) -> None:
+    with compaction_lock(table.path, wait=False):
+        for number in range(4):
+            table.write(rows(number))
+    assert [info.kind for info in table.history()] == ["append"] * 4
+    table.write(rows(4))
+    assert table.history()[-1].kind == "compact"
+
+
+def test_larger_merges_are_left_to_a_child_process(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "MAX_FOREGROUND_ROWS", 10)
+    for number in range(3):
+        table.write(rows(*range(100 * number, 100 * number + 100)))
+    assert [child.wait(60) for child in background._children] == [0]
+    assert [info.kind for info in table.history()] == ["append"] * 3 + ["compact"]
+    assert shape(table) == [(3, 300, 0)]
+
+
+def test_a_child_process_holds_the_lock_from_its_start_to_its_end(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "MAX_FOREGROUND_ROWS", 10)
+    background._children.clear()
+    for number in range(6):
+        table.write(rows(*range(100 * number, 100 * number + 100)))
+    (child,) = background._children
+    with compaction_lock(table.path, wait=False) as lock:
+        assert lock is None
+    assert child.wait(60) == 0
+    with compaction_lock(table.path, wait=False) as lock:
+        assert lock is not None
+
+
+def test_the_compactor_merges_all_that_is_due_and_ends(write_only: Table) -> None:
+    for number in range(6):
+        write_only.write(rows(number))
+    assert (compactor.run(write_only.path), compactor.run(write_only.path)) == (1, 0)
+
+
+def break_a_data_file(table: Table) -> None:
+    path = Path(table.path, table.snapshot().files.entries[-1].file)
+    path.unlink()
+    path.write_bytes(b"")
+
+
+def test_a_failed_compaction_warns_and_the_commit_stands(table: Table) -> None:
+    for number in range(2):
+        table.write(rows(number))
+    break_a_data_file(table)
+    with pytest.warns(CompactionWarning, match="reads get slower — CorruptTableError"):
+        snapshot = table.write(rows(2))
+    assert snapshot.id == table.snapshot().id == 3
+
+
+def test_a_compactor_that_failed_is_heard_of_at_the_next_commit(table: Table) -> None:
+    for number in range(2):
+        table.write(rows(number))
+    with compaction_lock(table.path, wait=False):
+        table.write(rows(2))
+    break_a_data_file(table)
+    assert compactor.main([table.path]) == 1
+    with compaction_lock(table.path, wait=False), pytest.warns(CompactionWarning, match="CorruptTableError"):
+        table.write(rows(3))
+    assert not Path(table.path, paths.COMPACTION_ERROR).exists()
+    with warnings.catch_warnings(), compaction_lock(table.path, wait=False):
+        warnings.simplefilter("error")
+        table.write(rows(4))
+
+
+def test_a_compactor_of_a_dropped_table_ends_quietly(tmp_path: Path) -> None:
+    assert compactor.main([str(tmp_path / "gone")]) == 0

@@ -1,0 +1,155 @@
+"""Files that show when they are damaged: checksums, and JSON with a format version and one (pure).
+
+A JSON file of a table begins with its format version and ends with a checksum of what stands before it. The
+checksum also takes in whose file it is: the table's uuid and the file's name. So a changed byte is noticed,
+and so is another table's file, or another one of the same table, under this name. It is an ordinary field,
+which releases that know nothing of it pass over; files that they have written have none, and are read as
+they are.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, BinaryIO, Final
+
+import xxhash
+
+from upsert.errors import CorruptTableError
+
+
+class ChecksummedFile:
+    """A new file that counts what is written to it; whoever opened it flushes and closes it.
+
+    It is written from front to end: no format seeks.
+
+    >>> from io import BytesIO
+    >>> file = ChecksummedFile(BytesIO())
+    >>> file.write(b"rows"), file.tell(), file.checksum == checksum_of(b"rows")
+    (4, 4, True)
+    """
+
+    def __init__(self, out: BinaryIO) -> None:
+        self._out = out
+        self._hash = xxhash.xxh3_64()
+        self._at = 0
+
+    @property
+    def closed(self) -> bool:
+        """False: who writes may go on until it has its checksum."""
+        return False
+
+    @property
+    def checksum(self) -> int:
+        """The checksum of everything that was written so far; never 0, which stands for none."""
+        return _never_zero(self._hash.intdigest())
+
+    def seekable(self) -> bool:
+        """False: it is written from front to end."""
+        return False
+
+    def write(self, content: Any) -> int:
+        """Write bytes, or what has the buffer protocol; all of them."""
+        size = memoryview(content).nbytes
+        self._out.write(content)
+        self._hash.update(content)
+        self._at += size
+        return size
+
+    def tell(self) -> int:
+        """How many bytes were written."""
+        return self._at
+
+    def flush(self) -> None:
+        """Hand on what is buffered."""
+        self._out.flush()
+
+    def close(self) -> None:
+        """Nothing: the file is whoever's that opened it."""
+
+
+def checksum_of(content: Any) -> int:
+    """The checksum of bytes, or of what has the buffer protocol, as a mapped file."""
+    return _never_zero(xxhash.xxh3_64_intdigest(content))
+
+
+def _never_zero(digest: int) -> int:
+    return digest or 1
+
+
+FORMAT_VERSION: Final = 1
+"""Version of the layout of a table's files; another one is refused."""
+
+_FIELD: Final = "checksum"
+
+_END: Final = re.compile(rb',\n "checksum": "([0-9a-f]{16})"\n\}')
+
+_END_LENGTH: Final = len(b',\n "checksum": "0123456789abcdef"\n}')
+
+
+def content_of(value: Mapping[str, Any], subject: str) -> bytes:
+    """The content of a file that says ``value``.
+
+    Args:
+        value: JSON values by name, without format version and checksum.
+        subject: whose file it is, see ``subject_of``.
+
+    >>> parse_versioned(content_of({"rows": 3}, "a file"), "/data/t/file", "a file")
+    {'format': 1, 'rows': 3}
+    """
+    body = json.dumps({"format": FORMAT_VERSION, **value}, indent=1).encode().removesuffix(b"\n}")
+    return body + b',\n "checksum": "%016x"\n}' % _checksum(body, subject)
+
+
+def subject_of(uuid: str, name: str) -> str:
+    """Whose file it is: the table's uuid, and the file's name within the table."""
+    return f"{uuid}/{name}"
+
+
+def parse_versioned(content: bytes, where: str, subject: str) -> dict[str, Any]:
+    """The JSON object of a table's file, with its format version, after a check of both and of its checksum.
+
+    Args:
+        content: the whole file.
+        where: the file's path, for messages.
+        subject: whose file it must be.
+
+    Raises:
+        CorruptTableError: no JSON object, another format version, or not what was written under this name.
+    """
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError) as cause:
+        raise CorruptTableError(f"{where}: the file must hold JSON, got {cause}; restore it") from cause
+    if not isinstance(value, dict) or "format" not in value:
+        raise CorruptTableError(
+            f"{where}: the file must name its format version, got {content[:60]!r}; restore it"
+        )
+    if type(value["format"]) is not int or value["format"] != FORMAT_VERSION:
+        raise CorruptTableError(
+            f"{where}: this release reads format version {FORMAT_VERSION}, got {value['format']!r}; "
+            "open the table with the release that wrote it"
+        )
+    if (stated := value.pop(_FIELD, None)) is not None:
+        end = _END.fullmatch(content, max(0, len(content) - _END_LENGTH))
+        found = f"{_checksum(content[:-_END_LENGTH], subject):016x}"
+        if end is None or end[1].decode() != found:
+            raise CorruptTableError(
+                f"{where}: the file must have the checksum that stands in it, {stated!r}, got {found!r}; it "
+                "is damaged, or another file lies under its name: restore it from a copy"
+            )
+    return value
+
+
+def checksum_of_value(value: Mapping[str, Any]) -> int:
+    """A checksum of JSON values, however they are laid out in a file.
+
+    >>> checksum_of_value({"a": 1, "b": 2}) == checksum_of_value({"b": 2, "a": 1})
+    True
+    """
+    return checksum_of(json.dumps(value, sort_keys=True, separators=(",", ":")).encode())
+
+
+def _checksum(body: bytes, subject: str) -> int:
+    return checksum_of(subject.encode() + b"\0" + body)

@@ -1,0 +1,161 @@
+"""Publishing another definition of a table: a snapshot that names it, so that it has a place among commits.
+
+Rows stay as they are stored and are read through the new definition (``projection``). Only rows without a
+primary key are rewritten where their columns change, in the same snapshot, for these are their identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from upsert.errors import SchemaError, UnknownOutcomeError
+from upsert.failpoints import reach
+from upsert.store.commit import append
+from upsert.store.commit.alterations import Alteration, altered, needs_empty_table
+from upsert.store.commit.change import Change
+from upsert.store.commit.committer import Committer
+from upsert.store.commit.staging import PIECE_BYTES, StagedFiles
+from upsert.store.files.data_file import rows_of_file
+from upsert.store.files.projection import Projection, with_ids
+from upsert.store.files.writing import write_run
+from upsert.store.metadata.definition import Definition, has_same_values
+from upsert.store.metadata.file_entry import FileEntry
+from upsert.store.metadata.history import History
+from upsert.store.metadata.manifest import Run
+from upsert.store.metadata.snapshot import SnapshotInfo
+from upsert.store.metadata.table_file import publish_definition
+from upsert.store.paths import BucketId
+from upsert.store.rows.fold import fold
+from upsert.store.rows.hashing import row_hashes
+from upsert.store.rows.layout import COUNT_COLUMN, ROW_HASH_COLUMN, Layout
+from upsert.store.rows.merge import SortedRows, key_ranges, merge_runs, present
+from upsert.store.rows.partitions import split
+
+
+def alter(committer: Committer, uuid: str, changes: Iterable[Alteration]) -> SnapshotInfo:
+    """Publish the definition that some changes make of the present one; the snapshot that names it.
+
+    All of them hold at once, or none does. Two processes that alter a table do so one after the other.
+
+    Raises:
+        SchemaError: a change does not fit the columns, or the table has rows that it cannot be made with.
+        ConfigurationError: an option is wrong or cannot change.
+        CommitConflictError: every attempt of minutes lost the race. Nothing was changed.
+    """
+    attempt = _Attempt(committer.history, uuid, tuple(changes))
+    try:
+        return committer.commit(attempt.propose)
+    except UnknownOutcomeError:
+        attempt.written.clear()  # the files may be needed yet
+        raise
+    finally:
+        # drops what was written anew for attempts that lost; what is published is needed and stays
+        append.discard(committer, [StagedFiles(uuid, tuple(attempt.written))], uuid)
+
+
+class _Attempt:
+    """What is remembered from one attempt to the next: a definition is written once for each it follows."""
+
+    def __init__(self, history: History, uuid: str, changes: Sequence[Alteration]) -> None:
+        self.written: list[FileEntry] = []
+        self._history = history
+        self._uuid = uuid
+        self._changes = changes
+        self._published: tuple[int, Definition] | None = None
+        self._rows: _Rewritten | None = None
+
+    def propose(self, head: SnapshotInfo) -> Change | None:
+        """The change to make on a snapshot; None if the table is like that already."""
+        old = self._history.definition_at(head.definition)
+        new = altered(old, self._changes)
+        if new is old:
+            return None
+        if (reason := needs_empty_table(old, new)) and head.files:
+            raise SchemaError(
+                f"table {self._history.root!r}: ALTER TABLE: {reason}; delete the rows first, or add it "
+                "nullable"
+            )
+        if self._published is None or self._published[0] != old.version:
+            self._published = old.version, publish_definition(self._history.root, self._uuid, new)
+            reach("alter.after-definition")
+        new = self._published[1]
+        if not new.layout.is_counted or has_same_values(old.schema, new.schema):
+            return Change("alter", definition=new.version)
+        rows = self._rewritten(head, old.layout, new.layout)
+        return Change("alter", rows.added, rows.removed, definition=new.version)
+
+    def _rewritten(self, head: SnapshotInfo, old: Layout, new: Layout) -> _Rewritten:
+        found = self._rows
+        if found is None or (found.version, found.target) != (head.data_version, new.version):
+            live = self._history.files(head)
+            added = _rewrite(self._history.root, old, new, live.groups.values(), head.id, self.written)
+            found = self._rows = _Rewritten(head.data_version, new.version, tuple(added), live.entries)
+        return found
+
+
+@dataclass(frozen=True)
+class _Rewritten:
+    """All rows of a data version in the form of a definition's version, and the files that held them."""
+
+    version: int
+    target: int
+    added: tuple[FileEntry, ...]
+    removed: tuple[FileEntry, ...]
+
+
+def _rewrite(
+    root: str, old: Layout, new: Layout, buckets: Iterable[Sequence[Run]], base: int, written: list[FileEntry]
+) -> list[FileEntry]:
+    """All rows of a table without primary key, with the columns and the identity of ``new``.
+
+    Rows that were apart may be equal now, and lie in another bucket, whose files must not overlap: each range
+    of an old bucket becomes sorted files, and those of a new bucket are merged. Neither takes the memory of a
+    bucket. ``written`` is told of every file, for those that only served the merging are not in the result.
+    """
+    sorted_files: dict[BucketId, list[FileEntry]] = {}
+    for runs in buckets:
+        inputs = [rows_of_file(root, old, entry) for run in reversed(runs) for entry in run]
+        for within in key_ranges(old, inputs, PIECE_BYTES):
+            rows = present(old, merge_runs(old, within))
+            for portion in split(new, _converted(root, old, new, rows), None) if rows.num_rows else ():
+                place = portion.partition, portion.bucket
+                run = _folded(new, portion.rows)
+                sorted_files.setdefault(place, []).extend(_written(root, new, [run], place, base, written))
+    added: list[FileEntry] = []
+    for place, files in sorted_files.items():
+        if len(files) == 1:
+            added += files
+            continue
+        parts = [rows_of_file(root, new, entry) for entry in files]
+        merged = (merge_runs(new, within) for within in key_ranges(new, parts, PIECE_BYTES))
+        added += _written(root, new, merged, place, base, written)
+    return added
+
+
+def _converted(root: str, old: Layout, new: Layout, rows: pa.Table) -> pa.Table:
+    named = pa.Table.from_arrays(rows.columns, schema=with_ids(old)).combine_chunks().to_batches()[0]
+    columns = Projection.of(named.schema, new, f"table {root!r}").apply(named, new.schema.names).columns
+    hashes = row_hashes(columns, named.num_rows)
+    return pa.table([*columns, hashes, named.column(COUNT_COLUMN)], schema=new.stored)
+
+
+def _folded(new: Layout, rows: pa.Table) -> SortedRows:
+    weights = rows.column(COUNT_COLUMN).to_numpy()
+    return fold(new, rows.select([*new.schema.names, ROW_HASH_COLUMN]), weights, "rows")
+
+
+def _written(
+    root: str,
+    layout: Layout,
+    run: Iterable[SortedRows],
+    place: BucketId,
+    base: int,
+    written: list[FileEntry],
+) -> list[FileEntry]:
+    partition, bucket = place
+    files = write_run(root, layout, run, partition=partition, bucket=bucket, level=0, base=base)
+    written += files
+    return files

@@ -1,0 +1,361 @@
+"""Committing what tasks have staged: exactly once, and only if it fits the table as it is then.
+
+In a table with a sequence or a merge engine, staged rows are combined with the table's rows of their keys in
+the commit, on the very snapshot that it builds on: each attempt asks again. What an earlier attempt has
+written is still right unless another commit has changed rows of its buckets since.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from upsert.errors import (
+    ConfigurationError,
+    LogNotPublishedError,
+    SnapshotExpiredError,
+    StaleWriterError,
+    UnknownOutcomeError,
+)
+from upsert.failpoints import reach
+from upsert.store import paths
+from upsert.store.commit import staging
+from upsert.store.commit.change import Change
+from upsert.store.commit.committer import Committer
+from upsert.store.commit.constraints import CountCheck, KeyConflicts, UniqueCheck
+from upsert.store.commit.staging import PlacedPart, RawFile, StagedFiles
+from upsert.store.files.data_file import DataFile
+from upsert.store.files.writing import write_run
+from upsert.store.metadata.file_entry import FileEntry
+from upsert.store.metadata.history import History
+from upsert.store.metadata.manifest import FileSet, Run
+from upsert.store.metadata.snapshot import Kind, SnapshotInfo
+from upsert.store.paths import BucketId, Partition
+from upsert.store.read.lookup import newest_by_key, prepare, search_order
+from upsert.store.rows.layout import Layout
+from upsert.store.rows.merge import SortedRows
+from upsert.store.rows.merge_engines import Stored, combine
+from upsert.store.rows.partitions import Overwrite, check_within
+
+
+class Resolution:
+    """The data files that raw changes become on a snapshot, kept up to date while others commit."""
+
+    def __init__(self, history: History, raw: Iterable[RawFile]) -> None:
+        self._history = history
+        self._places = staging.places_of(raw)
+        self._written: list[FileEntry] = []
+        self._files: tuple[FileEntry, ...] = ()
+        self._seen: SnapshotInfo | None = None
+
+    @property
+    def written(self) -> tuple[FileEntry, ...]:
+        """All files that were written."""
+        return tuple(self._written)
+
+    def at(self, latest: SnapshotInfo, left: FileSet) -> tuple[FileEntry, ...]:
+        """The files to add to a snapshot.
+
+        Args:
+            latest: the snapshot that the commit builds on.
+            left: its files that the commit leaves.
+
+        Raises:
+            ChangelogError: the rows cannot be combined, see ``combine``.
+            SchemaError: a NOT NULL column would be NULL.
+            CorruptTableError: a file is missing or damaged.
+        """
+        if self._seen is None or not self._still_holds(self._seen, latest):
+            layout = self._history.definition_at(latest.definition).layout
+            files: list[FileEntry] = []
+            for place, parts in self._places.items():
+                files += self._resolve(layout, latest, left.groups.get(place, ()), place, parts)
+            self._files = tuple(files)
+            reach("resolve.after-write")
+        self._seen = latest
+        return self._files
+
+    def _still_holds(self, seen: SnapshotInfo, latest: SnapshotInfo) -> bool:
+        if seen.definition != latest.definition:
+            return False
+        if seen.data_version == latest.data_version:
+            return True
+        try:
+            between = [self._history.info(number, latest) for number in range(seen.id + 1, latest.id + 1)]
+            deltas = [self._history.delta(info) for info in between if info.changes_rows]
+        except SnapshotExpiredError:
+            return False
+        touched = {(e.partition, e.bucket) for delta in deltas for e in (*delta.added, *delta.removed)}
+        return touched.isdisjoint(self._places)
+
+    def _resolve(
+        self,
+        layout: Layout,
+        latest: SnapshotInfo,
+        runs: Sequence[Run],
+        place: BucketId,
+        parts: Sequence[PlacedPart],
+    ) -> list[FileEntry]:
+        root = self._history.root
+        partition, bucket = place
+        opened = [[DataFile.open(root, layout, entry) for entry in run] for run in runs]
+        written = write_run(
+            root,
+            layout,
+            _combined(root, layout, opened, parts),
+            partition=partition,
+            bucket=bucket,
+            level=0,
+            base=latest.id,
+        )
+        self._written += written
+        return written
+
+
+def _combined(
+    root: str, layout: Layout, runs: Sequence[Sequence[DataFile]], parts: Sequence[PlacedPart]
+) -> Iterator[SortedRows]:
+    """The rows to store for those of some parts of one bucket, a range of keys at a time."""
+
+    def find(keys: pa.Table, columns: tuple[str, ...]) -> Stored:
+        return find_stored(layout, runs, keys, columns)
+
+    for rows, weights in staging.signed_rows(root, layout, parts):
+        yield combine(layout, rows, weights, parts[0].file.order, find)
+
+
+def find_stored(
+    layout: Layout, runs: Sequence[Sequence[DataFile]], keys: pa.Table, columns: tuple[str, ...]
+) -> Stored:
+    """The newest rows of some keys in one bucket of a keyed table, deletions too.
+
+    Args:
+        layout: the table's layout.
+        runs: open files of the bucket's runs, newest run first.
+        keys: distinct keys.
+        columns: the columns of the rows to return.
+    """
+    probe = prepare(layout, layout.key, keys)
+    if len(probe):
+        probe = probe.take(search_order(layout, layout.indexes[0], probe))
+    needed = list(dict.fromkeys((*columns, *layout.key)))
+    found = list(newest_by_key(layout, runs, probe, needed))
+    if not found:
+        empty = layout.stored.empty_table().select(list(columns))
+        return Stored(np.empty(0, np.int64), empty, np.empty(0, np.int8))
+    kinds = [np.zeros(len(f.probes), np.int8) if f.kinds is None else f.kinds for f in found]
+    return Stored(
+        probe.origin[np.concatenate([f.probes for f in found])],
+        pa.Table.from_batches([f.rows for f in found]).select(list(columns)),
+        np.concatenate(kinds),
+    )
+
+
+Announce = Callable[[Sequence[FileEntry]], None]
+"""Tells a log of files that are about to be committed; an error means that they must not be."""
+
+
+class LeftoverWarning(UserWarning):
+    """Files that nobody needs could not be deleted. The table is right and complete."""
+
+
+Transaction = tuple[str, int]
+"""A writer's id and the number of its transaction."""
+
+
+@dataclass(frozen=True)
+class Committed:
+    """The snapshot after a commit, and the files that it has added itself (none if it changed nothing)."""
+
+    info: SnapshotInfo
+    added: tuple[FileEntry, ...] = ()
+
+
+def transaction_of(writer_id: str | None, transaction: int | None) -> Transaction | None:
+    """Both together, or None.
+
+    Raises:
+        ConfigurationError: one of them is missing or no transaction.
+    """
+    if writer_id is None and transaction is None:
+        return None
+    if not writer_id or not isinstance(transaction, int) or transaction < 0:
+        raise ConfigurationError(
+            "a commit must have both writer_id, not empty, and transaction, at least 0, or neither; got "
+            f"writer_id={writer_id!r}, transaction={transaction!r}"
+        )
+    return writer_id, transaction
+
+
+def is_recorded(info: SnapshotInfo, transaction: Transaction | None) -> bool:
+    """Whether the writer has committed this transaction, or a later one, in ``info`` or before it."""
+    return transaction is not None and info.writers.get(transaction[0], -1) >= transaction[1]
+
+
+def commit_staged(
+    committer: Committer,
+    uuid: str,
+    staged: Iterable[StagedFiles],
+    transaction: Transaction | None,
+    *,
+    overwrite: Overwrite | None,
+    tracked: bool | None,
+    announce: Announce | None = None,
+    unchanged_since: int | None = None,
+) -> Committed:
+    """Publish staged files as one snapshot; nothing if the transaction is recorded or there is nothing to do.
+
+    An overwrite replaces what is there when it is published: it cannot conflict with what others committed
+    while its rows were written, and goes after it. When it raises, the staged files are as they were; only
+    ``StaleWriterError`` means that they are lost. ``announce`` is told of the files before they are
+    published, when they fit the latest snapshot. Rows whose keys others have changed after the snapshot
+    ``unchanged_since`` are a ``CommitConflictError``.
+    """
+    history = committer.history
+    given = staging.join(uuid, staged)
+    head = history.latest()
+    if is_recorded(head, transaction):
+        _remove_left(history.root, StagedFiles(uuid, raw=given.raw))
+        return Committed(head)
+    _check_raw_is_fresh(committer, given, head)
+    if overwrite is not None:
+        check_within(given.partitions, overwrite.spec, of=f"table {paths.name_of(history.root)!r}")
+    rows = _Rows(committer, uuid, given, head)
+    conflicts = None if unchanged_since is None else KeyConflicts(history, rows.files, unchanged_since)
+    last: list[Change | None] = [None]
+
+    def propose(latest: SnapshotInfo) -> Change | None:
+        last[0] = None
+        if is_recorded(latest, transaction):
+            return None
+        if conflicts is not None:
+            conflicts.check(latest)
+        removed, left = _replaced(history.files(latest), overwrite, given.partitions)
+        files = rows.at(latest, left)
+        if files or removed or transaction is not None:
+            kind: Kind = "overwrite" if overwrite else "append"
+            last[0] = Change(kind, files, removed, transaction, tracked)
+        return last[0]
+
+    with discarded_if_failed(committer, lambda: [StagedFiles(uuid, rows.written)], uuid):
+        if conflicts is not None:
+            conflicts.check(head)
+        if announce is not None:
+            announce(rows.at(head, history.files(head)))
+            reach("commit.after-announcement")
+        info = committer.commit(propose)
+    added = last[0].added if last[0] else ()
+    published = {entry.file for entry in added}
+    # raw changes are in the folded files now, or were committed by another attempt: nobody needs them
+    left = tuple(entry for entry in rows.written if entry.file not in published)
+    _remove_left(history.root, StagedFiles(uuid, left, given.raw))
+    return Committed(info, added)
+
+
+def _remove_left(root: str, left: StagedFiles) -> None:
+    """Delete what a commit has left over; it is published, which nothing that happens here may deny."""
+    try:
+        staging.remove(root, left)
+    except Exception as failure:
+        warnings.warn(
+            f"table {root!r}: files that nobody needs could not be deleted after a commit — {failure!r}; "
+            "clean() deletes them",
+            LeftoverWarning,
+            stacklevel=4,
+        )
+
+
+class _Rows:
+    """The data files of a commit on a snapshot, checked against the rows that are there."""
+
+    def __init__(self, committer: Committer, uuid: str, given: StagedFiles, head: SnapshotInfo) -> None:
+        history = self._history = committer.history
+        self._resolution: Resolution | None = None
+        self._folded = StagedFiles(uuid)
+        if history.layout.merge.needs_present_rows:
+            self._resolution = Resolution(history, given.raw)
+        else:
+            self._folded = staging.fold_raw(history.root, history.layout, uuid, head.id, given.raw)
+        self._files = (*given.files, *self._folded.files)
+        self._counts = CountCheck(history, self._files, given.retracting | self._folded.retracting)
+        self._unique = UniqueCheck(history, self._files)
+        self._checked = self._files
+
+    @property
+    def files(self) -> tuple[FileEntry, ...]:
+        """The files whose rows do not depend on those that are there."""
+        return self._files
+
+    @property
+    def written(self) -> tuple[FileEntry, ...]:
+        """Files that this commit itself has written."""
+        resolved = self._resolution.written if self._resolution else ()
+        return (*self._folded.files, *resolved)
+
+    def at(self, latest: SnapshotInfo, left: FileSet) -> tuple[FileEntry, ...]:
+        """The files to add to a snapshot, of whose files the commit leaves some."""
+        files = self._files
+        if self._resolution is not None:
+            files = (*files, *self._resolution.at(latest, left))
+            if files != self._checked:
+                self._unique, self._checked = UniqueCheck(self._history, files), files
+        self._counts.check(latest, left)
+        self._unique.check(latest, left)
+        return files
+
+
+def _replaced(
+    live: FileSet, overwrite: Overwrite | None, written: Collection[Partition]
+) -> tuple[tuple[FileEntry, ...], FileSet]:
+    """The files that a commit replaces, and those that it leaves."""
+    if overwrite is None:
+        return (), live
+    replaced = live.only(lambda partition: overwrite.replaces(partition, written))
+    return replaced.entries, live.only(lambda partition: not overwrite.replaces(partition, written))
+
+
+def _check_raw_is_fresh(committer: Committer, staged: StagedFiles, head: SnapshotInfo) -> None:
+    """Raw changes are no data files, so the commit itself does not see what they were based on."""
+    base = min((raw.base for raw in staged.raw), default=head.fence)
+    if base < head.fence:
+        raise StaleWriterError(
+            f"table {committer.root!r}: a writer must commit before a clean-up that may remove its files; it "
+            f"began at snapshot {base}, files begun before snapshot {head.fence} were cleaned; write the "
+            "rows again"
+        )
+    for version in sorted({raw.definition for raw in staged.raw} - {head.definition}):
+        committer.rules.check_definition(version, head.definition)
+
+
+@contextmanager
+def discarded_if_failed(
+    committer: Committer, staged: Callable[[], Iterable[StagedFiles]], uuid: str
+) -> Iterator[None]:
+    """Delete what was staged for a commit when the block fails, as ``discard`` does.
+
+    Where nobody knows whether the commit has happened, or it has, the files stay: they may be needed.
+    """
+    try:
+        yield
+    except (UnknownOutcomeError, LogNotPublishedError):
+        raise
+    except Exception:
+        discard(committer, staged(), uuid)
+        raise
+
+
+def discard(committer: Committer, staged: Iterable[StagedFiles], uuid: str) -> None:
+    """Delete staged files, except those that a commit has published after all."""
+    history = committer.history
+    head = history.latest()
+    for one in staged:
+        if one.table != uuid:
+            continue
+        published = history.files_since(min((entry.base for entry in one.files), default=head.id), head)
+        unpublished = tuple(entry for entry in one.files if entry.file not in published)
+        staging.remove(history.root, StagedFiles(uuid, unpublished, one.raw))

@@ -1,0 +1,315 @@
+"""Publishing a change of the table: put-if-absent of the next snapshot, again until it succeeds or cannot.
+
+A commit is a function from the latest snapshot to what should change. Each attempt asks it again, checks the
+store's rules against the files that are live now, and tries to create the next snapshot's file. If
+another committer has the id, everything is looked at again. A published id is never used twice: after the
+link the committer makes sure that its snapshot is part of the history, for a writer that stalled until
+ids expired could create a long-gone one again.
+
+An exception while publishing means *unknown*: nothing is cleaned up before the disk has been looked at.
+
+A snapshot of a table with a log names offsets of it: below them lie changes of earlier snapshots only. They
+are what this process last saw of the log's ends.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, Final
+from uuid import uuid4
+
+from upsert.errors import (
+    CommitConflictError,
+    ConfigurationError,
+    SnapshotExpiredError,
+    StaleWriterError,
+    UnknownOutcomeError,
+)
+from upsert.failpoints import reach
+from upsert.store import paths
+from upsert.store.commit.change import Change, CommitRules, Propose
+from upsert.store.metadata.definition import Definition, Shown, shown
+from upsert.store.metadata.file_entry import newest
+from upsert.store.metadata.history import History
+from upsert.store.metadata.manifest import checked, fold, write_manifest
+from upsert.store.metadata.snapshot import ManifestRef, SnapshotInfo
+from upsert.store.rows.layout import Layout
+from upsert.store.storage import resolve, storage_of
+
+_Key = tuple[str, str | None]
+"""A table, by its uuid, and its topic: offsets of one log say nothing of the next one."""
+
+
+class _LogEnds:
+    """Where the logs of tables ended when this process last looked."""
+
+    def __init__(self) -> None:
+        self._ends: dict[_Key, Mapping[str, int]] = {}
+        self._lock = threading.Lock()
+
+    def known(self, key: _Key) -> bool:
+        return key in self._ends
+
+    def note(self, key: _Key, ends: Mapping[str, int]) -> None:
+        with self._lock:
+            self._ends[key] = later(self._ends.get(key, {}), ends)
+
+    def of(self, key: _Key) -> Mapping[str, int]:
+        return self._ends.get(key, {})
+
+
+def later(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    """The higher offset of each partition.
+
+    >>> later({"0": 5, "1": 2}, {"0": 3, "2": 1})
+    {'0': 5, '1': 2, '2': 1}
+    """
+    return {key: max(one.get(key, 0), other.get(key, 0)) for key in sorted({*one, *other}, key=int)}
+
+
+log_ends = _LogEnds()
+
+
+def note_ends(uuid: str, topic: str, ends: Mapping[str, int]) -> None:
+    """Remember where a table's log ended, now that all snapshots up to the latest are in it or before it."""
+    log_ends.note((uuid, topic), ends)
+
+
+def offsets_for(uuid: str, old: Definition, new: Definition, before: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The offsets that the next snapshot of a table names: below them lie changes of earlier ones only.
+
+    Args:
+        uuid: of the table.
+        old: its definition as of the snapshot before.
+        new: as of the next one.
+        before: what the snapshot before names.
+    """
+    topic = new.options.log.topic
+    named = before if topic == old.options.log.topic else MappingProxyType({})
+    known = log_ends.of((uuid, topic))
+    return MappingProxyType(later(named, known)) if known else named
+
+
+GIVE_UP_AFTER_S: Final = 300.0
+"""Ten tries were too few for eight writers; a commit that loses for minutes has another problem."""
+
+_FIRST_PAUSE_S: Final = 0.005
+
+_LONGEST_PAUSE_S: Final = 2.0
+
+
+@dataclass(frozen=True)
+class _Delta:
+    """A manifest that an attempt has written, and the snapshot that was the latest then."""
+
+    change: Change
+    base: int
+    ref: ManifestRef
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a committer takes from the world, so that tests can give it another one."""
+
+    now: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    uniform: Callable[[float, float], float] = field(default=random.uniform)
+    put_if_absent: Callable[[str, bytes], bool] = resolve.put_if_absent
+
+
+REAL: Final = Surroundings()
+
+
+class Committer:
+    """Publishes changes of one table."""
+
+    def __init__(
+        self, history: History, around: Surroundings = REAL, give_up_after_s: float = GIVE_UP_AFTER_S
+    ) -> None:
+        self.history = history
+        self.root = history.root
+        self.rules = CommitRules(history)
+        self._storage = storage_of(history.root)
+        self.around = around
+        self.give_up_after_s = give_up_after_s
+
+    @property
+    def layout(self) -> Layout:
+        """Physical form of the table as of the last look at its latest snapshot."""
+        return self.history.layout
+
+    def commit(self, propose: Propose) -> SnapshotInfo:
+        """Publish what ``propose`` says; the snapshot that holds it, or the latest if it says None.
+
+        Raises:
+            UnknownOutcomeError: an object store has not said whether it was published, and it may be yet; or
+                it was, and what became of it cannot be read.
+            StaleWriterError: the files were begun before a clean-up, or the writer stalled past an expiry.
+            CommitConflictError: the change does not fit what others committed; or every attempt for
+                ``give_up_after_s`` seconds lost the race. Nothing was published.
+            OSError: the disk refused. A look at it has shown that nothing was published.
+        """
+        deadline = self.around.monotonic() + self.give_up_after_s
+        pause = _FIRST_PAUSE_S
+        delta: _Delta | None = None
+        while True:
+            head = self.history.latest()
+            try:
+                change = propose(head)
+                if change is None:
+                    return head
+                self.rules.check(change, head)
+                delta = self._delta(change, head, delta)
+                info = self._successor(head, change, delta.ref)
+            except (SnapshotExpiredError, FileNotFoundError):
+                # an expiry took away what belongs to ``head`` alone, so there must be a newer one
+                if self.history.latest().id == head.id:
+                    raise
+                continue
+            if self._publish(info, change.transaction):
+                return info
+            self._check_time(deadline, head)
+            self.around.sleep(self.around.uniform(0.5, 1.0) * pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def _check_time(self, deadline: float, head: SnapshotInfo) -> None:
+        if self.around.monotonic() > deadline:
+            raise CommitConflictError(
+                f"table {self.root!r}: commit on snapshot {head.id} lost every race for the next id in "
+                f"{self.give_up_after_s:g} s; let fewer processes commit at once, then run it again"
+            )
+
+    def _delta(self, change: Change, head: SnapshotInfo, earlier: _Delta | None) -> _Delta:
+        """The manifest of a change; that of an earlier attempt if it still says the same and is safe."""
+        if earlier is not None and earlier.change == change and earlier.base >= head.fence:
+            return earlier
+        if not change.added and not change.removed:
+            return _Delta(change, head.id, ManifestRef("", 0, 0))
+        reach("commit.before-manifest")
+        ref = write_manifest(self.root, self.layout, head.id, change.added, change.removed)
+        reach("commit.after-manifest")
+        return _Delta(change, head.id, ref)
+
+    def _successor(self, head: SnapshotInfo, change: Change, delta: ManifestRef) -> SnapshotInfo:
+        own_id = head.id + 1
+        own = (replace(delta, sequence=own_id),) if delta.entries else ()
+        # those of an older release have no checksums
+        before = (ref if ref.checksum else checked(self.root, ref) for ref in head.manifests)
+        manifests = fold(self.root, self.layout, head.id, (*before, *own))
+        definition = head.definition if change.definition is None else change.definition
+        added_rows = sum(entry.rows for entry in change.added)
+        visible = self._shown(change, head)
+        return SnapshotInfo(
+            id=own_id,
+            uuid=uuid4().hex,
+            parent=head.uuid or None,
+            kind=change.kind,
+            # time never runs backwards in a history: readers start "from a time"
+            time_ms=max(int(self.around.now() * 1000), head.time_ms),
+            data_version=own_id if change.changes_rows else head.data_version,
+            tracked=visible.is_tracked,
+            untracked=visible.hidden,
+            writers=_with_transaction(head.writers, change.transaction),
+            watermark=self._watermark(head, change),
+            log_offsets=self._log_offsets(head, change),
+            manifests=manifests,
+            delta=own[0] if own else None,
+            oldest=max(head.oldest, change.oldest or 0),
+            fence=max(head.fence, change.fence or 0),
+            files=head.files + len(change.added) - len(change.removed),
+            rows=head.rows + added_rows - sum(entry.rows for entry in change.removed),
+            delta_rows=added_rows,
+            states=head.states + change.changes_rows,
+            last_untracked=head.last_untracked if visible.is_whole else own_id,
+            definition=definition,
+            definition_checksum=self.history.definition_at(definition).checksum,
+        )
+
+    def _watermark(self, head: SnapshotInfo, change: Change) -> int | None:
+        """The newest value so far; another definition may have another WATERMARK."""
+        known = head.watermark if change.definition is None else None
+        found = newest(self.layout.schema, change.added, known)
+        return None if found is None or found < 0 else found
+
+    def _log_offsets(self, head: SnapshotInfo, change: Change) -> Mapping[str, Any]:
+        if not change.changes_rows and change.definition is None:
+            # its rows are those of the snapshot before, behind which a log may have changes that are not
+            # committed yet, and come after them
+            return head.log_offsets
+        old = self.history.definition_at(head.definition)
+        new = old if change.definition is None else self.history.definition_at(change.definition)
+        return offsets_for(self.history.uuid, old, new, head.log_offsets)
+
+    def _shown(self, change: Change, head: SnapshotInfo) -> Shown:
+        if not change.changes_rows:
+            return Shown(True, ())
+        touched = {entry.partition for entry in (*change.added, *change.removed)}
+        return shown(self.history.definition_at(head.definition), touched, change.tracked)
+
+    def _publish(self, info: SnapshotInfo, transaction: tuple[str, int] | None) -> bool:
+        """Whether ``info`` is now part of the history; False if another snapshot has its id."""
+        path = os.path.join(self.root, paths.snapshot_file(info.id))
+        try:
+            won = self.around.put_if_absent(path, info.to_json(self.history.uuid))
+        except UnknownOutcomeError:
+            raise
+        except Exception as cause:
+            # unknown: the name may exist although an error was reported
+            found = self.history.content(info.id)
+            if found is None or found.uuid != info.uuid:
+                if isinstance(cause, FileNotFoundError) and self.history.is_there:
+                    return False  # a clean-up without mercy took the temporary file
+                raise
+            self._storage.settle(os.path.dirname(path))
+            won = True
+        if won:
+            try:
+                self._check_lineage(info, path, transaction)
+            except (OSError, ConfigurationError) as cause:  # the latter if a right has been taken away
+                raise UnknownOutcomeError(
+                    f"table {self.root!r}: snapshot {info.id} was published, and must be seen to be part of "
+                    f"the history, got {cause}; look at the table's history before you write the rows again"
+                ) from cause
+        return won
+
+    def _check_lineage(self, info: SnapshotInfo, path: str, transaction: tuple[str, int] | None) -> None:
+        """Make sure that the history goes on from ``info``, not past it.
+
+        If the id had been used before and had expired, newer snapshots exist that do not descend from ours.
+        They are found whatever expiry is doing: it deletes in ascending order, so if ours is legitimate and
+        still there, so is its successor, if it has one.
+        """
+        newest = self.history.latest()
+        if newest.id <= info.id:
+            return
+        successor = self.history.content(info.id + 1)
+        own = self.history.content(info.id)
+        if successor is not None and successor.parent == info.uuid:
+            return
+        if own is not None and own.uuid == info.uuid:
+            self._storage.delete(path)
+            self.history.forget(info.id)
+            raise StaleWriterError(
+                f"table {self.root!r}: a writer must commit before the snapshot that it builds on expires; "
+                f"snapshot {info.id - 1} has expired, the latest is {newest.id}; write the rows again"
+            )
+        # expired between the link and this look, or taken away as a leftover: only the writers' map can tell
+        if transaction is None or newest.writers.get(transaction[0], -1) < transaction[1]:
+            raise StaleWriterError(
+                f"table {self.root!r}: snapshot {info.id} expired while it was being published, so it cannot "
+                "be told whether it was part of the history; compare the rows with snapshot "
+                f"{newest.id} and write what is missing"
+            )
+
+
+def _with_transaction(writers: Mapping[str, int], transaction: tuple[str, int] | None) -> Mapping[str, int]:
+    if transaction is None:
+        return writers
+    return MappingProxyType({**writers, transaction[0]: transaction[1]})

@@ -1,0 +1,257 @@
+"""What a commit must not do to the rows of a table, checked in every attempt.
+
+UNIQUE INDEX (FLIP-486 names it as future work): no commit may leave two rows with one key. What counts is the
+table after the commit: rows may exchange their values within one. A key with a NULL is compared with none, as
+in SQL. Of two writers that give one key to different rows at the same time the second is refused. In tables
+without primary key no commit may take away rows that the table does not have. And rows that were computed
+from a snapshot are committed only if no other commit has changed their keys since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from upsert.arrays import one_array
+from upsert.errors import CommitConflictError, DuplicateKeyError, SnapshotExpiredError
+from upsert.store import paths
+from upsert.store.files.data_file import DataFile
+from upsert.store.files.lookup_index import search
+from upsert.store.metadata.file_entry import FileEntry
+from upsert.store.metadata.history import History
+from upsert.store.metadata.manifest import FileSet
+from upsert.store.metadata.snapshot import SnapshotInfo
+from upsert.store.paths import BucketId
+from upsert.store.read.lookup import Probe, buckets_for, current_candidates, prepare
+from upsert.store.rows.keys import order_by
+from upsert.store.rows.layout import COUNT_COLUMN, ROW_HASH_COLUMN, LookupIndex
+from upsert.store.rows.merge import check_counts
+
+Counts = npt.NDArray[np.int64]
+
+
+class CountCheck:
+    """Whether some new files leave every count at 0 or more; asked again for each snapshot they build on."""
+
+    def __init__(self, history: History, files: Iterable[FileEntry], retracting: frozenset[str]) -> None:
+        self._history = history
+        self._files = [entry for entry in files if entry.file in retracting]
+        self._passed: int | None = None
+
+    def check(self, head: SnapshotInfo, left: FileSet) -> None:
+        """Refuse the files if they would make a count negative beside what the commit leaves of ``head``.
+
+        Raises:
+            ChangelogError: they would; the message shows the row.
+        """
+        if self._passed == head.data_version:
+            return
+        for entry in self._files:
+            self._check_file(entry, left)
+        self._passed = head.data_version
+
+    def _check_file(self, entry: FileEntry, live: FileSet) -> None:
+        table = DataFile.open(self._history.root, self._history.layout, entry).table
+        counts = one_array(table.column(COUNT_COLUMN)).to_numpy()
+        lowered = np.flatnonzero(counts < 0)
+        rows = table.take(pa.array(lowered))
+        there = np.zeros(len(lowered), np.int64)
+        for run in live.groups.get((entry.partition, entry.bucket), ()):
+            for file in run:
+                there += self._counts_in(file, rows)
+        check_counts(rows, there + counts[lowered])
+
+    def _counts_in(self, entry: FileEntry, rows: pa.Table) -> Counts:
+        """The count of each row in one live file; 0 where it is not."""
+        file = DataFile.open(self._history.root, self._history.layout, entry)
+        hits = search(file.index("pk"), self._history.layout.key_hashes(rows))
+        found = file.column(ROW_HASH_COLUMN).take(pa.array(hits.rows))
+        wanted = one_array(rows.column(ROW_HASH_COLUMN)).take(pa.array(hits.probes))
+        is_same = np.array([one == other for one, other in zip(_raw(found), _raw(wanted), strict=True)], bool)
+        counts = np.zeros(rows.num_rows, np.int64)
+        counts[hits.probes[is_same]] = file.column(COUNT_COLUMN).to_numpy()[hits.rows[is_same]]
+        return counts
+
+
+def _raw(hashes: pa.Array) -> list[bytes]:
+    raw: list[bytes] = hashes.to_pylist()
+    return raw
+
+
+_ROWS_AT_ONCE: Final = 1_000_000
+"""Some hundred megabytes; a larger commit has its keys read as many times as it has such shares."""
+
+
+class _NewKeys(NamedTuple):
+    """New rows without NULL in an index: their keys in the order of a search, and columns to tell of them."""
+
+    probe: Probe
+    rows: pa.Table
+
+
+class UniqueCheck:
+    """Whether some new files fit the unique indexes; asked again for each snapshot they build on.
+
+    It holds the new rows' columns of the index and of the primary key, some hundred bytes a row. Of more than
+    ``_ROWS_AT_ONCE`` rows it takes a share by the hash of their keys after another, and reads the files anew
+    for each share: equal keys are in the same one.
+    """
+
+    def __init__(self, history: History, files: Iterable[FileEntry]) -> None:
+        self._history = history
+        self._layout = history.layout
+        key = set(self._layout.key)
+        # an index that contains the primary key is unique anyway
+        self._indexes = [
+            index for index in self._layout.indexes[1:] if index.is_unique and not key.issubset(index.columns)
+        ]
+        self._files: dict[BucketId, list[FileEntry]] = {}
+        for entry in files if self._indexes else ():
+            self._files.setdefault((entry.partition, entry.bucket), []).append(entry)
+        rows = sum(entry.rows for entries in self._files.values() for entry in entries)
+        self._shares = max(1, -(-rows // _ROWS_AT_ONCE))
+        self._keys: dict[str, _NewKeys] = {}
+        self._passed = -1
+
+    def check(self, head: SnapshotInfo, left: FileSet) -> None:
+        """Refuse the files if two rows had one key beside what their commit leaves of ``head``.
+
+        Raises:
+            DuplicateKeyError: they would; the message names the index, the key and both rows.
+        """
+        if not self._files:
+            return
+        if head.data_version > self._passed:
+            for index in self._indexes:
+                for share in range(self._shares):
+                    self._check_against(index, self._new_keys(index, share), left)
+            self._passed = head.data_version
+
+    def _new_keys(self, index: LookupIndex, share: int) -> _NewKeys:
+        if (found := self._keys.get(index.name)) is None:
+            found = self._read_keys(index, share)
+            if self._shares == 1:  # all keys: the next attempt to commit needs them too
+                self._keys[index.name] = found
+        return found
+
+    def _read_keys(self, index: LookupIndex, share: int) -> _NewKeys:
+        columns = list(dict.fromkeys((*index.columns, *self._layout.key)))
+        entries = [entry for files in self._files.values() for entry in files]
+        pieces = (piece for entry in entries for piece in self._present(entry, columns))
+        rows = pa.concat_tables([self._shared(index, rows, share) for rows in pieces]).combine_chunks()
+        probe = prepare(self._layout, index.columns, rows)
+        in_order = np.argsort(probe.hashes(index.columns))
+        hashes = probe.hashes(index.columns)[in_order]
+        if (hashes[1:] == hashes[:-1]).any():
+            order = order_by(probe.values)
+            if len(repeated := np.flatnonzero(~order.is_first)):
+                first, second = probe.origin[order.rows[repeated[0] - 1 : repeated[0] + 1]].tolist()
+                raise self._clash(index, rows.slice(first, 1), rows.slice(second, 1))
+        return _NewKeys(probe.take(in_order), rows)
+
+    def _shared(self, index: LookupIndex, rows: pa.Table, share: int) -> pa.Table:
+        """The rows whose keys belong to a share; if there are several, without those that have a NULL."""
+        if self._shares == 1:
+            return rows
+        probe = prepare(self._layout, index.columns, rows)
+        return rows.take(pa.array(probe.origin[probe.hashes(index.columns) % self._shares == share]))
+
+    def _present(self, entry: FileEntry, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """The rows of a file that are no deletions; where they are many, in pieces that are small."""
+        file = self._open(entry)
+        length = file.rows if self._shares == 1 else _ROWS_AT_ONCE // 4 + 1
+        for start in range(0, file.rows, length):
+            rows = pa.Table.from_batches([file.slice(columns, start, min(length, file.rows - start))])
+            kinds = None if file.kinds is None else file.kinds[start : start + length]
+            yield rows if kinds is None else rows.filter(pa.array(kinds == 0))
+
+    def _check_against(self, index: LookupIndex, keys: _NewKeys, live: FileSet) -> None:
+        """Look the new keys up in the rows that stay as they are: no newer run or new file holds their key.
+
+        Where the check has passed on an earlier snapshot, only what was committed since then can clash.
+        """
+        probe, rows = keys
+        for runs, part in buckets_for(self._layout, live, probe):
+            place = runs[0][0].partition, runs[0][0].bucket
+            newer = [self._open(entry) for entry in self._files.get(place, ())]
+            for run in runs:
+                files = [self._open(entry) for entry in run]
+                # the sequence is the entry's: an open file may have been opened before it had one
+                searched = files if max(entry.sequence for entry in run) > self._passed else ()
+                for file in searched:
+                    found = current_candidates(self._layout, index, file, newer, part, rows.column_names)
+                    if len(found.probes):
+                        there = pa.Table.from_batches([found.rows.slice(0, 1)])
+                        new = int(part.origin[found.probes[0]])
+                        raise self._clash(index, there, rows.slice(new, 1))
+                newer += files
+
+    def _open(self, entry: FileEntry) -> DataFile:
+        return DataFile.open(self._history.root, self._layout, entry)
+
+    def _clash(self, index: LookupIndex, one: pa.Table, other: pa.Table) -> DuplicateKeyError:
+        """The error about two rows, given with the columns of the index and the primary key."""
+        key = one.select(list(index.columns)).to_pylist()[0]
+        first, second = (rows.select(list(self._layout.key)).to_pylist()[0] for rows in (one, other))
+        table = paths.name_of(self._history.root)
+        return DuplicateKeyError(
+            f"table {table!r}: {index.label} ({', '.join(index.columns)}) must have one row a key, got "
+            f"{key!r} in the rows with primary keys {first!r} and {second!r}; correct one of them and write "
+            "again, nothing was committed"
+        )
+
+
+class KeyConflicts:
+    """The keys of a commit's files against those of all commits after the snapshot that it was computed from.
+
+    A table without primary key needs no such look: its counts say whether a row is still there.
+    """
+
+    def __init__(self, history: History, files: Sequence[FileEntry], since: int) -> None:
+        """Of the files of a commit that was computed from snapshot ``since``."""
+        self._history = history
+        self._files = files
+        self._seen = since
+
+    def check(self, latest: SnapshotInfo) -> None:
+        """Look at the commits that have come since the last look.
+
+        Raises:
+            CommitConflictError: one has changed a row of the same key, or replaced files in which it lay.
+        """
+        history = self._history
+        if history.layout.is_counted:
+            return
+        for number in range(self._seen + 1, latest.id + 1):
+            try:
+                info = history.info(number, latest)
+            except SnapshotExpiredError:
+                raise self._conflict(f"snapshot {number}, which has expired") from None
+            if info.changes_rows and self._meets(info):
+                raise self._conflict(f"snapshot {number}, by {info.kind!r}")
+        self._seen = latest.id
+
+    def _meets(self, info: SnapshotInfo) -> bool:
+        delta = self._history.delta(info)
+        own = {(entry.partition, entry.bucket) for entry in self._files}
+        if any((entry.partition, entry.bucket) in own for entry in delta.removed):
+            return True
+        return any(self._shares_key(entry, other) for entry in self._files for other in delta.added)
+
+    def _shares_key(self, entry: FileEntry, other: FileEntry) -> bool:
+        if (entry.partition, entry.bucket) != (other.partition, other.bucket) or not entry.overlaps(other):
+            return False
+        root, layout = self._history.root, self._history.layout
+        own, theirs = (DataFile.open(root, layout, one).index("pk").hashes for one in (entry, other))
+        # two keys of one hash are taken for one: then the statement is done again for nothing
+        return bool(np.isin(own, theirs).any())
+
+    def _conflict(self, by: str) -> CommitConflictError:
+        return CommitConflictError(
+            f"table {self._history.root!r}: rows must be as they were when the commit was computed, but "
+            f"{by}, has changed one of them; do it again"
+        )

@@ -1,0 +1,243 @@
+"""Deleting rows by a condition, and dropping partitions: computed from the very snapshot it is committed on.
+
+A partition of which the condition is true as a whole goes by its files' names alone. In the others the rows
+are looked for, one bucket at a time, and deletions written for them like those of any other commit. When
+another commit comes first, only the buckets that it has touched are looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from upsert.errors import CommitConflictError, SchemaError
+from upsert.failpoints import reach
+from upsert.schema import TableSchema
+from upsert.store.commit import append, staging
+from upsert.store.commit.append import Committed
+from upsert.store.commit.change import Change
+from upsert.store.commit.committer import Committer
+from upsert.store.commit.staging import StagedFiles
+from upsert.store.files.data_file import DataFile
+from upsert.store.files.writing import write_run
+from upsert.store.metadata.file_entry import FileEntry
+from upsert.store.metadata.history import History
+from upsert.store.metadata.manifest import Manifest
+from upsert.store.metadata.snapshot import SnapshotInfo
+from upsert.store.paths import BucketId, Partition
+from upsert.store.predicate import EVERY_ROW, Filter
+from upsert.store.read.snapshot import Snapshot
+from upsert.store.rows.layout import COUNT_COLUMN, Layout
+from upsert.store.rows.merge import SortedRows, merge_runs
+from upsert.store.rows.partitions import is_within, specified
+
+_IS_NEW: Final = "_is_new"
+
+_MAX_AMENDED_ROWS: Final = 1_000_000
+"""Beyond so many rows a bucket is read again, a part at a time: the memory of a deletion is bounded."""
+
+SnapshotOf = Callable[[SnapshotInfo], Snapshot]
+"""How a table reads one of its snapshots."""
+
+
+def delete(
+    committer: Committer, uuid: str, snapshot_of: SnapshotOf, where: Filter, *, tracked: bool | None
+) -> Committed:
+    """Commit the deletion of all rows of which a filter is true in the snapshot before.
+
+    Nothing is committed if there are none.
+
+    Raises:
+        StaleWriterError: a clean-up took place meanwhile that may have met the files; delete again.
+        CommitConflictError: every attempt of minutes lost the race; or a column of the filter was dropped or
+            renamed meanwhile.
+    """
+    deletion = _Deletion(committer.history, snapshot_of, where)
+    last: list[Change | None] = [None]
+
+    def propose(latest: SnapshotInfo) -> Change | None:
+        added, removed = deletion.at(latest)
+        reach("delete.after-write")
+        last[0] = Change("delete", added, removed, tracked=tracked) if added or removed else None
+        return last[0]
+
+    with append.discarded_if_failed(committer, lambda: [StagedFiles(uuid, deletion.files)], uuid):
+        info = committer.commit(propose)
+    return Committed(info, last[0].added if last[0] else ())
+
+
+def drop(committer: Committer, spec: Partition, *, tracked: bool | None) -> Committed:
+    """Commit the removal of all partitions that have some values; nothing if there are none."""
+    history = committer.history
+
+    def propose(latest: SnapshotInfo) -> Change | None:
+        removed = history.files(latest).only(lambda partition: is_within(partition, spec)).entries
+        return Change("delete", removed=removed, tracked=tracked) if removed else None
+
+    return Committed(committer.commit(propose))
+
+
+def to_drop(schema: TableSchema, spec: Mapping[str, object], of: str) -> Partition:
+    """The partition values that ``DROP PARTITION`` names.
+
+    Raises:
+        SchemaError: they do not fit the table, or there are none: that would be the whole table.
+    """
+    found = specified(schema, spec, of)
+    if not found:
+        raise SchemaError(
+            f"{of}: a partition to drop must be given by partition columns "
+            f"({', '.join(schema.partitioned_by) or 'there are none'}), got {dict(spec)!r}; delete([]) "
+            "deletes all rows"
+        )
+    return found
+
+
+class _Deletion:
+    """The deletions of rows that a filter wants gone, kept up to date while others commit."""
+
+    def __init__(self, history: History, snapshot_of: SnapshotOf, where: Filter) -> None:
+        self._history = history
+        self._snapshot_of = snapshot_of
+        self._where = where
+        self._files: dict[BucketId, tuple[FileEntry, ...]] = {}
+        self._seen: SnapshotInfo | None = None
+        self._asked: dict[str, int] | None = None
+
+    @property
+    def files(self) -> tuple[FileEntry, ...]:
+        """The files of deletions that have been written and are still right."""
+        return tuple(entry for files in self._files.values() for entry in files)
+
+    def at(self, latest: SnapshotInfo) -> tuple[tuple[FileEntry, ...], tuple[FileEntry, ...]]:
+        """Files to add to a snapshot and files to remove from it, so that the rows are gone.
+
+        Raises:
+            CommitConflictError: a column of the filter is another one than at the first look.
+        """
+        self._check_columns(latest)
+        snapshot = self._snapshot_of(latest)
+        left = snapshot.places(self._where)
+        whole = {place for place, where in left.items() if where == EVERY_ROW}
+        added = self._added_until(latest)
+        for place in list(self._files):
+            if place not in left or place in whole or added is None or added.get(place, ()) is None:
+                self._put(place, None)
+            elif place in added:
+                self._put(place, self._amended(snapshot, place, left[place], added[place] or ()))
+        for place in left.keys() - whole - self._files.keys():
+            self._put(place, self._write(snapshot, place, self._found(snapshot, place, left[place])))
+        self._seen = latest
+        return self.files, tuple(e for place in whole for run in snapshot.files.groups[place] for e in run)
+
+    def _check_columns(self, latest: SnapshotInfo) -> None:
+        schema = self._history.definition_at(latest.definition).schema
+        ids = {column.name: column.id for column in schema.columns}
+        if self._asked is None:
+            self._asked = {name: ids[name] for name in self._where.columns if name in ids}
+        for name, id in self._asked.items():
+            if ids.get(name) != id:
+                now = next((repr(other) for other, its in ids.items() if its == id), "dropped")
+                raise CommitConflictError(
+                    f"table {self._history.root!r}: DELETE must find column {name!r} until it is committed, "
+                    f"it is {now} since version {latest.definition} of the table's definition; run the "
+                    "command again with the present columns"
+                )
+
+    def _added_until(self, latest: SnapshotInfo) -> Mapping[BucketId, list[FileEntry] | None] | None:
+        """Files added to buckets since the last look at them, oldest first.
+
+        None for a bucket from which rows went with their files, or that has changed too much; None for all if
+        the commits in between are not known.
+        """
+        history, seen = self._history, self._seen
+        if seen is None or seen.id < latest.oldest or seen.definition != latest.definition:
+            return None  # without a primary key a row of another definition has another identity too
+        found: dict[BucketId, list[FileEntry] | None] = {}
+        for number in range(seen.id + 1, latest.id + 1):
+            info = history.info(number, latest)
+            delta = history.delta(info) if info.changes_rows else Manifest((), ())
+            found |= dict.fromkeys((entry.partition, entry.bucket) for entry in delta.removed)
+            for entry in delta.added:
+                if (files := found.setdefault((entry.partition, entry.bucket), [])) is not None:
+                    files.append(entry)
+        return found
+
+    def _put(self, place: BucketId, files: tuple[FileEntry, ...] | None) -> None:
+        """Other files for a bucket, or none; the old ones go: no attempt to publish them has succeeded."""
+        staging.remove(self._history.root, StagedFiles("", self._files.pop(place, ())))
+        if files is not None:
+            self._files[place] = files
+
+    def _found(self, snapshot: Snapshot, place: BucketId, where: Filter) -> Iterable[SortedRows]:
+        found = snapshot.stored_rows(place, where, snapshot.layout.stored.names)
+        return (_deletions(snapshot.layout, rows) for rows in found if rows.num_rows)
+
+    def _amended(
+        self, snapshot: Snapshot, place: BucketId, where: Filter, added: Sequence[FileEntry]
+    ) -> tuple[FileEntry, ...]:
+        """The deletions of a bucket when files were added to it: the keys in these are judged anew.
+
+        Without a look at the rest of the bucket, so that a deletion gets through beside a writer that commits
+        more often than it takes to read the bucket.
+        """
+        if sum(entry.rows for entry in (*self._files[place], *added)) > _MAX_AMENDED_ROWS:
+            return self._write(snapshot, place, self._found(snapshot, place, where))
+        layout = snapshot.layout
+        deleted = [self._opened(layout, entry) for entry in self._files[place]]
+        news = [self._opened(layout, entry) for entry in added]
+        amend = _amended_counts if layout.is_counted else _amended_keys
+        rows = amend(layout, where, deleted, news)
+        return self._write(snapshot, place, [rows] if rows.rows.num_rows else [])
+
+    def _opened(self, layout: Layout, entry: FileEntry) -> SortedRows:
+        file = DataFile.open(self._history.root, layout, entry)
+        return SortedRows(file.table, file.kinds)
+
+    def _write(
+        self, snapshot: Snapshot, place: BucketId, gone: Iterable[SortedRows]
+    ) -> tuple[FileEntry, ...]:
+        partition, bucket = place
+        layout, base = snapshot.layout, snapshot.id
+        root = self._history.root
+        return tuple(write_run(root, layout, gone, partition=partition, bucket=bucket, level=0, base=base))
+
+
+def _amended_counts(
+    layout: Layout, where: Filter, deleted: Sequence[SortedRows], news: Sequence[SortedRows]
+) -> SortedRows:
+    """Equal rows that came go too, those that went are not taken away twice."""
+    wanted = [_deletions(layout, where.apply(run.rows)) for run in news]
+    return merge_runs(layout, [*deleted, *wanted])
+
+
+def _amended_keys(
+    layout: Layout, where: Filter, deleted: Sequence[SortedRows], news: Sequence[SortedRows]
+) -> SortedRows:
+    """Deletions of keys that did not change stay; of the others the newest row decides."""
+    marked = [_with_mark(run, is_new=False) for run in deleted] + [
+        _with_mark(run, is_new=True) for run in news
+    ]
+    merged = merge_runs(layout, marked)
+    is_new = merged.rows.column(_IS_NEW).to_numpy()
+    is_there = np.ones(len(is_new), np.bool_) if merged.kinds is None else merged.kinds == 0
+    matches = where.mask(merged.rows).to_numpy()
+    gone = merged.rows.drop_columns([_IS_NEW]).filter(pa.array(~is_new | (is_there & matches)))
+    return _deletions(layout, gone)
+
+
+def _with_mark(run: SortedRows, *, is_new: bool) -> SortedRows:
+    return SortedRows(run.rows.append_column(_IS_NEW, pa.repeat(is_new, run.rows.num_rows)), run.kinds)
+
+
+def _deletions(layout: Layout, rows: pa.Table) -> SortedRows:
+    """What takes rows away: whole rows, for whoever reads deletions wants to know what is gone."""
+    if not layout.is_counted:
+        return SortedRows(rows, np.ones(rows.num_rows, np.int8))
+    position = rows.column_names.index(COUNT_COLUMN)
+    counts = pc.negate(rows.column(position))
+    return SortedRows(rows.set_column(position, rows.field(position), counts), None)

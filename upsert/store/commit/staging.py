@@ -1,0 +1,373 @@
+"""What a writing task leaves behind for the committer: files that no snapshot names yet.
+
+Tasks only write new files and hand back their names. Where a task has all changes of its buckets, it folds
+them and writes finished data files. Where it has only some (any partitioning will do), it keeps the signed
+rows as they are, bucket by bucket in one file of *raw changes*, and the committer folds them across all
+tasks. A part of such a file is one record batch: the rows of one bucket out of one piece of a task's input.
+Being sorted, the parts of a bucket can be folded range by range, so neither a task nor the committer ever
+holds all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Final, NamedTuple, TypeAlias
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from upsert.errors import ConfigurationError, CorruptTableError, StorageError
+from upsert.failpoints import reach
+from upsert.store import paths
+from upsert.store.files.data_file import DataFile, remove_data_file
+from upsert.store.files.projection import Projection, with_ids
+from upsert.store.files.writing import ParallelWrites, write_data_file, written_files
+from upsert.store.metadata.file_entry import FileEntry
+from upsert.store.paths import BucketId, Partition
+from upsert.store.rows.conform import Signs, conform
+from upsert.store.rows.fold import Order, fold, naming
+from upsert.store.rows.keys import order_by
+from upsert.store.rows.layout import COUNT_COLUMN, Layout
+from upsert.store.rows.merge import SortedRows, gather, halves, key_ranges, weight
+from upsert.store.rows.partitions import Portion, split
+from upsert.store.storage import storage_of
+
+Rows: TypeAlias = pa.Table | pa.RecordBatchReader
+"""What is written: a table, or a stream of record batches that need not fit into memory."""
+
+PIECE_BYTES: Final = 64 << 20
+"""What is sorted or folded in memory at a time; that takes about three times as much."""
+
+_SIGN_COLUMN: Final = "_sign"
+
+
+@dataclass(frozen=True)
+class RawPart:
+    """The rows of one bucket within a file of raw changes: the number of their record batch."""
+
+    partition: Partition
+    bucket: int
+    batch: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class RawFile:
+    """A file of raw changes: signed rows, part by part.
+
+    ``order`` says whether the order of a key's rows means anything, ``definition`` which version of the
+    table's definition they were written under.
+    """
+
+    file: str
+    base: int
+    parts: tuple[RawPart, ...]
+    order: Order = "none"
+    definition: int = 0
+
+
+class PlacedPart(NamedTuple):
+    """The rows of one bucket in one file."""
+
+    file: RawFile
+    part: RawPart
+
+
+def places_of(raw: Iterable[RawFile]) -> dict[BucketId, list[PlacedPart]]:
+    """The parts of some files by partition and bucket, in the order of the files."""
+    places: dict[BucketId, list[PlacedPart]] = {}
+    for file in raw:
+        for part in file.parts:
+            places.setdefault((part.partition, part.bucket), []).append(PlacedPart(file, part))
+    return places
+
+
+def pieces_of(rows: Rows, max_bytes: int | None = None) -> Iterator[pa.Table]:
+    """The rows in order, in tables of bounded size; at least one table, so that its columns are seen.
+
+    >>> [piece.num_rows for piece in pieces_of(pa.table({"a": range(10)}), max_bytes=160)]
+    [5, 5]
+    """
+    max_bytes = max_bytes or PIECE_BYTES
+    if not isinstance(rows, pa.RecordBatchReader):
+        is_large = isinstance(rows, pa.Table) and rows.num_rows > 0
+        yield from _parts_of(rows, max_bytes) if is_large else iter([rows])
+        return
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in rows:
+        for part in _parts_of(pa.Table.from_batches([batch]), max_bytes):
+            if held and size + weight(SortedRows(part, None)) > max_bytes:
+                yield pa.Table.from_batches(held)
+                held, size = [], 0
+            held += part.to_batches()
+            size += weight(SortedRows(part, None))
+    yield pa.Table.from_batches(held, rows.schema)
+
+
+def _parts_of(rows: pa.Table, max_bytes: int) -> Iterator[pa.Table]:
+    return (part.rows for part in halves(SortedRows(rows, None), max_bytes))
+
+
+def write_raw(
+    root: str, layout: Layout, base: int, pieces: Iterable[pa.Table], owner: str, order: Order = "none"
+) -> RawFile | None:
+    """Write the signed rows of each bucket; None if there are no rows.
+
+    Not synced: power failure ends the task too. After a crash there may be a file that nobody names; cleaning
+    removes it.
+
+    Raises:
+        SchemaError: the rows do not fit the table.
+    """
+    name = paths.staging_file(base, uuid4().hex)
+    path = paths.resolve(root, name)
+    parts: list[RawPart] = []
+    with (
+        storage_of(path).new_file(path) as local,
+        pa.OSFile(local, "wb") as sink,
+        pa.ipc.new_file(sink, _schema(layout)) as writer,
+    ):
+        for piece in pieces:
+            for portion in split(layout, *conform(layout, piece, owner)):
+                writer.write_batch(_sorted_batch(layout, portion))
+                parts.append(RawPart(portion.partition, portion.bucket, len(parts), portion.rows.num_rows))
+    if not parts:
+        storage_of(path).delete(path)
+        return None
+    return RawFile(name, base, tuple(parts), order, layout.version)
+
+
+def _schema(layout: Layout) -> pa.Schema:
+    fields = [field for field in with_ids(layout) if field.name != COUNT_COLUMN]
+    return pa.schema([*fields, pa.field(_SIGN_COLUMN, pa.int8())])
+
+
+def _sorted_batch(layout: Layout, portion: Portion) -> pa.RecordBatch:
+    """The rows by key, those of one key in input order, and the sign of each."""
+    order = order_by([portion.rows.column(name) for name in layout.key]).rows
+    signs = np.ones(len(order), np.int8) if portion.weights is None else portion.weights[order]
+    rows = gather(portion.rows, order).append_column(_SIGN_COLUMN, pa.array(signs, pa.int8()))
+    (batch,) = rows.combine_chunks().to_batches()
+    return pa.RecordBatch.from_arrays(batch.columns, schema=_schema(layout))
+
+
+def folded(
+    root: str, layout: Layout, parts: Iterable[PlacedPart], order: Order, owner: str
+) -> Iterator[SortedRows]:
+    """What the parts of one bucket do to the table, which is ``owner`` in messages: range by range.
+
+    Raises:
+        ChangelogError: rows without an order leave two different values for a key.
+        CorruptTableError: a file of raw changes is missing or damaged.
+    """
+    for rows, weights in signed_rows(root, layout, parts):
+        with naming(owner):
+            run = fold(layout, rows, weights, order)
+        yield run
+
+
+def signed_rows(root: str, layout: Layout, parts: Iterable[PlacedPart]) -> Iterator[tuple[pa.Table, Signs]]:
+    """The rows of one bucket in the form of ``layout``, and the sign of each: range by range of keys.
+
+    The rows of a key come in the order of the parts, and within one in that of the input.
+
+    Raises:
+        CorruptTableError: a file of raw changes is missing or damaged.
+    """
+    inputs = [SortedRows(_read(root, layout, *placed), None) for placed in parts]
+    for within in key_ranges(layout, inputs, PIECE_BYTES):
+        rows = pa.concat_tables([run.rows for run in within])
+        yield rows.drop_columns([_SIGN_COLUMN]), rows.column(_SIGN_COLUMN).to_numpy()
+
+
+def _read(root: str, layout: Layout, file: RawFile, part: RawPart) -> pa.Table:
+    batch = _read_batch(root, file.file, part)
+    schema = pa.schema([field.remove_metadata() for field in _schema(layout)])
+    if file.definition != layout.version:
+        columns = batch.drop_columns([_SIGN_COLUMN])
+        projection = Projection.of(columns.schema, layout, f"file of raw changes {file.file!r}")
+        arrays = projection.apply(columns, schema.names[:-1]).columns
+        return pa.Table.from_arrays([*arrays, batch.column(_SIGN_COLUMN)], schema=schema)
+    return pa.Table.from_arrays(batch.columns, schema=schema)
+
+
+def _read_batch(root: str, file: str, part: RawPart) -> pa.RecordBatch:
+    path = paths.resolve(root, file)
+    try:
+        batch: pa.RecordBatch = storage_of(path).mapped(
+            path, lambda local: pa.ipc.open_file(pa.memory_map(local)).get_batch(part.batch)
+        )
+    except StorageError:
+        raise  # the file may be whole
+    except (pa.ArrowException, OSError) as cause:
+        raise CorruptTableError(
+            f"file of raw changes {path!r} must be there until it is committed, got {cause}; write the rows "
+            "again"
+        ) from cause
+    return batch
+
+
+@dataclass(frozen=True)
+class StagedFiles:
+    """What one task wrote: plain values that can be pickled and sent to the committer.
+
+    ``retracting`` names the files of a table without primary key that lower a count, ``partitions`` those in
+    which rows were written, also if nothing is left of them.
+    """
+
+    table: str
+    files: tuple[FileEntry, ...] = ()
+    raw: tuple[RawFile, ...] = ()
+    retracting: frozenset[str] = frozenset()
+    partitions: frozenset[Partition] = frozenset()
+
+    @property
+    def rows(self) -> int:
+        """Number of rows written."""
+        return sum(e.rows for e in self.files) + sum(p.rows for raw in self.raw for p in raw.parts)
+
+
+def stage_folded(root: str, layout: Layout, uuid: str, base: int, rows: Rows, order: Order) -> StagedFiles:
+    """Fold the rows of each bucket and write them as data files of level 0.
+
+    What is too large to be folded in memory goes through a file of raw changes, gone afterwards. Where the
+    commit must look at the table's rows (``MergeRules.needs_present_rows``), all does, and stays.
+
+    Raises:
+        SchemaError: the rows do not fit the table. Nothing was written.
+        ChangelogError: they contradict each other. Files of other buckets may have been written; they
+            belong to nothing, and cleaning removes them.
+    """
+    if layout.merge.needs_present_rows:
+        return stage_raw(root, layout, uuid, base, rows, order)
+    pieces = pieces_of(rows)
+    first, second = next(pieces), next(pieces, None)
+    if second is not None:
+        staged = _staged_raw(
+            uuid, write_raw(root, layout, base, chain([first, second], pieces), _owner(root))
+        )
+        try:
+            return fold_raw(root, layout, uuid, base, staged.raw, order)
+        finally:
+            remove(root, staged)
+    portions = list(split(layout, *conform(layout, first, _owner(root))))
+    with naming(_owner(root)):
+        folded = [(p, fold(layout, p.rows, p.weights, order)) for p in portions]
+    return _write_all(root, layout, uuid, base, (((p.partition, p.bucket), [run]) for p, run in folded))
+
+
+def stage_raw(
+    root: str, layout: Layout, uuid: str, base: int, rows: Rows, order: Order = "none"
+) -> StagedFiles:
+    """Write the signed rows of each bucket as they are, in one file.
+
+    Raises:
+        SchemaError: the rows do not fit the table. Nothing was written.
+    """
+    staged = _staged_raw(uuid, write_raw(root, layout, base, pieces_of(rows), _owner(root), order))
+    reach("stage.after-raw")
+    return staged
+
+
+def _staged_raw(uuid: str, raw: RawFile | None) -> StagedFiles:
+    if raw is None:
+        return StagedFiles(uuid)
+    return StagedFiles(uuid, raw=(raw,), partitions=frozenset(part.partition for part in raw.parts))
+
+
+def _owner(root: str) -> str:
+    return f"table {paths.name_of(root)!r}"
+
+
+def fold_raw(
+    root: str, layout: Layout, uuid: str, base: int, raw: Iterable[RawFile], order: Order = "none"
+) -> StagedFiles:
+    """Fold the raw changes of all tasks, a range of a bucket's keys at a time.
+
+    Raises:
+        ChangelogError: rows without an order leave two different values for a key.
+        CorruptTableError: a file of raw changes is missing or damaged.
+    """
+    runs = (
+        (place, folded(root, layout, parts, order, _owner(root))) for place, parts in places_of(raw).items()
+    )
+    return _write_all(root, layout, uuid, base, runs)
+
+
+def _write_all(
+    root: str, layout: Layout, uuid: str, base: int, runs: Iterable[tuple[BucketId, Iterable[SortedRows]]]
+) -> StagedFiles:
+    partitions: set[Partition] = set()
+    written: list[Future[FileEntry]] = []
+    with ParallelWrites() as writes:
+        for (partition, bucket), run in runs:
+            partitions.add(partition)
+            write_file = partial(
+                write_data_file, root, layout, partition=partition, bucket=bucket, level=0, base=base
+            )
+            target = 2 * PIECE_BYTES
+            written += written_files(partial(writes.write, write_file), layout.key, run, target)
+    files = tuple(one.result() for one in written)
+    retracting: set[str] = set()
+    if layout.is_counted:
+        retracting.update(entry.file for entry in files if _lowers_a_count(root, layout, entry))
+    return StagedFiles(uuid, files, (), frozenset(retracting), frozenset(partitions))
+
+
+def _lowers_a_count(root: str, layout: Layout, entry: FileEntry) -> bool:
+    counts = DataFile.open(root, layout, entry).column(COUNT_COLUMN)
+    return bool(pc.min(counts).as_py() < 0)
+
+
+def join(uuid: str, staged: Iterable[StagedFiles]) -> StagedFiles:
+    """What several tasks wrote, as one.
+
+    Raises:
+        ConfigurationError: a task wrote for another table, or two tasks wrote finished files for one bucket.
+    """
+    files: list[FileEntry] = []
+    raw: list[RawFile] = []
+    retracting: set[str] = set()
+    partitions: set[Partition] = set()
+    owner: dict[BucketId, int] = {}
+    arrivals: dict[BucketId, int | None] = {}
+    for number, one in enumerate(staged):
+        if one.table != uuid:
+            raise ConfigurationError(
+                f"staged files must belong to the table they are committed to, {uuid!r}, got {one.table!r}; "
+                "was the table dropped and created again?"
+            )
+        for entry in one.files:
+            if owner.setdefault((entry.partition, entry.bucket), number) != number:
+                raise _shared_bucket(entry.bucket)
+        for place, parts in places_of(one.raw).items():
+            in_order = number if parts[0].file.order == "rows" else None
+            if arrivals.setdefault(place, in_order) != in_order:
+                raise _shared_bucket(place[1])
+        files += one.files
+        raw += one.raw
+        retracting |= one.retracting
+        partitions |= one.partitions
+    return StagedFiles(uuid, tuple(files), tuple(raw), frozenset(retracting), frozenset(partitions))
+
+
+def _shared_bucket(bucket: int) -> ConfigurationError:
+    return ConfigurationError(
+        f"one task must stage all rows of a bucket, got two tasks for bucket {bucket}; use stage_raw where "
+        "rows are partitioned otherwise"
+    )
+
+
+def remove(root: str, staged: StagedFiles) -> None:
+    """Delete the files of ``staged``; whatever is gone already is no error."""
+    for raw in staged.raw:
+        storage_of(root).delete(paths.staging_path(root, raw.file))
+    for entry in staged.files:
+        remove_data_file(root, entry.file)

@@ -1,0 +1,378 @@
+"""One immutable sorted file of a bucket and its sidecar, open for reading.
+
+By default a data file is a single uncompressed Arrow IPC batch, see docs/decisions/0002. Readers map it:
+opening costs a few pages, and a lookup touches only the pages of the rows that it returns. Files of the other
+formats are mapped too, and decoded where they are read, see ``columns``. Sidecars are always mapped
+Arrow. Names are never used twice, so an open map never goes stale; a file that is deleted while mapped stays
+readable until the map is dropped (POSIX).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Generic, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from cachetools import LRUCache
+
+from upsert.arrays import Kinds
+from upsert.errors import ConfigurationError, CorruptTableError, StorageError, UpsertError
+from upsert.store import paths
+from upsert.store.codec import checksum_of
+from upsert.store.files.columns import FileColumns, forget_decoded
+from upsert.store.files.formats import ARROW, format_of_file
+from upsert.store.files.formats.base import Bounds, FileFormat
+from upsert.store.files.lookup_index import HashIndex, build_index, read_indexes, sidecar_schema
+from upsert.store.files.projection import Projection
+from upsert.store.metadata.file_entry import FileEntry
+from upsert.store.paths import index_file, resolve
+from upsert.store.predicate import Filter
+from upsert.store.rows.keys import key_bytes
+from upsert.store.rows.layout import KIND_COLUMN, Layout
+from upsert.store.rows.merge import SortedRows
+from upsert.store.storage import storage_of
+
+Opened = TypeVar("Opened")
+
+
+class OpenFiles(Generic[Opened]):
+    """Open files by absolute path and version of the table's definition that they are read as.
+
+    Names are never used twice, so nothing goes stale. Least recently used ones are dropped; threads may share
+    it, and a forked child goes on with what its parent has open.
+    """
+
+    def __init__(self, max_files: int) -> None:
+        self._files: LRUCache[tuple[str, int], Opened] = LRUCache(max_files)
+        self._lock = threading.Lock()
+        os.register_at_fork(after_in_child=self._renew_lock)
+
+    def get(self, path: str, version: int, open_file: Callable[[str], Opened]) -> Opened:
+        """The open file; ``open_file`` opens it if it is not there."""
+        path = path if "://" in path else os.path.abspath(path)
+        with self._lock:
+            file = self._files.get((path, version))
+        if file is None:
+            # two threads may map the same file at once: harmless, and no reader waits for another's disk
+            file = open_file(path)
+            with self._lock:
+                self._files[path, version] = file
+        return file
+
+    def clear(self) -> None:
+        """Drop all; who holds one may go on reading it."""
+        with self._lock:
+            self._files.clear()
+
+    def _renew_lock(self) -> None:
+        """Another thread of the parent may have held it during the fork."""
+        self._lock = threading.Lock()
+
+
+MAX_OPEN_FILES: Final = 2048
+"""Open maps kept by a process: each is two file mappings, far below the usual limit of 65 530."""
+
+
+class DataFile:
+    """An open data file: zero-copy views of memory-mapped pages, or columns that are decoded when asked for.
+
+    Attributes:
+        entry: what the manifest says about it.
+        rows: number of rows.
+        kinds: 0 or 1 for each row, None if the file has no deletion.
+    """
+
+    def __init__(
+        self,
+        entry: FileEntry,
+        stored: FileColumns,
+        columns: Projection,
+        indexes: dict[str, HashIndex],
+        layout: Layout,
+    ) -> None:
+        """Take over what ``open`` has checked: rows as written, and the table's columns made of them."""
+        self.entry = entry
+        self.rows = stored.rows
+        self.kinds: Kinds | None = stored.column(KIND_COLUMN).to_numpy() if entry.deletes else None
+        self._stored = stored
+        self._columns = columns
+        self._indexes = indexes
+        self._layout = layout
+
+    @classmethod
+    def open(cls, root: str | Path, layout: Layout, entry: FileEntry) -> DataFile:
+        """The file of a manifest entry, from the process-wide cache if it is open.
+
+        Raises:
+            CorruptTableError: the file or its sidecar is missing, damaged, or not what the entry says.
+        """
+        return _OPEN.get(
+            resolve(os.fspath(root), entry.file), layout.version, lambda path: cls._map(path, layout, entry)
+        )
+
+    @classmethod
+    def _map(cls, path: str, layout: Layout, entry: FileEntry) -> Self:
+        if (format_ := format_of_file(path)) is None:
+            raise _damaged(path, "a name that tells its format", repr(os.path.basename(path)))
+        if entry.definition == layout.version:
+            expected = layout.stored
+            if entry.deletes:
+                expected = expected.append(pa.field(KIND_COLUMN, pa.int8()))
+            stored = _open_file(path, format_, expected, entry.rows, entry.bytes, entry.checksum)
+            columns = Projection.same(layout)
+        else:
+            stored = _open_file(path, format_, None, entry.rows, entry.bytes, entry.checksum)
+            columns = Projection.of(stored.schema, layout, f"data file {path!r}")
+        # of an older definition a file may lack indexes, and have others
+        known = sidecar_schema(layout) if entry.definition == layout.version else None
+        sidecar = _open_file(index_file(path), ARROW, known, entry.rows, None, entry.index_checksum)
+        try:
+            indexes = read_indexes(layout, sidecar.select(sidecar.schema.names))
+        except (LookupError, pa.ArrowException) as cause:
+            raise _damaged(index_file(path), "whole lookup indexes", str(cause)) from cause
+        for index in layout.indexes:
+            if columns.converts(index.columns):
+                indexes.pop(index.name, None)
+        return cls(entry, stored, columns, indexes, layout)
+
+    def select(self, names: Sequence[str]) -> pa.RecordBatch:
+        """Some of the table's stored columns, in this order; no copy of what is mapped as it is today."""
+        return self._columns.apply(self._stored.select(self._columns.needed(names)), names)
+
+    def slice(self, names: Sequence[str], start: int, length: int) -> pa.RecordBatch:
+        """Some stored columns of some rows that follow each other; not much else is decoded."""
+        return self._columns.apply(
+            self._stored.slice(self._columns.needed(names), start, start + length), names
+        )
+
+    def take(self, names: Sequence[str], rows: npt.NDArray[np.integer[Any]]) -> pa.RecordBatch:
+        """Some stored columns of some rows, given by their numbers."""
+        return self._columns.apply(self._stored.take(self._columns.needed(names), rows), names)
+
+    def column(self, name: str) -> pa.Array:
+        """One of the table's stored columns, for one who asks again: what was decoded for it is kept."""
+        source = self._columns.needed([name])
+        if self._columns.is_same:
+            return self._stored.column(name)
+        if not source:
+            return self.select([name]).column(0)
+        stored = pa.record_batch([self._stored.column(source[0])], names=source)
+        return self._columns.apply(stored, [name]).column(0)
+
+    def stretches(self, where: Filter, columns: Collection[str]) -> list[tuple[int, int]]:
+        """Which rows may be some of which a filter is true, by what the file says about some columns.
+
+        Each stretch is the number of its first row and of the one after its last; they ascend.
+        """
+        bounds = {
+            name: found
+            for name in where.columns
+            if name in columns and (found := self._bounds(name)) is not None
+        }
+        if not bounds:
+            return [(0, self.rows)]
+        starts = self._stored.starts
+        kept = np.flatnonzero(where.possible(bounds, len(starts) - 1))
+        neighbours = np.split(kept, np.flatnonzero(np.diff(kept) > 1) + 1) if len(kept) else []
+        return [(int(starts[part[0]]), int(starts[part[-1] + 1])) for part in neighbours]
+
+    def _bounds(self, name: str) -> Bounds | None:
+        source = self._columns.sources.get(name)
+        found = None if source is None else self._stored.bounds(source)
+        if found is None:
+            return None
+        low, high = (self._columns.apply(pa.record_batch([end], [source]), [name]) for end in found)
+        return low.column(0), high.column(0)
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether its columns are views of the file; those of a compressed file take memory."""
+        return self._stored.is_mapped
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all stored columns."""
+        return self._columns.names
+
+    @property
+    def table(self) -> pa.Table:
+        """The stored columns as a table."""
+        return pa.Table.from_batches([self.select(self.names)])
+
+    def index(self, name: str) -> HashIndex:
+        """The sorted hashes and row numbers of a lookup index; built and kept where the sidecar lacks it."""
+        found = self._indexes.get(name)
+        if found is None:
+            columns = self._layout.lookup_index(name).columns
+            found = self._indexes[name] = build_index(self.select(columns), columns)
+        return found
+
+
+_OPEN: Final = OpenFiles[DataFile](MAX_OPEN_FILES)
+
+
+def forget_open_files() -> None:
+    """Drop all open maps of this process; the next reader opens (and checks) its files again."""
+    _OPEN.clear()
+    forget_decoded()
+
+
+@contextmanager
+def damage_named(root: str | Path, entries: Callable[[], Iterable[FileEntry]]) -> Iterator[None]:
+    """Say which file is damaged where what was read of files led to an error that only damage explains.
+
+    Opening a file reads a few pages of it, so a changed byte in the others shows when they are used, or
+    never; the checksums are compared then.
+
+    Args:
+        root: the table's folder.
+        entries: the files that may have been read.
+
+    Raises:
+        CorruptTableError: one of them has not the checksum that its manifest says.
+    """
+    try:
+        yield
+    except UpsertError:
+        raise
+    except (LookupError, ArithmeticError, ValueError, pa.ArrowException) as cause:
+        for entry in entries():
+            path = resolve(os.fspath(root), entry.file)
+            for name, stated in ((path, entry.checksum), (index_file(path), entry.index_checksum)):
+                if stated and (found := checksum_of(mapped_content(name))) != stated:
+                    raise _damaged(name, f"checksum {stated:x}", f"{found:x}") from cause
+        raise
+
+
+def _open_file(
+    path: str,
+    format_: FileFormat,
+    expected: pa.Schema | None,
+    rows: int,
+    size: int | None,
+    checksum: int,
+) -> FileColumns:
+    storage = storage_of(path)
+
+    def opened(local: str) -> FileColumns:
+        content = _mapped(local)
+        if size is not None and content.size != size:
+            raise _damaged(path, f"{size} bytes", f"{content.size} bytes")
+        # of a local file that would read what the map avoids reading; this one was just downloaded
+        if checksum and not storage.is_local:
+            _check_checksum(path, content, checksum)
+        return FileColumns(path, format_.open(content))
+
+    try:
+        columns = storage.mapped(path, opened)
+    except (ConfigurationError, StorageError):
+        raise  # a package is missing, or the disk or the store failed: the file may be whole
+    except FileNotFoundError as cause:
+        raise CorruptTableError(
+            f"data file {path!r} is missing; restore it, or read a snapshot that does not need it"
+        ) from cause
+    except (pa.ArrowException, OSError, ValueError) as cause:
+        raise _damaged(path, f"a whole file of format {format_.name}", str(cause)) from cause
+    if expected is not None and columns.schema != expected:
+        raise _damaged(path, f"columns {', '.join(expected.names)}", ", ".join(columns.schema.names))
+    if columns.rows != rows:
+        raise _damaged(path, f"{rows} rows", f"{columns.rows}")
+    return columns
+
+
+def mapped_content(path: str) -> pa.Buffer:
+    """The bytes of a file, wherever it lies; the buffer keeps the map, and needs no open file for it.
+
+    Raises:
+        FileNotFoundError: it is missing.
+        StorageError: it cannot be read.
+    """
+    return storage_of(path).mapped(path, _mapped)
+
+
+def check_bytes(path: str, checksum: int) -> None:
+    """Compare all bytes of a file, wherever it lies, with the checksum of its manifest; 0: it has none.
+
+    Raises:
+        CorruptTableError: it has another one; of a remote file, also a copy that was fetched anew.
+        FileNotFoundError: it is missing.
+        StorageError: it cannot be read.
+    """
+    storage_of(path).mapped(path, lambda local: _check_checksum(path, _mapped(local), checksum))
+
+
+def _check_checksum(path: str, content: pa.Buffer, stated: int) -> None:
+    found = checksum_of(content)
+    if stated and found != stated:
+        raise _damaged(path, f"checksum {stated:x}", f"{found:x}")
+
+
+def _mapped(local: str) -> pa.Buffer:
+    with pa.memory_map(local) as mapped:
+        return mapped.read_buffer()
+
+
+def _damaged(path: str, expected: str, found: str) -> CorruptTableError:
+    return CorruptTableError(
+        f"data file {path!r} must have {expected}, got {found}; restore the file from a copy"
+    )
+
+
+class FileRange:
+    """What a merge cuts into ranges of keys without holding the file, see ``key_ranges``."""
+
+    def __init__(self, file: DataFile, layout: Layout, start: int = 0, length: int | None = None) -> None:
+        self._file = file
+        self._layout = layout
+        self._start = start
+        self._length = file.rows - start if length is None else length
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def size(self) -> int:
+        """About how many bytes of memory the rows take, taking all rows of the file for equally large."""
+        return self._file.entry.size * self._length // self._file.rows
+
+    def key(self, row: int) -> bytes:
+        """The key of a row as bytes; the part of the file that it lies in is kept for the next one asked."""
+        found = self._file.take(self._layout.key, np.array([self._start + row]))
+        return key_bytes(found.columns)
+
+    def slice(self, start: int, length: int) -> FileRange:
+        """Some of these rows."""
+        return FileRange(self._file, self._layout, self._start + start, length)
+
+    def load(self) -> SortedRows:
+        """The rows themselves."""
+        rows = pa.Table.from_batches([self._file.slice(self._file.names, self._start, self._length)])
+        kinds = self._file.kinds
+        return SortedRows(rows, None if kinds is None else kinds[self._start : self._start + self._length])
+
+
+def rows_of_file(root: str | Path, layout: Layout, entry: FileEntry) -> SortedRows | FileRange:
+    """The rows of a data file, to be merged range by range: views of it, or decoded when they are needed.
+
+    Raises:
+        CorruptTableError: the file is missing or damaged.
+    """
+    file = DataFile.open(root, layout, entry)
+    return SortedRows(file.table, file.kinds) if file.is_mapped else FileRange(file, layout)
+
+
+def remove_data_file(root: str, name: str) -> None:
+    """Delete a data file and its sidecar.
+
+    Raises:
+        CorruptTableError: the name is no data file's. Nothing was deleted.
+    """
+    path = paths.data_path(root, name)
+    for file in (path, paths.index_file(path)):
+        storage_of(root).delete(file)

@@ -1,0 +1,96 @@
+"""Arrow IPC: uncompressed as one batch that readers map, or compressed batch by batch (pure).
+
+What is mapped is never decoded, which is what makes lookups fast, see docs/decisions/0002.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+import pyarrow as pa
+
+from upsert.store.files.formats.base import Compression, Output
+from upsert.store.files.formats.types import part_starts
+
+_PARTS: Final = b"part_starts"
+"""Metadata of the schema of a compressed file: only a file without it is one batch that can be mapped."""
+
+
+class ArrowFormat:
+    """Files that are Arrow's own layout of memory."""
+
+    name = "arrow"
+    suffix = ".arrow"
+    codecs: tuple[str, ...] = ("none", "lz4", "zstd")
+    has_levels = True
+
+    def refusal(self, field: pa.Field) -> str | None:  # noqa: ARG002
+        """None: it has every type."""
+        return None
+
+    def write(self, out: Output, rows: pa.RecordBatch, compression: Compression) -> None:
+        """Write the rows as one batch, or as compressed ones of a bounded size."""
+        if compression.codec == "none":
+            with pa.ipc.new_file(out, rows.schema) as writer:
+                writer.write_batch(rows)
+            return
+        codec = pa.Codec(compression.codec, compression.level)
+        starts = part_starts(rows)
+        schema = rows.schema.with_metadata({_PARTS: ",".join(map(str, starts))})
+        with pa.ipc.new_file(out, schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
+            for start, stop in pairwise(starts):
+                part = rows.slice(start, stop - start)
+                writer.write_batch(pa.RecordBatch.from_arrays(part.columns, schema=schema))
+
+    def open(self, content: pa.Buffer) -> MappedRows | CompressedBatches:
+        """The rows of a file of either kind."""
+        reader = pa.ipc.open_file(content)
+        if _PARTS in (reader.schema.metadata or {}):
+            return CompressedBatches(content, reader)
+        if reader.num_record_batches != 1:
+            raise ValueError(f"it has {reader.num_record_batches} record batches instead of one")
+        return MappedRows(reader.get_batch(0))
+
+
+class MappedRows:
+    """Rows that are views of a file's content, or of any other memory."""
+
+    is_mapped = True
+
+    def __init__(self, rows: pa.RecordBatch) -> None:
+        self.schema: pa.Schema = rows.schema
+        self.rows = int(rows.num_rows)
+        self.starts = (0, self.rows)
+        self._batch = rows
+
+    def bounds(self, name: str) -> None:
+        """Nothing is known of the values in a part."""
+
+    def read(self, part: int, names: Sequence[str]) -> pa.RecordBatch:  # noqa: ARG002 - there is one
+        """Some columns; no copy."""
+        return self._batch.select(names)
+
+
+class CompressedBatches:
+    """Record batches of which only the wanted columns are decompressed."""
+
+    is_mapped = False
+
+    def __init__(self, content: pa.Buffer, reader: pa.RecordBatchFileReader) -> None:
+        self.schema: pa.Schema = reader.schema.remove_metadata()
+        self.starts = tuple(map(int, reader.schema.metadata[_PARTS].split(b",")))
+        if len(self.starts) != reader.num_record_batches + 1:
+            raise ValueError(f"it has {reader.num_record_batches} record batches, not {len(self.starts) - 1}")
+        self.rows = self.starts[-1]
+        self._content = content
+
+    def bounds(self, name: str) -> None:
+        """Nothing is known of the values in a part."""
+
+    def read(self, part: int, names: Sequence[str]) -> pa.RecordBatch:
+        """Some columns of one batch."""
+        fields = sorted(self.schema.get_field_index(name) for name in names)
+        options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
+        return pa.ipc.open_file(self._content, options=options).get_batch(part).select(names)

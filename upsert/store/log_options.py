@@ -1,0 +1,335 @@
+"""The options of a managed table's log, ``log.…`` in WITH (…): declared, checked, and as one value (pure).
+
+Follows FLIP-188. ``log.kafka.*`` goes to the Kafka client, but for ``log.kafka.topic``. Options of a log
+may be given to a table that has none: a session has them for all of its tables. A log's formats are checked
+when the table is made, and are told of the table's columns as here when it is written and read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+
+from upsert import options
+from upsert.errors import ConfigurationError
+from upsert.formats.base import Format, FormatContext, Side, format_named
+from upsert.options import Option
+from upsert.schema import TableSchema
+from upsert.secret import is_secret
+from upsert.store.rows.merge_rules import MergeRules
+
+NONE: Final = "none"
+
+KAFKA: Final = "kafka"
+
+TRANSACTIONAL: Final = "transactional"
+
+EVENTUAL: Final = "eventual"
+
+UPSERT: Final = "upsert"
+
+ALL: Final = "all"
+
+TOPIC: Final = "log.kafka.topic"
+
+SERVERS: Final = "log.kafka.bootstrap.servers"
+
+_COMMITTED: Final = "read_committed"
+
+CLIENT_PREFIX: Final = "log.kafka."
+"""Begins the options of Kafka's client library; see ``is_of_client``."""
+
+
+def topic_name(value: str) -> str:
+    """The name that a topic may have."""
+    signs = value.replace(".", "").replace("_", "").replace("-", "")
+    if not signs.isalnum() or not value.isascii() or len(value) > 249:
+        raise ValueError("a topic's name of letters, digits, '.', '_' and '-'")
+    return value
+
+
+LOG_OPTIONS: Final = (
+    Option(
+        "log.system",
+        options.one_of(NONE, KAFKA),
+        "where the changes of the table go besides its files: none, or a topic of Kafka",
+        NONE,
+    ),
+    Option(SERVERS, options.text, "brokers of the log, as host:port,…", None),
+    Option(
+        TOPIC,
+        topic_name,
+        "topic of the log; default: made of the table's name and a random number when it is created",
+        None,
+    ),
+    Option(
+        "log.retention",
+        options.duration_ms,
+        "how long Kafka keeps the changes; default: as the brokers are set up",
+        None,
+    ),
+    Option(
+        "log.consistency",
+        options.one_of(TRANSACTIONAL, EVENTUAL),
+        "transactional: changes come into the log when they are committed; eventual: before that, and the "
+        "newest one of a key is right in the end; needs a primary key",
+        TRANSACTIONAL,
+    ),
+    Option(
+        "log.changelog-mode",
+        options.one_of("auto", UPSERT, ALL),
+        "upsert: the log has no UPDATE_BEFORE; all: it has; auto: upsert with a primary key, else all",
+        "auto",
+    ),
+    Option("log.key.format", options.text, "format of the log's keys, where there is a primary key", "json"),
+    Option("log.format", options.text, "format of the log's values, one of changes", "debezium-json"),
+    Option(
+        "log.scan",
+        options.one_of("full", "latest", "from-timestamp"),
+        "where a stream starts that reads the log: full = a snapshot and then its changes; latest; "
+        "from-timestamp",
+        "full",
+    ),
+    Option(
+        "log.scan.timestamp-mills",
+        options.integer(0),
+        "the start of log.scan = from-timestamp: milliseconds since 1970",
+        None,
+    ),
+)
+"""Every option of a log that has a name of its own."""
+
+OF_ONE_TABLE: Final = (TOPIC, "log.scan", "log.scan.timestamp-mills")
+"""Options that a session does not have for all of its tables."""
+
+FIXED: Final[Mapping[str, str]] = {
+    "log.system": "system",
+    TOPIC: "topic",
+    "log.consistency": "consistency",
+    "log.changelog-mode": "changelog_mode",
+    "log.key.format": "key_format",
+    "log.format": "format",
+}
+"""Options that cannot change in the life of a log, for what lies in the topic was written by them, and the
+attributes of ``LogOptions`` that hold them."""
+
+
+@dataclass(frozen=True)
+class LogOptions:
+    """The log of one table; ``properties`` may hold secrets and are not in the repr.
+
+    Attributes:
+        system: "none" or "kafka"; the rest means something for "kafka" only.
+        topic: name of the topic; None until the table is created.
+        retention_ms: how long the topic keeps records; None: as the brokers are set up.
+        consistency: "transactional" or "eventual".
+        changelog_mode: "upsert" or "all"; "auto" has been resolved.
+        key_format: format of keys; a table without primary key has NULL keys.
+        format: format of values.
+        scan: where a reader starts: "full", "latest" or "from-timestamp".
+        scan_timestamp_ms: the start of "from-timestamp".
+        properties: those of the client library, ``bootstrap.servers`` among them.
+    """
+
+    system: str = NONE
+    topic: str | None = None
+    retention_ms: int | None = None
+    consistency: str = TRANSACTIONAL
+    changelog_mode: str = ALL
+    key_format: str = "json"
+    format: str = "debezium-json"
+    scan: str = "full"
+    scan_timestamp_ms: int | None = None
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+
+    @property
+    def is_kafka(self) -> bool:
+        """Whether the table has a log."""
+        return self.system == KAFKA
+
+    @property
+    def is_eventual(self) -> bool:
+        """Whether changes come into the log before they are committed."""
+        return self.is_kafka and self.consistency == EVENTUAL
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The brokers, as ``host:port,…``."""
+        return self.properties.get("bootstrap.servers", "")
+
+
+def is_of_client(key: str) -> bool:
+    """Whether an option is one of Kafka's client library that ``LOG_OPTIONS`` does not declare.
+
+    >>> is_of_client("log.kafka.security.protocol"), is_of_client("log.kafka.topic")
+    (True, False)
+    """
+    name = key.lower()
+    return name.startswith(CLIENT_PREFIX) and name not in (SERVERS, TOPIC)
+
+
+def holds_secret(key: str) -> bool:
+    """Whether an option is one of Kafka's client library whose value must not be shown.
+
+    >>> holds_secret("log.kafka.sasl.password"), holds_secret("log.kafka.client.id")
+    (True, False)
+    """
+    return is_of_client(key) and is_secret(key)
+
+
+def file_mode(keys: Iterable[str]) -> int:
+    """Permissions of a file with these options: passwords are its owner's alone.
+
+    >>> oct(file_mode(["bucket", "log.kafka.sasl.password"])), oct(file_mode(["bucket"]))
+    ('0o600', '0o666')
+    """
+    return 0o600 if any(map(holds_secret, keys)) else 0o666
+
+
+def split(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The options without those of the client library, and these without their prefix.
+
+    >>> split({"bucket": "2", "log.kafka.security.protocol": "SSL"})
+    ({'bucket': '2'}, {'security.protocol': 'SSL'})
+    """
+    others = {key: value for key, value in given.items() if not is_of_client(key)}
+    own = {key.lower().removeprefix(CLIENT_PREFIX): text for key, text in given.items() if is_of_client(key)}
+    return others, own
+
+
+def log_options(
+    owner: str,
+    values: Mapping[str, Any],
+    client: Mapping[str, str],
+    schema: TableSchema,
+    merge: MergeRules,
+) -> LogOptions:
+    """The log that a table of this schema has.
+
+    Args:
+        owner: the table, for messages.
+        values: converted options, those of ``LOG_OPTIONS`` among them.
+        client: properties of the client library.
+        schema: the table's columns and key.
+        merge: how rows of one key become one.
+
+    Raises:
+        ConfigurationError: the options do not fit each other or the table.
+        SchemaError: a column has no form in the log's format.
+    """
+    if values["log.scan"] == "from-timestamp" and values["log.scan.timestamp-mills"] is None:
+        raise ConfigurationError(
+            f"{owner}: option 'log.scan' = 'from-timestamp' needs 'log.scan.timestamp-mills', got none; "
+            "set it"
+        )
+    if values["log.system"] == NONE:
+        return LogOptions(scan=values["log.scan"], scan_timestamp_ms=values["log.scan.timestamp-mills"])
+    servers = values[SERVERS]
+    if servers is None:
+        raise ConfigurationError(
+            f"{owner}: option 'log.system' = 'kafka' needs {SERVERS!r}, got none; set it, or for all "
+            f"tables of a session 'table-storage.{SERVERS}'"
+        )
+    if (level := client.get("isolation.level", _COMMITTED)) != _COMMITTED:
+        raise ConfigurationError(
+            f"{owner}: option '{CLIENT_PREFIX}isolation.level' must be {_COMMITTED!r}, got {level!r}, which "
+            "shows changes that a publisher has taken back and sent again; leave it out"
+        )
+    found = LogOptions(
+        KAFKA,
+        values[TOPIC],
+        values["log.retention"],
+        values["log.consistency"],
+        _resolved_mode(values["log.changelog-mode"], schema),
+        values["log.key.format"].lower(),
+        values["log.format"].lower(),
+        values["log.scan"],
+        values["log.scan.timestamp-mills"],
+        {**client, "bootstrap.servers": servers},
+    )
+    _check_mode(owner, found, schema)
+    _check_eventual(owner, found, schema, merge)
+    check_formats(owner, found, schema)
+    return found
+
+
+def _resolved_mode(mode: str, schema: TableSchema) -> str:
+    if mode == "auto":
+        return UPSERT if schema.primary_key else ALL
+    return mode
+
+
+def _check_mode(owner: str, log: LogOptions, schema: TableSchema) -> None:
+    if log.changelog_mode == UPSERT and not schema.primary_key:
+        raise ConfigurationError(
+            f"{owner}: option 'log.changelog-mode' = 'upsert' needs a PRIMARY KEY, by which a row replaces "
+            "the one before it, got none; declare one, or set 'all'"
+        )
+
+
+def _check_eventual(owner: str, log: LogOptions, schema: TableSchema, merge: MergeRules) -> None:
+    """FLIP-188: what is sent before its commit may be sent twice, which only a key can mend."""
+    if log.consistency != EVENTUAL:
+        return
+    if not schema.primary_key:
+        raise ConfigurationError(
+            f"{owner}: option 'log.consistency' = 'eventual' needs a PRIMARY KEY, by which readers tell a "
+            "change that comes again, got none; declare one, or set 'transactional'"
+        )
+    if log.changelog_mode == ALL:
+        raise ConfigurationError(
+            f"{owner}: option 'log.changelog-mode' = 'all' needs 'log.consistency' = 'transactional', got "
+            "'eventual': what a change replaces is known when it is committed; set 'upsert'"
+        )
+    if merge.needs_present_rows:
+        raise ConfigurationError(
+            f"{owner}: option 'log.consistency' = 'eventual' needs a table whose rows replace each other as "
+            "they come, got 'merge-engine' or 'sequence.field', which make a row when it is committed; set "
+            "'transactional'"
+        )
+
+
+def check_formats(owner: str, log: LogOptions, schema: TableSchema) -> None:
+    """Refuse formats that cannot write a table's changes.
+
+    Raises:
+        ConfigurationError: a format is unknown, or not of the kind that is needed.
+        SchemaError: a column has no form in it.
+    """
+    value = format_named(log.format, f"{owner}: option 'log.format'")
+    if value.is_insert_only:
+        raise ConfigurationError(
+            f"{owner}: option 'log.format' must be a format of changes, got {log.format!r}, which cannot say "
+            "that a row is gone; set 'debezium-json' or 'canal-json'"
+        )
+    key = format_named(log.key_format, f"{owner}: option 'log.key.format'")
+    if not key.is_insert_only:
+        raise ConfigurationError(
+            f"{owner}: option 'log.key.format' must be a format of rows, got {log.key_format!r}; set 'json'"
+        )
+    value.check(value_context(schema, log, value))
+    if schema.primary_key:
+        key.check(key_context(schema, log, key))
+
+
+def key_context(schema: TableSchema, log: LogOptions, format: Format) -> FormatContext:
+    """What the format of keys is told of a table with a primary key."""
+    return _context(schema, schema.primary_key, log, format, Side.KEY)
+
+
+def value_context(schema: TableSchema, log: LogOptions, format: Format) -> FormatContext:
+    """What the format of values is told of a table."""
+    names = tuple(column.name for column in schema.physical)
+    return _context(schema, names, log, format, Side.VALUE)
+
+
+def _context(
+    schema: TableSchema, names: tuple[str, ...], log: LogOptions, format: Format, side: Side
+) -> FormatContext:
+    columns = [schema.column(name) for name in names]
+    fields = pa.schema([pa.field(c.name, c.type, nullable=c.nullable) for c in columns])
+    values = options.parse(f"log.{side}.{format.name}", format.options, {})
+    return FormatContext(fields, values, side, log.topic)

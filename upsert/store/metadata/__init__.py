@@ -1,0 +1,1 @@
+"""What a table's files say of it: definition, snapshots, manifests, and the history they make."""

@@ -1,0 +1,184 @@
+"""What a table is at one time: its columns, options and untracked partitions, as one numbered value (pure).
+
+Version 0 is what the table was created with; ``Table.alter`` publishes later ones. Columns are told apart by
+their field ids, which no later column gets again, whatever its name.
+
+Whether a commit shows in change streams is said by the statement, else by the partition, else by the table
+(FLIP-188). A commit may touch partitions that are tracked and others that are not; then its snapshot names
+the latter. See docs/decisions/0014.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, NamedTuple, Self
+
+from upsert.errors import CorruptTableError
+from upsert.schema import TableSchema
+from upsert.store import paths
+from upsert.store.codec import checksum_of_value, content_of, parse_versioned, subject_of
+from upsert.store.paths import Partition, partition_from_json
+from upsert.store.rows.layout import Layout
+from upsert.store.table_options import TableOptions
+
+
+@dataclass(frozen=True)
+class Definition:
+    """One version of a table's definition.
+
+    Attributes:
+        version: 0 for what the table was created with; the higher is the newer.
+        schema: columns with their field ids, keys and indexes.
+        given: the options as they were written, for ``SHOW CREATE TABLE``; may hold secrets of the log's
+            client, so they are not in the repr.
+        untracked: partitions whose commits show in no change stream.
+        last_id: the highest field id that any column has had.
+        owner: what the definition belongs to, for messages.
+        checksum: of what its file says, as it was read; 0 before that.
+    """
+
+    version: int
+    schema: TableSchema
+    given: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    untracked: frozenset[Partition] = frozenset()
+    last_id: int = 0
+    owner: str = field(default="table", compare=False)
+    checksum: int = field(default=0, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Make the options read-only and count the ids that are in use."""
+        object.__setattr__(self, "given", MappingProxyType(dict(self.given)))
+        highest = max(column.id for column in self.schema.columns)
+        object.__setattr__(self, "last_id", max(self.last_id, highest))
+
+    @cached_property
+    def options(self) -> TableOptions:
+        """The options, converted and checked.
+
+        Raises:
+            ConfigurationError: one is wrong.
+        """
+        return TableOptions.parse(self.given, self.schema, self.owner)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The physical form that schema and options mean.
+
+        Raises:
+            SchemaError: the schema uses a name that the files need, or their format cannot store a column.
+            ConfigurationError: an option is wrong.
+        """
+        options = self.options
+        return Layout.of(
+            self.schema, options.bucket, options.bucket_key, self.version, options.merge, options.file_form
+        )
+
+    def to_json(self, uuid: str) -> bytes:
+        """The content of this version's file, for the table with this uuid."""
+        value = {
+            "uuid": uuid,
+            "version": self.version,
+            "schema": self.schema.to_json(),
+            "options": dict(self.given),
+            "untracked": sorted(([list(pair) for pair in one] for one in self.untracked), key=repr),
+            "last_id": self.last_id,
+        }
+        return content_of(value, subject_of(uuid, paths.definition_file(self.version)))
+
+    @classmethod
+    def from_json(cls, content: bytes, where: str, uuid: str, version: int, owner: str) -> Self:
+        """The definition whose file has this content.
+
+        Args:
+            content: the whole file.
+            where: the file's path, for messages.
+            uuid: the table's uuid, which must be the one inside.
+            version: the version in the file's name, likewise.
+            owner: the table, for messages.
+
+        Raises:
+            CorruptTableError: the content is no definition, or another one's.
+        """
+        value = parse_versioned(content, where, subject_of(uuid, paths.definition_file(version)))
+        try:
+            found = cls(
+                _integer(value["version"]),
+                TableSchema.from_json(value["schema"]),
+                value["options"],
+                frozenset(partition_from_json(one) for one in value["untracked"]),
+                _integer(value["last_id"]),
+                owner,
+                checksum_of_value(value),
+            )
+            found.layout  # noqa: B018 - refuses what cannot be a table before anyone counts on it
+        except (KeyError, TypeError, ValueError, AttributeError, CorruptTableError) as cause:
+            raise CorruptTableError(
+                f"{where}: a definition must have valid fields, got {cause!r}; restore the file"
+            ) from cause
+        if (value.get("uuid"), found.version) != (uuid, version):
+            raise CorruptTableError(
+                f"{where}: the file must hold version {version} of table {uuid!r}, got version "
+                f"{found.version} of {value.get('uuid')!r}; restore the file"
+            )
+        return found
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no integer of at least 0")
+    return value
+
+
+def why_unreadable(old: Definition, new: Definition) -> str | None:
+    """Why rows staged under ``old`` cannot be committed when the table is ``new``; None if they can.
+
+    Rows of an older form get NULL in newer columns, so these must take it. Without a primary key the columns
+    are the row's identity, by which present rows have been stored anew.
+    """
+    there = {column.id for column in old.schema.columns}
+    for column in new.schema.columns:
+        if column.id not in there and not column.nullable:
+            return f"column {column.name!r}, which was added meanwhile, is NOT NULL"
+    if new.layout.is_counted and not has_same_values(old.schema, new.schema):
+        return "its columns have changed meanwhile, by which rows without PRIMARY KEY are told apart"
+    return None
+
+
+def has_same_values(old: TableSchema, new: TableSchema) -> bool:
+    """Whether rows of both schemas hold the same values in the same order, if under other names."""
+    return [(c.id, c.type) for c in old.physical] == [(c.id, c.type) for c in new.physical]
+
+
+class Shown(NamedTuple):
+    """What of a commit shows: nothing, or all but some partitions."""
+
+    is_tracked: bool
+    hidden: tuple[Partition, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of it shows."""
+        return self.is_tracked and not self.hidden
+
+
+def shown(definition: Definition, touched: Iterable[Partition], tracked: bool | None) -> Shown:
+    """What of a commit shows.
+
+    Args:
+        definition: the table's definition when the commit is published.
+        touched: partitions with added or removed files.
+        tracked: what the statement says; None for nothing.
+    """
+    if tracked is not None:
+        return Shown(tracked, ())
+    partitions = set(touched)
+    if not definition.options.change_tracking or (partitions and partitions <= definition.untracked):
+        return Shown(False, ())
+    return Shown(True, _in_order(partitions & definition.untracked))
+
+
+def _in_order(partitions: Collection[Partition]) -> tuple[Partition, ...]:
+    return tuple(sorted(partitions, key=repr))

@@ -1,0 +1,448 @@
+"""The published snapshots of one table: which is the latest, what each says, and the files of each.
+
+Neither a snapshot nor a manifest ever changes, so what was read once is remembered for the life of the
+process; only "which is the latest" is asked of the disk each time. The name of the latest snapshot is found
+by stepping on from the last known one. That is right as long as the known one still exists, for expiry
+removes snapshot files in ascending order: so if it is there, none after it has gone. Otherwise the folder
+is listed.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Hashable, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from cachetools import LRUCache
+
+from upsert.errors import ConfigurationError, CorruptTableError, SnapshotExpiredError, TableNotFoundError
+from upsert.store import paths
+from upsert.store.metadata import table_file, tag_file
+from upsert.store.metadata.definition import Definition
+from upsert.store.metadata.file_entry import FileEntry
+from upsert.store.metadata.manifest import FileSet, Manifest, apply, read_manifest
+from upsert.store.metadata.snapshot import EMPTY, ManifestRef, SnapshotInfo, from_json
+from upsert.store.metadata.table_file import TableFile
+from upsert.store.metadata.tag_file import Tag
+from upsert.store.rows.layout import Layout
+from upsert.store.storage import storage_of
+
+_T = TypeVar("_T")
+
+_MAX_INFOS: Final = 20_000
+
+_MAX_STEPS: Final = 256
+"""A reader that is further behind lists the folder instead of stepping on."""
+
+
+class Snapshots:
+    """The snapshots of a table, without their files; threads may share it.
+
+    Attributes:
+        folder: where its ``table.json`` lies.
+        root: where all its other files lie.
+        uuid: tells it from any other table.
+        definition: what the table is, as of the last look at its latest snapshot in this process.
+    """
+
+    def __init__(self, file: TableFile) -> None:
+        self.folder = file.folder
+        self.root = file.root
+        self.uuid = file.uuid
+        self.definition = file.definition
+        self._storage = storage_of(file.root)
+        self._definitions = {file.definition.version: file.definition}
+        self._checked: Hashable = None
+        self._known: tuple[int, bytes] | None = None
+        self._infos: LRUCache[int, SnapshotInfo] = LRUCache(_MAX_INFOS)
+        self._lock = threading.Lock()
+
+    @property
+    def layout(self) -> Layout:
+        """The physical form that ``definition`` means."""
+        return self.definition.layout
+
+    def definition_at(self, version: int) -> Definition:
+        """One version of the table's definition; read once in the life of a process.
+
+        Raises:
+            CorruptTableError: its file is missing or damaged.
+        """
+        if version not in self._definitions:
+            self._definitions[version] = table_file.read_definition(self.root, self.uuid, version)
+        return self._definitions[version]
+
+    def latest(self) -> SnapshotInfo:
+        """The latest snapshot at this moment; ``EMPTY`` before the first commit.
+
+        From here on ``definition`` is the one that it names.
+
+        Raises:
+            TableNotFoundError: the table is gone, or another one lies in its folder.
+            CorruptTableError: the latest snapshot, or the definition that it names, cannot be read.
+        """
+        info = self._latest()
+        if info.definition > self.definition.version:
+            self.definition = self.definition_at(info.definition)
+        if info.definition == self.definition.version:
+            self._check_definition(info)
+        return info
+
+    def _check_definition(self, info: SnapshotInfo) -> None:
+        stated, found, version = info.definition_checksum, self.definition.checksum, info.definition
+        if stated and found != stated:
+            folder, name = self.folder, paths.TABLE_FILE
+            if version:
+                folder, name = self.root, paths.definition_file(version)
+            raise CorruptTableError(
+                f"{os.path.join(folder, name)}: the definition must have the checksum that snapshot "
+                f"{info.id} names, {stated:016x}, got {found:016x}; restore the file from a copy"
+            )
+
+    def _latest(self) -> SnapshotInfo:
+        self._check_identity()
+        while True:
+            newest, content = self._newest()
+            if newest == 0:
+                return EMPTY
+            # between finding the name and reading the file it may have expired: look again
+            if content is None:
+                content = self._content(newest)
+            if content is not None:
+                self._known = (newest, content)
+                return self._parsed(newest, content)
+
+    def _check_identity(self) -> None:
+        """Refuse a table that was dropped and created again: it would take these files for its own."""
+        path = os.path.join(self.folder, paths.TABLE_FILE)
+        if (found := self._storage.stat(path)) is None:
+            raise TableNotFoundError(f"no table lies at {self.folder!r}; was it dropped?")
+        if found.version != self._checked:
+            uuid = table_file.read(self.folder).uuid
+            if uuid != self.uuid:
+                raise TableNotFoundError(
+                    f"table {self.root!r} was dropped and created again: its uuid must be {self.uuid!r}, got "
+                    f"{uuid!r}; open it anew"
+                )
+            self._checked = found.version
+
+    def _newest(self) -> tuple[int, bytes | None]:
+        """Id of the latest snapshot, 0 for none, and its content if that was read just now."""
+        known = self._known
+        if known is not None:
+            newest = known[0]
+            while newest < known[0] + _MAX_STEPS and self._storage.exists(self._path(newest + 1)):
+                newest += 1
+            # compared after the steps, and by content: a stalled writer may have put its own file there
+            if newest < known[0] + _MAX_STEPS and self._content(known[0]) == known[1]:
+                return newest, known[1] if newest == known[0] else None
+        return max(self.listed_ids(), default=0), None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the folder of the snapshots is."""
+        try:
+            self.listed_ids()
+        except TableNotFoundError:
+            return False
+        return True
+
+    def listed_ids(self) -> list[int]:
+        """Ids of all snapshot files in the folder, ascending; also of ones below the boundary.
+
+        Raises:
+            TableNotFoundError: the table's folder is gone.
+        """
+        try:
+            names = self._storage.names(os.path.join(self.root, paths.SNAPSHOT_FOLDER))
+        except FileNotFoundError as cause:
+            raise TableNotFoundError(f"no table lies at {self.root!r}; was it dropped?") from cause
+        return sorted(found for name in names if (found := paths.snapshot_id(name)) is not None)
+
+    def info(self, id: int, head: SnapshotInfo | None = None) -> SnapshotInfo:
+        """What a retained snapshot says; id 0 is the table before its first commit.
+
+        Args:
+            id: the snapshot.
+            head: the latest snapshot, if the caller has just asked for it.
+
+        Raises:
+            ConfigurationError: there is no such id yet.
+            SnapshotExpiredError: it has expired.
+            CorruptTableError: its file is missing or damaged.
+        """
+        if id == 0:
+            return EMPTY
+        head = head or self.latest()
+        self._check_id(id, head)
+        if id < head.oldest:
+            return self._tagged(id, head)
+        return self._info(id)
+
+    def _tagged(self, id: int, head: SnapshotInfo) -> SnapshotInfo:
+        """An expired snapshot that a tag keeps, with the rows of snapshot ``id``.
+
+        Raises:
+            SnapshotExpiredError: there is none.
+        """
+        for tag in tag_file.read_all(self.root, self.uuid):
+            if tag.snapshot.data_version <= id <= tag.snapshot.id:
+                return tag.snapshot
+        raise self.expired(id, head)
+
+    def tag(self, name: str) -> Tag:
+        """The tag of a name.
+
+        Raises:
+            ConfigurationError: there is none.
+            CorruptTableError: its file is damaged.
+        """
+        if (found := tag_file.read(self.root, self.uuid, name)) is None:
+            known = ", ".join(tag_file.names(self.root)) or "none"
+            raise ConfigurationError(
+                f"table {self.root!r}: there must be a tag {name!r}, tags are: {known}; choose one of them, "
+                "or a snapshot id"
+            )
+        return found
+
+    def is_readable(self, info: SnapshotInfo) -> bool:
+        """Whether a snapshot that was readable still is: it has not expired, or a tag keeps it."""
+        if info.id >= self.latest().oldest:
+            return True
+        return any(tag.snapshot.uuid == info.uuid for tag in tag_file.read_all(self.root, self.uuid))
+
+    def _info(self, id: int) -> SnapshotInfo:
+        found = self._remembered(self._infos, id)
+        if found is None:
+            content = self._content(id)
+            if content is None:
+                raise self._gone(id)
+            found = self._parsed(id, content)
+        return found
+
+    def _gone(self, id: int) -> Exception:
+        head = self.latest()
+        if id < head.oldest:
+            return self.expired(id, head)
+        return CorruptTableError(f"snapshot file {self._path(id)!r} is missing; restore it from a copy")
+
+    def equal_to(self, id: int, head: SnapshotInfo | None = None) -> SnapshotInfo:
+        """The newest retained snapshot with the rows of snapshot ``id``: it has the fewest files to read.
+
+        Raises:
+            ConfigurationError: there is no such id yet.
+            SnapshotExpiredError: no retained snapshot has its rows.
+        """
+        head = head or self.latest()
+        if id == 0:
+            return EMPTY
+        self._check_id(id, head)
+        if head.data_version <= id:
+            return head
+        found = self._info(max(id, head.oldest))
+        if found.data_version > id:
+            return self._tagged(id, head)
+        while (following := self._info(found.id + 1)).data_version == found.data_version:
+            found = following
+        return found
+
+    def _check_id(self, id: int, head: SnapshotInfo) -> None:
+        if not 0 < id <= head.id:
+            raise ConfigurationError(
+                f"table {self.root!r}: a snapshot id must be between 0 and the latest, {head.id}, got {id!r}"
+            )
+
+    def expired(self, id: int, head: SnapshotInfo) -> SnapshotExpiredError:
+        """The error that says since when the table can be read."""
+        earliest = self._info(head.oldest)
+        at = datetime.fromtimestamp(earliest.time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+        return SnapshotExpiredError(
+            f"table {self.root!r}: snapshot {id} has expired; the earliest that is left is {head.oldest} of "
+            f"{at}, start from it or read the table anew"
+        )
+
+    def retained(self, head: SnapshotInfo | None = None) -> tuple[SnapshotInfo, ...]:
+        """All snapshots that may be read, oldest first, without the empty one.
+
+        Raises:
+            SnapshotExpiredError: one expired meanwhile; ask again.
+        """
+        head = head or self.latest()
+        return tuple(self._info(number) for number in range(max(head.oldest, 1), head.id + 1))
+
+    def check_kept(self, head: SnapshotInfo) -> None:
+        """Make sure that a boundary keeps the newest snapshot, before anything below it is deleted.
+
+        Raises:
+            CorruptTableError: it does not.
+        """
+        newest = max(self.listed_ids(), default=head.id)
+        if not head.oldest <= head.id <= newest:
+            raise CorruptTableError(
+                f"table {self.root!r}: the newest snapshot, {newest}, must be among what is kept, got "
+                f"{head.oldest} to {head.id}; nothing was deleted, restore the files"
+            )
+
+    def forget(self, id: int) -> None:
+        """Drop what is remembered of a snapshot that turned out not to be one."""
+        with self._lock:
+            self._infos.pop(id, None)
+            self._known = None
+
+    def content(self, id: int) -> SnapshotInfo | None:
+        """The snapshot in the file of this id as it is on disk now, whether it may be read or not."""
+        found = self._content(id)
+        return None if found is None else from_json(found, self._path(id), self.uuid, id)
+
+    def _path(self, id: int) -> str:
+        return os.path.join(self.root, paths.snapshot_file(id))
+
+    def _content(self, id: int) -> bytes | None:
+        try:
+            return self._storage.read(self._path(id))
+        except FileNotFoundError:
+            return None
+
+    def _parsed(self, id: int, content: bytes) -> SnapshotInfo:
+        info = self._remembered(self._infos, id)
+        if info is None:
+            info = from_json(content, self._path(id), self.uuid, id)
+            self._remember(self._infos, id, info)
+        return info
+
+    def _remembered(self, cache: LRUCache[int, _T], id: int) -> _T | None:
+        with self._lock:
+            return cache.get(id)
+
+    def _remember(self, cache: LRUCache[int, _T], id: int, value: _T) -> None:
+        with self._lock:
+            cache[id] = value
+
+
+_MAX_FILE_SETS: Final = 64
+
+_MAX_DELTAS: Final = 64
+
+_MAX_TABLES: Final = 256
+
+
+class History(Snapshots):
+    """The snapshots of a table and their files; threads may share it."""
+
+    def __init__(self, file: TableFile) -> None:
+        super().__init__(file)
+        self._live: LRUCache[int, Mapping[str, FileEntry]] = LRUCache(_MAX_FILE_SETS)
+        self._files: LRUCache[int, FileSet] = LRUCache(_MAX_FILE_SETS)
+        self._deltas: LRUCache[int, Manifest] = LRUCache(_MAX_DELTAS)
+
+    @classmethod
+    def shared(cls, file: TableFile) -> History:
+        """The process-wide history of a table; a table made anew in the same folder has another uuid."""
+        key = file.folder, file.uuid
+        with _shared_lock:
+            if key not in _shared:
+                _shared[key] = cls(file)
+            return _shared[key]
+
+    def anew(self) -> History:
+        """The same history, with nothing remembered."""
+        return History(table_file.read(self.folder))
+
+    def read_manifest(self, ref: ManifestRef) -> Manifest:
+        """A manifest as it is on the disk now.
+
+        Raises:
+            FileNotFoundError: it is not there.
+            CorruptTableError: it is damaged.
+        """
+        return read_manifest(self.root, ref)
+
+    def delta(self, info: SnapshotInfo) -> Manifest:
+        """Files that a snapshot's own commit added and removed."""
+        if info.delta is None:
+            return Manifest((), ())
+        found = self._remembered(self._deltas, info.id)
+        if found is None:
+            found = self._reading(info, partial(read_manifest, self.root, info.delta))
+            self._remember(self._deltas, info.id, found)
+        return found
+
+    def delta_left(self, info: SnapshotInfo) -> Manifest:
+        """``delta`` of a snapshot that may have expired; nothing if its manifest is gone."""
+        try:
+            return read_manifest(self.root, info.delta) if info.delta else Manifest((), ())
+        except FileNotFoundError:
+            return Manifest((), ())
+
+    def live(self, info: SnapshotInfo) -> Mapping[str, FileEntry]:
+        """Live files of a snapshot by name."""
+        found = self._remembered(self._live, info.id)
+        if found is None:
+            found = self._reading(info, partial(self._load_live, info))
+            self._remember(self._live, info.id, found)
+        return found
+
+    def _load_live(self, info: SnapshotInfo) -> Mapping[str, FileEntry]:
+        parent = self._remembered(self._live, info.id - 1)
+        live: dict[str, FileEntry] = dict(parent or {})
+        refs = info.manifests if parent is None else (info.delta,)
+        for ref in refs:
+            if ref is not None:
+                apply(live, read_manifest(self.root, ref))
+        if len(live) != info.files:
+            raise CorruptTableError(
+                f"table {self.root!r}: snapshot {info.id} must have {info.files} files, got {len(live)} from "
+                "its manifests; restore them"
+            )
+        return live
+
+    def files_since(self, base: int, head: SnapshotInfo) -> set[str]:
+        """Names of all data files begun at ``base`` or later that retained snapshots up to ``head`` need.
+
+        Others may be among them. With ``base=0`` these are all files that retained snapshots need.
+        """
+        first = max(base + 1, head.oldest, 1)
+        needed: set[str] = set()
+        if first <= head.id and base < head.oldest:
+            needed |= self.live(self._info(first)).keys()
+        for number in range(first, head.id + 1):
+            needed |= {entry.file for entry in self.delta(self._info(number)).added}
+        return needed
+
+    def files(self, info: SnapshotInfo) -> FileSet:
+        """Live files of a snapshot by bucket and run."""
+        found = self._remembered(self._files, info.id)
+        if found is None:
+            live, before = self.live(info), self._remembered(self._files, info.id - 1)
+            if before is None:
+                found = FileSet.of(live.values())
+            else:
+                delta = self.delta(info)
+                found = before.after(delta.added, delta.removed)
+            self._remember(self._files, info.id, found)
+        return found
+
+    def _reading(self, info: SnapshotInfo, read: Callable[[], _T]) -> _T:
+        try:
+            return read()
+        except FileNotFoundError as cause:
+            if not self.is_readable(info):
+                raise self.expired(info.id, self.latest()) from cause
+            raise CorruptTableError(
+                f"manifest {cause.filename!r} of snapshot {info.id} is missing; restore it from a copy"
+            ) from cause
+
+    def forget(self, id: int) -> None:
+        """Drop what is remembered of a snapshot that turned out not to be one."""
+        super().forget(id)
+        with self._lock:
+            for cache in (self._live, self._files, self._deltas):
+                cache.pop(id, None)
+
+
+_shared: LRUCache[tuple[str, str], History] = LRUCache(_MAX_TABLES)
+
+_shared_lock: Any = threading.Lock()

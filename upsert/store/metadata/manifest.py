@@ -1,0 +1,393 @@
+"""Manifests: which data files a commit added and removed, and the set of live files that they make.
+
+A snapshot lists manifests, oldest first. Each commit appends one with its own additions and removals
+(the *delta*). When there are too many, the newest ones are folded into one; a manifest takes part
+once those behind it weigh half as much, so an entry is rewritten a logarithmic number of times and the
+cost of a commit does not grow with the number of commits before it.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import compress, groupby, pairwise
+from operator import itemgetter
+from typing import Any, Final, Self
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from upsert import types
+from upsert.arrays import one_array
+from upsert.errors import CorruptTableError
+from upsert.store import paths
+from upsert.store.codec import checksum_of
+from upsert.store.metadata.file_entry import FileEntry, bounds_of
+from upsert.store.metadata.snapshot import ManifestRef
+from upsert.store.paths import Partition
+from upsert.store.rows.layout import Layout
+from upsert.store.storage import storage_of
+
+
+@contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """A block that makes many objects, of which none is garbage: looking for it would take most of the time.
+
+    >>> with without_garbage_collection():
+    ...     gc.isenabled()
+    False
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+Run = tuple[FileEntry, ...]
+"""Files of one bucket whose keys are disjoint: together one sorted run."""
+
+
+@dataclass(frozen=True)
+class FileSet:
+    """The live files of a snapshot.
+
+    ``groups`` maps (partition, bucket) to the bucket's runs, newest first: the files of each commit that are
+    still on level 0, then each higher level. The files of a run ascend by key.
+    """
+
+    groups: Mapping[tuple[Partition, int], tuple[Run, ...]]
+
+    @classmethod
+    def of(cls, entries: Iterable[FileEntry]) -> Self:
+        """The set of these files, in any order.
+
+        >>> FileSet.of([]).groups
+        {}
+        """
+        with without_garbage_collection():
+            return cls({group: _runs(files) for group, files in _by_place(entries).items()})
+
+    def after(self, added: Iterable[FileEntry], removed: Iterable[FileEntry]) -> FileSet:
+        """The set after a commit; only the buckets that it touches are looked at."""
+        came, went = _by_place(added), _by_place(removed)
+        groups = dict(self.groups)
+        for place in came.keys() | went.keys():
+            runs = self.groups.get(place, ())
+            if after := _after(runs, came.get(place, []), went.get(place, [])):
+                groups[place] = after
+            else:
+                del groups[place]
+        return FileSet(groups)
+
+    def only(self, is_wanted: Callable[[Partition], bool]) -> FileSet:
+        """The files of some partitions."""
+        wanted = {partition: is_wanted(partition) for partition in {place[0] for place in self.groups}}
+        if all(wanted.values()):
+            return self
+        return FileSet({place: runs for place, runs in self.groups.items() if wanted[place[0]]})
+
+    @property
+    def entries(self) -> tuple[FileEntry, ...]:
+        """All files: newest first within a bucket."""
+        return tuple(entry for runs in self.groups.values() for run in runs for entry in run)
+
+
+def _by_place(entries: Iterable[FileEntry]) -> dict[tuple[Partition, int], list[FileEntry]]:
+    found: dict[tuple[Partition, int], list[FileEntry]] = {}
+    for entry in entries:
+        found.setdefault((entry.partition, entry.bucket), []).append(entry)
+    return found
+
+
+def _after(runs: tuple[Run, ...], added: list[FileEntry], removed: list[FileEntry]) -> tuple[Run, ...]:
+    """The runs of a bucket after a commit; what an append finds there is taken as it is, however much."""
+    oldest_added = max((entry.age for entry in added), default=None)
+    is_append = oldest_added is not None and (not runs or oldest_added < runs[0][0].age)
+    if is_append and not removed:
+        return (*_runs(added), *runs)
+    files = {entry.file: entry for run in runs for entry in run}
+    for entry in removed:
+        files.pop(entry.file)
+    return _runs(list((files | {entry.file: entry for entry in added}).values()))
+
+
+def _runs(files: Sequence[FileEntry]) -> tuple[Run, ...]:
+    if len(files) == 1:
+        return ((files[0],),)
+    ordered = sorted((entry.age, entry.first_key, number) for number, entry in enumerate(files))
+    return tuple(tuple(files[number] for *_, number in run) for _, run in groupby(ordered, key=itemgetter(0)))
+
+
+MAX_MANIFESTS: Final = 16
+
+_FEWEST_TO_FOLD: Final = 8
+
+_ADD: Final = "add"
+
+_DELETE: Final = "delete"
+
+_PLAIN_FIELDS: Final = {
+    "action": pa.string(),
+    "file": pa.string(),
+    "partition": pa.list_(pa.struct([("column", pa.string()), ("value", pa.string())])),
+    "bucket": pa.int32(),
+    "level": pa.int32(),
+    "sequence": pa.int64(),
+    "rows": pa.int64(),
+    "deletes": pa.int64(),
+    "bytes": pa.int64(),
+    "base": pa.int64(),
+    "definition": pa.int64(),
+    "written_ms": pa.int64(),
+    "memory": pa.int64(),
+    "checksum": pa.uint64(),
+    "index_checksum": pa.uint64(),
+    "first_key": pa.binary(),
+    "last_key": pa.binary(),
+}
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Files that a commit, or several folded ones, added and removed."""
+
+    added: tuple[FileEntry, ...]
+    removed: tuple[FileEntry, ...]
+
+
+def write_manifest(
+    root: str, layout: Layout, base: int, added: Sequence[FileEntry], removed: Sequence[FileEntry]
+) -> ManifestRef:
+    """Write a manifest durably; its ``sequence`` is 0 until the commit knows its id.
+
+    After a crash there may be a manifest that no snapshot names; cleaning removes it.
+    """
+    name = paths.manifest_file(base, uuid4().hex)
+    path = paths.resolve(root, name)
+    content = encode(layout, added, removed)
+    storage_of(path).write(path, content)
+    return ManifestRef(name, len(added) + len(removed), 0, checksum_of(content))
+
+
+def encode(layout: Layout, added: Sequence[FileEntry], removed: Sequence[FileEntry] = ()) -> bytes:
+    """Entries as the content of a manifest."""
+    actions = [_ADD] * len(added) + [_DELETE] * len(removed)
+    rows = [_row(action, entry) for action, entry in zip(actions, (*added, *removed), strict=True)]
+    table = pa.Table.from_pylist(rows, schema=_schema(layout))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def read_manifest(root: str, ref: ManifestRef) -> Manifest:
+    """The entries of a manifest; files without a sequence of their own get the manifest's.
+
+    Raises:
+        FileNotFoundError: it is not there: expired, or lost; only the caller can tell which.
+        CorruptTableError: it is damaged, or is not the manifest that the snapshot names.
+    """
+    return _parsed(root, ref)[0]
+
+
+def checked(root: str, ref: ManifestRef) -> ManifestRef:
+    """A manifest of an older release, which has no checksum, with that of its bytes.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        CorruptTableError: it is damaged, as far as can be told.
+    """
+    return replace(ref, checksum=_parsed(root, ref)[1])
+
+
+def _parsed(root: str, ref: ManifestRef) -> tuple[Manifest, int]:
+    """A manifest and the checksum of its bytes; Arrow sees only what has the checksum that is known."""
+    path = paths.manifest_path(root, ref.name)
+    content = storage_of(path).read(path)
+    found = checksum_of(content)
+    if ref.checksum and found != ref.checksum:
+        raise CorruptTableError(
+            f"manifest {path!r} must have the checksum {ref.checksum:016x}, got {found:016x}; restore it "
+            "from a copy"
+        )
+    try:
+        manifest = _decoded(content, ref.sequence, ref.entries)
+    except ValueError as cause:
+        raise CorruptTableError(f"manifest {path!r} {cause}; restore it from a copy") from cause
+    return manifest, found
+
+
+def decode(content: bytes) -> Manifest:
+    """The entries in the content of a manifest; each must have a sequence of its own.
+
+    Raises:
+        CorruptTableError: it is no such content.
+    """
+    try:
+        return _decoded(content, 0)
+    except ValueError as cause:
+        raise CorruptTableError(f"entries of files {cause}") from cause
+
+
+def _decoded(content: bytes, sequence: int, count: int | None = None) -> Manifest:
+    """The entries in the content of a manifest.
+
+    Raises:
+        ValueError: it is none, or has not ``count`` entries, or one that cannot be; says what it must be.
+    """
+    try:
+        table = pa.ipc.open_file(content).read_all()
+        table.validate(full=True)  # else damaged offsets would be followed wherever they lead
+    except (pa.ArrowException, OSError, UnicodeDecodeError, OverflowError) as cause:
+        raise ValueError(f"must be an Arrow IPC file, got {cause}") from cause
+    if not _is_manifest(table.schema):
+        raise ValueError(f"must have the columns of a manifest, got {', '.join(table.column_names)}")
+    if count is not None and table.num_rows != count:
+        raise ValueError(f"must have {count} entries, got {table.num_rows}")
+    if (wrong := _impossible(table)) is not None:
+        raise ValueError(f"must have entries that can be, got {wrong}")
+    return _manifest(table, sequence)
+
+
+def _impossible(table: pa.Table) -> str | None:
+    """What no entry of a manifest can say, if one does; None if all can be."""
+    numbers: dict[str, Any] = {}
+    for name, type_ in _PLAIN_FIELDS.items():
+        column = table.column(name)
+        if column.null_count:
+            return f"no {name!r} in one of them"
+        if pa.types.is_signed_integer(type_):
+            numbers[name] = column.to_numpy()
+            if (numbers[name] < 0).any():
+                return f"{name!r} of {numbers[name].min()}"
+    if not set(pc.unique(table.column("action")).to_pylist()) <= {_ADD, _DELETE}:
+        return f"an 'action' that is neither {_ADD!r} nor {_DELETE!r}"
+    named = pc.match_substring_regex(table.column("file"), paths.DATA_FILE)
+    if not pc.all(named).as_py():
+        return f"{table.column('file').filter(pc.invert(named))[0].as_py()!r}, which is no data file"
+    if (numbers["rows"] < np.maximum(numbers["deletes"], 1)).any():
+        return "a file without rows, or with more deletions than rows"
+    if pc.any(pc.greater(table.column("first_key"), table.column("last_key"))).as_py():
+        return "a first key above the last one"
+    low, high = (one_array(table.column(name)) for name in ("min", "max"))
+    for number, field in enumerate(low.type):
+        if pc.any(pc.greater(low.field(number), high.field(number))).as_py():
+            return f"a least value of column {field.name} above the greatest"
+    return None
+
+
+def _manifest(table: pa.Table, sequence: int) -> Manifest:
+    with without_garbage_collection():
+        entries = _entries(table, sequence)
+    is_added = [action == _ADD for action in table.column("action").to_pylist()]
+    return Manifest(
+        tuple(compress(entries, is_added)), tuple(compress(entries, (not added for added in is_added)))
+    )
+
+
+def apply(live: dict[str, FileEntry], manifest: Manifest) -> None:
+    """Bring the live files, by name, from before a manifest to after it.
+
+    Raises:
+        CorruptTableError: it removes a file that is not live.
+    """
+    # removals first: a file that only goes to another level is in both lists
+    for entry in manifest.removed:
+        if live.pop(entry.file, None) is None:
+            raise CorruptTableError(
+                f"a manifest must remove live files only, got {entry.file!r}; restore the table"
+            )
+    for entry in manifest.added:
+        live[entry.file] = entry
+
+
+def fold(root: str, layout: Layout, base: int, refs: Sequence[ManifestRef]) -> tuple[ManifestRef, ...]:
+    """The same live files in at most ``MAX_MANIFESTS`` manifests; writes one file if there are more."""
+    count = folded_count([ref.entries for ref in refs])
+    if not count:
+        return tuple(refs)
+    kept, folded = refs[:-count], refs[-count:]
+    manifest = combine(read_manifest(root, ref) for ref in folded)
+    ref = write_manifest(root, layout, base, manifest.added, manifest.removed)
+    return (*kept, ref) if ref.entries else tuple(kept)
+
+
+def folded_count(entries: Sequence[int]) -> int:
+    """How many of the newest manifests to fold, given the number of entries of each, oldest first.
+
+    >>> folded_count([1] * 16), folded_count([1] * 17), folded_count([100, *[1] * 16])
+    (0, 17, 16)
+    """
+    if len(entries) <= MAX_MANIFESTS:
+        return 0
+    count = total = 0
+    for size in reversed(entries):
+        if count >= _FEWEST_TO_FOLD and size > 2 * total:
+            break
+        count += 1
+        total += size
+    return count
+
+
+def combine(manifests: Iterable[Manifest]) -> Manifest:
+    """One manifest with the effect of several, oldest first: a file that came and went is in neither list."""
+    added: dict[str, FileEntry] = {}
+    removed: list[FileEntry] = []
+    for manifest in manifests:
+        removed += [entry for entry in manifest.removed if added.pop(entry.file, None) is None]
+        added |= {entry.file: entry for entry in manifest.added}
+    return Manifest(tuple(added.values()), tuple(removed))
+
+
+def _schema(layout: Layout) -> pa.Schema:
+    """Arrow schema of the manifests that are written under one definition: bounds go by field id."""
+    scalars = [pa.field(str(c.id), c.type) for c in layout.schema.columns if types.is_scalar(c.type)]
+    statistics = pa.struct(scalars)
+    return pa.schema([*_PLAIN_FIELDS.items(), ("min", statistics), ("max", statistics)])
+
+
+def _is_manifest(found: pa.Schema) -> bool:
+    """Whether a schema is that of a manifest, written under whatever definition of the table."""
+    plain = pa.schema(list(_PLAIN_FIELDS.items()))
+    if found.names != [*plain.names, "min", "max"] or found.types[: len(plain)] != plain.types:
+        return False
+    low, high = found.types[len(plain) :]
+    return low == high and pa.types.is_struct(low) and all(field.name.isdecimal() for field in low)
+
+
+def _row(action: str, entry: FileEntry) -> dict[str, Any]:
+    row = {name: getattr(entry, name) for name in _PLAIN_FIELDS if name != "action"}
+    row["min"] = {str(id): value for id, value in entry.min.items()}
+    row["max"] = {str(id): value for id, value in entry.max.items()}
+    row["partition"] = [{"column": column, "value": value} for column, value in entry.partition]
+    return {"action": action, **row}
+
+
+def _entries(table: pa.Table, sequence: int) -> list[FileEntry]:
+    """The entries of a manifest, made column by column: there may be a hundred thousand."""
+    columns: dict[str, Sequence[Any]] = {}
+    for name, type_ in _PLAIN_FIELDS.items():
+        if name not in ("action", "partition"):
+            column = table.column(name)
+            columns[name] = column.to_numpy().tolist() if pa.types.is_integer(type_) else column.to_pylist()
+    columns["sequence"] = [own or sequence for own in columns["sequence"]]
+    columns["partition"] = _partitions(one_array(table.column("partition")))
+    for name in ("min", "max"):
+        columns[name] = bounds_of(one_array(table.column(name)))
+    return FileEntry.many(columns)
+
+
+def _partitions(pairs: pa.ListArray) -> list[Partition]:
+    ends = pairs.offsets.to_pylist()
+    names, values = (array.to_pylist() for array in pairs.values.flatten())
+    # one object for each partition, however many files it has
+    known: dict[Partition, Partition] = {}
+    found = (tuple(zip(names[at:end], values[at:end], strict=True)) for at, end in pairwise(ends))
+    return [known.setdefault(partition, partition) for partition in found]

@@ -1,0 +1,388 @@
+"""The files that say what a table is: ``table.json``, which makes a folder one, and later definitions.
+
+``table.json`` has the identity and version 0 of the definition, and is written once. A later version gets a
+file of its own, put-if-absent; it holds from the first snapshot on that names it, so a file that no snapshot
+names is waste of a process that died, and a definition changes at one place in the order of commits.
+
+In an object store, where folders cannot be moved, ``table.json`` is a pointer: the one object that changes at
+one moment. A table that a query makes is filled in a folder of its own, and gets its name by a
+compare-and-swap of this object, which says one of::
+
+    {"format", "schema", "files", …}            a table; "files" is the folder where its files lie
+    {"format", "schema", …, "stage": {…}}       a table that a query fills on, or whose successor one fills
+    {"format", "stage": {…}}                    a name that a query has taken, and no table yet
+    {"format"}                                  a name that was taken, and is free
+
+``stage`` has the name of the folder that is filled, ``folder``, and what ``upsert.catalog.staged.Entry``
+says. A folder that is named by a uuid is used once, and only from the time on when this object names it. So
+what it does not name any more is waste.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
+from uuid import uuid4
+
+from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError, TableNotFoundError
+from upsert.schema import TableSchema
+from upsert.store import paths
+from upsert.store.codec import FORMAT_VERSION, checksum_of_value, content_of, parse_versioned
+from upsert.store.log_options import file_mode
+from upsert.store.metadata.definition import Definition
+from upsert.store.storage import storage_of
+from upsert.store.storage.base import Versioned
+from upsert.store.storage.resolve import put_if_absent, swapping
+
+STAGE: Final = "stage"
+
+_TEXTS: Final = frozenset({"folder", "owner", "mode", "checkpoint"})
+
+_OF_NAMES: Final = frozenset({"format", STAGE})
+"""What the object says of a name that no table has."""
+
+FREE: Final = json.dumps({"format": FORMAT_VERSION}).encode()
+"""The content of the object when no table has the name, where it cannot be deleted."""
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """What ``table.json`` says of the name of a folder in an object store, as somebody has seen it.
+
+    Attributes:
+        folder: the name.
+        value: what it says; {} if there is no such object.
+        seen: the object; None if there is none.
+    """
+
+    folder: str
+    value: Mapping[str, Any]
+    seen: Versioned | None
+
+    @classmethod
+    def look(cls, folder: str) -> Self:
+        """As it is now.
+
+        Raises:
+            ConfigurationError: the place has no compare-and-swap.
+            CorruptTableError: the object is damaged.
+        """
+        path = os.path.join(folder, paths.TABLE_FILE)
+        seen = swapping(path).versioned(path)
+        return cls(folder, {} if seen is None else _parsed(seen.content, path), seen)
+
+    @property
+    def is_table(self) -> bool:
+        """Whether there is a table that everybody sees."""
+        return has_table(self.value)
+
+    @property
+    def stage(self) -> Mapping[str, Any] | None:
+        """What a query fills under this name."""
+        return self.value.get(STAGE)
+
+    def swap(self, value: Mapping[str, Any]) -> bool:
+        """Say something else; False if another has done so since this was seen, then nothing has changed.
+
+        Raises:
+            UnknownOutcomeError: it may have been swapped, or may be soon.
+        """
+        path = os.path.join(self.folder, paths.TABLE_FILE)
+        content = _content(value)
+        if self.seen is None:
+            storage_of(path).prepare(self.folder)
+            return put_if_absent(path, content, _mode(value))
+        return swapping(path).swap(path, content, self.seen, _mode(value))
+
+
+def value_in(folder: str) -> dict[str, Any]:
+    """What ``table.json`` says, in any place; {} if there is none.
+
+    Raises:
+        CorruptTableError: it is damaged.
+    """
+    path = os.path.join(folder, paths.TABLE_FILE)
+    try:
+        content = storage_of(path).read(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    return _parsed(content, path)
+
+
+def _parsed(content: bytes, path: str) -> dict[str, Any]:
+    value = parse_versioned(content, path, paths.TABLE_FILE)
+    note, texts = value.get(STAGE), (value.get("files", ""), value.get("uuid", ""))
+    is_note = note is None or (isinstance(note, dict) and note.keys() >= _TEXTS)
+    if not is_note or not all(isinstance(text, str) for text in (*texts, *_texts(note))):
+        raise CorruptTableError(f"{path}: what a query fills cannot be read, got {note!r}; restore the file")
+    if note is not None and not paths.is_unique(note["folder"]):
+        raise CorruptTableError(
+            f"{path}: a folder must be named by a uuid, got {note['folder']!r}; restore the file"
+        )
+    return value
+
+
+def _texts(note: Mapping[str, Any] | None) -> tuple[object, ...]:
+    if note is None:
+        return ()
+    return (*(note[name] for name in _TEXTS), *(note["made"] if isinstance(note.get("made"), list) else [0]))
+
+
+def has_table(value: Mapping[str, Any]) -> bool:
+    """Whether the content of a ``table.json`` is that of a table; of a local folder it always is."""
+    return not value.keys() <= _OF_NAMES
+
+
+def is_free(value: Mapping[str, Any]) -> bool:
+    """Whether the content of a ``table.json``, {} if there is none, leaves the name to whoever comes."""
+    return not has_table(value) and STAGE not in value
+
+
+def table_in(folder: str) -> dict[str, Any]:
+    """What ``table.json`` says of the table in a folder.
+
+    Raises:
+        TableNotFoundError: there is none, or nobody sees it yet.
+        CorruptTableError: it is damaged.
+    """
+    value = value_in(folder)
+    if has_table(value):
+        return value
+    if STAGE in value:
+        raise TableNotFoundError(
+            f"no table lies at {folder!r}, only what CREATE TABLE AS SELECT has begun there; wait for its end"
+        )
+    raise TableNotFoundError(f"no table lies at {folder!r}; create it, or correct its name or path")
+
+
+def named_folders(value: Mapping[str, Any]) -> frozenset[str]:
+    """The folders beside a ``table.json`` that belong to its table, or to what a query fills."""
+    files, stage = value.get("files"), value.get(STAGE)
+    # the state of a table with a connector is in a folder that is named by the table's uuid
+    found = (value.get("uuid"), files and files.partition("/")[0], stage and stage["folder"])
+    return frozenset(name for name in found if name)
+
+
+def publish_pointer(folder: str, value: Mapping[str, Any]) -> bool:
+    """Make a folder a table by its ``table.json``; False if it is one, or a query has taken its name.
+
+    Raises:
+        UnknownOutcomeError: it may have been published.
+    """
+    path = os.path.join(folder, paths.TABLE_FILE)
+    if put_if_absent(path, _content(value), _mode(value)):
+        return True
+    if storage_of(path).is_local or not is_free(value_in(folder)):
+        return False
+    seen = Pointer.look(folder)
+    return is_free(seen.value) and seen.swap(value)
+
+
+def _content(value: Mapping[str, Any]) -> bytes:
+    # a name that is free has no checksum: an older release would take it for a table
+    return FREE if value.keys() <= {"format"} else content_of(value, paths.TABLE_FILE)
+
+
+def _mode(value: Mapping[str, Any]) -> int:
+    """Permissions where files have some; options of a connector are its own, so any may be a password."""
+    return 0o600 if "connector" in value else file_mode(value.get("options", ()))
+
+
+def definition_of(folder: str) -> dict[str, Any]:
+    """What ``table.json`` says of a table that was filled in a folder, when it has its name.
+
+    Raises:
+        TableNotFoundError: somebody has taken it away.
+    """
+    value = value_in(folder)
+    if not value:
+        raise TableNotFoundError(f"no table lies at {folder!r}; it was taken away while it was filled")
+    if (files := value.get("files")) is not None:
+        unique, name = folder.split("/")[-2:]
+        value["files"] = f"{unique}/{name}/{files}"
+    return value
+
+
+def show_stream(folder: str) -> None:
+    """Let everybody see a table that a stream fills and has committed to; nothing for any other folder.
+
+    After a crash between the commit and this it is done when the micro-batch is repeated, or by whoever
+    wants the name.
+
+    Raises:
+        TableNotFoundError: the name was taken from it.
+        UnknownOutcomeError: nobody knows whether it is seen.
+    """
+    if (place := paths.filled_for(folder)) is None:
+        return
+    outer, unique = place
+    while True:
+        seen = Pointer.look(outer)
+        note = seen.stage
+        if note is None or note["folder"] != unique:
+            check_named(folder)
+            return
+        if seen.is_table or note["mode"] != "streaming":
+            return
+        if seen.swap({**definition_of(folder), STAGE: note}):
+            return
+
+
+def check_named(folder: str) -> None:
+    """Make sure that what is filled in a folder has the name still for which it is filled.
+
+    Raises:
+        TableNotFoundError: the name was taken from it. Of any other folder nothing is asked.
+    """
+    if (place := paths.filled_for(folder)) is None:
+        return
+    outer, unique = place
+    if unique not in named_folders(value_in(outer)):
+        raise TableNotFoundError(
+            f"no table lies at {outer!r} that was filled in {unique!r}; it was dropped or replaced, or its "
+            "process stalled for a minute and another one went on: run the statement again"
+        )
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """What ``table.json`` says: the table's identity and the first version of its definition.
+
+    Attributes:
+        folder: where it lies.
+        root: where all other files of the table lie. In an object store that is a folder of its own in
+            ``folder``, for nothing there can be moved away at one moment: who is still at work on a table
+            that was dropped never touches the one that was created in its place.
+        uuid: tells the table from any other one.
+        definition: version 0.
+    """
+
+    folder: str
+    root: str
+    uuid: str
+    definition: Definition
+
+
+def create(folder: str, schema: TableSchema, options: Mapping[str, str]) -> TableFile:
+    """Make a folder a table. After a crash it is one, or it is not, never half of one.
+
+    Raises:
+        ConfigurationError: an option is wrong, or the file system has no hard links.
+        SchemaError: the schema uses a name that the files need.
+        TableExistsError: there is one already.
+    """
+    table = new(folder, schema, options)
+    if not publish(table):
+        raise TableExistsError(
+            f"table {folder!r} exists already; choose another path, or create it if_not_exists=True"
+        )
+    return table
+
+
+def new(folder: str, schema: TableSchema, options: Mapping[str, str]) -> TableFile:
+    """A table that is not there yet.
+
+    Raises:
+        ConfigurationError: an option is wrong.
+        SchemaError: the schema uses a name that the files need.
+    """
+    uuid = uuid4().hex
+    value = {"uuid": uuid, "schema": schema.to_json(), "options": dict(options)}
+    first = Definition(0, schema, options, owner=_named(folder), checksum=_definition_checksum(value))
+    first.layout  # noqa: B018 - refuses what cannot be stored before anything is written
+    root = folder if storage_of(folder).is_local else os.path.join(folder, uuid)
+    return TableFile(folder, root, uuid, first)
+
+
+def publish(table: TableFile) -> bool:
+    """Make a table's folder one; False if it was one already.
+
+    Raises:
+        ConfigurationError: the folder cannot be made or written.
+    """
+    root, folder, storage = table.root, table.folder, storage_of(table.folder)
+    try:
+        # the folder of snapshots comes first: whoever sees table.json may count on it
+        storage.prepare(os.path.join(root, paths.SNAPSHOT_FOLDER))
+        return publish_pointer(folder, to_json(table))
+    except (NotADirectoryError, FileExistsError, PermissionError) as cause:
+        raise ConfigurationError(
+            f"table path must be a folder that can be written, got {folder!r}: "
+            f"{os.strerror(cause.errno or 0)}"
+        ) from cause
+
+
+def to_json(table: TableFile) -> dict[str, Any]:
+    """What ``table.json`` says, but for its format."""
+    inside = os.path.relpath(table.root, table.folder)
+    return {
+        "uuid": table.uuid,
+        **({} if inside == "." else {"files": inside}),
+        "schema": table.definition.schema.to_json(),
+        "options": dict(table.definition.given),
+    }
+
+
+def read(folder: str) -> TableFile:
+    """The table in a folder.
+
+    Raises:
+        TableNotFoundError: there is none, or nobody sees it yet.
+        ConfigurationError: the table has a connector; it lies elsewhere.
+        CorruptTableError: its file is damaged, or of another format version.
+    """
+    path = os.path.join(folder, paths.TABLE_FILE)
+    value = table_in(folder)
+    if "connector" in value:
+        raise ConfigurationError(
+            f"{_named(folder)} must be a managed table, got one of the connector "
+            f"{value['connector']!r}; use read_changes, read and write_changes of its catalog"
+        )
+    try:
+        schema, options = TableSchema.from_json(value["schema"]), value["options"]
+        first = Definition(0, schema, options, owner=_named(folder), checksum=_definition_checksum(value))
+        first.layout  # noqa: B018 - a damaged option is found now
+        inside = value.get("files")
+        root = folder if inside is None else paths.resolve(folder, inside)
+        return TableFile(folder, root, str(value["uuid"]), first)
+    except (KeyError, TypeError, ValueError, AttributeError) as cause:
+        raise CorruptTableError(f"{path}: the table's file cannot be read, {cause!r}; restore it") from cause
+
+
+def publish_definition(root: str, uuid: str, definition: Definition) -> Definition:
+    """Write a definition under the next free version from its own on; the definition with that version.
+
+    It holds once a snapshot names it. After a crash there may be a file that none names; it is harmless.
+    """
+    while True:
+        path = os.path.join(root, paths.definition_file(definition.version))
+        storage_of(root).prepare(os.path.dirname(path))
+        if put_if_absent(path, definition.to_json(uuid), file_mode(definition.given)):
+            return definition
+        definition = replace(definition, version=definition.version + 1)
+
+
+def read_definition(root: str, uuid: str, version: int) -> Definition:
+    """A version of the table's definition, from 1 on.
+
+    Raises:
+        CorruptTableError: its file is missing or damaged.
+    """
+    path = os.path.join(root, paths.definition_file(version))
+    try:
+        content = storage_of(path).read(path)
+    except FileNotFoundError as cause:
+        raise CorruptTableError(f"definition {path!r} is missing; restore it from a copy") from cause
+    return Definition.from_json(content, path, uuid, version, f"table {paths.name_of(root)!r}")
+
+
+def _definition_checksum(value: Mapping[str, Any]) -> int:
+    """The checksum of the first definition; where the files lie may change with the table's name."""
+    return checksum_of_value({name: value[name] for name in ("uuid", "schema", "options")})
+
+
+def _named(folder: str) -> str:
+    return f"table {os.path.basename(folder)!r}"

@@ -1,0 +1,105 @@
+"""The file of a tag: a copy of the snapshot that it names, for the snapshot's own file may expire.
+
+``tag/tag-<name>`` appears by put-if-absent, so a name is taken once until it is deleted, and never changes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from upsert.errors import ConfigurationError, CorruptTableError
+from upsert.store import paths
+from upsert.store.codec import FORMAT_VERSION, content_of, parse_versioned, subject_of
+from upsert.store.metadata.snapshot import SnapshotInfo, from_value
+from upsert.store.storage import storage_of
+
+_NAME: Final = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True)
+class Tag:
+    """A name for a snapshot, which can be read as long as the tag is there.
+
+    Attributes:
+        name: its name.
+        snapshot: what was tagged.
+        created_ms: when, in milliseconds since 1970.
+    """
+
+    name: str
+    snapshot: SnapshotInfo
+    created_ms: int
+
+    def to_json(self, uuid: str) -> bytes:
+        """The content of the tag's file, for the table with this uuid."""
+        value = {"created_ms": self.created_ms, "snapshot": {"format": FORMAT_VERSION, **self.snapshot.value}}
+        return content_of(value, subject_of(uuid, paths.tag_file(self.name)))
+
+
+def checked_name(kind: str, name: str) -> str:
+    """The name of a tag or consumer, which becomes a part of a file's name.
+
+    Raises:
+        ConfigurationError: it is no such name.
+
+    >>> checked_name("tag", "2013-01-end")
+    '2013-01-end'
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"{kind}: a name must be of 1 to 100 letters, digits, '.', '_' and '-', begin with a letter or "
+            f"digit and not be a number, got {name!r}"
+        )
+    return name
+
+
+def path_of(root: str, name: str) -> str:
+    """Absolute path of the file of a tag."""
+    return os.path.join(root, paths.tag_file(checked_name("tag", name)))
+
+
+def names(root: str) -> list[str]:
+    """Names of all tags, in alphabetical order."""
+    return paths.named_files(root, paths.TAG_FOLDER, "tag-")
+
+
+def read(root: str, uuid: str, name: str) -> Tag | None:
+    """A tag of the table with this uuid, or None if there is none of this name.
+
+    Raises:
+        CorruptTableError: its file is damaged.
+    """
+    path = path_of(root, name)
+    try:
+        content = storage_of(path).read(path)
+    except FileNotFoundError:
+        return None
+    subject = subject_of(uuid, paths.tag_file(name))
+    return _parsed(name, parse_versioned(content, path, subject), path)
+
+
+def _parsed(name: str, value: Mapping[str, Any], path: str) -> Tag:
+    try:
+        inner, created_ms = value["snapshot"], value["created_ms"]
+        info = from_value(inner, path)
+        if type(created_ms) is not int or created_ms < 0:
+            raise ValueError(f"{created_ms!r} is no time")
+    except (KeyError, TypeError, ValueError) as cause:
+        raise CorruptTableError(
+            f"{path}: a tag must have its snapshot and a time, got {cause!r}; restore the file, or delete it"
+        ) from cause
+    return Tag(name, info, created_ms)
+
+
+def read_all(root: str, uuid: str) -> tuple[Tag, ...]:
+    """All tags of the table with this uuid, that of the oldest snapshot first.
+
+    Raises:
+        CorruptTableError: a tag's file is damaged.
+    """
+    found = (read(root, uuid, name) for name in names(root))
+    return tuple(sorted((tag for tag in found if tag), key=lambda tag: (tag.snapshot.id, tag.name)))

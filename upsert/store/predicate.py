@@ -1,0 +1,327 @@
+"""``where`` of a scan, lookup or delete, checked, evaluated on rows, and used to skip files (pure).
+
+The form is pyarrow's: ``[("c", ">", 3), ("d", "in", [1, 2])]`` means AND, a list of such lists means OR of
+ANDs. Operators: ``=``, ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=``, ``in``, ``not in``, and ``is null`` and
+``is not null`` with the value None. A comparison with a NULL in the data is not true, as in SQL, nor is its
+opposite. Floats compare as Arrow compares them: NaN is neither equal to, below nor above anything.
+
+As text, for options, it is JSON of the same form. What JSON has no values for is written as text that the
+column's type reads: days, times, decimals, and binaries as hexadecimal digits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from functools import reduce
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from upsert import types
+from upsert.arrays import Mask
+from upsert.errors import SchemaError
+from upsert.schema import Column, TableSchema
+from upsert.store.metadata.file_entry import FileEntry
+from upsert.store.paths import Partition
+from upsert.store.rows.partitions import partition_values
+
+Where = Sequence[Any]
+"""Predicates ``(column, operator, value)``, or lists of them of which one must hold."""
+
+_COMPARISONS: Final[dict[str, Callable[..., Any]]] = {
+    "=": pc.equal,
+    "==": pc.equal,
+    "!=": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+
+_LISTS: Final = ("in", "not in")
+
+_NULL_TESTS: Final = ("is null", "is not null")
+
+OPERATORS: Final = (*_COMPARISONS, *_LISTS, *_NULL_TESTS)
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """One comparison of a column with a literal.
+
+    ``value`` is an Arrow scalar, for the list operators an Arrow array of the column's type, else None.
+    """
+
+    column: str
+    operator: str
+    value: Any
+
+    def holds(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Where the predicate is true of the column's values; never NULL."""
+        if self.operator == "is null":
+            return pc.is_null(values)
+        if self.operator == "is not null":
+            return pc.is_valid(values)
+        if self.operator == "in":
+            return _is_in(values, self.value)
+        if self.operator == "not in":
+            return pc.and_(pc.is_valid(values), pc.invert(_is_in(values, self.value)))
+        return pc.fill_null(_COMPARISONS[self.operator](values, self.value), False)
+
+    def may_hold(self, low: pa.Array, high: pa.Array) -> pa.Array:
+        """Where the predicate may be true of a file whose column lies between ``low`` and ``high``.
+
+        A bound that is NULL is not known.
+        """
+        match self.operator:
+            case "=" | "==":
+                possible = _within(low, high, self.value, self.value)
+            case "<" | "<=":
+                possible = _COMPARISONS[self.operator](low, self.value)
+            case ">" | ">=":
+                possible = _COMPARISONS[self.operator](high, self.value)
+            case "in" if len(self.value):
+                bounds = pc.min_max(self.value)
+                possible = _within(low, high, bounds["min"], bounds["max"])
+            case "in":
+                possible = pa.array([False] * len(low))
+            case "!=" if not pa.types.is_floating(low.type):  # bounds know nothing of NaN, which differs
+                is_constant = pc.and_(pc.equal(low, self.value), pc.equal(high, self.value))
+                possible = pc.invert(is_constant)
+            case _:
+                possible = pa.array([True] * len(low))
+        return pc.fill_null(possible, True)
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A checked ``where``: true if all predicates of one alternative are. No alternative: true."""
+
+    alternatives: tuple[tuple[Predicate, ...], ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that the predicates name, each once."""
+        return tuple(dict.fromkeys(p.column for alternative in self.alternatives for p in alternative))
+
+    def apply(self, rows: pa.Table) -> pa.Table:
+        """The rows of which the filter is true; they must have the filter's columns."""
+        return rows.filter(self.mask(rows)) if self.alternatives else rows
+
+    def mask(self, rows: pa.Table) -> pa.ChunkedArray:
+        """Where the filter is true of the rows; it must have an alternative."""
+        either = [_all_of([p.holds(rows.column(p.column)) for p in each]) for each in self.alternatives]
+        return reduce(pc.or_, either)
+
+    def keep(self, entries: Sequence[FileEntry], columns: Collection[str], schema: TableSchema) -> Mask:
+        """Which files may hold a row of which the filter is true, judged by the bounds of ``columns``."""
+        bounds = {name: _bounds(entries, schema.column(name)) for name in self.columns if name in columns}
+        return self.possible(bounds, len(entries))
+
+    def possible(self, bounds: Mapping[str, tuple[pa.Array, pa.Array]], count: int) -> Mask:
+        """Which of ``count`` pieces may hold a row of which the filter is true.
+
+        ``bounds`` has, of some columns, a smallest and a largest value for each piece; NULL is not known.
+        """
+        if not self.alternatives:
+            return np.ones(count, dtype=np.bool_)
+        kept = np.zeros(count, dtype=np.bool_)
+        for alternative in self.alternatives:
+            possible = np.ones(count, dtype=np.bool_)
+            for predicate in alternative:
+                if predicate.column in bounds:
+                    found = predicate.may_hold(*bounds[predicate.column])
+                    possible &= found.to_numpy(zero_copy_only=False)
+            kept |= possible
+        return kept
+
+
+def parse_where(where: Where | None, schema: TableSchema) -> Filter:
+    """The filter that ``where`` says.
+
+    Raises:
+        SchemaError: it is malformed, names an unknown column or operator, or compares what does not compare.
+
+    >>> schema = TableSchema.of({"a": pa.int32(), "b": pa.string()})
+    >>> rows = pa.table({"a": [1, 2], "b": ["x", "x"]})
+    >>> parse_where([("a", ">", 1), ("b", "=", "x")], schema).apply(rows).to_pylist()
+    [{'a': 2, 'b': 'x'}]
+    """
+    if where is None or len(where) == 0:
+        return Filter(())
+    if isinstance(where, str) or not all(isinstance(part, list | tuple) and len(part) for part in where):
+        raise SchemaError(
+            f"where: must list (column, operator, value), or be a list of such lists, got {where!r}"
+        )
+    alternatives = [where] if isinstance(where[0][0], str) else where
+    return Filter(tuple(tuple(_predicate(part, schema) for part in each) for each in alternatives))
+
+
+def _predicate(part: Any, schema: TableSchema) -> Predicate:
+    if not isinstance(part, list | tuple) or len(part) != 3 or not isinstance(part[0], str):
+        raise SchemaError(f"where: a predicate must be (column, operator, value), got {part!r}")
+    column, operator, value = part
+    type_ = schema.type_of(column, "where")
+    if operator not in OPERATORS:
+        raise SchemaError(f"where: operator must be one of {', '.join(OPERATORS)}, got {operator!r}")
+    if operator in _NULL_TESTS:
+        if value is not None:
+            raise SchemaError(f"where: {column!r} {operator} takes the value None, got {value!r}")
+        return Predicate(column, operator, None)
+    if operator in _LISTS:
+        return Predicate(column, operator, _value_set(column, type_, operator, value))
+    return Predicate(column, operator, _literal(column, type_, operator, value))
+
+
+def _literal(column: str, type_: pa.DataType, operator: str, value: Any) -> pa.Scalar:
+    """The value as an Arrow scalar that compares with the column."""
+    if value is None:
+        raise SchemaError(f"where: {column!r} {operator} NULL is never true, got None; use 'is null'")
+    try:
+        literal = pa.scalar(value)
+        _COMPARISONS.get(operator, pc.equal)(pa.nulls(1, type_), literal)
+    except (pa.ArrowException, TypeError, OverflowError) as cause:
+        raise SchemaError(
+            f"where: column {column!r} of type {types.sql_name(type_)} must be compared by {operator!r} with "
+            f"a value of its type, got {value!r}"
+        ) from cause
+    return literal
+
+
+def _value_set(column: str, type_: pa.DataType, operator: str, values: Any) -> pa.Array:
+    if isinstance(values, str | bytes) or not isinstance(values, Collection):
+        raise SchemaError(f"where: {column!r} {operator} needs a list of values, got {values!r}")
+    fitting = []
+    for value in values:
+        literal = _literal(column, type_, operator, value)
+        try:
+            fitting.append(literal.cast(type_))
+        except pa.ArrowInvalid:
+            continue  # beyond the range of the column's type, so equal to none of its values
+    return pa.array([scalar.as_py() for scalar in fitting], type_)
+
+
+def _is_in(values: pa.ChunkedArray, value_set: pa.Array) -> pa.ChunkedArray:
+    if pa.types.is_floating(value_set.type):
+        # a hash of -0.0 is not that of 0.0
+        equals = [pc.fill_null(pc.equal(values, value), False) for value in value_set]
+        return reduce(pc.or_, equals, pc.and_(pc.is_valid(values), False))
+    return pc.is_in(values, value_set=value_set)
+
+
+def _all_of(masks: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
+    return reduce(pc.and_, masks)
+
+
+def _within(low: pa.Array, high: pa.Array, smallest: pa.Scalar, largest: pa.Scalar) -> pa.Array:
+    """Whether [low, high] meets [smallest, largest], as far as known: unknown AND false is false."""
+    return pc.and_kleene(pc.less_equal(low, largest), pc.greater_equal(high, smallest))
+
+
+def _bounds(entries: Sequence[FileEntry], column: Column) -> tuple[pa.Array, pa.Array]:
+    low = pa.array([entry.min.get(column.id) for entry in entries], column.type)
+    return low, pa.array([entry.max.get(column.id) for entry in entries], column.type)
+
+
+EVERY_ROW: Final = Filter(())
+"""What is left of a filter that a whole partition meets."""
+
+
+def remaining(where: Filter, partitions: Iterable[Partition], schema: TableSchema) -> dict[Partition, Filter]:
+    """For each partition that may have a row of which a filter is true, what is left to ask of its rows.
+
+    ``EVERY_ROW`` where the filter is true of the whole partition; partitions without such a row are missing.
+    """
+    distinct = list(dict.fromkeys(partitions))
+    if not where.alternatives or not schema.partitioned_by or not distinct:
+        return dict.fromkeys(distinct, where)
+    columns = [
+        partition_values([partition[position][1] for partition in distinct], schema.type_of(name))
+        for position, name in enumerate(schema.partitioned_by)
+    ]
+    values = pa.table(columns, names=list(schema.partitioned_by))
+    left: list[list[tuple[Any, ...]]] = [[] for _ in distinct]
+    for alternative in where.alternatives:
+        known = tuple(p for p in alternative if p.column in schema.partitioned_by)
+        rest = tuple(p for p in alternative if p.column not in schema.partitioned_by)
+        may_hold = Filter((known,)).mask(values).to_numpy() if known else np.ones(len(distinct), np.bool_)
+        for number in np.flatnonzero(may_hold).tolist():
+            left[number].append(rest)
+    return {
+        partition: EVERY_ROW if () in rests else Filter(tuple(rests))
+        for partition, rests in zip(distinct, left, strict=True)
+        if rests
+    }
+
+
+def where_to_json(where: Where) -> str:
+    """The text of a ``where``.
+
+    >>> where_to_json([("day", "=", date(2013, 1, 1)), ("n", "in", [1, 2])])
+    '[["day", "=", "2013-01-01"], ["n", "in", [1, 2]]]'
+    """
+    return json.dumps(where, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, date | datetime):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, set | frozenset):
+        return list(value)
+    raise SchemaError(f"where: a value must be a number, text, day, time or bytes, got {value!r}")
+
+
+def where_from_json(text: str, schema: TableSchema) -> Where:
+    """The ``where`` that a text says, its values of the columns' types; ``parse_where`` checks the rest.
+
+    Raises:
+        SchemaError: the text is no JSON list, a column is unknown, or a value does not read as its type.
+
+    >>> schema = TableSchema.of({"day": pa.date32(), "n": pa.int32()})
+    >>> where_from_json('[["day", "=", "2013-01-01"], ["n", ">", 1]]', schema)
+    [('day', '=', datetime.date(2013, 1, 1)), ('n', '>', 1)]
+    """
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as cause:
+        raise SchemaError(f"where: must be JSON, got {text!r}: {cause}") from cause
+    if not isinstance(value, list):
+        raise SchemaError(f"where: must be a JSON list, got {text!r}")
+    return [_typed(part, schema) for part in value]
+
+
+def _typed(part: Any, schema: TableSchema) -> Any:
+    """A predicate, or a list of them, with values of the columns' types; anything else as it is."""
+    if not isinstance(part, list) or not part:
+        return part
+    if not isinstance(part[0], str):
+        return [_typed(each, schema) for each in part]
+    if len(part) != 3:
+        return part
+    column, operator, value = part
+    type_ = schema.type_of(column, "where")
+    if isinstance(value, list):
+        return column, operator, [_typed_value(column, type_, each) for each in value]
+    return column, operator, _typed_value(column, type_, value)
+
+
+def _typed_value(column: str, type_: pa.DataType, value: Any) -> Any:
+    if not isinstance(value, str) or pa.types.is_string(type_) or not types.is_scalar(type_):
+        return value
+    try:
+        return partition_values([value], type_)[0].as_py()
+    except (pa.ArrowException, ValueError) as cause:
+        raise SchemaError(
+            f"where: column {column!r} must be compared with a value of {types.sql_name(type_)}, got "
+            f"{value!r}"
+        ) from cause

@@ -1,0 +1,492 @@
+"""The consolidated changes of a table between two versions.
+
+The keys to look at come from the files that the commits in between have added, cut to a range of
+hashes by their sidecars, so nothing outside of the range is read. The newest row of each key there
+is its value at the target; the value at the base is looked up in the base's snapshot. Hence exact
+images of updates and deletions with no files of their own, and what one key did in between is
+folded to one change. Where the keys are found, three cases differ only in that:
+
+- *load* (base 0): all rows of the target; there is nothing to look up;
+- *delta*: the files that commits have added;
+- *diff* (of a bucket from which a commit has removed files: its partition was overwritten or dropped; or of
+  all, if commits have expired since the base was tagged): all keys that it has at the base and at the target.
+
+Compaction, expiry and clean-up change no rows and are not seen here at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from upsert import types
+from upsert.arrays import Positions, is_null, one_array
+from upsert.errors import ConfigurationError, UntrackedChangesError
+from upsert.rowkind import ROW_KIND_COLUMN, RowKind, every_kind
+from upsert.schema import TableSchema
+from upsert.store.files.data_file import DataFile
+from upsert.store.metadata.file_entry import FileEntry
+from upsert.store.metadata.history import History
+from upsert.store.metadata.snapshot import SnapshotInfo
+from upsert.store.paths import Partition
+from upsert.store.predicate import EVERY_ROW, Filter, remaining
+from upsert.store.read.snapshot import Snapshot
+from upsert.store.read.version import MAX_HASH, Step, Version, step_between
+from upsert.store.rows.hashing import row_hashes
+from upsert.store.rows.keys import as_values, equal_rows
+from upsert.store.rows.layout import COUNT_COLUMN, Layout
+from upsert.store.rows.merge import SortedRows, check_counts, gather, merge_runs, present
+from upsert.store.rows.partitions import partition_name
+
+
+class VersionedTable(Protocol):
+    """What reading at versions asks of a table."""
+
+    @property
+    def name(self) -> str:
+        """Name of the table, for messages."""
+
+    @property
+    def path(self) -> str:
+        """Where its files lie, or its folder."""
+
+    @property
+    def layout(self) -> Layout:
+        """Its physical form."""
+
+    @property
+    def published(self) -> History:
+        """Its snapshots."""
+
+    def snapshot(self, id: int | None = None) -> Snapshot:
+        """The latest snapshot, or one whose rows can still be read."""
+
+
+@dataclass(frozen=True)
+class ChangeFiles:
+    """The files in which the touched keys are found, oldest first within each bucket.
+
+    ``new`` hold what is there at the target or was added on the way, ``old`` what was replaced or dropped.
+    """
+
+    new: tuple[FileEntry, ...]
+    old: tuple[FileEntry, ...] = ()
+
+    @property
+    def all(self) -> tuple[FileEntry, ...]:
+        """Both."""
+        return (*self.old, *self.new)
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Which changes a reader wants.
+
+    Attributes:
+        where: only those of rows of which this is true.
+        skips_untracked: pass over what was committed with ``change-tracking = false``, not stop there. Then
+            the changes alone do not lead from state to state.
+    """
+
+    where: Filter = EVERY_ROW
+    skips_untracked: bool = False
+
+    def wanted(self, partitions: Iterable[Partition], schema: TableSchema) -> Collection[Partition]:
+        """The partitions that may have such rows."""
+        return remaining(self.where, partitions, schema).keys()
+
+
+EVERYTHING: Final = Scope()
+
+
+def change_files(table: VersionedTable, base: int, target: int, scope: Scope = EVERYTHING) -> ChangeFiles:
+    """The files of all keys that may differ between two data versions.
+
+    Raises:
+        SnapshotExpiredError: base or target has expired.
+        UntrackedChangesError: a commit in between was written with ``change-tracking = false``.
+    """
+    after = table.snapshot(target)
+    if base == 0:
+        return _within(table, scope, _oldest_first(after))
+    before = table.snapshot(base)
+    if has_gap(table, before, target):
+        check_all_tracked(table, base, after.info)
+        return _within(table, scope, _oldest_first(after), _oldest_first(before))
+    commits = data_commits(table, base, target)
+    hidden = _hidden(table, commits, scope)
+    deltas = [table.published.delta(commit) for commit in commits]
+    replaced = {_place(entry) for delta in deltas for entry in delta.removed}
+    new = [entry for delta in deltas for entry in delta.added if _place(entry) not in replaced]
+    new += [entry for entry in _oldest_first(after) if _place(entry) in replaced]
+    old = [entry for entry in _oldest_first(before) if _place(entry) in replaced]
+    return _within(table, scope, new, old, hidden)
+
+
+def _within(
+    table: VersionedTable,
+    scope: Scope,
+    new: Sequence[FileEntry],
+    old: Sequence[FileEntry] = (),
+    hidden: Collection[Partition] = (),
+) -> ChangeFiles:
+    partitions = {entry.partition for entry in (*new, *old)}.difference(hidden)
+    wanted = scope.wanted(partitions, table.layout.schema)
+    return ChangeFiles(
+        tuple(entry for entry in new if entry.partition in wanted),
+        tuple(entry for entry in old if entry.partition in wanted),
+    )
+
+
+def _hidden(table: VersionedTable, commits: Sequence[SnapshotInfo], scope: Scope) -> Collection[Partition]:
+    """The partitions whose changes are passed over; a commit that has some can be read only by itself."""
+    for commit in commits:
+        if hidden := _untracked(table, commit, scope):
+            if not scope.skips_untracked or len(commits) > 1:
+                raise _cannot_be_read(table, commit, hidden)
+            return hidden
+    return ()
+
+
+def _untracked(table: VersionedTable, commit: SnapshotInfo, scope: Scope) -> Collection[Partition]:
+    """The partitions within the scope that a commit has changed without tracking."""
+    if commit.is_shown:
+        return ()
+    hidden = commit.untracked
+    if not commit.tracked:
+        delta = table.published.delta(commit)
+        hidden = tuple({entry.partition for entry in (*delta.added, *delta.removed)})
+    return scope.wanted(hidden, table.layout.schema)
+
+
+def data_commits(table: VersionedTable, after: int, until: int) -> Sequence[SnapshotInfo]:
+    """Snapshots with ids in (after, until] that changed rows, oldest first.
+
+    Raises:
+        SnapshotExpiredError: one of them has expired.
+    """
+    head = table.published.latest()
+    # ``after`` may be an expired id that a later snapshot with equal rows stands for
+    first = max(after + 1, head.oldest)
+    infos = (table.published.info(number, head) for number in range(first, until + 1))
+    return [info for info in infos if info.changes_rows]
+
+
+def has_gap(table: VersionedTable, before: Snapshot, target: int) -> bool:
+    """Whether commits between a state, which a tag keeps, and a later one have expired."""
+    oldest = table.published.latest().oldest
+    return before.id < oldest and target > before.info.data_version
+
+
+def check_all_tracked(table: VersionedTable, base: int, after: SnapshotInfo) -> None:
+    """Refuse a range of which not all commits are left if one of them may not be shown.
+
+    Raises:
+        UntrackedChangesError: one was written with ``change-tracking = false``.
+    """
+    if after.last_untracked > base:
+        raise not_tracked(table, after.last_untracked, "")
+
+
+def check_tracked(table: VersionedTable, commit: SnapshotInfo, scope: Scope) -> None:
+    """Refuse a commit with changes that no change stream may show, unless the reader passes over them.
+
+    Raises:
+        UntrackedChangesError: it was written with ``change-tracking = false``.
+    """
+    if not scope.skips_untracked and (hidden := _untracked(table, commit, scope)):
+        raise _cannot_be_read(table, commit, hidden)
+
+
+def _cannot_be_read(
+    table: VersionedTable, commit: SnapshotInfo, hidden: Collection[Partition]
+) -> UntrackedChangesError:
+    where = ""
+    if commit.tracked:
+        where = f" for partition {partition_name(min(hidden, key=repr))}"
+    return not_tracked(table, commit.id, where)
+
+
+def not_tracked(table: VersionedTable, commit: int, where: str) -> UntrackedChangesError:
+    """The error of a reader of changes that meets a commit without tracking."""
+    return UntrackedChangesError(
+        f"table {table.name!r}: changes must be tracked to be read, snapshot {commit} was committed with "
+        f"change-tracking = false{where}; load what depends on it again: since=0, or a new checkpoint"
+    )
+
+
+def _place(entry: FileEntry) -> tuple[Partition, int]:
+    return entry.partition, entry.bucket
+
+
+def _oldest_first(snapshot: Snapshot) -> tuple[FileEntry, ...]:
+    return tuple(reversed(snapshot.files.entries))
+
+
+Limits = tuple[int, int]
+"""Smallest and largest hash of a range of keys, both inside."""
+
+_INSERT, _BEFORE, _AFTER, _DELETE = range(len(RowKind))
+
+_KIND_FIELD: Final = pa.field(ROW_KIND_COLUMN, pa.string(), nullable=False)
+
+
+def changes(
+    table: VersionedTable,
+    since: int,
+    until: int | None = None,
+    columns: Sequence[str] | None = None,
+    scope: Scope = EVERYTHING,
+) -> pa.Table:
+    """The net changes between two snapshots; see ``changes_between``.
+
+    Args:
+        table: the table.
+        since: id of a snapshot; 0 for the empty table, so that every row of ``until`` is an insertion.
+        until: id of the same or a later snapshot; None for the latest.
+        columns: the columns to return; None for all.
+        scope: which changes.
+
+    Raises:
+        ConfigurationError: ``until`` is before ``since``.
+
+    >>> import tempfile
+    >>> from upsert import Table, TableSchema
+    >>> schema = TableSchema.of({"id": pa.int64(), "name": pa.string()}, primary_key=["id"])
+    >>> table = Table.create(tempfile.mkdtemp() + "/users", schema)
+    >>> for name in ("ann", "bob", "cem"):
+    ...     snapshot = table.write(pa.table({"id": [1], "name": [name]}))
+    >>> changes(table, since=1).to_pylist()
+    [{'id': 1, 'name': 'ann', '_row_kind': '-U'}, {'id': 1, 'name': 'cem', '_row_kind': '+U'}]
+    """
+    base = 0 if since == 0 else table.snapshot(since).info.data_version
+    target = table.snapshot(until).info.data_version
+    if until is not None and until < since:
+        raise ConfigurationError(
+            f"changes must be read forwards, got since {since} and until {until}; swap them"
+        )
+    start, end = Version.complete(base), Version.complete(max(base, target))
+    return changes_between(table, start, end, columns=columns, scope=scope)
+
+
+def changes_between(
+    table: VersionedTable,
+    start: Version,
+    end: Version,
+    *,
+    columns: Sequence[str] | None = None,
+    buckets: Collection[int] | None = None,
+    scope: Scope = EVERYTHING,
+) -> pa.Table:
+    """The net changes of one step: at most one per key, ``-U`` just before its ``+U``.
+
+    A key whose images are equal in ``columns`` has not changed. In a table without primary key the counts of
+    equal rows are netted, and a row that there is n times more or less comes n times.
+
+    Args:
+        table: the table.
+        start: where a reader is.
+        end: what ``advance`` answered.
+        columns: the columns to return; None for all.
+        buckets: the buckets to read, so that several tasks can share a step; None for all.
+        scope: which changes. A row that begins to meet its filter is an insertion, one that ceases to is a
+            deletion; files of partitions that never do are not opened.
+
+    Returns:
+        The columns, then ``_row_kind``. Rows are in no particular order but for the two halves of an update.
+
+    Raises:
+        ConfigurationError: no single step leads from ``start`` to ``end``.
+        SchemaError: a column is unknown.
+        SnapshotExpiredError: base or target has expired.
+        UntrackedChangesError: a commit in between was written with ``change-tracking = false``.
+    """
+    step = step_between(start, end)
+    names = _checked(table.layout, columns)
+    read = list(dict.fromkeys([*names, *scope.where.columns]))
+    parts = []
+    if not step.is_empty:
+        source = change_files(table, step.base, step.target, scope)
+        for bucket in sorted(range(table.layout.buckets) if buckets is None else buckets):
+            limits = step.hashes_of(bucket)
+            if limits is not None:
+                found = _bucket_changes(table, source, step, bucket, limits, read)
+                parts.append(halves_where(found, scope.where).select([*names, ROW_KIND_COLUMN]))
+    declared = table.layout.schema.arrow
+    schema = pa.schema([*(declared.field(name) for name in names), _KIND_FIELD])
+    # files keep every column nullable, for deletions; signed rows are whole rows again
+    whole = [pa.Table.from_arrays(part.columns, schema=schema) for part in parts]
+    return pa.concat_tables([schema.empty_table(), *whole])
+
+
+def halves_where(changes: pa.Table, where: Filter) -> pa.Table:
+    """Those halves of changes of which a filter is true, and what they are without the other half.
+
+    Args:
+        changes: rows with ``_row_kind``, each ``-U`` just before its ``+U``.
+        where: the filter.
+    """
+    if not where.alternatives or not changes.num_rows:
+        return changes
+    kept = where.mask(changes).to_numpy()
+    kinds = changes.column(ROW_KIND_COLUMN)
+    is_before = pc.equal(kinds, RowKind.UPDATE_BEFORE.value).to_numpy()
+    is_after = pc.equal(kinds, RowKind.UPDATE_AFTER.value).to_numpy()
+    # the halves of an update are neighbours
+    leaves = is_before & ~np.append(kept[1:], False)
+    enters = is_after & ~np.append(False, kept[:-1])
+    alone = pc.if_else(pa.array(leaves), RowKind.DELETE.value, kinds)
+    alone = pc.if_else(pa.array(enters), RowKind.INSERT.value, alone)
+    position = changes.column_names.index(ROW_KIND_COLUMN)
+    return changes.set_column(position, _KIND_FIELD, alone).filter(pa.array(kept))
+
+
+def _checked(layout: Layout, columns: Sequence[str] | None) -> list[str]:
+    names = list(layout.schema.names if columns is None else columns)
+    for name in names:
+        layout.schema.type_of(name, "changes")
+    if not names or len(set(names)) < len(names):
+        raise ConfigurationError(f"changes must be of one or more different columns, got {names!r}")
+    return names
+
+
+def _bucket_changes(
+    table: VersionedTable,
+    source: ChangeFiles,
+    step: Step,
+    bucket: int,
+    limits: Limits,
+    names: list[str],
+) -> pa.Table:
+    layout = table.layout
+    internal = [COUNT_COLUMN] if layout.is_counted else []
+    stored = list(dict.fromkeys([*layout.key, *names, *internal]))
+    merged = _merged_partitions(table, source, bucket, limits, stored)
+    if layout.is_counted:
+        return _repeated(merged.rows, names, is_load=step.base == 0)
+    if step.base == 0:
+        return _with_kinds(present(layout, merged).select(names), _INSERT)
+    keys = merged.rows.select(list(layout.key))
+    positions, before = table.snapshot(step.base).match(list(layout.key), keys, select=names)
+    return _net(before, merged.rows.select(names), _is_there(merged), positions)
+
+
+def _merged_partitions(
+    table: VersionedTable, source: ChangeFiles, bucket: int, limits: Limits, stored: list[str]
+) -> SortedRows:
+    """The touched keys of a bucket in all partitions: their newest rows, or that they are gone."""
+    runs: dict[Partition, list[SortedRows]] = {}
+    for entry in (entry for entry in source.old if entry.bucket == bucket):
+        runs.setdefault(entry.partition, []).append(_gone(_cut_file(table, entry, limits, stored)))
+    for entry in (entry for entry in source.new if entry.bucket == bucket):
+        runs.setdefault(entry.partition, []).append(_cut_file(table, entry, limits, stored))
+    merged = [merge_runs(table.layout, of_partition) for of_partition in runs.values()]
+    if not merged:
+        return SortedRows(table.layout.stored.empty_table().select(stored), None)
+    if len(merged) == 1:
+        return merged[0]
+    return SortedRows(pa.concat_tables([run.rows for run in merged]), _all_kinds(merged))
+
+
+def _all_kinds(runs: Iterable[SortedRows]) -> npt.NDArray[np.int8]:
+    return np.concatenate([np.zeros(r.rows.num_rows, np.int8) if r.kinds is None else r.kinds for r in runs])
+
+
+def _cut_file(table: VersionedTable, entry: FileEntry, limits: Limits, stored: list[str]) -> SortedRows:
+    """The rows of a file whose hash is within the limits, in the file's order."""
+    file = DataFile.open(table.published.root, table.layout, entry)
+    rows = pa.Table.from_batches([file.select(stored)])
+    if limits == (0, MAX_HASH):
+        return SortedRows(rows, file.kinds)
+    index = file.index("pk")
+    start = np.searchsorted(index.hashes, np.uint64(limits[0]), side="left")
+    stop = np.searchsorted(index.hashes, np.uint64(limits[1]), side="right")
+    chosen = np.sort(index.rows[start:stop]).astype(np.int64)
+    return SortedRows(gather(rows, chosen), None if file.kinds is None else file.kinds[chosen])
+
+
+def _gone(run: SortedRows) -> SortedRows:
+    """The run as an overwrite sees it: its keys deleted, its counts taken away."""
+    if COUNT_COLUMN not in run.rows.column_names:
+        return SortedRows(run.rows, np.ones(run.rows.num_rows, np.int8))
+    position = run.rows.column_names.index(COUNT_COLUMN)
+    negated = pc.negate(run.rows.column(position))
+    return SortedRows(run.rows.set_column(position, run.rows.field(position), negated), None)
+
+
+def _is_there(run: SortedRows) -> npt.NDArray[np.bool_]:
+    return np.ones(run.rows.num_rows, np.bool_) if run.kinds is None else run.kinds == 0
+
+
+def _net(
+    before: pa.Table, after: pa.Table, is_after: npt.NDArray[np.bool_], positions: Positions
+) -> pa.Table:
+    """Signed rows from the images of each touched key.
+
+    Args:
+        before: images at the base.
+        after: of each touched key the image at the target, meaningless where ``is_after`` is false.
+        is_after: whether the key is there at the target.
+        positions: for each row of ``before``, the row of ``after`` that has the same key.
+    """
+    if not before.num_rows:  # nothing but new keys, as in a log of events
+        return _with_kinds(after if is_after.all() else gather(after, np.flatnonzero(is_after)), _INSERT)
+    before_of = np.full(after.num_rows, -1, np.int64)
+    before_of[positions] = np.arange(before.num_rows)
+    both = np.flatnonzero(is_after & (before_of >= 0))
+    unchanged = both[_same_images(gather(before, before_of[both]), gather(after, both))]
+    is_changed = np.ones(after.num_rows, np.bool_)
+    is_changed[unchanged] = False
+    leaving = np.flatnonzero((before_of >= 0) & is_changed)
+    coming = np.flatnonzero(is_after & is_changed)
+    # a stable sort by key puts the old image, which comes first in the input, just before the new one
+    order = np.argsort(np.concatenate([leaving, coming]), kind="stable")
+    kinds = np.concatenate(
+        [
+            np.where(is_after[leaving], _BEFORE, _DELETE),
+            np.where(before_of[coming] >= 0, _AFTER, _INSERT),
+        ]
+    )
+    both_images = [gather(before, before_of[leaving]), gather(after, coming)]
+    columns = [image.columns for image in both_images]
+    images = pa.concat_tables([pa.Table.from_arrays(each, schema=after.schema) for each in columns])
+    return _with_kinds(gather(images, order), kinds[order])
+
+
+def _same_images(one: pa.Table, other: pa.Table) -> npt.NDArray[np.bool_]:
+    """Row by row, whether all columns are equal: NULL equals NULL, NaN equals NaN, -0.0 is not 0.0."""
+    same = np.ones(one.num_rows, np.bool_)
+    for name in one.column_names:
+        left, right = (as_values(one_array(side.column(name))) for side in (one, other))
+        if types.is_scalar(left.type):
+            equal = equal_rows([left], [right])
+            if left.null_count and right.null_count:
+                equal |= is_null(left) & is_null(right)
+        else:
+            equal = equal_rows([row_hashes([left], len(left))], [row_hashes([right], len(right))])
+        same &= equal
+    return same
+
+
+def _repeated(rows: pa.Table, names: list[str], *, is_load: bool) -> pa.Table:
+    """Rows of a table without primary key, each as often as its net count says."""
+    counts = one_array(rows.column(COUNT_COLUMN)).to_numpy()
+    if is_load:
+        check_counts(rows, counts)
+    repeated = np.repeat(np.arange(len(counts)), np.abs(counts))
+    kinds = np.where(counts > 0, _INSERT, _DELETE)
+    return _with_kinds(gather(rows.select(names), repeated), kinds[repeated])
+
+
+def _with_kinds(rows: pa.Table, kinds: int | Positions) -> pa.Table:
+    if isinstance(kinds, int):
+        column = pa.repeat(every_kind()[kinds], rows.num_rows)
+    else:
+        column = every_kind().take(pa.array(kinds, pa.int64()))
+    return rows.append_column(_KIND_FIELD, column)

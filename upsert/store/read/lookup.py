@@ -1,0 +1,448 @@
+"""Keys searched through the runs of one bucket, newest first.
+
+The keys of a lookup are first brought to the table's types, without NULLs, and to the buckets that may hold
+matches. By primary key the first hit decides, also if it is a deletion: older runs no longer matter for that
+key. By any other index a hit is a candidate. It is still true at this snapshot only if no newer run holds its
+primary key, for there the row may have changed its indexed columns or be gone. In a table without primary
+key all runs count: equal rows add up.
+
+Everything is done for thousands of keys at once: one search and one take a file, no loop over rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from upsert import types
+from upsert.arrays import Positions, one_array
+from upsert.errors import SchemaError
+from upsert.store.files.data_file import DataFile
+from upsert.store.files.lookup_index import Hits, may_hold, search
+from upsert.store.metadata.manifest import FileSet, Run
+from upsert.store.paths import Partition
+from upsert.store.rows.conform import check_is_table, is_same_but_for_width
+from upsert.store.rows.hashing import Hashes, bucket_of, fixed_width, hash_columns, normalised_floats
+from upsert.store.rows.keys import equal_rows, is_integer_like, order_by
+from upsert.store.rows.layout import Layout, LookupIndex
+from upsert.store.rows.partitions import partition_codes
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Keys to look up.
+
+    Attributes:
+        columns: the columns that they are values of.
+        values: one array a column, in the table's types, no NULL in any.
+        origin: of each key, its row in what the caller gave; those that can match nothing are gone.
+    """
+
+    columns: tuple[str, ...]
+    values: tuple[pa.Array, ...]
+    origin: Positions
+    _hashes: dict[tuple[str, ...], Hashes] = field(default_factory=dict, repr=False, compare=False)
+
+    def __len__(self) -> int:
+        return len(self.origin)
+
+    def column(self, name: str) -> pa.Array:
+        """The keys' values of one column."""
+        return self.values[self.columns.index(name)]
+
+    def hashes(self, columns: tuple[str, ...]) -> Hashes:
+        """Hash of the keys' values of some columns; computed once."""
+        if columns not in self._hashes:
+            self._hashes[columns] = hash_columns([self.column(name) for name in columns], len(self))
+        return self._hashes[columns]
+
+    def take(self, positions: Positions) -> Probe:
+        """Some of the keys."""
+        taken = pa.array(positions)
+        hashes = {columns: found[positions] for columns, found in self._hashes.items()}
+        return Probe(self.columns, tuple(v.take(taken) for v in self.values), self.origin[positions], hashes)
+
+    def distinct(self, by: tuple[str, ...]) -> Probe:
+        """Each key once; ``by`` are columns whose hashes will be needed anyway."""
+        ordered = np.sort(self.hashes(by))
+        if (ordered[1:] != ordered[:-1]).all():
+            return self
+        order = order_by(self.values)
+        return self if order.is_first.all() else self.take(order.firsts)
+
+
+def prepare(layout: Layout, columns: Sequence[str], keys: pa.Table) -> Probe:
+    """The keys of a lookup by ``columns``.
+
+    Integers of another width are cast; keys that do not fit the column's type, or have a NULL, match nothing.
+
+    Args:
+        layout: the table's layout.
+        columns: the columns to look up by, at least one.
+        keys: has these columns, and perhaps others.
+
+    Raises:
+        SchemaError: a column is unknown, missing in ``keys``, named twice, or of another type.
+    """
+    check_is_table(keys, "lookup: keys")
+    names = tuple(columns)
+    if not names or len(set(names)) < len(names):
+        raise SchemaError(f"lookup: columns must be at least one and each once, got {list(names)!r}")
+    arrays = [_values(layout, name, keys) for name in names]
+    usable = pc.is_valid(arrays[0])
+    for array in arrays[1:]:
+        usable = pc.and_(usable, pc.is_valid(array))
+    origin = np.flatnonzero(usable.to_numpy(zero_copy_only=False))
+    if len(origin) < keys.num_rows:
+        arrays = [array.take(pa.array(origin)) for array in arrays]
+    return Probe(names, tuple(_normalised(array) for array in arrays), origin)
+
+
+def _values(layout: Layout, name: str, keys: pa.Table) -> pa.Array:
+    stored = layout.stored
+    if name not in stored.names:
+        raise SchemaError(f"lookup: unknown column {name!r}; columns are {', '.join(layout.schema.names)}")
+    type_ = stored.field(name).type
+    if name not in keys.column_names:
+        raise SchemaError(f"lookup: keys must have column {name!r}, got {', '.join(keys.column_names)}")
+    given = one_array(keys.column(name))
+    if not is_same_but_for_width(given.type, type_) and not (_is_float(given.type) and _is_float(type_)):
+        raise SchemaError(
+            f"lookup: keys of column {name!r} must be {types.sql_name(type_)}, got Arrow type {given.type}; "
+            "cast them"
+        )
+    return given if given.type == type_ else _cast(given, type_)
+
+
+def _is_float(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(type_))
+
+
+def _cast(given: pa.Array, type_: pa.DataType) -> pa.Array:
+    """The values in another type of their kind; NULL where a value has no equal there."""
+    if pa.types.is_dictionary(given.type):
+        return _cast(given.dictionary_decode(), type_)
+    if not _is_float(type_):
+        try:
+            return given.cast(type_)
+        except pa.ArrowInvalid:
+            pass  # some value does not fit: find out which
+    loose = _loose_cast(given, type_)
+    same = pc.equal(loose.cast(given.type, safe=False), given)
+    if _is_float(type_):
+        same = pc.or_(same, pc.is_nan(given))
+    return pc.if_else(pc.fill_null(same, False), loose, pa.scalar(None, type_))
+
+
+def _loose_cast(given: pa.Array, type_: pa.DataType) -> pa.Array:
+    if not pa.types.is_decimal(type_):
+        return given.cast(type_, safe=False)
+    limit = 10 ** (type_.precision - type_.scale)
+    fits = pc.less(pc.abs(given.cast(pa.decimal256(76, 38))), pa.scalar(limit).cast(pa.decimal256(76, 38)))
+    return pc.if_else(fits, given, pa.scalar(None, given.type)).cast(type_, safe=False)
+
+
+def _normalised(array: pa.Array) -> pa.Array:
+    return pa.array(normalised_floats(array)) if _is_float(array.type) else array
+
+
+def buckets_for(layout: Layout, files: FileSet, probe: Probe) -> Iterator[tuple[Sequence[Run], Probe]]:
+    """The runs of each bucket that may hold matches, with the keys that may match there.
+
+    Keys that contain the bucket key go to one bucket, those with partition columns to one partition; others
+    go everywhere.
+    """
+    numbers = None
+    if layout.buckets > 1 and set(layout.bucket_key) <= set(probe.columns):
+        numbers = bucket_of(probe.hashes(layout.bucket_key), layout.buckets)
+    by_partition = [
+        _partition_codes(position, files, probe.column(name))
+        for position, name in enumerate(layout.schema.partitioned_by)
+        if name in probe.columns
+    ]
+    for (partition, bucket), runs in files.groups.items():
+        wanted = [(codes, of_partition[partition]) for codes, of_partition in by_partition]
+        if any(code < 0 for _, code in wanted):
+            continue
+        mask = np.ones(len(probe), dtype=np.bool_) if numbers is None else numbers == bucket
+        for codes, code in wanted:
+            mask &= codes == code
+        if mask.any():
+            yield runs, probe if mask.all() else probe.take(np.flatnonzero(mask))
+
+
+def _partition_codes(
+    position: int, files: FileSet, keys: pa.Array
+) -> tuple[Positions, Mapping[Partition, int]]:
+    """A number for each key's value of a partition column, and for each partition's; -1 if no key has it."""
+    codes, texts = partition_codes(keys)
+    code_of = {text: code for code, text in enumerate(texts)}
+    partitions = {partition for partition, _ in files.groups}
+    return codes, {partition: code_of.get(partition[position][1], -1) for partition in partitions}
+
+
+Runs = Sequence[Sequence[DataFile]]
+"""Open files of a bucket's runs, newest run first."""
+
+
+class Matches(NamedTuple):
+    """Stored rows that a key matches: ``rows[i]`` belongs to key ``probes[i]`` of the probe."""
+
+    probes: Positions
+    rows: pa.RecordBatch
+
+
+def search_order(layout: Layout, index: LookupIndex, probe: Probe) -> Positions:
+    """The order of keys in which a search of a file touches its pages one after the other."""
+    if _is_direct(layout, index.columns):
+        return np.argsort(fixed_width(probe.column(index.columns[0])))
+    return np.argsort(probe.hashes(index.columns))
+
+
+def columns_to_compare(layout: Layout, index: LookupIndex, runs: int, probe: Probe) -> tuple[str, ...]:
+    """Columns that must be read to tell whether a hit is a match.
+
+    The keys' own, to rule out collisions of hashes, and the primary key where newer runs may hide the row.
+    """
+    if index.columns == layout.key and _is_direct(layout, layout.key):
+        return tuple(name for name in probe.columns if name not in layout.key)
+    return (*probe.columns, *layout.key) if runs > 1 or layout.is_counted else probe.columns
+
+
+def matches_by_key(layout: Layout, runs: Runs, probe: Probe, needed: Sequence[str]) -> list[Matches]:
+    """Current rows of a keyed table that equal a key, where the keys contain the whole primary key.
+
+    Args:
+        layout: the table's layout.
+        runs: the bucket's runs.
+        probe: keys in search order.
+        needed: columns of the rows to return, see ``columns_to_compare``.
+    """
+    found: list[Matches] = []
+    for newest in newest_by_key(layout, runs, probe, needed):
+        alive = None if newest.kinds is None else newest.kinds == 0
+        beyond = _is_equal_beyond_key(layout, newest.rows, probe, newest.probes)
+        found.append(_kept(newest.probes, newest.rows, _and(alive, beyond)))
+    return found
+
+
+class Newest(NamedTuple):
+    """What a bucket says last about some keys: ``rows[i]`` of key ``probes[i]``, deleted if its kind is 1."""
+
+    probes: Positions
+    rows: pa.RecordBatch
+    kinds: npt.NDArray[np.int8] | None
+
+
+def newest_by_key(layout: Layout, runs: Runs, probe: Probe, needed: Sequence[str]) -> Iterator[Newest]:
+    """The newest row of each key that a bucket of a keyed table has, also where it is a deletion.
+
+    Arguments as for ``matches_by_key``.
+    """
+    pending = np.arange(len(probe))
+    for run in runs:
+        for file in run:
+            if not len(pending):
+                return
+            part = probe if len(pending) == len(probe) else probe.take(pending)
+            hits = _find(layout, file, layout.key, part)
+            if not len(hits.probes):
+                continue
+            rows = file.take(needed, hits.rows)
+            same = _is_equal(layout, rows, part, hits.probes, layout.key)
+            kinds = None if file.kinds is None else file.kinds[hits.rows]
+            matched = pending[hits.probes]
+            if same is not None:
+                matched, rows = matched[same], rows.filter(pa.array(same))
+                kinds = None if kinds is None else kinds[same]
+            yield Newest(matched, rows, kinds)
+            pending = _without(pending, matched, len(probe))
+
+
+def matches_by_index(
+    layout: Layout, index: LookupIndex, runs: Runs, probe: Probe, needed: Sequence[str]
+) -> list[Matches]:
+    """Current rows of a keyed table that equal a key, found by a key prefix or a secondary index.
+
+    A key of a unique index is looked for no further than to the newest run that has a current row of it.
+
+    Args:
+        layout: the table's layout.
+        index: the index to search; its columns are among the probe's.
+        runs: the bucket's runs.
+        probe: keys in search order.
+        needed: columns of the rows to return, see ``columns_to_compare``.
+    """
+    found: list[Matches] = []
+    pending: Positions | None = None
+    for age, run in enumerate(runs):
+        newer = [hiding for younger in runs[:age] for hiding in younger]
+        for file in run:
+            matches = current_candidates(layout, index, file, newer, probe, needed, pending)
+            if not len(matches.probes):
+                continue
+            found.append(matches)
+            if index.is_unique:
+                left = np.arange(len(probe)) if pending is None else pending
+                pending = _without(left, matches.probes, len(probe))
+                if not len(pending):
+                    return found
+    return found
+
+
+def current_candidates(
+    layout: Layout,
+    index: LookupIndex,
+    file: DataFile,
+    newer: Iterable[DataFile],
+    probe: Probe,
+    needed: Sequence[str],
+    pending: Positions | None = None,
+) -> Matches:
+    """Rows of one file of a keyed table that equal a key, and whose primary key no newer file holds.
+
+    With ``pending``, ascending, only these keys are looked for.
+    """
+    matches = _candidates(file, index, probe, needed, pending)
+    for hiding in newer:
+        matches = _not_in(layout, hiding, matches)
+    return matches
+
+
+def signed_matches(index: LookupIndex, runs: Runs, probe: Probe, needed: Sequence[str]) -> list[Matches]:
+    """Rows of a table without primary key that equal a key, in every run, with the counts of each."""
+    every = [_candidates(file, index, probe, needed) for run in runs for file in run]
+    return [matches for matches in every if len(matches.probes)]
+
+
+def _candidates(
+    file: DataFile,
+    index: LookupIndex,
+    probe: Probe,
+    needed: Sequence[str],
+    pending: Positions | None = None,
+) -> Matches:
+    """Rows of one file that equal a key in all of the probe's columns, deletions left out."""
+    hashes = probe.hashes(index.columns)
+    if pending is None:
+        hits = search(file.index(index.name), hashes)
+    else:
+        hits = search(file.index(index.name), hashes[pending])
+        hits = Hits(pending[hits.probes], hits.rows)
+    alive = _alive(file, hits.rows)
+    if alive is not None:
+        hits = Hits(hits.probes[alive], hits.rows[alive])
+    rows = file.take(needed, hits.rows)
+    values = _at(probe, probe.columns, hits.probes)
+    same = equal_rows([rows.column(name) for name in probe.columns], values)
+    return _kept(hits.probes, rows, same)
+
+
+def _not_in(layout: Layout, newer: DataFile, matches: Matches) -> Matches:
+    """The candidates whose primary key a newer file does not hold."""
+    if not len(matches.probes):
+        return matches
+    keys = Probe(
+        layout.key, tuple(matches.rows.column(name) for name in layout.key), np.arange(len(matches.probes))
+    )
+    # most keys are in one file only, so there is little left to be put in order
+    asked = may_hold(newer.index("pk"), keys.hashes(layout.key))
+    if not len(asked):
+        return matches
+    some = keys.take(asked)
+    order = np.argsort(_search_values(layout, some))
+    hits = _find(layout, newer, layout.key, some.take(order))
+    stale = asked[order[hits.probes]]
+    if not _is_direct(layout, layout.key) and len(stale):
+        there = newer.take(layout.key, hits.rows)
+        stale = stale[equal_rows(there.columns, _at(keys, layout.key, stale))]
+    kept = np.ones(len(matches.probes), dtype=np.bool_)
+    kept[stale] = False
+    return _kept(matches.probes, matches.rows, kept)
+
+
+def _search_values(layout: Layout, keys: Probe) -> npt.NDArray[np.generic]:
+    return fixed_width(keys.values[0]) if _is_direct(layout, layout.key) else keys.hashes(layout.key)
+
+
+def _is_direct(layout: Layout, columns: tuple[str, ...]) -> bool:
+    """Whether files are sorted by this one integer-like column, so that it can be searched itself."""
+    return (
+        columns == layout.key and len(columns) == 1 and is_integer_like(layout.stored.field(columns[0]).type)
+    )
+
+
+def _find(layout: Layout, file: DataFile, key: tuple[str, ...], probe: Probe) -> Hits:
+    """Rows whose key may be a probe's: exactly by an integer key, else by hash."""
+    if not _is_direct(layout, key):
+        return search(file.index("pk"), probe.hashes(key))
+    keys = fixed_width(file.column(key[0]))
+    values = fixed_width(probe.column(key[0]))
+    asked = may_hold(file.index("pk"), probe.hashes(key))
+    wanted = values[asked]
+    # the probes are sorted: those outside of the file's range need no search
+    first = int(np.searchsorted(wanted, keys[0]))
+    stop = int(np.searchsorted(wanted, keys[-1], side="right"))
+    at = np.searchsorted(keys, wanted[first:stop])
+    found = np.flatnonzero(keys[at] == wanted[first:stop])
+    return Hits(asked[found + first], at[found])
+
+
+def _is_equal(
+    layout: Layout, rows: pa.RecordBatch, probe: Probe, probes: Positions, key: tuple[str, ...]
+) -> npt.NDArray[np.bool_] | None:
+    """Which hits are no collisions of hashes; None for all."""
+    if _is_direct(layout, key):
+        return None
+    same = equal_rows([rows.column(name) for name in key], _at(probe, key, probes))
+    return None if same.all() else same
+
+
+def _is_equal_beyond_key(
+    layout: Layout, rows: pa.RecordBatch, probe: Probe, probes: Positions
+) -> npt.NDArray[np.bool_] | None:
+    others = tuple(name for name in probe.columns if name not in layout.key)
+    if not others:
+        return None
+    return equal_rows([rows.column(name) for name in others], _at(probe, others, probes))
+
+
+def _at(probe: Probe, columns: Sequence[str], probes: Positions) -> list[pa.Array]:
+    """The probe's values of some columns, one for each hit."""
+    taken = pa.array(probes)
+    return [probe.column(name).take(taken) for name in columns]
+
+
+def _alive(file: DataFile, rows: Positions) -> npt.NDArray[np.bool_] | None:
+    alive: npt.NDArray[np.bool_] | None = None if file.kinds is None else file.kinds[rows] == 0
+    return alive
+
+
+def _and(
+    one: npt.NDArray[np.bool_] | None, other: npt.NDArray[np.bool_] | None
+) -> npt.NDArray[np.bool_] | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one & other
+
+
+def _kept(probes: Positions, rows: pa.RecordBatch, kept: npt.NDArray[np.bool_] | None) -> Matches:
+    if kept is None or kept.all():
+        return Matches(probes, rows)
+    return Matches(probes[kept], rows.filter(pa.array(kept)))
+
+
+def _without(pending: Positions, matched: Positions, total: int) -> Positions:
+    """``pending`` without ``matched``, both ascending."""
+    if len(matched) == len(pending):
+        return pending[:0]
+    left = np.zeros(total, dtype=np.bool_)
+    left[pending] = True
+    left[matched] = False
+    return np.flatnonzero(left)

@@ -1,0 +1,150 @@
+"""The columns that a running query began with, found again whatever ALTER TABLE does meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from upsert import types
+from upsert.errors import SchemaError
+from upsert.schema import Column, TableSchema
+from upsert.store.metadata.definition import Definition
+from upsert.store.predicate import Predicate, Where, parse_where
+
+_T = TypeVar("_T")
+
+
+class Alterable(Protocol):
+    """A table whose definition may change at any time."""
+
+    @property
+    def definition(self) -> Definition:
+        """What it is, as of the last look."""
+
+
+def unaltered(table: Alterable, read: Callable[[TableSchema], _T]) -> _T:
+    """What ``read`` gives for the present columns, again if they have changed meanwhile.
+
+    Names that change while they are read may mean other columns.
+    """
+    while True:
+        version = table.definition.version
+        try:
+            found = read(table.definition.schema)
+        except SchemaError:
+            if table.definition.version == version:
+                raise
+            continue
+        if table.definition.version == version:
+            return found
+
+
+@dataclass(frozen=True)
+class PinnedWhere:
+    """A filter of columns as they were when a query began.
+
+    Attributes:
+        where: the filter, under the names of then; None for all rows.
+        schema: the columns of then.
+        of: the table, for messages.
+    """
+
+    where: Where | None
+    schema: TableSchema
+    of: str
+
+    def now(self, schema: TableSchema) -> Where | None:
+        """The filter under the columns' present names, for the same rows also where a column is wider now.
+
+        Raises:
+            SchemaError: one is gone.
+        """
+        if self.where is None:
+            return None
+        filtered = parse_where(self.where, self.schema)
+        names = PinnedColumns.named(self.schema, filtered.columns, self.of).names_in(schema)
+        now = dict(zip(filtered.columns, names, strict=True))
+        return [[(now[p.column], p.operator, _value(p)) for p in parts] for parts in filtered.alternatives]
+
+
+def _value(predicate: Predicate) -> Any:
+    """A value as the type of then has it: a FLOAT's 0.1 is another DOUBLE than 0.1."""
+    match predicate.value:
+        case None:
+            return None
+        case pa.Scalar() as value:
+            return value.as_py()
+        case values:
+            return values.to_pylist()
+
+
+@dataclass(frozen=True)
+class PinnedColumns:
+    """Some columns of a table, as they were when a query began. A renamed column is still the same one.
+
+    Attributes:
+        columns: the columns, in the query's order.
+        of: the table, for messages.
+    """
+
+    columns: tuple[Column, ...]
+    of: str
+
+    @classmethod
+    def named(cls, schema: TableSchema, names: Sequence[str], of: str) -> Self:
+        """These columns of a table."""
+        return cls(tuple(schema.column(name) for name in names), of)
+
+    def read(self, table: Alterable, read: Callable[[tuple[str, ...]], pa.Table]) -> pa.Table:
+        """What ``read`` gives for the columns' present names, under the names and types of old.
+
+        Columns that ``read`` adds come after them, as they are.
+
+        Raises:
+            SchemaError: a column is gone, or has become wider and holds a value that its old type cannot.
+        """
+        return self._restored(unaltered(table, lambda schema: read(self.names_in(schema))))
+
+    def names_in(self, schema: TableSchema) -> tuple[str, ...]:
+        """The columns' names by now.
+
+        Raises:
+            SchemaError: one is gone.
+        """
+        names = {column.id: column.name for column in schema.columns}
+        if gone := [column.name for column in self.columns if column.id not in names]:
+            raise SchemaError(
+                f"{self.of}: column {gone[0]!r}, which the query began with, must be there, but was dropped; "
+                "start the query again without it"
+            )
+        return tuple(names[column.id] for column in self.columns)
+
+    def _restored(self, rows: pa.Table) -> pa.Table:
+        own = len(self.columns)
+        columns = [self._cast(rows.column(n), column) for n, column in enumerate(self.columns)]
+        fields = [pa.field(c.name, c.type, nullable=c.nullable) for c in self.columns]
+        schema = pa.schema([*fields, *list(rows.schema)[own:]])
+        return pa.Table.from_arrays([*columns, *rows.columns[own:]], schema=schema)
+
+    def _cast(self, values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
+        if values.type == column.type:
+            return values
+        try:
+            narrow = values.cast(column.type)
+        except pa.ArrowInvalid as cause:
+            raise self._misfit(column, cause) from cause
+        if pa.types.is_floating(column.type):  # Arrow rounds without a word
+            is_same = pc.or_(pc.equal(narrow.cast(values.type), values), pc.is_nan(values))
+            if not pc.all(is_same).as_py() and (lost := values.filter(pc.invert(is_same))):
+                raise self._misfit(column, lost[0].as_py())
+        return narrow
+
+    def _misfit(self, column: Column, found: object) -> SchemaError:
+        return SchemaError(
+            f"{self.of}: column {column.name!r} was {types.sql_name(column.type)} when the query began, "
+            f"and now holds a value that does not fit ({found}); start the query again"
+        )

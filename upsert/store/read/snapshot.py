@@ -1,0 +1,417 @@
+"""A table at one of its snapshots: scans, and lookups of thousands of keys at a time.
+
+Snapshots may expire while they are read: one that a table hands out says so, instead of calling a file that
+is gone damaged. A ``PinnedTable`` keeps the columns that an operation of several steps began with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from upsert.arrays import Positions, one_array
+from upsert.errors import CorruptTableError, SchemaError
+from upsert.store.files.data_file import DataFile, damage_named
+from upsert.store.metadata.file_entry import FileEntry
+from upsert.store.metadata.history import History
+from upsert.store.metadata.manifest import FileSet, Run
+from upsert.store.metadata.snapshot import SnapshotInfo
+from upsert.store.paths import BucketId
+from upsert.store.predicate import Filter, Where, parse_where, remaining
+from upsert.store.read import statistics
+from upsert.store.read.lookup import (
+    Matches,
+    Probe,
+    buckets_for,
+    columns_to_compare,
+    matches_by_index,
+    matches_by_key,
+    prepare,
+    search_order,
+    signed_matches,
+)
+from upsert.store.rows.keys import order_by
+from upsert.store.rows.layout import COUNT_COLUMN, PRIMARY_KEY, ROW_HASH_COLUMN, Layout, LookupIndex
+from upsert.store.rows.merge import SortedRows, check_counts, merge_runs, present
+
+
+@dataclass(frozen=True)
+class BucketScan:
+    """How rows of a table's buckets are read.
+
+    Attributes:
+        layout: physical form of the table.
+        open: opens one of its data files.
+    """
+
+    layout: Layout
+    open: Callable[[FileEntry], DataFile]
+
+    def rows(self, runs: Sequence[Run], names: Sequence[str], where: Filter) -> Iterator[pa.Table]:
+        """Some stored columns of the rows of which a filter is true, in pieces.
+
+        Pieces need no merging with each other, and ascend by key. Equal rows of a table without primary key
+        come once, with their count, which must be among the names.
+
+        Raises:
+            ChangelogError: a row of a table without primary key has a count below zero.
+            CorruptTableError: a file is missing or damaged.
+        """
+        for run in self._merged(runs, names, where):
+            yield self._current(run, where).select(names)
+
+    def _merged(self, runs: Sequence[Run], names: Sequence[str], where: Filter) -> Iterator[SortedRows]:
+        """The bucket's rows, and with them others of which the filter is not true."""
+        every = self.layout.schema.names
+        judged = every if self.layout.is_counted else self.layout.key
+        kept = self._pruned(runs, where, judged)
+        if len(kept) == 1:
+            # nothing newer can hide a row, so bounds of all columns may skip files
+            judged = every
+            kept = self._pruned(kept, where, judged)
+        needed = self._needed((*names, *where.columns), keys=len(kept) > 1)
+        if len(kept) > 1:
+            found = (self._sorted_rows(run, needed, where, judged) for run in reversed(kept))
+            if pieces := [rows for rows in found if rows is not None]:
+                yield merge_runs(self.layout, pieces)
+            return
+        for run in kept:
+            for entry in run:
+                if (rows := self._sorted_rows([entry], needed, where, judged)) is not None:
+                    yield rows
+
+    def _needed(self, columns: Sequence[str], *, keys: bool) -> list[str]:
+        extra = self.layout.key if keys else ()
+        counts = (COUNT_COLUMN,) if self.layout.is_counted else ()
+        return list(dict.fromkeys((*columns, *extra, *counts)))
+
+    def _current(self, run: SortedRows, where: Filter) -> pa.Table:
+        if not self.layout.is_counted:
+            return where.apply(present(self.layout, run))
+        # counts of rows that are not wanted may be incomplete, for a file that has only such rows was skipped
+        return present(self.layout, SortedRows(where.apply(run.rows), None))
+
+    def _pruned(self, runs: Sequence[Run], where: Filter, columns: Collection[str]) -> list[Run]:
+        entries = [entry for run in runs for entry in run]
+        kept = iter(where.keep(entries, columns, self.layout.schema).tolist())
+        pruned = [tuple(entry for entry in run if next(kept)) for run in runs]
+        return [run for run in pruned if run]
+
+    def _sorted_rows(
+        self, entries: Sequence[FileEntry], needed: Sequence[str], where: Filter, judged: Collection[str]
+    ) -> SortedRows | None:
+        """Rows of files of one run, without parts that cannot have wanted ones; None if nothing is left."""
+        files = [self.open(entry) for entry in entries]
+        stretches = [(f, start, stop) for f in files for start, stop in f.stretches(where, judged)]
+        if not stretches:
+            return None
+        rows = pa.Table.from_batches([f.slice(needed, start, stop - start) for f, start, stop in stretches])
+        if all(file.kinds is None for file in files):
+            return SortedRows(rows, None)
+        kinds = [
+            np.zeros(stop - start, np.int8) if f.kinds is None else f.kinds[start:stop]
+            for f, start, stop in stretches
+        ]
+        return SortedRows(rows, np.concatenate(kinds))
+
+
+class Snapshot:
+    """The rows of a table at one published version; later commits do not change what it answers.
+
+    It holds no lock and no open file. A snapshot that has been expired may meet missing files, which is a
+    ``CorruptTableError`` that names them.
+
+    Attributes:
+        id: the version's number, 0 for a table before its first commit.
+        info: what the snapshot's file says.
+        layout: physical form of the table.
+        files: the live data files.
+
+    >>> import tempfile
+    >>> from upsert.schema import TableSchema
+    >>> from upsert.store.table import Table
+    >>> schema = TableSchema.of({"id": pa.int64(), "hub": pa.string()}, primary_key=["id"]).index("hub")
+    >>> table = Table.create(tempfile.mkdtemp() + "/planes", schema)
+    >>> snapshot = table.write(pa.table({"id": [1, 2, 3], "hub": ["JFK", "EWR", "JFK"]}))
+    >>> snapshot.lookup(["hub"], pa.table({"hub": ["JFK", None, "LGA"]}))["id"].to_pylist()
+    [1, 3]
+    >>> positions, rows = snapshot.match(["id"], pa.table({"id": [3, 9, 3]}), select=["hub"])
+    >>> positions.tolist(), rows.num_rows
+    ([0, 2], 2)
+    """
+
+    def __init__(self, root: str | Path, layout: Layout, files: FileSet, info: SnapshotInfo) -> None:
+        self.id = info.id
+        self.info = info
+        self.layout = layout
+        self.files = files
+        self._root = root
+
+    def __repr__(self) -> str:
+        return f"Snapshot(id={self.id})"
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        where: Where | None = None,
+        *,
+        places: Collection[BucketId] | None = None,
+    ) -> pa.Table:
+        """All current rows, in no particular order.
+
+        Files of partitions that have no row of which ``where`` is true, and files whose bounds exclude it,
+        are not read. Columns of a bucket with a single sorted run are views of the mapped file; others are
+        merged in memory, a bucket at a time.
+
+        Args:
+            columns: names of the columns to return, in this order; None for all.
+            where: which rows, see ``upsert.store.predicate``; None for all.
+            places: only rows of these buckets of these partitions; None for all.
+
+        Raises:
+            SchemaError: a column is unknown or ``where`` does not fit the table.
+            ChangelogError: a row of a table without primary key has a count below zero.
+            CorruptTableError: a file is missing or damaged.
+        """
+        selected = self._selected(columns)
+        wanted = parse_where(where, self.layout.schema)
+        with damage_named(self._root, lambda: self.files.entries):
+            pieces = [
+                self._repeated(rows).select(selected)
+                for place, left in self.places(wanted).items()
+                if places is None or place in places
+                for rows in self.stored_rows(place, left, selected)
+            ]
+            return self._assembled(pieces, selected)
+
+    def places(self, where: Filter) -> dict[BucketId, Filter]:
+        """The buckets that may have a row of which a filter is true, and what is left to ask of its rows."""
+        left = remaining(where, (partition for partition, _ in self.files.groups), self.layout.schema)
+        return {place: left[place[0]] for place in self.files.groups if place[0] in left}
+
+    def stored_rows(self, place: BucketId, where: Filter, columns: Sequence[str]) -> Iterable[pa.Table]:
+        """The rows of a bucket of which a filter is true, in pieces that need no merging with each other.
+
+        Each piece ascends by key. Equal rows of a table without primary key come once, with their count.
+        """
+        counts = [COUNT_COLUMN] if self.layout.is_counted else []
+        names = list(dict.fromkeys([*columns, *counts]))
+        return BucketScan(self.layout, self.open).rows(self.files.groups[place], names, where)
+
+    def lookup(
+        self, columns: Sequence[str], keys: pa.Table, *, select: Sequence[str] | None = None
+    ) -> pa.Table:
+        """The current rows that equal any of the keys, each once, in no particular order.
+
+        Args:
+            columns: what to look up by: the primary key, its first columns or an index, and any others.
+            keys: values of these columns; a key with a NULL matches nothing.
+            select: columns to return; None for all.
+
+        Raises:
+            SchemaError: no index serves these columns (the message names the one to add), or the keys do not
+                fit them.
+            ChangelogError: a row of a table without primary key has a count below zero.
+            CorruptTableError: a file is missing or damaged.
+        """
+        index = self._index(columns)
+        probe = prepare(self.layout, columns, keys).distinct(index.columns)
+        with damage_named(self._root, lambda: self.files.entries):
+            return self._match(index, probe, self._selected(select), Filter(()))[1]
+
+    def match(
+        self,
+        columns: Sequence[str],
+        keys: pa.Table,
+        *,
+        select: Sequence[str] | None = None,
+        where: Where | None = None,
+    ) -> tuple[npt.NDArray[np.int64], pa.Table]:
+        """Every pair of a key and a current row that equals it.
+
+        As ``lookup``, but a key that is given twice is answered twice.
+
+        Returns:
+            ``positions`` and rows: ``rows[i]`` equals row ``positions[i]`` of ``keys``. Pairs have no
+            particular order.
+        """
+        index = self._index(columns)
+        probe = prepare(self.layout, columns, keys)
+        selected, wanted = self._selected(select), parse_where(where, self.layout.schema)
+        with damage_named(self._root, lambda: self.files.entries):
+            return self._match(index, probe, selected, wanted)
+
+    def index_for(self, columns: Sequence[str]) -> str | None:
+        """What serves a lookup by these columns: ``PRIMARY KEY``, ``PRIMARY KEY prefix (a)`` or an index.
+
+        None if nothing does.
+        """
+        index = self.layout.best_index(columns)
+        return index.label if index else None
+
+    @property
+    def row_count(self) -> int:
+        """About how many rows there are; exactly where each bucket has one sorted run. No row is read."""
+        return round(statistics.row_count(self.layout, self.files, self.open))
+
+    def rows_per_key(self, columns: Sequence[str]) -> float:
+        """About how many rows one key finds by the index that serves a lookup by these columns.
+
+        1 for a primary key, 0 in an empty table. Only a few pages of the indexes are read.
+
+        Raises:
+            SchemaError: no index serves these columns.
+            CorruptTableError: a file is missing or damaged.
+        """
+        return statistics.rows_per_key(self.layout, self._index(columns), self.files, self.open)
+
+    def _index(self, columns: Sequence[str]) -> LookupIndex:
+        if isinstance(columns, str):
+            raise SchemaError(
+                f"lookup: columns must be a list of names, got {columns!r}; write [{columns!r}]"
+            )
+        index = self.layout.best_index(columns)
+        if index is None:
+            there = ", ".join(f"{i.label} ({', '.join(i.columns)})" for i in self.layout.indexes)
+            raise SchemaError(
+                f"lookup by ({', '.join(columns)}) needs an index within these columns; the table has "
+                f"{there}; create it with INDEX ({', '.join(columns)})"
+            )
+        return index
+
+    def _selected(self, columns: Sequence[str] | None) -> tuple[str, ...]:
+        if columns is None:
+            return self.layout.schema.names
+        for name in columns:
+            if name != ROW_HASH_COLUMN or not self.layout.is_counted:
+                self.layout.schema.type_of(name, "select")
+        return tuple(columns)
+
+    def _repeated(self, rows: pa.Table) -> pa.Table:
+        """Each row as many times as its count says, where rows have one."""
+        if not self.layout.is_counted:
+            return rows
+        counts = one_array(rows.column(COUNT_COLUMN)).to_numpy()
+        if (counts == 1).all():
+            return rows
+        return rows.take(pa.array(np.repeat(np.arange(rows.num_rows), counts)))
+
+    def open(self, entry: FileEntry) -> DataFile:
+        """One of the snapshot's files.
+
+        Raises:
+            CorruptTableError: it is missing or damaged.
+        """
+        return DataFile.open(self._root, self.layout, entry)
+
+    def _match(
+        self, index: LookupIndex, probe: Probe, selected: tuple[str, ...], wanted: Filter
+    ) -> tuple[npt.NDArray[np.int64], pa.Table]:
+        if len(probe):
+            probe = probe.take(search_order(self.layout, index, probe))
+        own = (*self.layout.key, COUNT_COLUMN) if self.layout.is_counted else ()
+        needed = list(dict.fromkeys((*selected, *wanted.columns, *own)))
+        files = self.files
+        if wanted.alternatives:
+            files = files.only({partition for partition, _ in self.places(wanted)}.__contains__)
+        positions: list[Positions] = [np.empty(0, np.int64)]
+        batches: list[pa.RecordBatch] = []
+        for runs, part in buckets_for(self.layout, files, probe):
+            for matches in self._search(index, runs, part, needed):
+                positions.append(part.origin[matches.probes])
+                batches.append(matches.rows)
+        found = np.concatenate(positions)
+        if not batches:
+            return found, self._assembled([], selected)
+        rows = pa.Table.from_batches(batches)
+        if self.layout.is_counted:
+            found, rows = self._counted(found, rows)
+        if wanted.alternatives:
+            mask = wanted.mask(rows)
+            found, rows = found[mask.to_numpy()], rows.filter(mask)
+        return found, self._assembled([rows.select(list(selected))], selected)
+
+    def _search(
+        self, index: LookupIndex, runs: Sequence[Run], probe: Probe, needed: Sequence[str]
+    ) -> list[Matches]:
+        files = [[self.open(entry) for entry in run] for run in runs]
+        compared = columns_to_compare(self.layout, index, len(runs), probe)
+        found = self._search_files(index, files, probe, list(dict.fromkeys((*needed, *compared))))
+        return [Matches(matches.probes, matches.rows.select(needed)) for matches in found]
+
+    def _search_files(
+        self, index: LookupIndex, files: Sequence[Sequence[DataFile]], probe: Probe, needed: Sequence[str]
+    ) -> list[Matches]:
+        if self.layout.is_counted:
+            return signed_matches(index, files, probe, needed)
+        if index.label == PRIMARY_KEY:
+            return matches_by_key(self.layout, files, probe, needed)
+        return matches_by_index(self.layout, index, files, probe, needed)
+
+    def _counted(self, positions: Positions, rows: pa.Table) -> tuple[Positions, pa.Table]:
+        """Counts of equal rows of all runs added up for each key, and each row repeated that often."""
+        order = order_by([pa.array(positions), rows.column(ROW_HASH_COLUMN)])
+        counts = one_array(rows.column(COUNT_COLUMN)).to_numpy()
+        sums = np.add.reduceat(counts[order.rows], order.starts)
+        check_counts(rows.take(pa.array(order.firsts)), sums)
+        repeated = np.repeat(order.firsts, sums)
+        return positions[repeated], rows.take(pa.array(repeated))
+
+    def _assembled(self, pieces: Sequence[pa.Table], selected: Sequence[str]) -> pa.Table:
+        """The pieces as one table, with the schema that the table declares."""
+        by_name = {field.name: field for field in (*self.layout.stored, *self.layout.schema.arrow)}
+        schema = pa.schema([by_name[name] for name in selected])
+        if not pieces:
+            return schema.empty_table()
+        table = pa.concat_tables(pieces)
+        return pa.Table.from_arrays(table.columns, schema=schema)
+
+
+class RetainedSnapshot(Snapshot):
+    """A snapshot of a table in which snapshots may expire, also while this one is being read."""
+
+    def __init__(self, history: History, info: SnapshotInfo, layout: Layout) -> None:
+        """Of a snapshot that is or was retained, its rows in the form of ``layout``."""
+        super().__init__(history.root, layout, history.files(info), info)
+        self._history = history
+
+    def open(self, entry: FileEntry) -> DataFile:
+        """Open a data file.
+
+        Raises:
+            SnapshotExpiredError: the file is gone because the snapshot has expired.
+            CorruptTableError: it is missing or damaged for another reason.
+        """
+        try:
+            return super().open(entry)
+        except CorruptTableError as cause:
+            if not self._history.is_readable(self.info):
+                raise self._history.expired(self.id, self._history.latest()) from cause
+            raise
+
+
+@dataclass(frozen=True)
+class PinnedTable:
+    """A table whose columns stay as they are, whatever ``ALTER TABLE`` does meanwhile.
+
+    Attributes:
+        name: name of the table, for messages.
+        path: where its files lie.
+        layout: the form in which rows are read.
+        published: its snapshots.
+    """
+
+    name: str
+    path: str
+    layout: Layout
+    published: History
+
+    def snapshot(self, id: int | None = None) -> RetainedSnapshot:
+        """The latest snapshot, or one whose rows can still be read, see ``Table.snapshot``."""
+        info = self.published.latest() if id is None else self.published.equal_to(id)
+        return RetainedSnapshot(self.published, info, self.layout)

@@ -1,0 +1,195 @@
+"""Numbers of rows, of different keys, and of each partition's files, without reading rows.
+
+The hashes of an index lie in ascending order in every sidecar, so the smallest ones of all files together are
+an even sample of the table's keys: how closely they lie tells how many keys there are (Bar-Yossef et al.,
+"Counting distinct elements in a data stream", 2002). That takes a few pages of each file, counts a key of
+several runs once, and needs nothing to be kept up to date by writers. ``SHOW PARTITIONS`` and
+``DESCRIBE … PARTITION`` show what manifests say of each partition (FLIP-188).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import nlargest
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+
+from upsert.store import paths
+from upsert.store.files.data_file import DataFile
+from upsert.store.metadata.definition import Definition
+from upsert.store.metadata.file_entry import FileEntry
+from upsert.store.metadata.manifest import FileSet, Run
+from upsert.store.paths import Partition
+from upsert.store.rows.hashing import SEED, Hashes
+from upsert.store.rows.layout import COUNT_COLUMN, Layout, LookupIndex
+from upsert.store.rows.partitions import partition_name, partition_values
+
+SAMPLE: Final = 1024
+"""Keys of a sample: the counts of larger tables are then right within about 3 percent."""
+
+_FEW: Final = 256
+"""Keys counted one by one where each of them has many rows."""
+
+_MAX_FILES: Final = 256
+"""A table of more files is judged by its largest ones."""
+
+_RANGE: Final = 2.0**64
+
+Open = Callable[[FileEntry], DataFile]
+
+
+def row_count(layout: Layout, files: FileSet, open_file: Open) -> float:
+    """About how many rows the files hold; exactly where each bucket has one run, or has few rows."""
+    if layout.is_counted:
+        return max(0.0, sum(_counted_rows(open_file(entry)) for entry in files.entries))
+    total = 0.0
+    for runs in files.groups.values():
+        entries = [entry for run in runs for entry in run]
+        stored = float(sum(entry.rows for entry in entries))
+        if len(runs) > 1:
+            largest = nlargest(_MAX_FILES, entries, key=_rows_of)
+            hashes = [open_file(entry).index("pk").hashes for entry in largest]
+            stored = min(stored, distinct_hashes(hashes) * stored / sum(map(_rows_of, largest)))
+        total += max(0.0, stored - sum(entry.deletes for entry in entries))
+    return total
+
+
+def rows_per_key(layout: Layout, index: LookupIndex, files: FileSet, open_file: Open) -> float:
+    """About how many rows one key of an index finds: 1 for the primary key, 0 in an empty table.
+
+    NULLs are no keys and their rows do not count.
+    """
+    largest = nlargest(_MAX_FILES, files.entries, key=_rows_of)
+    if not largest:
+        return 0.0
+    if index.is_unique:
+        return 1.0
+    found = [open_file(entry).index(index.name).hashes for entry in largest]
+    hashes = [one[np.searchsorted(one, np.uint64(SEED), side="right") :] for one in found]
+    stored = sum(map(len, hashes))
+    if not stored:
+        return 0.0
+    # an old version of a row is stored too, until a compaction drops it
+    current = row_count(layout, files, open_file) / sum(map(_rows_of, files.entries))
+    return max(1.0, current * stored / distinct_hashes(hashes))
+
+
+def distinct_hashes(arrays: Sequence[Hashes]) -> float:
+    """About how many different values several ascending arrays of evenly spread hashes hold together (pure).
+
+    >>> distinct_hashes([np.array([1, 1, 5], np.uint64), np.array([5, 9], np.uint64)])
+    3.0
+    """
+    heads = [_smallest(hashes) for hashes in arrays if len(hashes)]
+    if not heads:
+        return 0.0
+    smallest = np.unique(np.concatenate([head for head, _ in heads]))
+    limits = [int(head[-1]) for head, is_all in heads if not is_all]
+    if not limits:
+        return float(len(smallest))
+    # up to this hash the sample misses no value of any array
+    limit = min(limits)
+    within = int(np.searchsorted(smallest, np.uint64(limit), side="right"))
+    return max(1.0, (within - 1) * _RANGE / max(1, limit))
+
+
+def _smallest(hashes: Hashes) -> tuple[Hashes, bool]:
+    """The smallest different values of an ascending array, and whether these are all of them."""
+    if len(hashes) <= SAMPLE:
+        return np.unique(hashes), True
+    head = np.unique(hashes[:SAMPLE])
+    if len(head) >= _FEW:
+        return head, False
+    # a key has many rows: step from key to key instead
+    found: list[np.uint64] = []
+    at = 0
+    while at < len(hashes) and len(found) < _FEW:
+        found.append(hashes[at])
+        at = int(np.searchsorted(hashes, hashes[at], side="right"))
+    return np.array(found, np.uint64), at == len(hashes)
+
+
+def _counted_rows(file: DataFile) -> float:
+    """Rows that a file of a table without primary key adds: by its first ones, whose hashes are random."""
+    counts = file.column(COUNT_COLUMN).slice(0, SAMPLE).to_numpy()
+    return float(np.mean(counts)) * file.entry.rows
+
+
+def _rows_of(entry: FileEntry) -> int:
+    return entry.rows
+
+
+@dataclass(frozen=True)
+class PartitionInfo:
+    """One partition that has files.
+
+    Attributes:
+        spec: partition columns and values, in the table's order; as ``drop_partition`` takes them.
+        partition: the same as texts.
+        path: its folder.
+        files: number of data files.
+        rows: number of rows: exact where the partition is compacted; before that a key that was updated
+            counts once per file. Equal rows of a table without primary key count once per file.
+        bytes: size of the data files.
+        last_modified_ms: when the newest of its files was written, in milliseconds since 1970; a compaction
+            writes files too.
+        is_compacted: whether each of its buckets is one sorted run without deletions.
+        change_tracking: whether commits show in change streams where a statement says nothing else.
+    """
+
+    spec: Mapping[str, Any]
+    partition: Partition
+    path: str
+    files: int
+    rows: int
+    bytes: int
+    last_modified_ms: int
+    is_compacted: bool
+    change_tracking: bool
+
+    @property
+    def name(self) -> str:
+        """Columns and values as people read them: ``day=2013-01-01/hub=JFK``."""
+        return partition_name(self.partition)
+
+
+def partition_infos(root: str, definition: Definition, files: FileSet) -> tuple[PartitionInfo, ...]:
+    """The partitions of a snapshot, ordered by their texts; one without name for a table without partitions.
+
+    A partition that was dropped has no files. Only names and sizes of files are looked at.
+    """
+    runs: dict[Partition, list[Sequence[Run]]] = {}
+    for (partition, _), of_bucket in files.groups.items():
+        runs.setdefault(partition, []).append(of_bucket)
+    ordered = sorted(runs, key=lambda partition: [(text is not None, text or "") for _, text in partition])
+    return tuple(_info(root, definition, partition, runs[partition]) for partition in ordered)
+
+
+def _values(definition: Definition, partition: Partition) -> Mapping[str, Any]:
+    types = [definition.schema.type_of(name) for name, _ in partition]
+    arrays = [partition_values([text], type_) for (_, text), type_ in zip(partition, types, strict=True)]
+    return MappingProxyType(
+        {name: array[0].as_py() for (name, _), array in zip(partition, arrays, strict=True)}
+    )
+
+
+def _info(
+    root: str, definition: Definition, partition: Partition, buckets: Sequence[Sequence[Run]]
+) -> PartitionInfo:
+    entries = [entry for runs in buckets for run in runs for entry in run]
+    return PartitionInfo(
+        spec=_values(definition, partition),
+        partition=partition,
+        path=os.path.dirname(paths.resolve(root, paths.bucket_folder(partition, 0))),
+        files=len(entries),
+        # a deletion is a stored row, and takes an older one away
+        rows=max(0, sum(entry.rows - 2 * entry.deletes for entry in entries)),
+        bytes=sum(entry.bytes for entry in entries),
+        last_modified_ms=max(entry.written_ms for entry in entries),
+        is_compacted=all(len(runs) == 1 and not any(e.deletes for e in runs[0]) for runs in buckets),
+        change_tracking=definition.options.change_tracking and partition not in definition.untracked,
+    )

@@ -1,0 +1,172 @@
+"""Consumers: readers that go on later from where they are, and what is kept for them until then.
+
+A consumer holds one version by a *lease*, which it renews as it goes on. Expiry keeps the snapshots from
+there on that the consumer would read after a restart. A consumer that does not come back loses the lease when
+its time is over, and nothing is kept for it any more. ``consumer/consumer-<name>`` says all that.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from upsert.errors import ConfigurationError, CorruptTableError
+from upsert.failpoints import reach
+from upsert.store import paths
+from upsert.store.codec import content_of, parse_versioned, subject_of
+from upsert.store.metadata.history import History
+from upsert.store.metadata.snapshot import SnapshotInfo
+from upsert.store.metadata.tag_file import checked_name
+from upsert.store.read.version import Version
+from upsert.store.retention.lock import lifetime_lock
+from upsert.store.storage import storage_of
+
+DEFAULT_LEASE_S: Final = 3 * 86_400.0
+"""Long enough for a nightly job and for a weekend; a query that nobody runs again costs so much history."""
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """A reader that holds a version.
+
+    Attributes:
+        name: its id.
+        version: what it would read on from.
+        renewed_ms: when it last said so, in milliseconds since 1970.
+        until_ms: when its lease ends.
+    """
+
+    name: str
+    version: Version
+    renewed_ms: int
+    until_ms: int
+
+    def is_lapsed(self, now_ms: int) -> bool:
+        """Whether the lease is over."""
+        return now_ms > self.until_ms
+
+    def to_json(self, uuid: str) -> bytes:
+        """The content of the consumer's file, for the table with this uuid."""
+        value = {
+            "version": self.version.to_json(),
+            "renewed_ms": self.renewed_ms,
+            "until_ms": self.until_ms,
+        }
+        return content_of(value, subject_of(uuid, paths.consumer_file(self.name)))
+
+
+def needed(version: Version) -> tuple[int, ...]:
+    """Data versions that a reader at a version needs, all but the empty one.
+
+    >>> needed(Version(0, 5, (0, 7))), needed(Version.complete(3))
+    ((5,), (3,))
+    """
+    return tuple(sorted({version.base, version.target} - {0}))
+
+
+def hold(
+    history: History, name: str, version: Version, lease_s: float, now_s: float | None = None
+) -> Consumer:
+    """Keep what a reader at ``version`` needs for a time, in place of what the name held before.
+
+    When it returns, nothing that the version needs can expire before the lease is over, also if the lease
+    before had lapsed. A crash leaves the old hold or the new one.
+
+    Raises:
+        ConfigurationError: the name or the lease is wrong, or there is no such snapshot yet.
+        SnapshotExpiredError: the version cannot be read any more.
+        CommitConflictError: this process stalled so long that it may have expired; hold it again.
+    """
+    path = _path(history.root, name)
+    if not lease_s > 0:
+        raise ConfigurationError(f"consumer {name!r}: the lease must be longer than 0 s, got {lease_s!r}")
+    with lifetime_lock(history) as lock:
+        head = history.latest()
+        for data_version in needed(version):
+            history.equal_to(data_version, head)
+        now_ms = int((time.time() if now_s is None else now_s) * 1000)
+        consumer = Consumer(name, version, now_ms, now_ms + int(lease_s * 1000))
+        reach("hold.before-file")
+        storage_of(path).replace(path, consumer.to_json(history.uuid))
+        reach("hold.after-file")
+        lock.check()
+    return consumer
+
+
+def release(history: History, name: str) -> bool:
+    """Keep nothing for a consumer any more; whether it held anything."""
+    path = _path(history.root, name)
+    with lifetime_lock(history):
+        was_there = storage_of(path).exists(path)
+        storage_of(path).delete(path)
+    return was_there
+
+
+def read(root: str, uuid: str, name: str) -> Consumer | None:
+    """A consumer of the table with this uuid; None if there is none of this name.
+
+    Raises:
+        CorruptTableError: its file is damaged.
+    """
+    path = _path(root, name)
+    try:
+        content = storage_of(path).read(path)
+    except FileNotFoundError:
+        return None
+    subject = subject_of(uuid, paths.consumer_file(name))
+    return _parsed(name, parse_versioned(content, path, subject), path)
+
+
+def _parsed(name: str, value: Mapping[str, Any], path: str) -> Consumer:
+    try:
+        times = [value[field] for field in ("renewed_ms", "until_ms")]
+        if any(type(time_ms) is not int for time_ms in times):
+            raise ValueError(f"{times!r} are no times")
+        if not 0 <= times[0] <= times[1]:
+            raise ValueError(f"a lease cannot go from {times[0]} to {times[1]}")
+        return Consumer(name, Version.from_json(value["version"]), *times)
+    except (KeyError, TypeError, ValueError) as cause:
+        raise CorruptTableError(
+            f"{path}: a consumer must have a version and times, got {cause!r}; delete the file if no query "
+            "needs it"
+        ) from cause
+
+
+def read_all(root: str, uuid: str) -> tuple[Consumer, ...]:
+    """All consumers of the table with this uuid by name, also those whose lease is over.
+
+    Raises:
+        CorruptTableError: a consumer's file is damaged.
+    """
+    found = (read(root, uuid, name) for name in paths.named_files(root, paths.CONSUMER_FOLDER, "consumer-"))
+    return tuple(consumer for consumer in found if consumer)
+
+
+def held_versions(
+    consumers: Iterable[Consumer], head: SnapshotInfo, oldest_state: int, now_ms: int
+) -> list[int]:
+    """Data versions that expiry must keep, with all that follows, for the consumers whose lease goes on.
+
+    What is older than the oldest state is kept by a tag or not at all: it fences nothing off.
+    """
+    return [
+        version
+        for consumer in consumers
+        if not consumer.is_lapsed(now_ms)
+        for version in needed(consumer.version)
+        if oldest_state <= version <= head.id
+    ]
+
+
+def remove_lapsed(root: str, consumers: Iterable[Consumer], now_ms: int) -> None:
+    """Delete the files of those whose lease is over; the caller holds the lifetime lock."""
+    for consumer in consumers:
+        if consumer.is_lapsed(now_ms):
+            storage_of(root).delete(_path(root, consumer.name))
+
+
+def _path(root: str, name: str) -> str:
+    return os.path.join(root, paths.consumer_file(checked_name("consumer", name)))

@@ -1,0 +1,231 @@
+"""Expiring old snapshots: after commits, or when it is asked for.
+
+A snapshot is published *before* anything is deleted. It carries the earliest id that may be read
+(``oldest``), so a writer that stalled through it loses an ordinary race for the next id, looks again, and
+sees that it came too late; see docs/decisions/0003. What consumers hold bounds the choice; what tags name is
+spared by the deletion.
+
+What an expiry costs follows the number of snapshots that go, not of those that stay: a file that has been
+removed from the table never comes back, so what the expired commits removed, no later snapshot needs.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Final, overload
+
+from upsert.errors import ConfigurationError
+from upsert.failpoints import reach
+from upsert.store import paths
+from upsert.store.commit.change import Change
+from upsert.store.commit.committer import Committer
+from upsert.store.files.data_file import remove_data_file
+from upsert.store.metadata import tag_file
+from upsert.store.metadata.history import History
+from upsert.store.metadata.snapshot import SnapshotInfo, refs_of
+from upsert.store.metadata.tag_file import Tag
+from upsert.store.retention import consumers, policy
+from upsert.store.retention.lock import Lock, lifetime_lock, lifetime_lock_if_free
+from upsert.store.retention.policy import Retention
+from upsert.store.storage import storage_of
+
+_AHEAD_MS: Final = 3_600_000
+"""A snapshot that is further ahead comes from a clock that is wrong."""
+
+
+class ExpiryWarning(UserWarning):
+    """Old snapshots could not be expired. The table is right and complete, and takes more and more disk."""
+
+
+def expire(
+    committer: Committer, configured: Retention, *, keep: int | None = None, older_than_s: float | None = None
+) -> int:
+    """Give up old states of the table; how many snapshots can no longer be read.
+
+    What a consumer's lease holds stays with all that follows it, and tagged snapshots stay readable. Order:
+    the boundary, then snapshot files from the oldest on, then manifests, then data; what a crash leaves is
+    removed by the next expiry or by ``clean``.
+
+    Args:
+        committer: the table's.
+        configured: what its options say; holds where neither of the other two is given.
+        keep: all but so many newest states; compaction makes no new one.
+        older_than_s: only what was replaced longer ago than this.
+
+    Raises:
+        ConfigurationError: ``keep`` is below 1, or ``older_than_s`` below 0.
+    """
+    with lifetime_lock(committer.history) as lock:
+        return _expire(committer, _asked(configured, keep, older_than_s), lock)
+
+
+def _asked(configured: Retention, keep: int | None, older_than_s: float | None) -> Retention:
+    if keep is not None and keep < 1:
+        raise ConfigurationError(
+            f"expire: keep must be at least 1, got {keep!r}; the latest state always stays"
+        )
+    if older_than_s is not None and older_than_s < 0:
+        raise ConfigurationError(f"expire: older_than_s must be at least 0, got {older_than_s!r}")
+    if older_than_s is not None:
+        return Retention(keep or 1, None, int(older_than_s * 1000), None)
+    return replace(configured, limit=None) if keep is None else Retention(keep, keep, None, None)
+
+
+def after_commit(committer: Committer, retention: Retention) -> None:
+    """Expire what has become due, if anything has and nobody else is at it; never fails the commit."""
+    try:
+        marks = _Retained(committer.history, committer.history.latest(), _now_ms(committer))
+        if not policy.is_due(marks, retention, _now_ms(committer)):
+            return
+        with lifetime_lock_if_free(committer.history) as lock:
+            if lock is not None:
+                _expire(committer, retention, lock)
+    except Exception as failure:  # the commit is published: nothing that happens here may deny it
+        warnings.warn(
+            f"table {committer.root!r}: old snapshots could not be expired, the table stays right but takes "
+            f"more disk — {failure!r}; correct the cause, then call expire()",
+            ExpiryWarning,
+            stacklevel=4,
+        )
+
+
+def _expire(committer: Committer, rule: Retention, lock: Lock) -> int:
+    """Publish the boundary and delete what lies below."""
+    history, now_ms = committer.history, _now_ms(committer)
+    before = history.latest()
+    if before.time_ms > now_ms + _AHEAD_MS:
+        until = datetime.fromtimestamp(before.time_ms / 1000, UTC).isoformat(timespec="seconds")
+        warnings.warn(
+            f"table {committer.root!r}: a snapshot must have the time of its commit, got {until}, which is "
+            "ahead of the clock here; its age is taken from its file, and reads as of a time go wrong: set "
+            "the clocks of all writers right",
+            ExpiryWarning,
+            stacklevel=5,
+        )
+
+    def propose(latest: SnapshotInfo) -> Change | None:
+        marks = _Retained(history, latest, now_ms)
+        if not marks:
+            return None
+        # after ``latest`` was looked at: who takes the lock from us publishes a snapshot before going on
+        lock.check()
+        known = consumers.read_all(history.root, history.uuid)
+        held = consumers.held_versions(known, latest, marks[0].data_version, now_ms)
+        first = policy.boundary(marks, rule, now_ms, held)
+        return Change("expire", oldest=marks[first].id) if first else None
+
+    head = committer.commit(propose)
+    reach("expire.after-publish")
+    _delete_expired(history, head)
+    if lock.is_held:
+        # how far a log has come is known by this alone when Kafka has forgotten it
+        others = (each for each in consumers.read_all(history.root, history.uuid) if each.name != CONSUMER)
+        consumers.remove_lapsed(history.root, others, now_ms)
+    return max(head.oldest, 1) - max(before.oldest, 1)
+
+
+def _now_ms(committer: Committer) -> int:
+    return int(committer.around.now() * 1000)
+
+
+class _Retained(Sequence[SnapshotInfo]):
+    """The snapshots that can be read, oldest first; each is read from the disk when it is looked at.
+
+    Of one whose time has not come yet, for a clock was ahead, the time of its file is taken.
+    """
+
+    def __init__(self, history: History, head: SnapshotInfo, now_ms: int) -> None:
+        self._history = history
+        self._head = head
+        self._now_ms = now_ms
+        self._ids = range(max(head.oldest, 1), head.id + 1)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @overload
+    def __getitem__(self, at: int) -> SnapshotInfo: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[SnapshotInfo]: ...
+    def __getitem__(self, at: int | slice) -> SnapshotInfo | Sequence[SnapshotInfo]:
+        if isinstance(at, slice):
+            return [self._mark(id) for id in self._ids[at]]
+        return self._mark(self._ids[at])
+
+    def _mark(self, id: int) -> SnapshotInfo:
+        info = self._history.info(id, self._head)
+        if info.time_ms <= self._now_ms:
+            return info
+        root = self._history.root
+        found = storage_of(root).stat(paths.resolve(root, paths.snapshot_file(id)))
+        return info if found is None else replace(info, time_ms=min(info.time_ms, found.modified_ns // 10**6))
+
+
+def _delete_expired(history: History, head: SnapshotInfo) -> None:
+    """Delete what only snapshots before ``head.oldest`` need, those snapshots first."""
+    history.check_kept(head)
+    expired = [number for number in history.listed_ids() if number < head.oldest]
+    if not expired:
+        return
+    waste, storage = _waste(history, _lineage(history, expired, head)), storage_of(history.root)
+    for number in expired:
+        storage.delete(paths.resolve(history.root, paths.snapshot_file(number)))
+        reach("expire.after-snapshot")
+    for name in sorted(waste.manifests):
+        storage.delete(paths.manifest_path(history.root, name))
+        reach("expire.after-manifest")
+    for name in sorted(waste.data):
+        remove_data_file(history.root, name)
+        reach("expire.after-data")
+
+
+def _lineage(history: History, expired: Sequence[int], head: SnapshotInfo) -> list[SnapshotInfo]:
+    """The expired snapshots that led to the earliest retained one, and that one, newest first.
+
+    Others may lie under expired ids: what a stalled writer left there may claim to remove files that are
+    live.
+    """
+    found = [history.info(head.oldest, head)]
+    for number in reversed(expired):
+        info = history.content(number)
+        if info is None or info.uuid != found[-1].parent:
+            break
+        found.append(info)
+    return found
+
+
+@dataclass(frozen=True)
+class _Waste:
+    """Names of files that nobody needs."""
+
+    manifests: frozenset[str]
+    data: frozenset[str]
+
+
+def _waste(history: History, lineage: Sequence[SnapshotInfo]) -> _Waste:
+    """What only expired snapshots needed, and no tag needs."""
+    earliest, *expired = lineage
+    tags = [tag for tag in tag_file.read_all(history.root, history.uuid) if tag.snapshot.id < earliest.id]
+    kept = {ref.name for info in (earliest, *(tag.snapshot for tag in tags)) for ref in refs_of(info)}
+    manifests = {ref.name for info in expired for ref in refs_of(info)} - kept
+    removed: dict[str, int] = {}
+    for info in reversed(lineage):
+        delta = history.delta_left(info)
+        removed |= {entry.file: info.id for entry in delta.removed}
+        for entry in delta.added:  # it only went to another level
+            removed.pop(entry.file, None)
+    data = frozenset(file for file, at in removed.items() if not _is_tagged(history, file, at, tags))
+    return _Waste(frozenset(manifests), data)
+
+
+def _is_tagged(history: History, file: str, removed_at: int, tags: Iterable[Tag]) -> bool:
+    """Whether a tag needs a file that was removed by a snapshot; few files of tags are looked at."""
+    base = paths.base_of(file) or 0
+    return any(base < tag.snapshot.id < removed_at and file in history.live(tag.snapshot) for tag in tags)
+
+
+CONSUMER: Final = "table-log"
+"""Name of the consumer that holds the snapshot up to which a log is complete."""

@@ -1,0 +1,137 @@
+"""One at a time: whoever decides how long snapshots live.
+
+An expiry asks who holds what and then publishes its boundary; a tag or a consumer makes sure that its
+snapshot can still be read and then says that it holds it. Each pair of steps happens under this lock, so that
+none comes between another's. Commits, compactions and readers never ask for it.
+
+On a local disk it is a lock of the kernel, which a process that dies releases. In an object store it is a
+lease, and a holder that stalls for its whole time is passed over. An expiry that has been stopped between its
+two steps cannot go on then, for whoever passes it over publishes an empty snapshot first, and so takes the id
+that its boundary would have. A tag or a consumer looks once more after its second step; see
+docs/decisions/0022.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from upsert.errors import CommitConflictError, TableNotFoundError
+from upsert.store import paths
+from upsert.store.commit.change import Change
+from upsert.store.commit.committer import Committer
+from upsert.store.metadata.history import History
+from upsert.store.metadata.snapshot import SnapshotInfo
+from upsert.store.storage import storage_of
+from upsert.store.storage.lease import Lease
+from upsert.store.storage.refusals import disk_errors_of
+
+GIVE_UP_AFTER_S: Final = 120.0
+
+_PAUSE_S: Final = 0.002
+
+_LONGEST_PAUSE_S: Final = 0.1
+
+_REMOTE_PAUSE_S: Final = 0.5
+
+
+@dataclass(frozen=True)
+class Lock:
+    """The lock of a table, held.
+
+    Attributes:
+        root: where the table's files lie.
+        lease: what holds it in an object store.
+    """
+
+    root: str
+    lease: Lease | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it still is; asks an object store, and holds it for longer."""
+        return self.lease is None or self.lease.renew()
+
+    def check(self) -> None:
+        """Make sure that it still is.
+
+        Raises:
+            CommitConflictError: this process stalled, and another one went on.
+        """
+        if not self.is_held:
+            raise CommitConflictError(
+                f"table {self.root!r}: {paths.LIFETIME_LOCK!r} must be renewed within a minute, this process "
+                "stalled for longer and another one went on; run this again"
+            )
+
+
+@contextmanager
+def lifetime_lock(history: History, *, give_up_after_s: float = GIVE_UP_AFTER_S) -> Iterator[Lock]:
+    """Hold the lock; wait for it if necessary.
+
+    Raises:
+        CommitConflictError: another process has not let go of it for so long.
+        TableNotFoundError: the table is gone.
+    """
+    is_local = storage_of(history.root).is_local
+    deadline = time.monotonic() + give_up_after_s
+    pause, longest = (_PAUSE_S, _LONGEST_PAUSE_S) if is_local else (_LONGEST_PAUSE_S, _REMOTE_PAUSE_S)
+    while True:
+        with lifetime_lock_if_free(history) as lock:
+            if lock is not None:
+                yield lock
+                return
+        if time.monotonic() > deadline:
+            raise CommitConflictError(
+                f"table {history.root!r}: {paths.LIFETIME_LOCK!r} must become free, another process holds it "
+                f"for {give_up_after_s:g} s; end that one, then run this again"
+            )
+        time.sleep(pause)
+        pause = min(2 * pause, longest)
+
+
+@contextmanager
+def lifetime_lock_if_free(history: History) -> Iterator[Lock | None]:
+    """Hold the lock if nobody else does; yields None if it was not got."""
+    path = os.path.join(history.root, paths.LIFETIME_LOCK)
+    with _of_kernel(path, history) if storage_of(path).is_local else _leased(path, history) as lock:
+        yield lock
+
+
+@contextmanager
+def _of_kernel(path: str, history: History) -> Iterator[Lock | None]:
+    try:
+        with disk_errors_of(path):
+            file = open(path, "ab")  # noqa: SIM115 - closed below
+    except FileNotFoundError as cause:
+        raise TableNotFoundError(f"no table lies at {history.root!r}; was it dropped?") from cause
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield None
+        else:
+            yield Lock(history.root)
+
+
+@contextmanager
+def _leased(path: str, history: History) -> Iterator[Lock | None]:
+    if (lease := Lease.take(storage_of(path), path)) is None:
+        yield None
+        return
+    try:
+        if lease.passed_over:
+            Committer(history).commit(_stop_expiry)
+        yield Lock(history.root, lease)
+    finally:
+        lease.release()
+
+
+def _stop_expiry(head: SnapshotInfo) -> Change | None:
+    """An empty snapshot, in the way of whoever looked at the table before."""
+    return Change("clean") if head.id else None

@@ -1,0 +1,116 @@
+"""Tags: snapshots that stay readable under a name, whatever expires around them.
+
+Expiry deletes the file of a tagged snapshot as any other, for ids go in ascending order; the tag has a copy.
+What it spares are the manifests and data files that the copy names. Deleting a tag deletes what only its
+snapshot needs.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from upsert.errors import ConfigurationError
+from upsert.failpoints import reach
+from upsert.store import paths
+from upsert.store.files.data_file import remove_data_file
+from upsert.store.metadata import tag_file
+from upsert.store.metadata.history import History
+from upsert.store.metadata.snapshot import SnapshotInfo, refs_of
+from upsert.store.metadata.tag_file import Tag
+from upsert.store.retention import consumers
+from upsert.store.retention.lock import lifetime_lock
+from upsert.store.storage import storage_of
+from upsert.store.storage.resolve import put_if_absent
+
+
+def create(history: History, name: str, id: int | None, now_s: float | None = None) -> Tag:
+    """Give a snapshot a name; after that it does not expire until the tag is deleted.
+
+    Args:
+        history: the table's snapshots.
+        name: letters, digits, ``.``, ``_`` and ``-``; must not be in use.
+        id: the snapshot; None for the latest.
+        now_s: the time.
+
+    Raises:
+        ConfigurationError: the name is wrong or in use, or there is no such snapshot.
+        SnapshotExpiredError: the snapshot has expired.
+    """
+    path = tag_file.path_of(history.root, name)
+    with lifetime_lock(history) as lock:
+        head = history.latest()
+        info = head if id is None else history.equal_to(id, head)
+        if info.id == 0:
+            raise ConfigurationError(
+                f"tag {name!r}: there must be a snapshot to tag, got the empty table, which can always be "
+                "read as snapshot 0; write rows first"
+            )
+        tag = Tag(name, info, int((time.time() if now_s is None else now_s) * 1000))
+        storage_of(path).prepare(os.path.dirname(path))
+        if not put_if_absent(path, tag.to_json(history.uuid)):
+            raise ConfigurationError(
+                f"table {history.root!r}: a tag's name must not be in use, got {name!r}; delete that tag "
+                "first, or choose another name"
+            )
+        if not lock.is_held:  # the snapshot may have expired since it was looked at
+            storage_of(path).delete(path)
+            lock.check()
+    return tag
+
+
+def delete(history: History, name: str, now_s: float | None = None) -> Tag:
+    """Take a tag away, and delete what only its snapshot needs.
+
+    After a crash the tag is there, or it is gone and ``clean`` removes what is left.
+
+    Raises:
+        ConfigurationError: there is no such tag, or a consumer reads on from its snapshot.
+    """
+    path = tag_file.path_of(history.root, name)
+    with lifetime_lock(history) as lock:
+        tag = history.tag(name)
+        others = [other for other in tag_file.read_all(history.root, history.uuid) if other.name != name]
+        head = history.latest()
+        is_expired = tag.snapshot.id < head.oldest
+        if is_expired:
+            _check_unheld(history, tag, others, now_s)
+        storage_of(path).delete(path)
+        storage_of(path).settle(os.path.dirname(path))
+        reach("untag.after-unlink")
+        if is_expired and lock.is_held:  # or ``clean`` gives it back
+            _give_back(history, tag, others, head)
+    return tag
+
+
+def _check_unheld(history: History, tag: Tag, others: list[Tag], now_s: float | None) -> None:
+    state = tag.snapshot.data_version
+    if any(other.snapshot.data_version == state for other in others):
+        return
+    now_ms = int((time.time() if now_s is None else now_s) * 1000)
+    for consumer in consumers.read_all(history.root, history.uuid):
+        if state in consumers.needed(consumer.version) and not consumer.is_lapsed(now_ms):
+            raise ConfigurationError(
+                f"tag {tag.name!r}: no consumer may need the snapshot any more, {consumer.name!r} reads on "
+                f"from {consumer.version}; wait until it has gone on, or release it"
+            )
+
+
+def _give_back(history: History, tag: Tag, others: list[Tag], head: SnapshotInfo) -> None:
+    """Delete the files of an expired snapshot that no retained one and no other tag needs.
+
+    A file that has been removed never comes back, so what the earliest retained snapshot does not have, none
+    has.
+    """
+    earliest = history.info(head.oldest, head)
+    expired = [other.snapshot for other in others if other.snapshot.id < head.oldest]
+    data = set(history.live(tag.snapshot))
+    manifests = {ref.name for ref in refs_of(tag.snapshot)}
+    for keeper in (earliest, *expired):
+        data -= history.live(keeper).keys()
+        manifests -= {ref.name for ref in refs_of(keeper)}
+    for file in sorted(manifests):
+        storage_of(history.root).delete(paths.manifest_path(history.root, file))
+    for file in sorted(data):
+        remove_data_file(history.root, file)
+        reach("untag.after-data")

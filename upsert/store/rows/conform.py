@@ -1,0 +1,235 @@
+"""Whether rows fit a table, and the form in which they are stored (pure).
+
+Types may differ in width only: a smaller integer, ``large_string``, another time unit or zone. A value that
+would not survive the change is an error, and so is everything else: a wrong type is never guessed at.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from upsert import types
+from upsert.arrays import one_array
+from upsert.errors import SchemaError
+from upsert.rowkind import ROW_KIND_COLUMN, signs
+from upsert.schema import Column
+from upsert.store.rows.hashing import child_values, row_hashes
+from upsert.store.rows.keys import as_key, has_floats
+from upsert.store.rows.layout import ROW_HASH_COLUMN, Layout
+
+Signs = npt.NDArray[np.int8]
+
+
+def conform(layout: Layout, rows: pa.Table, owner: str = "rows") -> tuple[pa.Table, Signs | None]:
+    """The rows in the table's column order and types, and the sign of each; ``_row_kind`` itself is gone.
+
+    Float keys are normalised (-0.0 becomes 0.0), and all floats of a table without primary key, of which
+    whole rows are the key; it gets ``_row_hash`` as last column.
+
+    Args:
+        layout: layout of the table that the rows are for.
+        rows: exactly the table's columns, in any order, and perhaps ``_row_kind``.
+        owner: what the rows belong to, for messages.
+
+    Returns:
+        The rows, and +1 or -1 for each; None instead of the signs if there is no ``_row_kind``.
+
+    Raises:
+        SchemaError: the rows are no Arrow table, or a column is missing, unknown, repeated, of another type
+            or NULL where it must not be. Only the key is checked in rows of sign -1: deletions often carry
+            nothing else.
+        ChangelogError: a row kind is none of the four.
+    """
+    check_is_table(rows, f"{owner}: rows")
+    _check_names(layout, rows, owner)
+    weights = None
+    if ROW_KIND_COLUMN in rows.column_names:
+        weights = signs(_cast(rows.column(ROW_KIND_COLUMN), Column(ROW_KIND_COLUMN, pa.string()), owner))
+    columns = [_stored(layout, rows, column, weights, owner) for column in layout.schema.columns]
+    names = list(layout.schema.names)
+    if layout.is_counted:
+        columns.append(row_hashes(columns, rows.num_rows))
+        names.append(ROW_HASH_COLUMN)
+    return pa.table(columns, schema=pa.schema([layout.stored.field(name) for name in names])), weights
+
+
+def check_is_table(given: object, what: str) -> None:
+    """Refuse anything but an Arrow table, before it fails somewhere inside.
+
+    Raises:
+        SchemaError: ``given`` is none; the message says how to make one.
+    """
+    if not isinstance(given, pa.Table):
+        raise SchemaError(
+            f"{what} must be a pyarrow.Table, got {type(given).__name__}; make one with pa.table, "
+            "pa.Table.from_pylist or pa.Table.from_pandas"
+        )
+
+
+def _check_names(layout: Layout, rows: pa.Table, owner: str) -> None:
+    expected, found = layout.schema.names, rows.column_names
+    unknown = [name for name in found if name not in expected and name != ROW_KIND_COLUMN]
+    missing = [name for name in expected if name not in found]
+    repeated = sorted({name for name in found if found.count(name) > 1})
+    for what, names in (("lacks", missing), ("has unknown", unknown), ("repeats", repeated)):
+        if names:
+            raise SchemaError(
+                f"{owner}: the columns must be {', '.join(expected)}; the input {what} {', '.join(names)}"
+            )
+
+
+def _stored(
+    layout: Layout, rows: pa.Table, column: Column, weights: Signs | None, owner: str
+) -> pa.ChunkedArray:
+    cast = _cast(rows.column(column.name), column, owner)
+    is_key = column.name in layout.schema.primary_key
+    # where rows of a key are combined, NULL means that another one has the value: the commit looks
+    if not column.nullable and cast.null_count and (is_key or not layout.merge.combines):
+        missing = pc.is_null(cast).to_numpy()
+        if is_key:
+            raise SchemaError(
+                f"{owner}: PRIMARY KEY column {column.name!r} must not be NULL, got NULL in row "
+                f"{int(np.argmax(missing))}; filter such rows out or choose another key"
+            )
+        if weights is None or (missing & (weights > 0)).any():
+            raise SchemaError(f"{owner}: column {column.name!r} is NOT NULL, got {int(missing.sum())} NULLs")
+    if (is_key or layout.is_counted) and has_floats(column.type):
+        array = as_key(one_array(cast))
+        return pa.chunked_array([array if array.type == cast.type else pa.array(_Declared(array, cast.type))])
+    return cast
+
+
+def _cast(values: pa.ChunkedArray, column: Column, owner: str) -> pa.ChunkedArray:
+    if not is_same_but_for_width(values.type, column.type):
+        raise SchemaError(
+            f"{owner}: column {column.name!r} must be {types.sql_name(column.type)}, got Arrow type "
+            f"{values.type}; cast it before writing"
+        )
+    try:
+        cast = values if values.type == column.type else cast_to(values, column.type)
+    except pa.ArrowInvalid as cause:
+        raise SchemaError(
+            f"{owner}: column {column.name!r} must hold values of {types.sql_name(column.type)}, "
+            f"got others: {cause}"
+        ) from cause
+    if not types.is_scalar(column.type):
+        _check_inner_nulls(one_array(cast), column.name, owner)
+    return cast
+
+
+def cast_to(values: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
+    """The values in another type of the same family, see ``is_same_but_for_width``; NULLs are not checked.
+
+    Raises:
+        pa.ArrowInvalid: a value does not fit.
+    """
+    if types.is_scalar(type_):
+        return values.cast(type_)
+    # Arrow refuses to cast a NULL struct to one with NOT NULL fields; so these are declared afterwards
+    chunks = [pa.array(_Declared(chunk, type_)) for chunk in values.cast(_nullable(type_)).chunks]
+    return pa.chunked_array(chunks, type_)
+
+
+class _Declared:
+    """An array under another type of the same memory layout, handed over by Arrow's own protocol."""
+
+    def __init__(self, array: pa.Array, type_: pa.DataType) -> None:
+        self._array = array
+        self._type = type_
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        return self._type.__arrow_c_schema__(), self._array.__arrow_c_array__()[1]
+
+
+def _nullable(type_: pa.DataType) -> pa.DataType:
+    """The type with every field inside it nullable, except keys of maps."""
+    if pa.types.is_struct(type_):
+        return pa.struct([pa.field(field.name, _nullable(field.type)) for field in type_])
+    if pa.types.is_map(type_):
+        return pa.map_(_nullable(type_.key_type), pa.field(type_.item_field.name, _nullable(type_.item_type)))
+    if pa.types.is_list(type_):
+        return pa.list_(pa.field(type_.value_field.name, _nullable(type_.value_type)))
+    return type_
+
+
+def is_same_but_for_width(given: pa.DataType, stored: pa.DataType) -> bool:
+    """Whether values of one type are values of the other, if they fit.
+
+    >>> is_same_but_for_width(pa.int32(), pa.int64()), is_same_but_for_width(pa.int64(), pa.float64())
+    (True, False)
+    """
+    if pa.types.is_dictionary(given):
+        return is_same_but_for_width(given.value_type, stored)
+    if given == stored or pa.types.is_null(given):
+        return True
+    if pa.types.is_timestamp(given) and pa.types.is_timestamp(stored):
+        return (given.tz is None) == (stored.tz is None)
+    if pa.types.is_struct(given) and pa.types.is_struct(stored):
+        return _are_fields_same(list(given), list(stored))
+    if pa.types.is_map(given) and pa.types.is_map(stored):
+        same_keys = is_same_but_for_width(given.key_type, stored.key_type)
+        return same_keys and is_same_but_for_width(given.item_type, stored.item_type)
+    if _is_list(given) and pa.types.is_list(stored):
+        return is_same_but_for_width(given.value_type, stored.value_type)
+    if pa.types.is_float32(given) and pa.types.is_float64(stored):
+        return True
+    families = (pa.types.is_integer, _is_string, _is_binary, pa.types.is_decimal, pa.types.is_date)
+    return any(family(given) and family(stored) for family in families)
+
+
+def _are_fields_same(given: list[pa.Field], stored: list[pa.Field]) -> bool:
+    return len(given) == len(stored) and all(
+        one.name == other.name and is_same_but_for_width(one.type, other.type)
+        for one, other in zip(given, stored, strict=True)
+    )
+
+
+def _is_string(type_: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_)
+    )
+
+
+def _is_binary(type_: pa.DataType) -> bool:
+    kinds = (
+        pa.types.is_binary,
+        pa.types.is_large_binary,
+        pa.types.is_binary_view,
+        pa.types.is_fixed_size_binary,
+    )
+    return any(kind(type_) for kind in kinds)
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_)
+    )
+
+
+def _check_inner_nulls(array: pa.Array, name: str, owner: str) -> None:
+    """A NULL where the nested type says there is none: Arrow lets it pass, Spark would misread it."""
+    for field, values in _inner(array):
+        if not field.nullable and values.null_count:
+            raise SchemaError(
+                f"{owner}: column {name!r}: {field.name!r} inside it must not be NULL, got NULL"
+            )
+        if not types.is_scalar(field.type):
+            _check_inner_nulls(values, name, owner)
+
+
+def _inner(array: pa.Array) -> list[tuple[pa.Field, Any]]:
+    """Fields and values directly below a nested array, without what lies below its own NULLs."""
+    present = array.drop_null() if array.null_count else array
+    if pa.types.is_struct(array.type):
+        return list(zip(list(array.type), present.flatten(), strict=True))
+    if pa.types.is_map(array.type):
+        return [
+            (array.type.key_field, child_values(present, present.keys)),
+            (array.type.item_field, child_values(present, present.items)),
+        ]
+    return [(array.type.value_field, present.flatten())]

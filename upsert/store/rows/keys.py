@@ -1,0 +1,273 @@
+"""Order and equality of keys, column by column and without a loop over rows (pure).
+
+Keys compare as Spark compares them: numbers by value with NaN equal to itself and above all others, texts by
+their UTF-8 bytes, binaries by unsigned bytes. Where values are compared as a key, in PRIMARY KEYs,
+partitions, joins, groups and whole rows of a table without a PRIMARY KEY, -0.0 equals 0.0, as in Spark; a
+table's keys are stored, and a group's come out, as 0.0. Any other column keeps its values: a row whose -0.0
+becomes 0.0 has changed. NaN is one value everywhere, whatever its bits. In the order that ``sequence.field``
+declares for the rows of a key the highest is last, and NULL is lowest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from upsert.arrays import Positions, is_null, one_array
+from upsert.store.rows.hashing import decimal_words, fixed_bytes, fixed_width, normalised_floats
+
+Column: TypeAlias = pa.Array | pa.ChunkedArray
+
+_MAX_BYTES: Final = 1 << 30
+"""Arrow's texts end at 2 GB an array, whatever the chunks of a column; larger ones need wider offsets."""
+
+
+class KeyOrder(NamedTuple):
+    """A stable order of rows by key: row numbers, and whether each begins a new key."""
+
+    rows: npt.NDArray[np.int64]
+    is_first: npt.NDArray[np.bool_]
+
+    @property
+    def firsts(self) -> npt.NDArray[np.int64]:
+        """Of each key, the row that came first in the input; keys ascending."""
+        return self.rows[self.is_first]
+
+    @property
+    def lasts(self) -> npt.NDArray[np.int64]:
+        """Of each key, the row that came last in the input; keys ascending."""
+        return self.rows[np.append(self.is_first[1:], True)] if len(self.rows) else self.rows
+
+    @property
+    def starts(self) -> npt.NDArray[np.int64]:
+        """Where in ``rows`` each key begins."""
+        return np.flatnonzero(self.is_first)
+
+
+def order_by(columns: Sequence[Column]) -> KeyOrder:
+    """The rows in ascending order of these columns, rows of equal keys in input order; no NULLs.
+
+    >>> order = order_by([pa.array(["b", "a", "b"])])
+    >>> order.rows.tolist(), order.lasts.tolist()
+    ([1, 0, 2], [1, 2])
+    """
+    if len(columns) == 1 and _is_text(columns[0].type):
+        return _text_order(columns[0])
+    codes = [code for column in columns for code in _codes(column)]
+    # lexsort takes the most significant key last; a single stable argsort is faster on runs that are sorted
+    rows = np.argsort(codes[0], kind="stable") if len(codes) == 1 else np.lexsort(codes[::-1])
+    is_first = np.ones(len(rows), dtype=np.bool_)
+    if len(rows):
+        is_first[1:] = False
+        for code in codes:
+            ordered = code[rows]
+            is_first[1:] |= ordered[1:] != ordered[:-1]
+    return KeyOrder(rows, is_first)
+
+
+def equal_rows(left: Sequence[Column], right: Sequence[Column]) -> npt.NDArray[np.bool_]:
+    """Where all columns of ``left`` equal those of ``right``; NULL equals nothing."""
+    equal = np.ones(len(left[0]), dtype=np.bool_)
+    for one, other in zip(left, right, strict=True):
+        equal &= _equal(one_array(one), one_array(other))
+    return equal
+
+
+def _equal(one: pa.Array, other: pa.Array) -> npt.NDArray[np.bool_]:
+    if _is_text(one.type) or pa.types.is_decimal(one.type) or pa.types.is_fixed_size_binary(one.type):
+        same = pc.fill_null(pc.equal(one, other), False)
+        texts: npt.NDArray[np.bool_] = same.to_numpy(zero_copy_only=False)
+        return texts
+    numbers: npt.NDArray[np.bool_] = fixed_width(one) == fixed_width(other)
+    for array in (one, other):
+        if array.null_count:
+            numbers &= ~is_null(array)
+    return numbers
+
+
+def key_bytes(columns: Sequence[Column]) -> bytes:
+    """The key in the one row of these columns, as bytes that compare as the keys do; no NULLs.
+
+    >>> key_bytes([pa.array([-1])]) < key_bytes([pa.array([0])])
+    True
+    """
+    return b"".join(_ordered_bytes(one_array(column)) for column in columns)
+
+
+def key_of_row(rows: pa.Table | pa.RecordBatch, key: Sequence[str], row: int) -> bytes:
+    """``key_bytes`` of one row by the columns of a key; -1 is the last row."""
+    at = row % rows.num_rows
+    return key_bytes([rows.column(name).slice(at, 1) for name in key])
+
+
+MAX_BOUND: Final = 1024
+"""Bytes of a key of a file's first or last row that its manifest repeats."""
+
+
+def lower_bound(key: bytes) -> bytes:
+    """A key as a bound from below, cut where it is long: no key of which it is the beginning is less."""
+    return key[:MAX_BOUND]
+
+
+def upper_bound(key: bytes) -> bytes:
+    """A key as a bound from above, cut where it is long and then more than any key with that beginning.
+
+    >>> upper_bound(b"a" * 2000) > b"a" * 2000, len(upper_bound(b"a" * 2000)), upper_bound(b"a")
+    (True, 1024, b'a')
+    """
+    if len(key) <= MAX_BOUND:
+        return key
+    beginning = key[:MAX_BOUND].rstrip(b"\xff")
+    return beginning[:-1] + bytes([beginning[-1] + 1]) if beginning else key
+
+
+def _ordered_bytes(array: pa.Array) -> bytes:
+    if _is_text(array.type):
+        text: bytes = array.view(pa.binary())[0].as_py()
+        # a mark ends the text, so that a text goes before those that it is the beginning of
+        return text.replace(b"\0", b"\0\xff") + b"\0\0"
+    words = []
+    for (code,) in _codes(array):
+        bits = 8 * code.itemsize
+        value = int(code) + (1 << (bits - 1) if code.dtype.kind == "i" else 0)
+        words.append(value.to_bytes(code.itemsize, "big"))
+    return b"".join(words)
+
+
+def is_integer_like(type_: pa.DataType) -> bool:
+    """Whether values are integers in memory whose order is the key's order."""
+    return bool(pa.types.is_integer(type_) or pa.types.is_date32(type_) or pa.types.is_timestamp(type_))
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_string(type_) or pa.types.is_binary(type_))
+
+
+def _codes(column: Column) -> list[npt.NDArray[Any]]:
+    """Numbers in the order of the column's values; several arrays where one is too narrow."""
+    type_ = column.type
+    if _is_text(type_):
+        return [_ranks(column)]
+    array = one_array(column)
+    if pa.types.is_fixed_size_binary(type_):
+        words = np.ascontiguousarray(fixed_bytes(array)).view(">u8").astype(np.uint64)
+        return [words[:, 0], words[:, 1]]
+    if pa.types.is_decimal(type_):
+        low, high = decimal_words(array)
+        return [low] if type_.precision <= 18 else [high, low.view(np.uint64)]
+    values = fixed_width(array)
+    if pa.types.is_floating(type_):
+        # bits of negative floats count downwards; flipping all but the sign turns them round
+        mask = values.dtype.type(np.iinfo(values.dtype).max)
+        values = np.where(values < 0, values ^ mask, values)
+    return [values]
+
+
+def _text_order(column: Column) -> KeyOrder:
+    if column.nbytes > _MAX_BYTES:
+        column = column.cast(pa.large_string() if pa.types.is_string(column.type) else pa.large_binary())
+    rows = pc.sort_indices(column).to_numpy().astype(np.int64)
+    is_first = np.ones(len(rows), dtype=np.bool_)
+    if len(rows):
+        ordered = column.take(pa.array(rows))
+        is_first[1:] = pc.not_equal(ordered[1:], ordered[:-1]).to_numpy(zero_copy_only=False)
+    return KeyOrder(rows, is_first)
+
+
+def _ranks(column: Column) -> npt.NDArray[np.int64]:
+    order = _text_order(column)
+    ranks = np.empty(len(order.rows), dtype=np.int64)
+    ranks[order.rows] = np.cumsum(order.is_first)
+    return ranks
+
+
+_Numbers = npt.NDArray[Any]
+
+
+def as_key(array: pa.Array) -> pa.Array:
+    """The array with every -0.0 in it as 0.0, and with one NaN; floats inside nested values, too.
+
+    >>> as_key(pa.array([[-0.0, None], None])).to_pylist()
+    [[0.0, None], None]
+    """
+    return _with_floats(array, normalised_floats)
+
+
+def as_values(array: pa.Array) -> pa.Array:
+    """The array with its floats as whole numbers, the same for the same value and for nothing else.
+
+    What compares keys compares values where it is given these.
+
+    >>> zeros = as_values(pa.array([0.0, -0.0]))
+    >>> zeros[0] == zeros[1]
+    False
+    """
+    return _with_floats(array, _bits)
+
+
+def _bits(array: pa.Array) -> _Numbers:
+    numbers = normalised_floats(array)
+    raw = array.to_numpy(zero_copy_only=False) if array.null_count == 0 else array.fill_null(0.0).to_numpy()
+    is_negative_zero = (numbers == 0) & np.signbit(raw)
+    if numbers.dtype == np.float32:
+        return np.where(is_negative_zero, np.iinfo(np.int32).min, numbers.view(np.int32)).astype(np.int32)
+    return np.where(is_negative_zero, np.iinfo(np.int64).min, numbers.view(np.int64))
+
+
+def _with_floats(array: pa.Array, change: Callable[[pa.Array], _Numbers]) -> pa.Array:
+    type_ = array.type
+    if not has_floats(type_):
+        return array
+    if pa.types.is_floating(type_):
+        return pa.array(change(array), mask=is_null(array))
+    array = array.take(pa.array(np.arange(len(array)))) if array.offset else array
+    mask = pa.array(is_null(array))
+    if pa.types.is_struct(type_):
+        children = [_with_floats(child, change) for child in array.flatten()]
+        names = [field.name for field in type_]
+        return pa.StructArray.from_arrays(children, names=names, mask=mask)
+    if pa.types.is_map(type_):
+        parts = [_with_floats(part, change) for part in (array.keys, array.items)]
+        return pa.MapArray.from_arrays(array.offsets, *parts, mask=mask)
+    return pa.ListArray.from_arrays(array.offsets, _with_floats(array.values, change), mask=mask)
+
+
+def has_floats(type_: pa.DataType) -> bool:
+    """Whether values of a type are, or hold, floating-point numbers."""
+    if pa.types.is_nested(type_):
+        return any(has_floats(type_.field(number).type) for number in range(type_.num_fields))
+    return bool(pa.types.is_floating(type_))
+
+
+def sequence_codes(rows: pa.Table, columns: Sequence[str]) -> list[Column]:
+    """Columns without NULL that put rows into the order of their sequence."""
+    codes: list[Column] = []
+    for name in columns:
+        values = one_array(rows.column(name))
+        known = values.drop_null()
+        codes.append(pc.is_valid(values).cast(pa.int8()))
+        if len(known):
+            codes.append(pc.fill_null(values, known[0]))
+    return codes
+
+
+def in_sequence(rows: pa.Table, columns: Sequence[str], group_of: Positions) -> Positions:
+    """The rows group by group, within each by sequence, rows of one sequence in input order.
+
+    >>> rows = pa.table({"s": [2, None, 1, 2]})
+    >>> in_sequence(rows, ["s"], np.array([0, 0, 0, 0])).tolist()
+    [1, 2, 0, 3]
+    """
+    return order_by([pa.array(group_of), *sequence_codes(rows, columns)]).rows
+
+
+def last_of_each(ordered_groups: Positions) -> npt.NDArray[np.bool_]:
+    """Of rows ordered by group, which are the last ones of theirs."""
+    if not len(ordered_groups):
+        return np.zeros(0, dtype=np.bool_)
+    return np.append(ordered_groups[1:] != ordered_groups[:-1], True)

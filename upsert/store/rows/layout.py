@@ -1,0 +1,186 @@
+"""What a table's schema and bucket options mean on disk: stored columns, keys and lookup indexes (pure).
+
+A table with a primary key stores its columns; a row's identity is the key. A table without one is a multiset:
+it stores each distinct row once, with the 128-bit hash of the whole row as its key and a count (FLIP-188).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from upsert.errors import SchemaError
+from upsert.schema import Index, TableSchema
+from upsert.store.files.formats.base import FileForm
+from upsert.store.rows.hashing import Hashes, bucket_of, hash_columns
+from upsert.store.rows.merge_rules import PLAIN, MergeRules
+
+KIND_COLUMN: Final = "_kind"
+"""Column of a data file with deletions: 0 = the row is there, 1 = the key is deleted."""
+
+ROW_HASH_COLUMN: Final = "_row_hash"
+"""Key of a table without primary key: the canonical hash of the whole row."""
+
+COUNT_COLUMN: Final = "_count"
+"""How many equal rows a table without primary key has (in one file: how many it adds or takes away)."""
+
+PRIMARY_KEY: Final = "PRIMARY KEY"
+
+
+@dataclass(frozen=True)
+class LookupIndex:
+    """One way to find rows: by the primary key, by its first columns, or by a secondary index.
+
+    ``name`` names its columns in the sidecar file: that of a secondary index tells field ids, so that nobody
+    takes it for one of other columns that had its label once. ``label`` is what users read; ``is_unique``
+    says that a key has one current row at most.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    label: str
+    is_unique: bool = False
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Physical form of a table; made by ``Layout.of``, equal wherever it is made again.
+
+    Attributes:
+        schema: the table's schema.
+        buckets: number of buckets within a partition.
+        bucket_key: columns whose hash gives a row's bucket.
+        key: columns that identify a row within the files, in sort order.
+        is_counted: whether the table has no primary key, so that files hold rows and counts.
+        stored: Arrow schema of a data file without ``_kind``; all columns may be NULL there, for a deletion
+            need not carry more than its key.
+        indexes: the lookup indexes that every data file has, the one of ``key`` first.
+        version: version of the table's definition whose form this is.
+        merge: how rows of one key become one.
+        file_form: how new data files are written.
+
+    >>> schema = TableSchema.of({"a": pa.int64(), "b": pa.string()}, primary_key=["a", "b"])
+    >>> layout = Layout.of(schema, buckets=2)
+    >>> [index.label for index in layout.indexes]
+    ['PRIMARY KEY', 'PRIMARY KEY prefix (a)']
+    """
+
+    schema: TableSchema
+    buckets: int
+    bucket_key: tuple[str, ...]
+    key: tuple[str, ...]
+    is_counted: bool
+    stored: pa.Schema
+    indexes: tuple[LookupIndex, ...]
+    version: int = 0
+    merge: MergeRules = PLAIN
+    file_form: FileForm = field(default_factory=FileForm)
+    _by_name: dict[str, LookupIndex] = field(init=False, repr=False, compare=False, hash=False)
+
+    def __post_init__(self) -> None:
+        """Remember the indexes by name."""
+        object.__setattr__(self, "_by_name", {index.name: index for index in self.indexes})
+
+    @classmethod
+    def of(
+        cls,
+        schema: TableSchema,
+        buckets: int = 1,
+        bucket_key: tuple[str, ...] = (),
+        version: int = 0,
+        merge: MergeRules = PLAIN,
+        file_form: FileForm | None = None,
+    ) -> Self:
+        """The layout of a table.
+
+        Args:
+            schema: the table's schema.
+            buckets: number of buckets, at least 1.
+            bucket_key: scalar columns within the primary key, as the table's options check; empty for the
+                default: the primary key, or the whole row without one.
+            version: version of the table's definition.
+            merge: how rows of one key become one.
+            file_form: how new data files are written; None for mapped Arrow.
+
+        Raises:
+            SchemaError: a column has a name that the files need themselves, or holds metadata of a record.
+        """
+        _check_columns(schema)
+        fields = [pa.field(c.name, c.type) for c in schema.columns]
+        if not schema.primary_key:
+            fields += [pa.field(ROW_HASH_COLUMN, pa.binary(16)), pa.field(COUNT_COLUMN, pa.int64())]
+        key = schema.primary_key or (ROW_HASH_COLUMN,)
+        return cls(
+            schema=schema,
+            buckets=buckets,
+            bucket_key=bucket_key or key,
+            key=key,
+            is_counted=not schema.primary_key,
+            stored=pa.schema(fields),
+            indexes=_indexes(schema, key),
+            version=version,
+            merge=merge,
+            file_form=file_form or FileForm(),
+        )
+
+    def lookup_index(self, name: str) -> LookupIndex:
+        """The index of this name."""
+        return self._by_name[name]
+
+    def best_index(self, columns: Collection[str]) -> LookupIndex | None:
+        """The index to search for a lookup by these columns; None if none is within them.
+
+        The primary key, else an index whose keys have one row, else the one with most columns.
+        """
+        within = [index for index in self.indexes if set(index.columns) <= set(columns)]
+        if within and within[0].label == PRIMARY_KEY:
+            return within[0]
+        return max(within, key=lambda index: (index.is_unique, len(index.columns)), default=None)
+
+    def key_hashes(self, rows: pa.Table | pa.RecordBatch) -> Hashes:
+        """Hash of the key of each stored row: what the sidecar's ``pk`` index is sorted by."""
+        return hash_columns([rows.column(name) for name in self.key], rows.num_rows)
+
+    def buckets_of(self, rows: pa.Table | pa.RecordBatch) -> npt.NDArray[np.int64]:
+        """Bucket of each stored row, within its partition."""
+        if self.buckets == 1:
+            return np.zeros(rows.num_rows, dtype=np.int64)
+        hashes = hash_columns([rows.column(name) for name in self.bucket_key], rows.num_rows)
+        return bucket_of(hashes, self.buckets)
+
+
+def _indexes(schema: TableSchema, key: tuple[str, ...]) -> tuple[LookupIndex, ...]:
+    prefixes = [key[:length] for length in range(1, len(key))]
+    secondary: dict[str, LookupIndex] = {}
+    for index in sorted(schema.indexes, key=lambda one: not one.unique):
+        # of two over the same columns, one is enough
+        found = _secondary(index, schema)
+        secondary.setdefault(found.name, found)
+    return (
+        LookupIndex("pk", key, PRIMARY_KEY, is_unique=True),
+        *(LookupIndex(f"prefix_{len(p)}", p, f"{PRIMARY_KEY} prefix ({', '.join(p)})") for p in prefixes),
+        *secondary.values(),
+    )
+
+
+def _secondary(index: Index, schema: TableSchema) -> LookupIndex:
+    label = f"UNIQUE {index.name}" if index.unique else index.name
+    ids = "_".join(str(schema.column(name).id) for name in index.columns)
+    return LookupIndex(f"index_{ids}", index.columns, label, index.unique)
+
+
+def _check_columns(schema: TableSchema) -> None:
+    if schema.metadata:
+        raise SchemaError(
+            f"a METADATA column is never stored, got {schema.metadata[0].name!r}; see "
+            "row_metadata.with_metadata_aside"
+        )
+    reserved = {KIND_COLUMN} if schema.primary_key else {KIND_COLUMN, ROW_HASH_COLUMN, COUNT_COLUMN}
+    for name in schema.names:
+        if name in reserved:
+            raise SchemaError(f"column name {name!r} is used inside the table's files; choose another")

@@ -1,0 +1,286 @@
+"""Many sorted runs into one (pure): of each key the newest row wins; counts of equal rows are summed.
+
+What is merged may be larger than memory: inputs are memory-mapped files, of which a range has views, or
+compressed ones, of which it is decoded. ``key_ranges`` cuts them at the middle key of the largest input, and
+halves ranges until each is small enough. As a key is never cut in two, whatever can be said of the rows of a
+key can be said range by range.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from upsert.arrays import Kinds, Positions, one_array
+from upsert.errors import ChangelogError
+from upsert.store.rows.keys import key_bytes, order_by
+from upsert.store.rows.layout import COUNT_COLUMN, ROW_HASH_COLUMN, Layout
+
+_MAX_BYTES: Final = 1 << 30
+"""Arrow's texts end at 2 GB an array; what is larger is gathered piece by piece."""
+
+
+class SortedRows(NamedTuple):
+    """Rows ascending by key, each key once.
+
+    ``kinds`` says of each row whether it is there (0) or its key deleted (1); None if none is deleted.
+    A table without primary key has no kinds: its ``_count`` may be negative.
+    """
+
+    rows: pa.Table
+    kinds: Kinds | None
+
+
+def merge_runs(layout: Layout, runs: Sequence[SortedRows]) -> SortedRows:
+    """One sorted run that says what ``runs`` say together.
+
+    Deletions are kept, for they may hide rows of a still older run; counts of zero are not.
+
+    Args:
+        layout: the table's layout.
+        runs: oldest first, at least one. All have the same columns, among them those of the key and,
+            without primary key, ``_count``.
+    """
+    if len(runs) == 1:
+        return runs[0]
+    rows = pa.concat_tables([run.rows for run in runs])
+    order = order_by([rows.column(name) for name in layout.key])
+    if layout.is_counted:
+        return _sum_counts(rows, order.firsts, order.starts, order.rows)
+    kinds = _all_kinds(runs)
+    winners = order.lasts
+    return SortedRows(gather(rows, winners), None if kinds is None else kinds[winners])
+
+
+def present(layout: Layout, run: SortedRows) -> pa.Table:
+    """The rows that are there: without deletions; counts stay in ``_count``.
+
+    Raises:
+        ChangelogError: a count is negative: more equal rows were deleted than inserted.
+    """
+    if layout.is_counted:
+        counts = one_array(run.rows.column(COUNT_COLUMN)).to_numpy()
+        check_counts(run.rows, counts)
+        return run.rows if counts.all() else run.rows.filter(pa.array(counts > 0))
+    if run.kinds is None or not run.kinds.any():
+        return run.rows
+    return run.rows.filter(pa.array(run.kinds == 0))
+
+
+def check_counts(rows: pa.Table, counts: npt.NDArray[np.int64]) -> None:
+    """Refuse counts below zero.
+
+    Raises:
+        ChangelogError: a count is negative; the message shows its row.
+    """
+    if (counts < 0).any():
+        worst = int(np.argmin(counts))
+        shown = {k: v for k, v in rows.slice(worst, 1).to_pylist()[0].items() if not _is_internal(k)}
+        raise ChangelogError(
+            f"row {shown!r} of a table without primary key must have a count of at least 0, got "
+            f"{counts[worst]}; more such rows were deleted than inserted: correct the producer and load the "
+            "table again"
+        )
+
+
+def _is_internal(name: str) -> bool:
+    return name in (ROW_HASH_COLUMN, COUNT_COLUMN)
+
+
+def _all_kinds(runs: Sequence[SortedRows]) -> Kinds | None:
+    if all(run.kinds is None for run in runs):
+        return None
+    parts = [np.zeros(r.rows.num_rows, np.int8) if r.kinds is None else r.kinds for r in runs]
+    return np.concatenate(parts)
+
+
+def _sum_counts(rows: pa.Table, firsts: Positions, starts: Positions, order: Positions) -> SortedRows:
+    if not len(order):
+        return SortedRows(rows, None)
+    counts = one_array(rows.column(COUNT_COLUMN)).to_numpy()
+    sums = np.add.reduceat(counts[order], starts)
+    kept = np.flatnonzero(sums)
+    found = gather(rows, firsts[kept])
+    position = found.column_names.index(COUNT_COLUMN)
+    return SortedRows(found.set_column(position, found.field(position), pa.array(sums[kept])), None)
+
+
+def gather(rows: pa.Table, positions: Positions) -> pa.Table:
+    """``rows.take(positions)``, also where a text column is larger than one Arrow array may be."""
+    if rows.nbytes < _MAX_BYTES:
+        return rows.combine_chunks().take(pa.array(positions))
+    batches = rows.to_batches()
+    ends = np.cumsum([batch.num_rows for batch in batches])
+    length = max(1, int(len(positions) * _MAX_BYTES / (4 * rows.nbytes)))
+    pieces = [positions[start : start + length] for start in range(0, len(positions), length)]
+    return pa.concat_tables([_gather_piece(batches, ends, piece) for piece in pieces] or [rows.slice(0, 0)])
+
+
+def _gather_piece(batches: Sequence[pa.RecordBatch], ends: Positions, positions: Positions) -> pa.Table:
+    """A few rows from batches that may not be concatenated: one take each, then into the asked order."""
+    source = np.searchsorted(ends, positions, side="right")
+    taken, asked = [], []
+    for number in np.unique(source):
+        at = np.flatnonzero(source == number)
+        batch = batches[number]
+        taken.append(batch.take(pa.array(positions[at] - (ends[number] - batch.num_rows))))
+        asked.append(at)
+    order = np.empty(len(positions), dtype=np.int64)
+    order[np.concatenate(asked)] = np.arange(len(positions))
+    table: pa.Table = pa.Table.from_batches(taken).combine_chunks().take(pa.array(order))
+    return table
+
+
+def is_sorted_by_key(layout: Layout, rows: pa.Table) -> bool:
+    """Whether rows ascend by key without repeats: what every data file must hold."""
+    order = order_by([rows.column(name) for name in layout.key])
+    return bool(order.is_first.all() and (np.diff(order.rows) == 1).all())
+
+
+_LEAST_BYTES_A_ROW: Final = 32
+"""Sorting a row takes about so much, however narrow it is."""
+
+
+def weight(run: SortedRows) -> int:
+    """About how many bytes of memory it takes to merge or to write these rows."""
+    least: int = _LEAST_BYTES_A_ROW * run.rows.num_rows
+    return least if run.rows.nbytes < least else int(run.rows.nbytes)
+
+
+class Cuttable(Protocol):
+    """Sorted rows that can be cut before they are read."""
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """About how many bytes of memory they take."""
+        ...
+
+    def key(self, row: int) -> bytes:
+        """The key of one of them, see ``row_keys.key_bytes``."""
+        ...
+
+    def slice(self, start: int, length: int) -> Cuttable:
+        """Some of them."""
+        ...
+
+    def load(self) -> SortedRows:
+        """The rows themselves."""
+        ...
+
+
+def key_ranges(
+    layout: Layout, inputs: Sequence[SortedRows | Cuttable], max_bytes: int
+) -> Iterator[list[SortedRows]]:
+    """The inputs range by range, ascending: of each input its rows of that range, if there are any.
+
+    Args:
+        layout: the table's layout.
+        inputs: rows ascending by key, the same key as often as it likes; in an order that the ranges keep.
+        max_bytes: largest ``weight`` of a range; only the rows of a single key may weigh more.
+
+    >>> import pyarrow as pa
+    >>> from upsert.schema import TableSchema
+    >>> layout = Layout.of(TableSchema.of({"id": pa.int64()}, primary_key=["id"]))
+    >>> inputs = [SortedRows(pa.table({"id": ids}), None) for ids in ([1, 4, 5, 9], [4, 8])]
+    >>> [[run.rows["id"].to_pylist() for run in found] for found in key_ranges(layout, inputs, 96)]
+    [[[1, 4], [4]], [[5, 9], [8]]]
+    """
+    yield from _ranges(
+        [_Held(run, layout) if isinstance(run, SortedRows) else run for run in inputs], max_bytes
+    )
+
+
+def _ranges(inputs: Sequence[Cuttable], max_bytes: int) -> Iterator[list[SortedRows]]:
+    given = [run for run in inputs if len(run)]
+    cut = _cut(given) if sum(map(_weight, given)) > max_bytes else None
+    if cut is None:
+        if given:
+            yield [run.load() for run in given]
+        return
+    yield from _ranges([run.slice(0, at) for run, at in zip(given, cut, strict=True)], max_bytes)
+    above = [run.slice(at, len(run) - at) for run, at in zip(given, cut, strict=True)]
+    yield from _ranges(above, max_bytes)
+
+
+def halves(run: SortedRows, max_bytes: int) -> Iterator[SortedRows]:
+    """The rows in order, halved until each part has at most this ``weight`` or one row."""
+    rows = run.rows.num_rows
+    if rows <= 1 or weight(run) <= max_bytes:
+        if rows:
+            yield run
+        return
+    yield from halves(_slice(run, 0, rows // 2), max_bytes)
+    yield from halves(_slice(run, rows // 2, rows - rows // 2), max_bytes)
+
+
+def _weight(run: Cuttable) -> int:
+    return max(_LEAST_BYTES_A_ROW * len(run), run.size)
+
+
+def _cut(inputs: Sequence[Cuttable]) -> list[int] | None:
+    """How many rows of each input lie below a key near the middle; None if all have one key."""
+    for largest in sorted(inputs, key=_weight, reverse=True):
+        keys, count = _Keys(largest), len(largest)
+        cut = _rows_below(inputs, keys[count // 2])
+        if any(cut):
+            return cut
+        # the lower half is one key: cut above it
+        if (above := bisect_right(keys, keys[0], 0, count)) < count:
+            return _rows_below(inputs, keys[above])
+    return None
+
+
+def _rows_below(inputs: Sequence[Cuttable], key: bytes) -> list[int]:
+    return [bisect_left(_Keys(run), key, 0, len(run)) for run in inputs]
+
+
+class _Keys:
+    """The keys of a run by row number; each is read when it is asked for."""
+
+    def __init__(self, run: Cuttable) -> None:
+        self._run = run
+
+    def __len__(self) -> int:
+        return len(self._run)
+
+    def __getitem__(self, row: int) -> bytes:
+        return self._run.key(row)
+
+
+class _Held:
+    """Rows that are there already, in memory or mapped."""
+
+    def __init__(self, run: SortedRows, layout: Layout) -> None:
+        self._run = run
+        self._layout = layout
+        self._columns = [run.rows.column(name) for name in layout.key]
+
+    def __len__(self) -> int:
+        return int(self._run.rows.num_rows)
+
+    @property
+    def size(self) -> int:
+        return int(self._run.rows.nbytes)
+
+    def key(self, row: int) -> bytes:
+        return key_bytes([column.slice(row, 1) for column in self._columns])
+
+    def slice(self, start: int, length: int) -> _Held:
+        return _Held(_slice(self._run, start, length), self._layout)
+
+    def load(self) -> SortedRows:
+        return self._run
+
+
+def _slice(run: SortedRows, start: int, length: int) -> SortedRows:
+    kinds = None if run.kinds is None else run.kinds[start : start + length]
+    return SortedRows(run.rows.slice(start, length), kinds)

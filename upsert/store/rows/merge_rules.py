@@ -1,0 +1,371 @@
+"""How rows of one key become one: the options ``merge-engine``, ``sequence.field`` and ``fields.…`` (pure).
+
+The names and functions are those of Paimon, FLIP-188's successor; what they do here is told in
+docs/merge-engines.md. With ``partial-update``, ``fields.<columns>.sequence-group`` declares columns that come
+from one row together: the one that is highest in ``<columns>`` gives all columns of the group, NULL too; a
+row in which all of ``<columns>`` are NULL says nothing about the group.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from upsert import options, types
+from upsert.errors import ConfigurationError
+from upsert.options import Option
+from upsert.schema import TableSchema
+
+
+@dataclass(frozen=True)
+class SequenceGroup:
+    """Columns that order the rows of a key for some others, and these others."""
+
+    sequence: tuple[str, ...]
+    columns: tuple[str, ...]
+
+    @property
+    def option(self) -> str:
+        """The name of the option that declares it."""
+        return f"fields.{','.join(self.sequence)}.sequence-group"
+
+
+def sequence_group(owner: str, sequence: str, columns: str) -> SequenceGroup:
+    """The group that an option declares.
+
+    Raises:
+        ConfigurationError: a name is empty or repeated.
+    """
+    try:
+        return SequenceGroup(options.names(sequence), options.names(columns))
+    except ValueError as cause:
+        raise ConfigurationError(
+            f"{owner}: option 'fields.{sequence}.sequence-group' must be {cause}, got {columns!r}"
+        ) from None
+
+
+def check_groups(
+    owner: str, groups: Sequence[SequenceGroup], taken: Sequence[str], schema: TableSchema
+) -> None:
+    """Refuse groups that a table of this schema cannot have.
+
+    Args:
+        owner: the table, for messages.
+        groups: its groups.
+        taken: columns that belong to no group: the primary key and those of ``sequence.field``.
+        schema: its columns.
+
+    Raises:
+        ConfigurationError: a column is unknown, taken, in two groups, or no scalar where it orders rows.
+    """
+    known = {column.name for column in schema.physical}
+    seen: dict[str, str] = {}
+    for group in groups:
+        for name in (*group.sequence, *group.columns):
+            if name not in known or name in taken:
+                raise ConfigurationError(
+                    f"{owner}: option {group.option!r} must name columns outside of the primary key and of "
+                    f"'sequence.field', got {name!r}"
+                )
+            if name in seen:
+                raise ConfigurationError(
+                    f"{owner}: option {group.option!r} must name columns of no other group, got {name!r}, "
+                    f"which {seen[name]!r} has; leave it out of one"
+                )
+            seen[name] = group.option
+        for name in group.sequence:
+            if not types.is_scalar(schema.type_of(name)):
+                raise ConfigurationError(
+                    f"{owner}: option {group.option!r} must order by columns of scalar types, got {name!r} "
+                    f"of type {types.sql_name(schema.type_of(name))}"
+                )
+
+
+def group_of(groups: Sequence[SequenceGroup]) -> Mapping[str, SequenceGroup]:
+    """Column -> the group that it is in, as one that orders or one that follows."""
+    return {name: group for group in groups for name in (*group.sequence, *group.columns)}
+
+
+def renamed_columns(columns: str, old: str, new: str) -> str:
+    """A list of columns of which one is called otherwise.
+
+    >>> renamed_columns("a, b", "a", "x")
+    'x,b'
+    """
+    return ",".join(new if name == old else name for name in options.names(columns))
+
+
+def groups_without(groups: Mapping[str, str], column: str) -> Iterator[tuple[str, str]]:
+    """The options of groups, by name, without a column that follows; a group that has no other goes too."""
+    for key, columns in groups.items():
+        if left := [name for name in options.names(columns) if name != column]:
+            yield key, ",".join(left)
+
+
+DEDUPLICATE: Final = "deduplicate"
+
+FIRST_ROW: Final = "first-row"
+
+PARTIAL_UPDATE: Final = "partial-update"
+
+AGGREGATION: Final = "aggregation"
+
+DEFAULT_FUNCTION: Final = "last_non_null_value"
+
+DEFAULT_DELIMITER: Final = ","
+
+MERGE_OPTIONS: Final = (
+    Option(
+        "merge-engine",
+        options.one_of(DEDUPLICATE, FIRST_ROW, PARTIAL_UPDATE, AGGREGATION),
+        "what rows of one key become: deduplicate = the last one, first-row = the first one, "
+        "partial-update = the last value of each column that is not NULL, aggregation = what each column's "
+        "function says",
+        DEDUPLICATE,
+    ),
+    Option(
+        "sequence.field",
+        options.names,
+        "columns that order the rows of a key: the highest is the last one, NULL is lowest; default: arrival",
+        (),
+    ),
+    Option(
+        "ignore-delete",
+        options.boolean,
+        "pass over rows of kind -U and -D, which engines other than deduplicate refuse",
+        False,
+    ),
+)
+"""The options that have one name; ``fields.<column>.…`` are taken by ``split``."""
+
+_FIELD: Final = re.compile(
+    r"fields\.(?P<column>.+)\.(?P<what>aggregate-function|list-agg-delimiter|sequence-group)"
+)
+
+_GROUP: Final = "sequence-group"
+
+
+def _is_number(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_))
+
+
+_FUNCTIONS: Final[Mapping[str, tuple[str, Any]]] = {
+    "sum": ("a number", _is_number),
+    "count": ("BIGINT", pa.types.is_int64),
+    "min": ("of a scalar type", types.is_scalar),
+    "max": ("of a scalar type", types.is_scalar),
+    "last_value": ("of any type", lambda _: True),
+    "last_non_null_value": ("of any type", lambda _: True),
+    "first_value": ("of any type", lambda _: True),
+    "bool_and": ("BOOLEAN", pa.types.is_boolean),
+    "bool_or": ("BOOLEAN", pa.types.is_boolean),
+    "listagg": ("STRING", pa.types.is_string),
+}
+"""Function -> the columns that it can be declared for."""
+
+RETRACTABLE: Final = frozenset({"sum", "count"})
+"""Functions that rows of kind -U and -D can take back from."""
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """What one column of a table with ``merge-engine = aggregation`` holds of the rows of a key."""
+
+    column: str
+    function: str
+    delimiter: str = DEFAULT_DELIMITER
+
+
+@dataclass(frozen=True)
+class MergeRules:
+    """How rows of one key become one.
+
+    Attributes:
+        engine: the table's merge engine.
+        sequence: columns that order the rows of a key; empty for their order of arrival.
+        ignores_deletes: whether rows of kind ``-U`` and ``-D`` are passed over.
+        aggregates: the declared functions.
+        groups: columns that are taken from one row together, in a sequence of their own.
+    """
+
+    engine: str = DEDUPLICATE
+    sequence: tuple[str, ...] = ()
+    ignores_deletes: bool = False
+    aggregates: tuple[Aggregate, ...] = ()
+    groups: tuple[SequenceGroup, ...] = ()
+
+    @property
+    def needs_present_rows(self) -> bool:
+        """Whether a commit must look at the table's rows to know what it stores."""
+        return self.engine != DEDUPLICATE or bool(self.sequence)
+
+    @property
+    def combines(self) -> bool:
+        """Whether a stored row may have values of several written ones."""
+        return self.engine in (PARTIAL_UPDATE, AGGREGATION)
+
+    @property
+    def keeps_deletions(self) -> bool:
+        """Whether a deleted key must be remembered: a row that comes late must not bring it back."""
+        return self.engine == DEDUPLICATE and bool(self.sequence)
+
+    def aggregate(self, column: str) -> Aggregate:
+        """The function of a column that is neither in the key nor in the sequence."""
+        if self.engine == PARTIAL_UPDATE:
+            return Aggregate(column, DEFAULT_FUNCTION)
+        declared = (aggregate for aggregate in self.aggregates if aggregate.column == column)
+        return next(declared, Aggregate(column, DEFAULT_FUNCTION))
+
+
+PLAIN: Final = MergeRules()
+"""The last row to arrive replaces the one of its key."""
+
+
+def split(
+    owner: str, given: Mapping[str, str]
+) -> tuple[dict[str, str], tuple[Aggregate, ...], tuple[SequenceGroup, ...]]:
+    """The options without those of single fields, and what these declare: functions and groups.
+
+    Raises:
+        ConfigurationError: a function is unknown, or a delimiter is there without ``listagg``.
+
+    >>> split("t", {"bucket": "2", "fields.n.aggregate-function": "sum"})
+    ({'bucket': '2'}, (Aggregate(column='n', function='sum', delimiter=','),), ())
+    """
+    others: dict[str, str] = {}
+    found: dict[str, dict[str, str]] = {}
+    groups: list[SequenceGroup] = []
+    for key, value in given.items():
+        match = _FIELD.fullmatch(key)
+        if match is None:
+            others[key] = value
+        elif match["what"] == _GROUP:
+            groups.append(sequence_group(owner, match["column"], value))
+        else:
+            found.setdefault(match["column"], {})[match["what"]] = value
+    return others, tuple(_aggregate(owner, column, said) for column, said in found.items()), tuple(groups)
+
+
+def _aggregate(owner: str, column: str, said: Mapping[str, str]) -> Aggregate:
+    function = said.get("aggregate-function", "").lower()
+    if function not in _FUNCTIONS:
+        raise ConfigurationError(
+            f"{owner}: option 'fields.{column}.aggregate-function' must be one of {', '.join(_FUNCTIONS)}, "
+            f"got {function!r}"
+        )
+    if function != "listagg" and "list-agg-delimiter" in said:
+        raise ConfigurationError(
+            f"{owner}: option 'fields.{column}.list-agg-delimiter' needs the function 'listagg', got "
+            f"{function!r}; leave it out"
+        )
+    return Aggregate(column, function, said.get("list-agg-delimiter", DEFAULT_DELIMITER))
+
+
+def is_of_field(key: str) -> bool:
+    """Whether an option is one of a single field."""
+    return _FIELD.fullmatch(key) is not None
+
+
+def check(owner: str, rules: MergeRules, schema: TableSchema) -> None:
+    """Refuse rules that a table of this schema cannot have.
+
+    Raises:
+        ConfigurationError: they name an unknown column, or do not fit each other or the columns.
+    """
+    if rules.needs_present_rows and not schema.primary_key:
+        option = "sequence.field" if rules.sequence else "merge-engine"
+        raise ConfigurationError(
+            f"{owner}: option {option!r} needs a PRIMARY KEY, by which rows are the same; declare one, or "
+            "leave the option out"
+        )
+    if rules.engine == FIRST_ROW and rules.sequence:
+        raise ConfigurationError(
+            f"{owner}: option 'sequence.field' goes with every 'merge-engine' but 'first-row', whose first "
+            "row is the first to arrive; leave one of them out"
+        )
+    if rules.ignores_deletes and rules.engine == DEDUPLICATE:
+        raise ConfigurationError(
+            f"{owner}: option 'ignore-delete' needs another 'merge-engine' than 'deduplicate', which deletes "
+            "rows; leave it out, and filter the rows"
+        )
+    for column in rules.sequence:
+        _check_column(owner, "sequence.field", column, schema)
+        if not types.is_scalar(schema.type_of(column)):
+            raise _misfit(owner, "sequence.field", column, schema, "of a scalar type")
+    for aggregate in rules.aggregates:
+        _check_aggregate(owner, rules, aggregate, schema)
+    if rules.groups and rules.engine != PARTIAL_UPDATE:
+        raise ConfigurationError(
+            f"{owner}: option {rules.groups[0].option!r} needs 'merge-engine' = 'partial-update', got "
+            f"{rules.engine!r}"
+        )
+    check_groups(owner, rules.groups, (*schema.primary_key, *rules.sequence), schema)
+
+
+def _check_aggregate(owner: str, rules: MergeRules, aggregate: Aggregate, schema: TableSchema) -> None:
+    option = f"fields.{aggregate.column}.aggregate-function"
+    if rules.engine != AGGREGATION:
+        raise ConfigurationError(
+            f"{owner}: option {option!r} needs 'merge-engine' = 'aggregation', got {rules.engine!r}"
+        )
+    _check_column(owner, option, aggregate.column, schema)
+    if aggregate.column in rules.sequence:
+        raise ConfigurationError(
+            f"{owner}: option {option!r} must be of another column than those of 'sequence.field', which "
+            "hold the highest sequence; leave one of them out"
+        )
+    expected, fits = _FUNCTIONS[aggregate.function]
+    if not fits(schema.type_of(aggregate.column)):
+        raise _misfit(owner, option, aggregate.column, schema, expected)
+
+
+def _check_column(owner: str, option: str, column: str, schema: TableSchema) -> None:
+    names = [c.name for c in schema.physical if c.name not in schema.primary_key]
+    if column not in names:
+        raise ConfigurationError(
+            f"{owner}: option {option!r} must name a column outside of the primary key "
+            f"({', '.join(names)}), got {column!r}"
+        )
+
+
+def _misfit(owner: str, option: str, column: str, schema: TableSchema, expected: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{owner}: option {option!r} must name a column that is {expected}, got {column!r} of type "
+        f"{types.sql_name(schema.type_of(column))}"
+    )
+
+
+def renamed(given: Mapping[str, str], old: str, new: str) -> dict[str, str]:
+    """The options of a table whose column ``old`` is called ``new``.
+
+    >>> renamed({"sequence.field": "a,b", "fields.a.aggregate-function": "sum"}, "a", "x")
+    {'sequence.field': 'x,b', 'fields.x.aggregate-function': 'sum'}
+    """
+    found = {}
+    for key, value in given.items():
+        match = _FIELD.fullmatch(key)
+        if match is not None and match["what"] == _GROUP:
+            key = f"fields.{renamed_columns(match['column'], old, new)}.{_GROUP}"
+            value = renamed_columns(value, old, new)
+        elif match is not None and match["column"] == old:
+            key = f"fields.{new}.{match['what']}"
+        if key.lower() in ("sequence.field", "bucket-key"):
+            value = ",".join(new if name == old else name for name in options.names(value))
+        found[key] = value
+    return found
+
+
+def without(given: Mapping[str, str], column: str) -> dict[str, str]:
+    """The options without those of one field, and without it where others list it."""
+    matches = {key: _FIELD.fullmatch(key) for key in given}
+    groups = {key: value for key, value in given.items() if (m := matches[key]) and m["what"] == _GROUP}
+    left = {
+        key: value
+        for key, value in given.items()
+        if key not in groups and ((m := matches[key]) is None or m["column"] != column)
+    }
+    return left | dict(groups_without(groups, column))

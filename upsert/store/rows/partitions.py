@@ -1,0 +1,238 @@
+"""Where rows belong: partitions by name and value, and the split of rows by partition and bucket (pure).
+
+A partition is known by the texts of its values, in folders and manifests alike. The text of a value is
+unambiguous and reads back, so a partition is compared, pruned and shown without opening one of its files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from upsert import types
+from upsert.arrays import one_array
+from upsert.errors import SchemaError
+from upsert.schema import TableSchema
+from upsert.store.paths import Partition
+from upsert.store.rows.conform import Signs
+from upsert.store.rows.hashing import normalised_floats
+from upsert.store.rows.layout import Layout
+
+Codes = tuple[npt.NDArray[np.int64], list[str | None]]
+"""A number for each row's value of a column, and the text of each number."""
+
+
+@dataclass(frozen=True)
+class Overwrite:
+    """Which partitions a commit replaces: all that a specification names, or those that its rows lie in.
+
+    Attributes:
+        spec: values that partitions must have to be replaced; none for the whole table.
+        is_dynamic: of these, only the partitions in which rows were written.
+    """
+
+    spec: Partition = ()
+    is_dynamic: bool = False
+
+    def replaces(self, partition: Partition, written: Collection[Partition]) -> bool:
+        """Whether a partition is replaced by a commit that wrote rows into some.
+
+        >>> Overwrite((("day", "1"),)).replaces((("day", "1"), ("hub", None)), written=())
+        True
+        """
+        return is_within(partition, self.spec) and (not self.is_dynamic or partition in written)
+
+
+def is_within(partition: Partition, spec: Partition) -> bool:
+    """Whether a partition has all values of a specification."""
+    return set(spec) <= set(partition)
+
+
+def check_within(written: Iterable[Partition], spec: Partition, of: str) -> None:
+    """Refuse rows outside of the partitions that a specification names.
+
+    Raises:
+        SchemaError: a partition that rows were written into is none of them.
+    """
+    for partition in written:
+        if not is_within(partition, spec):
+            raise SchemaError(
+                f"{of}: rows must lie in the partition {partition_name(spec)}, got rows of "
+                f"{partition_name(partition)}; filter them out, or name another partition"
+            )
+
+
+def partition_name(partition: Partition) -> str:
+    """Columns and values as people read them.
+
+    >>> partition_name((("day", "2013-01-01"), ("hub", None)))
+    'day=2013-01-01/hub=NULL'
+    """
+    return "/".join(f"{name}={'NULL' if text is None else text}" for name, text in partition)
+
+
+def filled(
+    schema: TableSchema, rows: pa.Table | pa.RecordBatchReader, spec: Partition
+) -> pa.Table | pa.RecordBatchReader:
+    """The rows with those columns of a specification that they lack, each with its one value."""
+    given = rows.schema.names if isinstance(rows, pa.Table | pa.RecordBatchReader) else ()
+    missing = {name: partition_values([t], schema.type_of(name))[0] for name, t in spec if name not in given}
+    if not missing or not given:
+        return rows
+    if isinstance(rows, pa.Table):
+        return _with_constants(rows, missing)
+    fields = [pa.field(name, value.type) for name, value in missing.items()]
+    pieces = (_with_constants(pa.Table.from_batches([batch]), missing) for batch in rows)
+    batches = (batch for piece in pieces for batch in piece.to_batches())
+    return pa.RecordBatchReader.from_batches(pa.schema([*rows.schema, *fields]), batches)
+
+
+def _with_constants(rows: pa.Table, values: Mapping[str, pa.Scalar]) -> pa.Table:
+    for name, value in values.items():
+        rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
+    return rows
+
+
+def specified(schema: TableSchema, spec: Mapping[str, object], of: str) -> Partition:
+    """The partition values that a specification names, in the table's order.
+
+    Args:
+        schema: the table's schema.
+        spec: some or all partition columns; values of the column's type, None for NULL, or text that reads
+            as one, as in ``PARTITION (day = '2013-01-01')``.
+        of: what the specification belongs to, for messages.
+
+    Raises:
+        SchemaError: a column is no partition column, or a value does not fit it.
+
+    >>> schema = TableSchema.of({"day": pa.date32(), "n": pa.int32()}, partitioned_by=["day"])
+    >>> specified(schema, {"day": "2013-01-01"}, of="example")
+    (('day', '2013-01-01'),)
+    """
+    if not isinstance(spec, Mapping):
+        raise SchemaError(f"{of}: a partition must be given as columns and values, got {spec!r}")
+    there = schema.partitioned_by
+    if unknown := [name for name in spec if name not in there]:
+        raise SchemaError(
+            f"{of}: a partition must be given by partition columns ({', '.join(there) or 'there are none'}), "
+            f"got {', '.join(map(repr, unknown))}"
+        )
+    return tuple((name, _text(schema, name, spec[name], of)) for name in there if name in spec)
+
+
+def _text(schema: TableSchema, name: str, value: object, of: str) -> str | None:
+    type_ = schema.type_of(name)
+    try:
+        if isinstance(value, str) and not pa.types.is_string(type_):
+            array = pa.array([value]).cast(type_)
+        else:
+            array = pa.array([value], type_)
+    except (pa.ArrowException, TypeError, OverflowError, ValueError) as cause:
+        raise SchemaError(
+            f"{of}: partition column {name!r} must be given a value of {types.sql_name(type_)}, got {value!r}"
+        ) from cause
+    if value is None and not schema.column(name).nullable:
+        raise SchemaError(f"{of}: partition column {name!r} is NOT NULL, got None; no row can lie there")
+    return partition_codes(array)[1][0]
+
+
+def partition_codes(column: pa.Array | pa.ChunkedArray) -> Codes:
+    """The values of a partition column as texts, binaries as hexadecimal digits; equal ones have one number.
+
+    >>> partition_codes(pa.array([b"a/", None, b"a/"]))
+    (array([0, 1, 0]), ['612f', None])
+    """
+    array = one_array(column)
+    if pa.types.is_floating(array.type):
+        mask = pc.is_null(array).to_numpy(zero_copy_only=False)
+        array = pa.array(normalised_floats(array), type=array.type, mask=mask)
+    encoded = array.dictionary_encode(null_encoding="encode")
+    codes = encoded.indices.to_numpy().astype(np.int64)
+    if pa.types.is_binary(array.type):
+        return codes, [None if value is None else value.hex() for value in encoded.dictionary.to_pylist()]
+    texts: list[str | None] = encoded.dictionary.cast(pa.string()).to_pylist()
+    return codes, texts
+
+
+def check_reads_back(texts: Iterable[str | None], type_: pa.DataType, name: str) -> None:
+    """Refuse values that cannot be told from their texts.
+
+    Raises:
+        SchemaError: a day or time beyond the year 9999 is among them.
+    """
+    try:
+        partition_values(texts, type_)
+    except pa.ArrowInvalid as cause:
+        raise SchemaError(
+            f"partition column {name!r} must hold values between the years 0 and 9999: {cause}"
+        ) from cause
+
+
+def partition_values(texts: Iterable[str | None], type_: pa.DataType) -> pa.Array:
+    """The values of a partition column that some texts stand for.
+
+    >>> partition_values(["2013-01-01", None], pa.date32()).to_pylist()
+    [datetime.date(2013, 1, 1), None]
+    """
+    if pa.types.is_binary(type_):
+        return pa.array([None if text is None else bytes.fromhex(text) for text in texts], type_)
+    return pa.array(list(texts), pa.string()).cast(type_)
+
+
+class Portion(NamedTuple):
+    """Rows of one bucket, in input order, and the sign of each (None: all positive)."""
+
+    partition: Partition
+    bucket: int
+    rows: pa.Table
+    weights: Signs | None
+
+
+def split(layout: Layout, rows: pa.Table, weights: Signs | None) -> Iterator[Portion]:
+    """The rows of each bucket that has any; ``rows`` as ``rows.conform`` returns them.
+
+    Raises:
+        SchemaError: a partition value has no text that reads back.
+    """
+    if not rows.num_rows:
+        return
+    buckets = layout.buckets_of(rows)
+    columns = [_codes_of(layout, name, rows) for name in layout.schema.partitioned_by]
+    groups, group_of = _groups([buckets, *(codes for codes, _ in columns)])
+    if len(groups) == 1:
+        yield Portion(_partition_at(layout, columns, groups[0]), int(groups[0][0]), rows, weights)
+        return
+    order = np.argsort(group_of, kind="stable")
+    ends = np.cumsum(np.bincount(group_of, minlength=len(groups)))
+    whole = rows.combine_chunks()
+    for number, group in enumerate(groups):
+        own = order[(ends[number - 1] if number else 0) : ends[number]]
+        signs = None if weights is None else weights[own]
+        yield Portion(_partition_at(layout, columns, group), int(group[0]), whole.take(pa.array(own)), signs)
+
+
+def _codes_of(layout: Layout, name: str, rows: pa.Table) -> Codes:
+    codes, texts = partition_codes(rows.column(name))
+    check_reads_back(texts, layout.schema.type_of(name), name)
+    return codes, texts
+
+
+def _groups(columns: list[npt.NDArray[np.int64]]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Distinct combinations of codes, and which one each row has."""
+    if len(columns) == 1:
+        values, group_of = np.unique(columns[0], return_inverse=True)
+        return values.reshape(-1, 1), group_of
+    values, group_of = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+    return values, group_of.reshape(-1)
+
+
+def _partition_at(layout: Layout, columns: list[Codes], group: npt.NDArray[np.int64]) -> Partition:
+    names = layout.schema.partitioned_by
+    values = (texts[code] for (_, texts), code in zip(columns, group[1:], strict=True))
+    return tuple(zip(names, values, strict=True))

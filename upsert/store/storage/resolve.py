@@ -1,0 +1,86 @@
+"""From a path to the storage that has its files."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from upsert.errors import ConfigurationError
+from upsert.store.storage import locations
+from upsert.store.storage.base import Storage, SwappingStorage
+from upsert.store.storage.local import LOCAL
+from upsert.store.storage.locations import S3_SCHEMES, s3_folder_uri, s3_split
+
+_remote: Final[dict[str, Storage]] = {}
+
+
+def storage_of(path: str) -> Storage:
+    """The storage of a whole path, or of a table's folder.
+
+    Raises:
+        ConfigurationError: the path is of a kind that the store cannot use.
+    """
+    if "://" not in path:
+        return LOCAL
+    head = path[: path.find("/", path.find("://") + 3)]
+    found = _remote.get(head)
+    if found is None:
+        found = _remote.setdefault(head, _storage(head, path))
+    return found
+
+
+def swapping(path: str) -> SwappingStorage:
+    """The storage of a path where files are replaced only if they are as they were seen.
+
+    Raises:
+        ConfigurationError: it does not do that.
+    """
+    storage = storage_of(path)
+    if not isinstance(storage, SwappingStorage):
+        raise ConfigurationError(
+            f"{path!r}: this needs a place where a file is replaced only if nobody else has done so, as in "
+            "s3://bucket/folder, got another one; CREATE TABLE and INSERT INTO it"
+        )
+    return storage
+
+
+def _storage(head: str, path: str) -> Storage:
+    scheme = head.partition("://")[0]
+    if scheme in S3_SCHEMES:
+        from upsert.store.storage.s3 import S3Storage
+
+        return S3Storage(s3_split(path)[0])
+    if scheme in locations.HDFS_SCHEMES:
+        from upsert.store.storage.hdfs import HdfsStorage
+
+        return HdfsStorage(locations.hdfs_split(path)[0])
+    from upsert.store.storage.locked import LockedStorage
+
+    return LockedStorage(head)
+
+
+def remote_folder(scheme: str, text: str) -> str | None:
+    """The form in which the store keeps the URI of a folder elsewhere; None if no store has such a scheme.
+
+    Raises:
+        ConfigurationError: the URI names no folder there, or what publishing needs is not configured.
+    """
+    if scheme in S3_SCHEMES:
+        return s3_folder_uri(text)
+    if scheme in locations.HDFS_SCHEMES:
+        return locations.hdfs_folder_uri(text)
+    from upsert.store.storage import locked
+
+    return locked.folder_uri(text) if scheme in locked.SCHEMES else None
+
+
+def put_if_absent(target: str, content: bytes, mode: int = 0o666) -> bool:
+    """Publish ``content`` as the file ``target``; False if the name is taken, then nothing changed.
+
+    When it returns True, file and name survive a power failure. A crash leaves the whole file or
+    none of it under ``target``. ``mode`` are a local file's permissions, less the process's umask.
+
+    Raises:
+        ConfigurationError: the place cannot do that, as a file system without hard links.
+        OSError: anything else; the file may or may not have been published: look before going on.
+    """
+    return storage_of(target).put_if_absent(target, content, mode)

@@ -1,0 +1,151 @@
+"""Compaction and expiry after commits, without holding them up.
+
+There is no long-lived writer. A committing process merges small buckets itself, after its commit; larger
+ones are left to a child process, ``python -m upsert.store.compactor``. A lock file keeps compactions of one
+table one after the other; a commit that does not get it goes on without. A failure cannot fail the commit,
+which is published already: it becomes a ``CompactionWarning``, that of a child process at the next commit.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from upsert.errors import TableNotFoundError
+from upsert.store import paths
+from upsert.store.commit.append import Committed
+from upsert.store.commit.committer import Committer
+from upsert.store.metadata import table_file
+from upsert.store.retention import expiry
+from upsert.store.storage import storage_of
+from upsert.store.storage.refusals import disk_errors_of
+from upsert.store.table_options import TableOptions
+from upsert.store.upkeep import compaction
+from upsert.store.upkeep.compaction import Merge
+
+MAX_FOREGROUND_ROWS: Final = 250_000
+"""Rows that a committing process merges itself: about a tenth of a second."""
+
+_LOWEST_PRIORITY: Final = 19
+"""Commits and queries go first."""
+
+_children: list[subprocess.Popen[bytes]] = []
+"""Started compactors, kept so that each is reaped when it has ended."""
+
+
+class CompactionWarning(UserWarning):
+    """A compaction failed. The table is right and complete, and slower to read until one succeeds."""
+
+
+@contextmanager
+def compaction_lock(root: str, *, wait: bool) -> Iterator[int | None]:
+    """Hold the table's compaction lock; yields the descriptor that holds it, None if it was not got.
+
+    A process that dies lets go of it; a child process that has inherited the descriptor holds it on. It keeps
+    processes of one machine off each other. Those of other machines may compact a table in an object store at
+    the same time: the commit of one of them finds its inputs gone, and its work was in vain.
+    """
+    path = storage_of(root).lock_file(root, paths.COMPACTION_LOCK)
+    with disk_errors_of(path):
+        lock = open(path, "ab")  # noqa: SIM115 - closed below
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield None
+            return
+        yield lock.fileno()
+
+
+def after_commit(committer: Committer, uuid: str, options: TableOptions, done: Committed) -> None:
+    """Merge what a commit has made due in its buckets, here or in a child process; expire what is due."""
+    if options.write_only or not done.added:
+        return
+    _compact(committer, uuid, options, done)
+    expiry.after_commit(committer, options.retention)
+
+
+def _compact(committer: Committer, uuid: str, options: TableOptions, done: Committed) -> None:
+    root, folder = committer.root, committer.history.folder
+    try:
+        _tell_earlier_failure(folder)
+        places = {(entry.partition, entry.bucket) for entry in done.added}
+        files = compaction.of_places(committer.history.files(done.info), places)
+        merges = compaction.due(files, options)
+        if not merges:
+            return
+        small = _small(merges)
+        with compaction_lock(root, wait=False) as lock:
+            if lock is None:
+                return
+            if small:
+                compaction.carry_out(committer, uuid, small)
+            if len(small) < len(merges):
+                start_compactor(committer.history.folder, lock)
+    except Exception as failure:  # the commit is published: nothing that happens here may deny it
+        _warn(folder, repr(failure))
+
+
+def _small(merges: Sequence[Merge]) -> Sequence[Merge]:
+    rows = 0
+    for number, merge in enumerate(merges):
+        rows += merge.rows
+        if rows > MAX_FOREGROUND_ROWS:
+            return merges[:number]
+    return merges
+
+
+def start_compactor(folder: str, lock: int) -> None:
+    """Start a process that merges whatever is due in the table and ends; nobody waits for it.
+
+    It inherits the compaction lock, so that commits in the time that it needs to start begin no other.
+    """
+    _children[:] = [child for child in _children if child.poll() is None]
+    code = Path(__file__).parents[2]
+    search = os.pathsep.join(filter(None, (str(code), os.environ.get("PYTHONPATH", ""))))
+    child = subprocess.Popen(
+        [sys.executable, "-m", "upsert.store.compactor", folder],
+        env={**os.environ, "PYTHONPATH": search},
+        cwd=folder if storage_of(folder).is_local else None,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=[lock],
+        process_group=0,  # not a session: Linux weighs sessions against each other, whatever their niceness
+    )
+    _children.append(child)
+    os.setpriority(os.PRIO_PROCESS, child.pid, _LOWEST_PRIORITY)  # before it has threads of its own
+
+
+def record_failure(folder: str, failure: str) -> None:
+    """Leave word of a failed compaction for the next commit; the table may have been dropped meanwhile."""
+    if not table_file.has_table(table_file.value_in(folder)):
+        raise TableNotFoundError(f"no table lies at {folder!r}; was it dropped?")
+    path = os.path.join(folder, paths.COMPACTION_ERROR)
+    storage_of(folder).replace(path, failure.encode())
+
+
+def _tell_earlier_failure(folder: str) -> None:
+    path = os.path.join(folder, paths.COMPACTION_ERROR)
+    try:
+        failure = storage_of(path).read(path).decode(errors="replace")
+    except FileNotFoundError:
+        return
+    if storage_of(path).delete(path):  # or another process is telling it
+        _warn(folder, failure)
+
+
+def _warn(folder: str, failure: str) -> None:
+    warnings.warn(
+        f"table {folder!r}: compaction failed, the table stays right but reads get slower — {failure}; "
+        "correct the cause, then call compact()",
+        CompactionWarning,
+        stacklevel=4,
+    )

@@ -1,0 +1,296 @@
+"""Carrying out a compaction: merge some runs of some buckets and publish the result in their place.
+
+Readers and change streams do not notice: the rows stay the same. Appends never wait for it, for their files
+are none of its inputs. If an overwrite or another compaction has taken the inputs away meanwhile, the files
+it wrote are dropped and nothing is published; that is no error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from upsert.errors import CommitConflictError, StaleWriterError, UnknownOutcomeError
+from upsert.failpoints import reach
+from upsert.schema import TableSchema
+from upsert.store.commit import append
+from upsert.store.commit.change import Change
+from upsert.store.commit.committer import Committer
+from upsert.store.commit.staging import StagedFiles
+from upsert.store.files.data_file import rows_of_file
+from upsert.store.files.writing import write_run
+from upsert.store.metadata.file_entry import FileEntry
+from upsert.store.metadata.manifest import FileSet, Run
+from upsert.store.metadata.snapshot import SnapshotInfo
+from upsert.store.paths import BucketId
+from upsert.store.rows.layout import Layout
+from upsert.store.rows.merge import SortedRows, key_ranges, merge_runs, present
+from upsert.store.rows.partitions import is_within, specified
+from upsert.store.table_options import TARGET_BYTES, TableOptions
+from upsert.store.upkeep.policies import Chosen, Leveled, Policy, Universal, overlapping, sections
+
+_MAX_ROWS_PER_COMMIT: Final = 2_000_000
+"""A full compaction publishes after about so many rows, so that a conflict costs little."""
+
+SMALL: Final = 0.7
+"""A file below this share of the target size is merged with its neighbours when there is an occasion."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Files to merge with each other, newest first; ``is_oldest``: nothing older may hold their keys."""
+
+    files: tuple[FileEntry, ...]
+    is_oldest: bool
+
+
+@dataclass(frozen=True)
+class Merge:
+    """What is to be done with some files of a bucket, so that they come to one level.
+
+    Attributes:
+        place: partition and bucket.
+        groups: files to merge, group by group; keys of different groups do not overlap.
+        moved: files that only change their level.
+        output_level: the level of the result.
+        target_bytes: size of the files to write.
+    """
+
+    place: BucketId
+    groups: tuple[Group, ...]
+    moved: tuple[FileEntry, ...]
+    output_level: int
+    target_bytes: int = TARGET_BYTES
+
+    @property
+    def inputs(self) -> tuple[FileEntry, ...]:
+        """All files that the result stands for."""
+        return (*(entry for group in self.groups for entry in group.files), *self.moved)
+
+    @property
+    def rows(self) -> int:
+        """Stored rows to read."""
+        return sum(entry.rows for group in self.groups for entry in group.files)
+
+
+def policy_of(options: TableOptions) -> Policy:
+    """The policy that a table's options ask for."""
+    if options.compaction_policy == "leveled":
+        return Leveled(options.level0_trigger, options.level_base_bytes, options.level_multiplier)
+    return Universal(options.compaction_trigger, options.max_size_amplification_percent, options.size_ratio)
+
+
+def due(files: FileSet, options: TableOptions) -> list[Merge]:
+    """What the policy wants merged, the smallest merge first."""
+    policy = policy_of(options)
+    found = []
+    for place, runs in files.groups.items():
+        if chosen := policy.choose(runs):
+            found.append(plan(place, runs, chosen, options.target_file_size))
+    return sorted(found, key=lambda merge: merge.rows)
+
+
+def full(files: FileSet, options: TableOptions) -> list[Merge]:
+    """What remains to be merged until each bucket is one run, without deletions if nobody asks for them."""
+    keeps_deletions = options.merge.keeps_deletions
+    max_level = policy_of(options).max_level
+    found = []
+    for place, runs in files.groups.items():
+        if len(runs) > 1 or (not keeps_deletions and any(entry.deletes for entry in runs[0])):
+            every = tuple(entry for run in runs for entry in run)
+            level = max(max_level, *(entry.level for entry in every))
+            found.append(plan(place, runs, Chosen(every, level), options.target_file_size))
+    return found
+
+
+def plan(place: BucketId, runs: Sequence[Run], chosen: Chosen, target_bytes: int) -> Merge:
+    """How to bring the chosen files to their level with as little rewriting as possible.
+
+    Files that overlap are merged, and small ones with their neighbours. A file of good size that overlaps
+    none only changes its level, unless it has deletions with nothing left to hide.
+    """
+    older = [entry for run in runs for entry in run if entry.level > chosen.output_level]
+    groups: list[Group] = []
+    moved: list[FileEntry] = []
+    together: list[FileEntry] = []
+
+    def close() -> None:
+        if len(together) == 1 and may_stay(together[0]):
+            moved.extend(together)
+        elif together:
+            files = tuple(sorted(together, key=lambda entry: entry.age))
+            groups.append(Group(files, not overlapping(older, files)))
+        together.clear()
+
+    def may_stay(entry: FileEntry) -> bool:
+        return not entry.deletes or bool(overlapping(older, [entry]))
+
+    for section in sections(chosen.files):
+        if len(section) == 1 and section[0].size >= SMALL * target_bytes and may_stay(section[0]):
+            close()
+            moved.extend(section)
+        else:
+            together.extend(section)
+    close()
+    moving = tuple(entry for entry in moved if entry.level != chosen.output_level)
+    return Merge(place, tuple(groups), moving, chosen.output_level, target_bytes)
+
+
+def carry_out(committer: Committer, uuid: str, merges: Sequence[Merge]) -> SnapshotInfo | None:
+    """Merge and publish, as one snapshot; None if all inputs were taken away meanwhile.
+
+    Raises:
+        ChangelogError: a count of a table without primary key is below zero.
+        CorruptTableError: an input is missing or damaged.
+    """
+    history = committer.history
+    base = history.latest().id
+    written = [
+        [entry for group in merge.groups for entry in write(history.root, history.layout, base, merge, group)]
+        for merge in merges
+    ]
+    reach("compact.after-write")
+    return publish(committer, uuid, merges, written)
+
+
+def publish(
+    committer: Committer,
+    uuid: str,
+    merges: Sequence[Merge],
+    written: Sequence[Sequence[FileEntry]],
+    *,
+    gives_way: bool = True,
+) -> SnapshotInfo | None:
+    """Put the files written for each merge in the place of its inputs, as one snapshot.
+
+    A merge of which an input has gone meanwhile was in vain; its files are deleted.
+
+    Args:
+        committer: that of the table.
+        uuid: the table's uuid.
+        merges: what was merged.
+        written: for each merge the files that ``write`` gave for its groups.
+        gives_way: whether merges may have been in vain.
+
+    Returns:
+        The snapshot; None if all were in vain.
+
+    Raises:
+        CommitConflictError: some were, and that is not wanted; the message names the commit that came in
+            between. The others are published.
+    """
+    proposed: list[list[int]] = [[]]
+
+    def change(numbers: Sequence[int]) -> Change:
+        moved = [(merges[n], entry) for n in numbers for entry in merges[n].moved]
+        added = [entry for n in numbers for entry in written[n]]
+        added += [replace(entry, level=merge.output_level) for merge, entry in moved]
+        return Change("compact", tuple(added), tuple(entry for n in numbers for entry in merges[n].inputs))
+
+    def propose(latest: SnapshotInfo) -> Change | None:
+        live = committer.history.live(latest)
+        proposed[0] = [n for n, merge in enumerate(merges) if all(_is_live(live, e) for e in merge.inputs)]
+        return change(proposed[0]) if proposed[0] else None
+
+    info: SnapshotInfo | None
+    try:
+        info = committer.commit(propose)
+    except (CommitConflictError, StaleWriterError):
+        if not gives_way:
+            raise
+        # the next compaction sees what came in between
+        info = None
+    except UnknownOutcomeError:
+        written = ()  # the files may be needed yet
+        raise
+    finally:
+        reach("compact.after-publish")
+        # drops what was not published; what was is still needed and stays
+        append.discard(committer, [StagedFiles(uuid, tuple(e for files in written for e in files))], uuid)
+    if not gives_way and len(proposed[0]) < len(merges):
+        # once more without looking: the check that every commit must pass says what came in between
+        committer.commit(lambda _: change([n for n in range(len(merges)) if n not in proposed[0]]))
+    return info if proposed[0] else None
+
+
+def _is_live(live: Mapping[str, FileEntry], entry: FileEntry) -> bool:
+    return entry.file in live and live[entry.file].level == entry.level
+
+
+def write(root: str, layout: Layout, base: int, merge: Merge, group: Group) -> list[FileEntry]:
+    """Merge the files of one group of a merge and write the result, range by range; publishes nothing.
+
+    Raises:
+        ChangelogError: a count of a table without primary key is below zero.
+        CorruptTableError: an input is missing or damaged.
+    """
+    partition, bucket = merge.place
+    written = write_run(
+        root,
+        layout,
+        _merged(root, layout, group, merge.target_bytes // 2),
+        partition=partition,
+        bucket=bucket,
+        level=merge.output_level,
+        base=base,
+        target_bytes=merge.target_bytes,
+        within=(min(e.first_key for e in group.files), max(e.last_key for e in group.files)),
+    )
+    newest = max(entry.sequence for entry in group.files)
+    return [replace(entry, sequence=newest) for entry in written]
+
+
+def _merged(root: str, layout: Layout, group: Group, max_bytes: int) -> Iterator[SortedRows]:
+    inputs = [rows_of_file(root, layout, entry) for entry in reversed(group.files)]
+    for within in key_ranges(layout, inputs, max_bytes):
+        merged = merge_runs(layout, within)
+        # where no older run is left there is none that a deletion could hide, but rows may come late
+        is_whole = group.is_oldest and not layout.merge.keeps_deletions
+        yield SortedRows(present(layout, merged), None) if is_whole else merged
+
+
+def of_places(files: FileSet, places: Collection[BucketId]) -> FileSet:
+    """The live files of some buckets only."""
+    return FileSet({place: files.groups[place] for place in places if place in files.groups})
+
+
+def compact_fully(
+    committer: Committer, uuid: str, options: TableOptions, is_wanted: Callable[[BucketId], bool]
+) -> SnapshotInfo | None:
+    """Merge until each wanted bucket is one run; the last snapshot published, or None if there was no work.
+
+    The caller holds the table's compaction lock, so only an overwrite can take inputs away.
+    """
+    done: SnapshotInfo | None = None
+    history = committer.history
+    while merges := full(wanted(history.files(history.latest()), is_wanted), options):
+        done = carry_out(committer, uuid, _within_limit(merges)) or done
+    return done
+
+
+def in_places(
+    schema: TableSchema, partition: Mapping[str, object] | None, buckets: Collection[int] | None
+) -> Callable[[BucketId], bool]:
+    """Whether a bucket is among those of a partition specification and of a list of numbers.
+
+    Raises:
+        SchemaError: ``partition`` names no partition column, or a value does not fit it.
+    """
+    spec = specified(schema, partition or {}, of="compact")
+    return lambda place: is_within(place[0], spec) and (buckets is None or place[1] in buckets)
+
+
+def wanted(files: FileSet, is_wanted: Callable[[BucketId], bool]) -> FileSet:
+    """The live files of the wanted buckets."""
+    return of_places(files, [place for place in files.groups if is_wanted(place)])
+
+
+def _within_limit(merges: Sequence[Merge]) -> Sequence[Merge]:
+    """The first merges with not too many rows in all, at least one."""
+    rows = 0
+    for number, merge in enumerate(merges):
+        rows += merge.rows
+        if number and rows > _MAX_ROWS_PER_COMMIT:
+            return merges[:number]
+    return merges

@@ -1,0 +1,236 @@
+"""All that a table's folder says of its history, read once and whatever its condition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Self, TypeVar
+
+from upsert.errors import ConfigurationError, CorruptTableError, StorageError
+from upsert.store import paths
+from upsert.store.metadata import tag_file
+from upsert.store.metadata.file_entry import FileEntry
+from upsert.store.metadata.history import History
+from upsert.store.metadata.manifest import Manifest
+from upsert.store.metadata.snapshot import ManifestRef, SnapshotInfo, refs_of
+from upsert.store.metadata.tag_file import Tag
+from upsert.store.retention import consumers
+from upsert.store.retention.consumers import Consumer
+from upsert.store.storage import storage_of
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Published:
+    """A snapshot whose file can be read, and what its own commit did; None if that cannot be read."""
+
+    info: SnapshotInfo
+    name: str
+    delta: Manifest | None
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A snapshot on its way through a history.
+
+    Attributes:
+        before: the snapshot before it; None where the way begins.
+        live: the files before its commit; where the way begins its own. Changes as the way goes on.
+        one: the snapshot.
+        delta: what its commit did; nothing where the way begins.
+    """
+
+    before: SnapshotInfo | None
+    live: Mapping[str, FileEntry]
+    one: Published
+    delta: Manifest
+
+
+@dataclass
+class DiskState:
+    """What was found, by a history that remembers nothing from before.
+
+    Attributes:
+        history: reads from the disk.
+        now_ms: when the table was looked at.
+        head: the latest snapshot, if it can be read.
+        published: the retained snapshots that can be read, oldest first.
+        unreadable: ids of those that cannot, and why.
+        expired: ids below the boundary whose files are there.
+        bad_manifests: names of manifests that cannot be read, and why.
+        tags: those that can be read.
+        tagged: their snapshots that have expired.
+        bad_tags: names of the others, and why.
+        consumers: those that can be read.
+        bad_consumers: names of the others, and why.
+        unread: files and folders that the disk or the store did not give, and why; nothing says that they are
+            damaged.
+        misfits: data files that are not what was written, or cannot be opened; found by the rules of data.
+    """
+
+    history: History
+    now_ms: int
+    head: SnapshotInfo | None = None
+    published: list[Published] = field(default_factory=list)
+    unreadable: dict[int, str] = field(default_factory=dict)
+    expired: list[int] = field(default_factory=list)
+    bad_manifests: dict[str, str] = field(default_factory=dict)
+    tags: list[Tag] = field(default_factory=list)
+    tagged: list[Published] = field(default_factory=list)
+    bad_tags: dict[str, str] = field(default_factory=dict)
+    consumers: list[Consumer] = field(default_factory=list)
+    bad_consumers: dict[str, str] = field(default_factory=dict)
+    unread: dict[str, str] = field(default_factory=dict)
+    misfits: set[str] = field(default_factory=set)
+    _manifests: dict[str, Manifest] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, history: History, now_ms: int) -> Self:
+        """Look at the table in the history's folder."""
+        state = cls(history, now_ms)
+        with suppress(CorruptTableError, StorageError):  # what cannot be read is found below, one by one
+            history.latest()  # files are read in the form of the newest definition
+        state._read_snapshots()
+        state._read_tags()
+        for name in state._listed(
+            paths.CONSUMER_FOLDER,
+            lambda: paths.named_files(history.root, paths.CONSUMER_FOLDER, "consumer-"),
+        ):
+            try:
+                found = consumers.read(history.root, history.uuid, name)
+                state.consumers += [found] if found else []
+            except StorageError as reason:
+                state.unread[paths.consumer_file(name)] = str(reason)
+            except (ConfigurationError, CorruptTableError) as reason:
+                state.bad_consumers[name] = str(reason)
+        return state
+
+    def _listed(self, folder: str, ask: Callable[[], list[T]]) -> list[T]:
+        """What lies in a folder; nothing if it cannot be listed, which is noted."""
+        try:
+            return ask()
+        except StorageError as reason:
+            self.unread[folder] = str(reason)
+            return []
+
+    def _read_snapshots(self) -> None:
+        ids = self._listed(paths.SNAPSHOT_FOLDER, self.history.listed_ids)
+        infos = {id: info for id in ids if (info := self._info(id)) is not None}
+        if not ids or ids[-1] not in infos:
+            return
+        self.head = infos[ids[-1]]
+        first = max(self.head.oldest, 1)
+        self.expired = [id for id in ids if id < first]
+        for id in [id for id in self.unreadable if id < first]:
+            del self.unreadable[id]
+        for id in range(first, self.head.id + 1):
+            if id in infos:
+                self.published.append(self._published(infos[id], f"snapshot {id}"))
+            elif paths.snapshot_file(id) not in self.unread:
+                self.unreadable.setdefault(id, "its file is missing")
+
+    def _info(self, id: int) -> SnapshotInfo | None:
+        try:
+            return self.history.content(id)
+        except StorageError as reason:
+            self.unread[paths.snapshot_file(id)] = str(reason)
+            return None
+        except CorruptTableError as reason:
+            self.unreadable[id] = str(reason)
+            return None
+
+    def _read_tags(self) -> None:
+        oldest = self.head.oldest if self.head else 0
+        for name in self._listed(paths.TAG_FOLDER, lambda: tag_file.names(self.history.root)):
+            try:
+                found = tag_file.read(self.history.root, self.history.uuid, name)
+            except StorageError as reason:
+                self.unread[paths.tag_file(name)] = str(reason)
+                continue
+            except (ConfigurationError, CorruptTableError) as reason:
+                self.bad_tags[name] = str(reason)
+                continue
+            if found:
+                self.tags.append(found)
+                if found.snapshot.id < oldest:
+                    self.tagged.append(self._published(found.snapshot, f"tag {name!r}"))
+
+    def _published(self, info: SnapshotInfo, name: str) -> Published:
+        for ref in info.manifests:
+            self._manifest(ref)
+        return Published(info, name, self._manifest(info.delta) if info.delta else Manifest((), ()))
+
+    def _manifest(self, ref: ManifestRef) -> Manifest | None:
+        if not any(ref.name in known for known in (self._manifests, self.bad_manifests, self.unread)):
+            try:
+                self._manifests[ref.name] = self.history.read_manifest(ref)
+            except FileNotFoundError:
+                self.bad_manifests[ref.name] = "it is missing"
+            except StorageError as reason:
+                self.unread[ref.name] = str(reason)
+            except CorruptTableError as reason:
+                self.bad_manifests[ref.name] = str(reason)
+        return self._manifests.get(ref.name)
+
+    def files_of(self, info: SnapshotInfo) -> dict[str, FileEntry] | None:
+        """Live files of a snapshot by its own manifests; None if one cannot be read."""
+        live: dict[str, FileEntry] = {}
+        for ref in info.manifests:
+            if (found := self._manifest(ref)) is None:
+                return None
+            _apply(live, found)
+        return live
+
+    def walk(self) -> Iterator[Moment]:
+        """Through the retained snapshots, oldest first, anew after each gap; then the tagged ones."""
+        live: dict[str, FileEntry] | None = None
+        before: SnapshotInfo | None = None
+        for one in self.published:
+            goes_on = before is not None and one.info.id == before.id + 1 and one.delta is not None
+            if live is not None and goes_on and one.delta is not None:
+                yield Moment(before, live, one, one.delta)
+                _apply(live, one.delta)
+            elif (live := self.files_of(one.info)) is not None:
+                yield Moment(None, live, one, Manifest((), ()))
+            before = one.info
+        for one in self.tagged:
+            if (live := self.files_of(one.info)) is not None:
+                yield Moment(None, live, one, Manifest((), ()))
+
+    @cached_property
+    def entries(self) -> list[FileEntry]:
+        """All data files that a retained or tagged snapshot needs, each once."""
+        found: dict[str, FileEntry] = {}
+        for moment in self.walk():
+            new = moment.live.values() if moment.before is None else moment.delta.added
+            found |= {entry.file: entry for entry in new}
+        return [found[name] for name in sorted(found)]
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether something could not be read, so that it is not known what is needed."""
+        return bool(self.unreadable or self.bad_manifests or self.bad_tags or self.unread)
+
+    @cached_property
+    def needed(self) -> set[str]:
+        """Names of the files that retained and tagged snapshots need."""
+        found = {entry.file for entry in self.entries}
+        found |= {entry.file for one in self.published if one.delta for entry in one.delta.added}
+        manifests = {ref.name for one in (*self.published, *self.tagged) for ref in refs_of(one.info)}
+        return {*found, *(paths.index_file(name) for name in found), *manifests}
+
+    def size_of(self, name: str) -> int | None:
+        """Size of a file in bytes; None if there is none."""
+        found = storage_of(self.history.root).stat(paths.resolve(self.history.root, name))
+        return None if found is None else found.size
+
+
+def _apply(live: dict[str, FileEntry], delta: Manifest) -> None:
+    """``manifest.apply``, but what cannot be removed is passed over: a rule of its own says so."""
+    for entry in delta.removed:
+        live.pop(entry.file, None)
+    for entry in delta.added:
+        live[entry.file] = entry

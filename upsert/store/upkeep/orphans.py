@@ -1,0 +1,226 @@
+"""Cleaning up after processes that died: files that nothing names.
+
+A snapshot is published *before* anything is deleted. It carries the lowest base a committer may have
+(``fence``), so a writer that is still at work on files as old as those loses an ordinary race for the next
+id, looks again, and sees that it came too late; see docs/decisions/0003. What is needed is looked at twice,
+before the fence and after it. If a snapshot, a tag or a manifest that should exist does not, nothing is
+deleted. In an object store ``sweep`` also deletes folders that lie under a table's name and belong to no
+table: of dropped ones, of dead queries.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from upsert.errors import (
+    ConfigurationError,
+    CorruptTableError,
+    SnapshotExpiredError,
+    StorageError,
+    UpsertError,
+)
+from upsert.failpoints import reach
+from upsert.store import paths
+from upsert.store.commit.change import Change
+from upsert.store.commit.committer import Committer
+from upsert.store.log.tables import drop_log
+from upsert.store.metadata import table_file, tag_file
+from upsert.store.metadata.history import History
+from upsert.store.metadata.snapshot import SnapshotInfo, refs_of
+from upsert.store.storage import FileStat, Found, storage_of
+from upsert.store.storage.local import TEMPORARY_SUFFIX
+
+DEFAULT_AGE_S: Final = 86_400.0
+
+_PUT_INTO: Final = (
+    "",
+    paths.SNAPSHOT_FOLDER,
+    paths.DEFINITION_FOLDER,
+    paths.TAG_FOLDER,
+    paths.CONSUMER_FOLDER,
+    paths.LOG_FOLDER,
+)
+"""Folders in which files appear under a temporary name first."""
+
+
+def clean(committer: Committer, older_than_s: float = DEFAULT_AGE_S) -> int:
+    """Delete files that no retained snapshot and no tag needs, if old enough; how many there were.
+
+    They come from processes that died, or from commits that failed. A writer that is still at work on files
+    as old as these gets a ``StaleWriterError``; so give it more time than the longest write takes.
+
+    Raises:
+        ConfigurationError: ``older_than_s`` is negative.
+        CorruptTableError: something that is needed is missing or damaged. Nothing was deleted.
+    """
+    if older_than_s < 0:
+        raise ConfigurationError(f"clean: older_than_s must be at least 0, got {older_than_s!r}")
+    history = committer.history
+    limit = committer.around.now() - older_than_s
+    found = list(_based_files(history.root, limit))
+    needed = Needed.now(history)
+    waste = {name: base for name, base in found if name not in needed.files and base <= needed.head.id}
+    reach("clean.after-list")
+    fence = 1 + max(waste.values(), default=-1)
+
+    def propose(latest: SnapshotInfo) -> Change | None:
+        return Change("clean", fence=fence) if fence > latest.fence else None
+
+    committer.commit(propose)
+    reach("clean.after-publish")
+    # nothing below the fence can be adopted any more: what is still not needed never will be
+    needed = Needed.now(history)
+    gone = [*_leftover_snapshots(history, needed.head, limit), *_temporary_files(history.root, limit)]
+    gone += sorted(name for name in waste if name not in needed.files)
+    return sum(_delete(history.root, name) for name in gone)
+
+
+@dataclass(frozen=True)
+class Needed:
+    """Names of the manifests, data files and indexes that retained snapshots and tags need.
+
+    Attributes:
+        head: the latest snapshot that was looked at.
+        files: the names.
+    """
+
+    head: SnapshotInfo
+    files: frozenset[str]
+
+    @classmethod
+    def now(cls, history: History) -> Needed:
+        """What is needed at this moment.
+
+        Raises:
+            CorruptTableError: something that is needed is missing or damaged.
+        """
+        while True:
+            head = history.latest()
+            history.check_kept(head)
+            try:
+                return cls(head, _needed_by(history, head))
+            except SnapshotExpiredError:
+                continue  # one expired while it was being looked at, so there is a newer boundary
+
+
+def _needed_by(history: History, head: SnapshotInfo) -> frozenset[str]:
+    # the tags come after the head: a snapshot that has expired in it was tagged before, or is not tagged
+    tagged = [
+        tag.snapshot for tag in tag_file.read_all(history.root, history.uuid) if tag.snapshot.id < head.oldest
+    ]
+    data = history.files_since(0, head).union(*(history.live(info) for info in tagged))
+    manifests = {ref.name for info in (*history.retained(head), *tagged) for ref in refs_of(info)}
+    return frozenset({*manifests, *data, *(paths.index_file(name) for name in data)})
+
+
+def _based_files(root: str, limit: float) -> Iterator[tuple[str, int]]:
+    """Manifest, staging, data and index files not younger than ``limit``, and what they were based on."""
+    for found, base in based_files(root):
+        if _is_old(found.stat(), limit):
+            yield found.name, base
+
+
+def based_files(root: str) -> Iterator[tuple[Found, int]]:
+    """Every manifest, staging, data and index file on the disk, and what it was based on."""
+    for found in storage_of(root).walk(root):
+        inside = found.name.rpartition("/")[0]
+        is_one = inside in (paths.MANIFEST_FOLDER, paths.STAGING_FOLDER) or paths.is_bucket(inside)
+        if is_one and (base := paths.base_of(found.name)) is not None:
+            yield found, base
+
+
+def _leftover_snapshots(history: History, head: SnapshotInfo, limit: float) -> Iterator[str]:
+    """Expired snapshots that are still there, ascending: looking for the latest relies on that order."""
+    stat = storage_of(history.root).stat
+    for number in history.listed_ids():
+        name = paths.snapshot_file(number)
+        if number >= head.oldest or not _is_old(stat(os.path.join(history.root, name)), limit):
+            return
+        yield name
+
+
+def _temporary_files(root: str, limit: float) -> Iterator[str]:
+    stat = storage_of(root).stat
+    return (name for name in temporary_files(root) if _is_old(stat(os.path.join(root, name)), limit))
+
+
+def temporary_files(root: str) -> Iterator[str]:
+    """Files under the temporary names that they have before they are published; file systems have some."""
+    storage = storage_of(root)
+    if storage.has_temporary_names:
+        for found in storage.walk(root):
+            name = found.name.rpartition("/")[2]
+            if name.startswith(".") and name.endswith(TEMPORARY_SUFFIX):
+                yield found.name
+    if not storage.is_local:
+        return
+    for folder in _PUT_INTO:
+        for name in paths.named_files(root, folder, ""):
+            if name.startswith(".") and name.endswith(TEMPORARY_SUFFIX):
+                yield f"{folder}/{name}" if folder else name
+
+
+def _is_old(found: FileStat | None, limit: float) -> bool:
+    # where there is none, another clean-up was faster
+    return found is not None and found.modified_ns <= limit * 1e9
+
+
+def _delete(root: str, name: str) -> bool:
+    if not storage_of(root).delete(paths.resolve(root, name)):
+        return False
+    reach("clean.after-delete")
+    return True
+
+
+class LogLeftWarning(UserWarning):
+    """A table is gone, and its log is there still: a later DROP TABLE in the same place takes it away."""
+
+
+def sweep(folder: str) -> int:
+    """Delete what dropped tables, and queries that died, have left under a name; how many folders.
+
+    A folder that is named by a uuid gets its files after ``table.json`` has named it, and is named by no
+    other one later. So one that is there, and is not named *afterwards*, will never be needed. Nothing is
+    deleted if it cannot be told what the name stands for.
+
+    Raises:
+        CorruptTableError: ``table.json`` is damaged.
+        OSError: the object store does not say what it has.
+    """
+    storage = storage_of(folder)
+    left = [name for name in storage.names(folder) if paths.is_unique(name)]
+    named = table_file.named_folders(table_file.value_in(folder)) if left else frozenset[str]()
+    return sum(_delete_folder(folder, name) for name in left if name not in named)
+
+
+def _delete_folder(folder: str, name: str) -> bool:
+    """Delete one after its log, of which only its files know."""
+    path = os.path.join(folder, name)
+    if not logs_are_gone(path, lambda: drop_log(paths.filling_folder(folder, name))):
+        return False
+    storage_of(folder).delete_folder(path)
+    return True
+
+
+def logs_are_gone(folder: str, drop: Callable[[], None]) -> bool:
+    """Whether the logs of what was in a folder could be dropped; a warning tells of those that could not."""
+    try:
+        # of what a damaged file says nobody can tell where a log is, and its table must be able to go
+        with suppress(CorruptTableError):
+            drop()
+    except StorageError:
+        raise  # the disk or the store failed: the table is still there
+    except UpsertError as failure:
+        warnings.warn(
+            f"a table was dropped, and its log could not be: {failure}; it goes with the next table that is "
+            f"dropped there, or delete it yourself, and {folder!r}",
+            LogLeftWarning,
+            stacklevel=6,
+        )
+        return False
+    return True
