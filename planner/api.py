@@ -62,7 +62,7 @@ def optimize(
 
     Raises:
         PlanError: Spark would take changes for rows, and no rewrite is right: a limit over a changelog, an
-            outer join without an index, an operator that nobody knows; or upserts without UPDATE_BEFORE would
+            outer join without an index, an unknown operator; or upserts without UPDATE_BEFORE would
             leave replaced rows behind. The message says why, and what to do about it.
         ConfigurationError: an option is unknown or has a wrong value, or the plan cannot go on from another
             checkpoint.

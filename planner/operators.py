@@ -37,11 +37,13 @@ OPERATORS: Final = {
     "Generate": "a generator",
     "GlobalLimit": "a limit",
     "Intersect": "INTERSECT",
+    "Join": "a join",
     "LateralJoin": "a lateral join",
     "LocalLimit": "a limit",
     "MapInArrow": "mapInArrow",
     "MapInPandas": "mapInPandas",
     "Offset": "an offset",
+    "RegularJoin": "a join",
     "Sample": "a sample",
     "Sort": "a sort",
     "Tail": "a tail",
@@ -74,13 +76,18 @@ _GENERATORS: Final = frozenset(
 """Generators that make the same rows of equal rows, whichever rows come before or after."""
 
 
+def operator_in_words(node: Plan) -> str:
+    """What people call the operator of a node."""
+    name = node.name if isinstance(node, Opaque) else type(node).__name__
+    return OPERATORS.get(name, f"the operator {name!r}")
+
+
 def operator_digests_changes(node: Plan) -> Refused | None:
     """An operator that is not known to respect the signs of changes may not stand above them."""
     if not isinstance(node, Opaque):
         return None
-    what = OPERATORS.get(node.name, f"the operator {node.name!r}")
     return Refused(
-        f"{what} over the changes of {sources(node)} would count rows taken away as rows",
+        f"{operator_in_words(node)} over the changes of {sources(node)} would count rows taken away as rows",
         _REMEDIES.get(node.name, ON_A_SNAPSHOT),
     )
 
@@ -89,10 +96,10 @@ def union_is_of_changes_alone(node: Plan) -> Refused | None:
     """A row without a kind among changes is neither one that came nor one that went."""
     if not isinstance(node, Union) or all(reads_changes(part) for part in node.inputs):
         return None
-    places = [str(place) for place, part in enumerate(node.inputs, 1) if not reads_changes(part)]
+    numbers = [str(number) for number, part in enumerate(node.inputs, 1) if not reads_changes(part)]
     return Refused(
         f"a union of the changes of {sources(node)} with rows that are no changes (input "
-        f"{', '.join(places)} of {len(node.inputs)}) would leave rows without a kind",
+        f"{', '.join(numbers)} of {len(node.inputs)}) would leave rows without a kind",
         "keep those rows in a managed table and read its changes, catalog.read_changes",
     )
 
@@ -101,8 +108,8 @@ def union_aligns_kinds(node: Plan) -> Refused | None:
     """Columns of a union meet by position, so the kinds must be at one position, or nowhere."""
     if not isinstance(node, Union):
         return None
-    places = {tuple(n for n, c in enumerate(part.columns) if c.is_row_kind) for part in node.inputs}
-    if len(places) == 1:
+    positions = {tuple(n for n, c in enumerate(part.columns) if c.is_row_kind) for part in node.inputs}
+    if len(positions) == 1:
         return None
     return Refused(
         f"the inputs of a union of the changes of {sources(node)} have {ROW_KIND_COLUMN!r} at different "

@@ -7,10 +7,10 @@ way must do what each option says, or it is refused by the option's name: an opt
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeVar
 
 from planner.plan.nodes import Plan
 from planner.plan.sources import KafkaTopic, ManagedTable
@@ -29,6 +29,13 @@ class Refused:
 
 
 Condition = Callable[[Plan], Refused | None]
+
+Checked = TypeVar("Checked")
+
+
+def first_refusal(conditions: Iterable[Callable[[Checked], Refused | None]], node: Checked) -> Refused | None:
+    """Why the first condition fails that does, in order; None if all hold."""
+    return next((refused for condition in conditions if (refused := condition(node))), None)
 
 
 class PlanError(UpsertError):

@@ -62,7 +62,7 @@ OF_LOOKUP_JOINS: Final = frozenset(
         *("async.buffer-capacity", "async.timeout", "on-error", "changelog", "state-path"),
     }
 )
-"""Options of joins of streams with lookups: an exact join keeps nothing and asks nobody."""
+"""Options of joins of streams with lookups: an exact join keeps nothing and calls no source."""
 
 OF_EXACT_JOINS: Final = frozenset({"first-load"})
 """Options of joins of managed tables."""

@@ -2,7 +2,8 @@
 
 Works from the tables upwards and knows of each column what it is computed from. A maximal region of INNER
 joins becomes one node whatever the order in which they are written, with all equalities of its columns. What
-need not hold inside the join is left to Spark above it, see `planner.joins.stack`; that depends on the place:
+need not hold inside the join is left to Spark above it, see `planner.joins.stack`; what may is
+a question of the side of a join:
 
 - Rows whose columns come out as they are may be filtered above the join.
 - Rows that an outer join may replace by NULLs may not: a filter decides there whether a row has a match.
@@ -120,7 +121,7 @@ class JoinSide(Enum):
     """What becomes of the rows of a part of the tree further up."""
 
     OUTSIDE = "their columns come out as they are"
-    PADDED = "an outer join may put NULLs in their place"
+    PADDED = "an outer join may replace them by NULLs"
     UNSEEN = "they only decide whether another row comes out"
 
 
@@ -195,21 +196,21 @@ class _Reader:
 
     # --- nodes -----------------------------------------------------------------------------------------
 
-    def part(self, plan: Plan, place: JoinSide) -> JoinedRows:
+    def part(self, plan: Plan, side: JoinSide) -> JoinedRows:
         match plan:
             case Changelog():
                 return self.leaf(plan)
             case Project():
-                return self.project(plan, place)
+                return self.project(plan, side)
             case Filter():
-                return self.filter(plan, place)
+                return self.filter(plan, side)
             case Watermark() | Wrapper():
-                below = self.part(plan.child, place)
+                below = self.part(plan.child, side)
                 return replace(below, staged=Chained(plan, below.staged))
             case Join(kind="inner" | "cross"):
-                return self.inner(plan, place)
+                return self.inner(plan, side)
             case Join():
-                return self.outer(plan, place)
+                return self.outer(plan, side)
         raise AssertionError(f"the conditions of a delta join rule out {plan}")
 
     def leaf(self, leaf: Changelog) -> JoinedRows:
@@ -217,27 +218,27 @@ class _Reader:
         columns: dict[int, Expr] = {old.id: new for old, new in zip(raw.own, raw.hidden, strict=True)}
         return JoinedRows((Leaf(raw.number),), (), (), columns, raw, (raw.number,))
 
-    def project(self, project: Project, place: JoinSide) -> JoinedRows:
-        below = self.part(project.child, place)
+    def project(self, project: Project, side: JoinSide) -> JoinedRows:
+        below = self.part(project.child, side)
         own = [output for output in project.outputs if not output.column.is_row_kind]
         columns = {output.column.id: substituted(output.value, below.columns) for output in own}
         self.scope.computed |= columns
         present = None
-        if place is JoinSide.PADDED and not all(_is_null_for_null(output.value) for output in own):
+        if side is JoinSide.PADDED and not all(_is_null_for_null(output.value) for output in own):
             self.refuse_python(project)
             present = self.scope.is_there(below.witnesses)
         return replace(below, columns=columns, staged=Chained(project, below.staged, present))
 
-    def filter(self, filter_: Filter, place: JoinSide) -> JoinedRows:
-        below = self.part(filter_.child, place)
+    def filter(self, filter_: Filter, side: JoinSide) -> JoinedRows:
+        below = self.part(filter_.child, side)
         below, rest = self.with_keys(below, conjuncts(filter_.condition), below.columns)
-        if place is not JoinSide.OUTSIDE:
+        if side is not JoinSide.OUTSIDE:
             return self.holding(below, rest, below.columns, f"the filter {filter_.condition}")
         condition = all_of(rest)
         return below if condition is None else _chained(replace(filter_, condition=condition), below)
 
-    def inner(self, join: Join, place: JoinSide) -> JoinedRows:
-        left, right = self.part(join.left, place), self.part(join.right, place)
+    def inner(self, join: Join, side: JoinSide) -> JoinedRows:
+        left, right = self.part(join.left, side), self.part(join.right, side)
         columns = {**left.columns, **right.columns}
         own = tuple(column for column in join.columns if not column.is_row_kind)
         both = JoinedRows(
@@ -250,19 +251,19 @@ class _Reader:
             (*left.tried, *right.tried),
         )
         both, rest = self.with_keys(both, conjuncts(join.condition), columns)
-        if place is not JoinSide.OUTSIDE:
+        if side is not JoinSide.OUTSIDE:
             return self.holding(both, rest, columns, f"the condition of the {join_in_words(join)}")
         return replace(both, staged=Joined(left.staged, right.staged, own, all_of(rest)))
 
-    def outer(self, join: Join, place: JoinSide) -> JoinedRows:
-        left_place, right_place = _sides(join.kind, place)
-        left, right = self.part(join.left, left_place), self.part(join.right, right_place)
+    def outer(self, join: Join, side: JoinSide) -> JoinedRows:
+        left_side, right_side = _sides(join.kind, side)
+        left, right = self.part(join.left, left_side), self.part(join.right, right_side)
         columns = {**left.columns, **right.columns}
         kind, is_swapped = KINDS[join.kind], join.kind == "right outer"
         one, other = (right, left) if is_swapped else (left, right)
         parts = conjuncts(join.condition)
         above: tuple[Expr, ...] = ()
-        if kind == "semi" and place is JoinSide.OUTSIDE:
+        if kind == "semi" and side is JoinSide.OUTSIDE:
             # a left row that fails a condition of its own does not come out, whatever the right side has
             above = tuple(part for part in parts if columns_of(part) <= left.columns.keys())
             parts = tuple(part for part in parts if part not in above)
@@ -351,18 +352,18 @@ class _Reader:
                 self.scope.faults.append(Refused(reason, remedy))
 
 
-def _sides(kind: str, place: JoinSide) -> tuple[JoinSide, JoinSide]:
+def _sides(kind: str, side: JoinSide) -> tuple[JoinSide, JoinSide]:
     """Where the inputs of an outer, semi or anti join are."""
-    supplied = JoinSide.UNSEEN if place is JoinSide.UNSEEN else JoinSide.PADDED
+    supplied = JoinSide.UNSEEN if side is JoinSide.UNSEEN else JoinSide.PADDED
     match kind:
         case "left outer":
-            return place, supplied
+            return side, supplied
         case "right outer":
-            return supplied, place
+            return supplied, side
         case "full outer":
             return supplied, supplied
         case _:
-            return place, JoinSide.UNSEEN
+            return side, JoinSide.UNSEEN
 
 
 def _chained(node: Unary, below: JoinedRows) -> JoinedRows:

@@ -21,6 +21,7 @@ from planner.plan.expressions import (
     without_widening,
 )
 from planner.plan.nodes import (
+    OBSERVATION,
     Changelog,
     DeltaJoin,
     Filter,
@@ -52,6 +53,11 @@ def chain_of(plan: Plan) -> Chain:
         nodes.append(plan)
         plan = plan.child
     return Chain(plan, tuple(reversed(nodes)))
+
+
+def is_observed(plan: Plan) -> bool:
+    """Whether the chain that ends in `plan` counts its rows: `DataFrame.observe`."""
+    return any(isinstance(node, Wrapper) and node.name == OBSERVATION for node in chain_of(plan).nodes)
 
 
 def trace(expr: Expr, plan: Plan) -> Column | None:

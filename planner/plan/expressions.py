@@ -261,10 +261,14 @@ def folded_integer(expr: Expr) -> Expr:
     return Literal(inner.value, inner.type) if isinstance(inner, Literal) else expr
 
 
+def in_short(expr: Expr) -> str:
+    """An expression for messages: a call by its name alone."""
+    return f"{expr.name}(…)" if isinstance(expr, Call) else str(expr)
+
+
 def without_ids(expr: Expr) -> str:
     """An expression with its columns by their names alone.
 
-    >>> from planner.plan.expressions import Call, Column
     >>> without_ids(Call("Upper", (Column(-3, "name", "string"),)))
     'Upper(name)'
     """

@@ -24,7 +24,7 @@ from planner.plan.sources import KafkaTopic, ManagedTable
 from upsert.stream_keys import UpsertKey
 
 OBSERVATION: Final = "CollectMetrics"
-"""Name of the node of `DataFrame.observe`: it passes rows on and counts those of its place."""
+"""Name of the node of `DataFrame.observe`: it passes rows on and counts them there."""
 
 LOOKUP_JOIN: Final = "a lookup join"
 """What a join of two streams with lookups is called, also as a source of upserts."""
@@ -387,7 +387,7 @@ class Computed:
 
 @dataclass(frozen=True)
 class LookupAggregate:
-    """Leaf: the changes of an aggregate of one table, whose groups are computed anew from their rows.
+    """Leaf: the changes of an aggregate of one table, each group computed from all of its rows.
 
     Attributes:
         table: what is read.

@@ -18,7 +18,7 @@ class Value(Enum):
     """What an expression gives in a delete: NULL; the same as in all rows of the key; or anything."""
 
     NULL = "null"
-    AS_EVER = "as ever"
+    UNCHANGED = "unchanged"
     ANYTHING = "anything"
 
 
@@ -89,7 +89,7 @@ def in_deletes(expr: Expr, columns: Mapping[int, Outcome]) -> Outcome | None:
         case Column(number):
             return columns.get(number)
         case Literal(value):
-            return Outcome(Value.NULL if value is None else Value.AS_EVER)
+            return Outcome(Value.NULL if value is None else Value.UNCHANGED)
         case Cast(value):
             return _of_cast(expr, in_deletes(value, columns))
         case Call(name, args):
@@ -104,13 +104,13 @@ def _of_cast(cast: Cast, inner: Outcome | None) -> Outcome | None:
         return inner
     if cast.type == "string" or is_widening(cast.value, cast.type):
         return inner
-    return Outcome(Value.AS_EVER, is_quiet=False) if inner.value is Value.AS_EVER else None
+    return Outcome(Value.UNCHANGED, is_quiet=False) if inner.value is Value.UNCHANGED else None
 
 
 def _of_call(name: str, args: Sequence[Outcome]) -> Outcome | None:
     are_quiet = all(arg.is_quiet for arg in args)
     if name in _NULL_IN_NULL_OUT and any(arg.value is Value.NULL for arg in args):
         return Outcome(Value.NULL, are_quiet)
-    if all(arg.value is Value.AS_EVER for arg in args):
-        return Outcome(Value.AS_EVER, are_quiet and name in _NEVER_RAISES)
+    if all(arg.value is Value.UNCHANGED for arg in args):
+        return Outcome(Value.UNCHANGED, are_quiet and name in _NEVER_RAISES)
     return Outcome(Value.ANYTHING) if are_quiet and name in _NEVER_RAISES else None

@@ -307,35 +307,35 @@ def _aggregated(child: _Facts, plan: Aggregate) -> _Facts:
 def _united(found: list[_Facts], inputs: tuple[Plan, ...]) -> _Facts:
     """Rows of several inputs are told apart by a column that has another constant in each."""
     first = inputs[0].columns
-    places = [{column.id: place for place, column in enumerate(one.columns)} for one in inputs]
+    positions = [{column.id: position for position, column in enumerate(one.columns)} for one in inputs]
     same_in_all = [
         [
-            _literal_at(facts, one.columns[place].id) if place < len(one.columns) else None
+            _literal_at(facts, one.columns[position].id) if position < len(one.columns) else None
             for facts, one in zip(found, inputs, strict=True)
         ]
-        for place in range(len(first))
+        for position in range(len(first))
     ]
     tags = [
-        place
-        for place, values in enumerate(same_in_all)
+        position
+        for position, values in enumerate(same_in_all)
         if None not in values and len({str(value) for value in values}) == len(inputs)
     ]
     filled = frozenset(
         column.id
-        for place, column in enumerate(first)
+        for position, column in enumerate(first)
         if all(
-            place < len(one.columns) and one.columns[place].id in facts.filled
+            position < len(one.columns) and one.columns[position].id in facts.filled
             for facts, one in zip(found, inputs, strict=True)
         )
     )
     keys: list[set[int]] = []
     for tag in tags:
         choices = [
-            [frozenset(_place_of(facts, key, own)) for key in facts.keys]
-            for facts, own in zip(found, places, strict=True)
+            [frozenset(_position_of(facts, key, own)) for key in facts.keys]
+            for facts, own in zip(found, positions, strict=True)
         ]
         keys += [
-            {first[tag].id, *(first[place].id for key in choice for place in key)}
+            {first[tag].id, *(first[position].id for key in choice for position in key)}
             for choice in islice(product(*choices), _MOST)
         ]
     return _Facts(filled=filled).with_keys(keys)
@@ -347,9 +347,9 @@ def _literal_at(facts: _Facts, column: int) -> Literal | None:
     return found if is_exact else None
 
 
-def _place_of(facts: _Facts, key: Ids, places: Mapping[int, int]) -> Iterator[int]:
+def _position_of(facts: _Facts, key: Ids, positions: Mapping[int, int]) -> Iterator[int]:
     for number in key:
-        yield next(place for one, place in places.items() if facts.stands_for(one) == number)
+        yield next(position for one, position in positions.items() if facts.stands_for(one) == number)
 
 
 @dataclass(frozen=True)

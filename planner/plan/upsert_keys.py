@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from planner.plan.chains import chain_of
-from planner.plan.expressions import Call, Column, Expr, Literal, without_widening
+from planner.plan.expressions import Call, Column, Expr, Literal, without_ids, without_widening
 from planner.plan.nodes import (
     Changelog,
     Filter,
@@ -111,13 +110,9 @@ def held_by(by: GroupBy, outputs: Sequence[Output]) -> GroupKey:
     value = without_widening(by.value)
     same = frozenset(o.column.id for o in outputs if without_widening(o.value) == value)
     if by.window is None or not isinstance(value, Column):
-        return GroupKey(_in_words(value), same)
+        return GroupKey(without_ids(value), same)
     parts = frozenset(o.column.id for o in outputs if _is_part_of(o.value, frozenset({value.id})))
     return GroupKey(value.name, same | parts, same)
-
-
-def _in_words(value: Expr) -> str:
-    return re.sub(r"#-?\d+", "", str(value))
 
 
 def _followed(key: GroupKey, outputs: Sequence[Output]) -> GroupKey:

@@ -50,7 +50,7 @@ from planner.plan.trees import (
 )
 from planner.plan.uniqueness import is_unique_by
 from planner.plan.upsert_keys import group_keys
-from planner.refusals import Refused
+from planner.refusals import Refused, first_refusal
 from planner.rules.row_kinds import carry_row_kind
 from planner.settings import Settings
 from upsert.rowkind import ROW_KIND_COLUMN
@@ -245,7 +245,7 @@ AGGREGATE_CONDITIONS: Final[tuple[AggregateCondition, ...]] = (
 
 
 def functions_are_sums(node: Aggregate) -> str | None:
-    """What a signed sum cannot answer must be computed anew from the rows of the group."""
+    """What a signed sum cannot answer must be computed again from all rows of the group."""
     for function in aggregations(node):
         if function.name not in SIGNED:
             return f"{without_ids(function)} is no sum"
@@ -301,9 +301,8 @@ def replace_aggregate(node: Plan, settings: Settings) -> Plan | Refused | None:
         return None
     if group_keys(node.child) is not None:
         return None  # the business of refuse_over_groups
-    for condition in AGGREGATE_CONDITIONS:
-        if refused := condition(node):
-            return refused
+    if refused := first_refusal(AGGREGATE_CONDITIONS, node):
+        return refused
     if reason := functions_are_sums(node):
         return lookup_aggregate(node, reason)
     if refused := sums_can_be_undone(node):
@@ -316,7 +315,7 @@ def replace_aggregate(node: Plan, settings: Settings) -> Plan | Refused | None:
 
 
 def _with_kinds(plan: Plan, settings: Settings) -> Plan:
-    """The plan with the kinds of an aggregate below that has got its own by this rule, a moment ago."""
+    """The plan with the kinds of an aggregate below that this rule has just replaced."""
     return transform_up(plan, lambda node: carry_row_kind(node, settings) or node)
 
 
@@ -351,7 +350,8 @@ def _for_sums(node: Plan) -> Plan:
 def _measures(node: Aggregate, ids: Iterator[int]) -> Iterator[Measure]:
     for number, function in enumerate(aggregations(node)):
         values = tuple(
-            Column(next(ids), f"value_{number}_{place}", type_) for place, type_ in enumerate(function.types)
+            Column(next(ids), f"value_{number}_{position}", type_)
+            for position, type_ in enumerate(function.types)
         )
         condition = None
         if function.condition is not None:

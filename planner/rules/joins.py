@@ -14,17 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import islice
 from typing import Final
 
 from planner.joins.scope import table_of
 from planner.joins.stack import stacked, with_hidden_ids
 from planner.joins.tree import KINDS, JoinTree, join_tree
-from planner.operators import OPERATORS
-from planner.plan.chains import chain_of
+from planner.operators import operator_in_words
+from planner.plan.chains import chain_of, is_observed
 from planner.plan.expressions import Call, Column, columns_of, conjunction, conjuncts
 from planner.plan.nodes import (
-    OBSERVATION,
     Aggregate,
     Changelog,
     DeltaJoin,
@@ -42,7 +40,6 @@ from planner.plan.nodes import (
     SignedAggregate,
     Upserts,
     Watermark,
-    Wrapper,
 )
 from planner.plan.sources import KafkaTopic, ManagedTable, Mode
 from planner.plan.trees import (
@@ -54,7 +51,7 @@ from planner.plan.trees import (
     walk,
     with_children,
 )
-from planner.refusals import Refused, Rewrite, not_held, read_apart
+from planner.refusals import Refused, Rewrite, first_refusal, not_held, read_apart
 from planner.rules.unsupported import changes_have_their_kind
 from planner.settings import Settings
 
@@ -137,7 +134,7 @@ def inputs_are_changelogs(join: Join) -> Refused | None:
                 + (_rows_in_words(plan) if is_stream else "a static DataFrame"),
                 "keep its rows in a managed table and join the changes of that, catalog.read_changes",
             )
-        if any(isinstance(node, Wrapper) and node.name == OBSERVATION for node in chain_of(plan).nodes):
+        if is_observed(plan):
             return Refused(
                 f"the {side} input is observed, and a delta join puts its rows out joined",
                 "call observe on the joined DataFrame",
@@ -152,32 +149,23 @@ def inputs_are_changelogs(join: Join) -> Refused | None:
                     f"the {side} input was optimized by itself",
                     "join first and optimize the whole query: planner.optimize(df)",
                 )
-            case Opaque(name):
-                what = OPERATORS.get(name, f"the operator {name!r}")
-                return Refused(
-                    f"between the {side} input and its table lies {what}, only projections and filters may",
-                    "apply it in another query and join the managed table which that one writes",
-                )
             case _:
                 return Refused(
-                    f"between the {side} input and its table lies {_operator_in_words(leaf)}, only "
+                    f"between the {side} input and its table lies {_between(leaf)}, only "
                     "projections and filters may",
                     "apply it in another query and join the managed table which that one writes",
                 )
     return None
 
 
-def _operator_in_words(node: Plan) -> str:
+def _between(node: Plan) -> str:
     match node:
         case Join():
             return "a join with static rows"
         case RegularJoin():
             return "Spark's own join"
-        case Distinct():
-            return "DISTINCT"
         case _:
-            name = type(node).__name__
-            return OPERATORS.get(name, f"the operator {name!r}")
+            return operator_in_words(node)
 
 
 def inputs_are_read_in_full(join: Join) -> Refused | None:
@@ -329,9 +317,8 @@ _EARLIEST: Final = "earliest-offset"
 
 def regular_join(join: Join, why: Refused) -> RegularJoin | Refused:
     """The join as Spark's own over signed rows, or what is in the way; `why` it is no delta join."""
-    for fulfilled in REGULAR_CONDITIONS:
-        if refused := fulfilled(join):
-            return refused
+    if refused := first_refusal(REGULAR_CONDITIONS, join):
+        return refused
     if join.condition is None:
         raise AssertionError("the conditions of a regular join promise an equality")
     return RegularJoin(join.left, join.right, join.condition, _row_kind(join), why.reason, why.remedy)
@@ -350,10 +337,9 @@ def _inputs(join: Join) -> tuple[tuple[str, Plan], tuple[str, Plan]]:
 def replace_join(node: Plan, settings: Settings) -> Plan | tuple[Refused, ...] | None:
     """Replace a join, and all joins that lie right below it, by lookups in the tables of all of them.
 
-    Only when every condition of `JOIN_CONDITIONS` holds for each join, and
-    `join_tree` finds a tree. The delta join emits raw columns of its tables; the projections and
-    filters of its inputs are stacked on it, then what the joins' conditions ask beyond the tree, then the
-    columns of the topmost join in their order:
+    Only when all `JOIN_CONDITIONS` hold for each join, and `join_tree` finds a tree. The delta join emits raw
+    columns of its tables; the projections and filters of its inputs are stacked on it, then what the joins'
+    conditions ask beyond the tree, then the columns of the topmost join in their order:
 
         Join inner ON ((k#2 = id#5) AND (x#3 > y#6))      Project [columns of the join, _row_kind]
           Filter …                                          Filter (x#3 > y#6)
@@ -377,13 +363,8 @@ def replace_join(node: Plan, settings: Settings) -> Plan | tuple[Refused, ...] |
 
 def faults_of(join: Join) -> tuple[Refused, ...]:
     """Why a join, with all joins that lie right below it, can be no delta join; empty if it can."""
-    failed = tuple(dict.fromkeys(one for part in joins_of(join) for one in _first_failed(part)))
-    return failed or join_tree(join).faults
-
-
-def _first_failed(join: Join) -> Iterator[Refused]:
-    found = (condition(join) for condition in JOIN_CONDITIONS)
-    yield from islice((refused for refused in found if refused is not None), 1)
+    failed = (first_refusal(JOIN_CONDITIONS, part) for part in joins_of(join))
+    return tuple(dict.fromkeys(one for one in failed if one is not None)) or join_tree(join).faults
 
 
 def _no_delta_join(join: Join) -> tuple[Refused, ...]:
@@ -425,9 +406,9 @@ def _delta_join(join: Join, tree: JoinTree) -> Plan:
 def fall_back_to_regular_join(node: Plan, settings: Settings) -> Plan | None:
     """Make a join that can be no delta join Spark's own join over signed rows, if that is right.
 
-    It is right for an INNER join of complete changes: `REGULAR_CONDITIONS`. Its state
-    grows with every change, which is why it comes second. Joins below are looked at by themselves. Not
-    with the strategy "force"; with "none" it is what every join becomes.
+    It is right for an INNER join of complete changes: `REGULAR_CONDITIONS`. Its state grows with every
+    change, which is why it comes second. Joins below are looked at by themselves. Not with the strategy
+    "force"; with "none" it is what every join becomes.
 
         Join inner ON (a#1 = b#2)             RegularJoin _row_kind#3 ON (a#1 = b#2)
           Changelog without_index       =>      Changelog without_index

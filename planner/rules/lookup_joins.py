@@ -12,11 +12,10 @@ from deltajoin.latest.conditions import faults_of
 from deltajoin.latest.spec import SIDES, LatestJoin
 from deltajoin.settings import JoinSettings
 from planner.joins.stack import Chained, Joined, Raw, Staged, stacked
-from planner.plan.chains import chain_of, equalities, trace
+from planner.plan.chains import chain_of, equalities, is_observed, trace
 from planner.plan.expressions import Call, Column, Expr, conjunction, conjuncts
 from planner.plan.nodes import (
     LOOKUP_JOIN,
-    OBSERVATION,
     Changelog,
     Filter,
     Join,
@@ -26,13 +25,12 @@ from planner.plan.nodes import (
     Output,
     Plan,
     Project,
-    Wrapper,
 )
 from planner.plan.sources import ManagedTable
 from planner.plan.translate import NotTranslatableError, translated
 from planner.plan.trees import fresh_ids, joins_changes, transform_up, walk
 from planner.plan.upsert_keys import KIND_IF
-from planner.refusals import Refused
+from planner.refusals import Refused, first_refusal
 from planner.rules.upserts import unmet_lookup_joins
 from planner.settings import Settings
 from upsert.errors import ConfigurationError
@@ -56,10 +54,7 @@ def is_lookup_join(join: Join) -> bool:
 
 def faults_of_join(join: Join, settings: Settings) -> tuple[Refused, ...]:
     """Why the join cannot be one of lookups; empty if it can."""
-    for condition in (_both_inputs_can_be_looked_up, _kind_is_known, _nothing_is_observed):
-        if refused := condition(join):
-            return (refused,)
-    if refused := _padded_input_comes_as_it_is(join):
+    if refused := first_refusal(_CONDITIONS, join):
         return (refused,)
     try:
         latest = latest_join(join, settings)
@@ -98,7 +93,7 @@ def _kind_is_known(join: Join) -> Refused | None:
 
 def _nothing_is_observed(join: Join) -> Refused | None:
     for name, plan in zip(SIDES, (join.left, join.right), strict=True):
-        if any(isinstance(node, Wrapper) and node.name == OBSERVATION for node in chain_of(plan).nodes):
+        if is_observed(plan):
             return Refused(
                 f"the {name} input is observed, and a lookup join puts its rows out joined",
                 "call observe on the joined DataFrame",
@@ -124,6 +119,14 @@ def _padded_input_comes_as_it_is(join: Join) -> Refused | None:
 
 def _computes(project: Project) -> bool:
     return any(not isinstance(output.value, Column) for output in project.outputs)
+
+
+_CONDITIONS: Final = (
+    _both_inputs_can_be_looked_up,
+    _kind_is_known,
+    _nothing_is_observed,
+    _padded_input_comes_as_it_is,
+)
 
 
 def _rest_must_be_evaluated(what: str) -> Refused:
@@ -243,7 +246,7 @@ def replace_lookup_join(node: Plan, settings: Settings) -> Plan | tuple[Refused,
     key and has no `-U`. Projections and filters of the inputs are stacked on the join; a filter takes away,
     by a delete, what an update makes fail it. The input of an outer join whose rows may be missing has
     neither filters nor computed columns. Joins of managed tables are exact, unless the consistency is
-    "latest": that is refused as long as nobody says what their changes may be.
+    "latest": that is refused unless `with_lookup` says what their changes may be.
 
         Join left outer ON (user#2 = user#5)      Project [columns of the join, KindIf(_row_kind#-6) AS …]
           Changelog lookups …               =>      Project [left_id#-1 AS id#1, …]
@@ -260,7 +263,7 @@ def replace_lookup_join(node: Plan, settings: Settings) -> Plan | tuple[Refused,
 
 
 def _not_declared(join: Join) -> Refused:
-    """That nobody has said what the sides never do, and how to say it of two managed tables."""
+    """That it is not declared what the sides never do, and how to declare it of two managed tables."""
     pairs = [(trace(one, join.left), trace(other, join.right)) for _, one, other in equalities(join)]
     sides = []
     for number, plan in enumerate((join.left, join.right)):

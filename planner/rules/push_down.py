@@ -17,7 +17,7 @@ from deltajoin.core.conditions import check_is_condition
 from deltajoin.expressions import Condition, refs_of
 from deltajoin.tree import columns_of as columns_of_tree
 from deltajoin.tree import null_supplied, visible
-from planner.plan.chains import Chain, chain_of, inlined, trace
+from planner.plan.chains import Chain, chain_of, inlined, is_observed, trace
 from planner.plan.expressions import (
     INTEGER_WIDTHS,
     Call,
@@ -31,7 +31,6 @@ from planner.plan.expressions import (
     walk_expression,
 )
 from planner.plan.nodes import (
-    OBSERVATION,
     Changelog,
     DeltaJoin,
     Filter,
@@ -266,10 +265,11 @@ def range_of(node: Filter, topic: KafkaTopic) -> RecordRange:
 
 def _may_be_moved_down(node: Filter) -> bool:
     """Whether leaving records out changes nothing but what the filter drops: no counts, no random values."""
-    below = [node, *chain_of(node.child).nodes]
-    if any(isinstance(one, Wrapper) and one.name == OBSERVATION for one in below):
+    if is_observed(node):
         return False
-    parts = (part for one in below for expr in expressions(one) for part in walk_expression(expr))
+    parts = (
+        part for one in chain_of(node).nodes for expr in expressions(one) for part in walk_expression(expr)
+    )
     return all(part.is_deterministic for part in parts if isinstance(part, Call))
 
 

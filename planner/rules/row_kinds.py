@@ -115,7 +115,7 @@ def end_with_row_kind(node: Plan, settings: Settings) -> Plan | None:  # noqa: A
 
 
 def mark_upserts(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
-    """Mark the kind of a projection on top of upserts anew: it may have renamed the columns of their key.
+    """Mark the kind of a projection on top of upserts again: it may have renamed the columns of their key.
 
     The mark on the kind names these columns, for `write_changes`. It was made further down, and knows the
     names there.

@@ -27,7 +27,7 @@ from planner.plan.nodes import (
 )
 from planner.plan.sources import index_within
 from planner.plan.trees import sources, static_input, walk
-from planner.refusals import Refused
+from planner.refusals import Refused, first_refusal
 from planner.rules.unsupported import expressions_are_repeatable
 from planner.settings import Settings
 
@@ -116,7 +116,7 @@ def _is_columns_alone(chain: Chain) -> bool:
 
 
 ASSUMED: Final = (
-    "the static side is read anew in each micro-batch and must never change; keep it in a managed table and "
+    "the static side is read again in each micro-batch and must never change; keep it in a managed table and "
     "join its changes if it does"
 )
 """What `explain` says of each such join."""
@@ -136,12 +136,12 @@ def static_side_is_not_preserved(join: Join) -> Refused | None:
 
 
 def static_side_gives_the_same_rows(join: Join) -> Refused | None:
-    """What is computed in each micro-batch anew must come out as before."""
+    """What each micro-batch computes again must come out as before."""
     static = static_input(join)
     for node in walk(static) if static is not None else ():
         if not isinstance(node, Project | Filter | Wrapper | Relation | Union | Join):
             return Refused(
-                f"the static side of the join with the changes of {sources(join)} is computed anew in each "
+                f"the static side of the join with the changes of {sources(join)} is computed again in each "
                 f"micro-batch, and {node} may give other rows",
                 "write its rows into a table, and join that",
             )
@@ -149,7 +149,7 @@ def static_side_gives_the_same_rows(join: Join) -> Refused | None:
             reason = refused.reason.partition(", so a row")[0]
             return Refused(
                 f"{reason}, and the static side of the join with the changes of {sources(join)} is computed "
-                "anew in each micro-batch",
+                "again in each micro-batch",
                 refused.remedy,
             )
     return None
@@ -198,9 +198,8 @@ def refuse_static_join(node: Plan, settings: Settings) -> Refused | None:
     """
     if not isinstance(node, Join) or static_input(node) is None:
         return None
-    for condition in STATIC_JOIN_CONDITIONS:
-        if refused := condition(node):
-            return refused
+    if refused := first_refusal(STATIC_JOIN_CONDITIONS, node):
+        return refused
     if settings.strategy == "force":
         return Refused(
             "strategy is 'force', and this join is one with static rows",

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from planner.operators import OPERATORS
-from planner.plan.chains import chain_of, origins, trace
-from planner.plan.expressions import Call, Column, Expr
+from planner.operators import operator_in_words
+from planner.plan.chains import chain_of, is_observed, origins, trace
+from planner.plan.expressions import Column, Expr, in_short
 from planner.plan.nodes import (
-    OBSERVATION,
     Changelog,
     Filter,
     Join,
@@ -48,7 +47,7 @@ def topic_of(plan: Plan, mode: Mode) -> KafkaTopic | None:
 
 
 def upserts_keep_their_key(node: Plan) -> Refused | None:
-    """Without its key nobody knows which row an upsert replaces."""
+    """Only its key says which row an upsert replaces."""
     topic = topic_of(node, Mode.UPSERT)
     if topic is None or not isinstance(node, Project):
         return None
@@ -57,7 +56,7 @@ def upserts_keep_their_key(node: Plan) -> Refused | None:
         return None
     return Refused(
         f"a projection of {topic.name!r}, read with changelog = 'upsert', loses {', '.join(lost)} of its "
-        "primary key, or computes it anew",
+        "primary key, or computes it",
         f"pass the whole key ({', '.join(topic.schema.primary_key)}) on; or {_READ_ALL}",
     )
 
@@ -105,9 +104,9 @@ def sink_is_keyed_alike(plan: Plan, topic: KafkaTopic, sink_key: tuple[str, ...]
 KeepReason = Callable[[Plan, KafkaTopic], str | None]
 
 
-def nobody_counts_changes(plan: Plan, topic: KafkaTopic) -> str | None:  # noqa: ARG001
+def changes_are_not_observed(plan: Plan, topic: KafkaTopic) -> str | None:  # noqa: ARG001
     """A query that is observed shows how many changes there are."""
-    if any(isinstance(node, Wrapper) and node.name == OBSERVATION for node in chain_of(plan).nodes):
+    if is_observed(plan):
         return "the query is observed, and its metrics would change"
     return None
 
@@ -140,14 +139,14 @@ def expressions_take_nulls(plan: Plan, topic: KafkaTopic) -> str | None:
         for output in node.outputs:
             outcome = in_deletes(output.value, outcomes)
             if outcome is None:
-                return f"{_in_words(output.value)} may fail for a delete, where all but the key is NULL"
+                return f"{in_short(output.value)} may fail for a delete, where all but the key is NULL"
             computed[output.column.id] = outcome
         outcomes = computed
     return None
 
 
 _KEEP_REASONS: Final[tuple[KeepReason, ...]] = (
-    nobody_counts_changes,
+    changes_are_not_observed,
     filters_are_on_the_key,
     deletes_may_have_nulls,
     expressions_take_nulls,
@@ -164,7 +163,7 @@ def needs_normalizer(plan: Plan, topic: KafkaTopic, sink_key: Sequence[str] | No
 
 def _outcome(column: Column, topic: KafkaTopic) -> Outcome:
     is_set = column.is_row_kind or column.name in topic.set_in_deletes
-    return Outcome(Value.AS_EVER if is_set else Value.NULL)
+    return Outcome(Value.UNCHANGED if is_set else Value.NULL)
 
 
 def _lost_key(plan: Plan, topic: KafkaTopic) -> list[str]:
@@ -176,10 +175,6 @@ def _lost_key(plan: Plan, topic: KafkaTopic) -> list[str]:
 def _other_than_key(condition: Expr, plan: Plan, topic: KafkaTopic) -> list[str]:
     used = {column.name for column in origins(condition, plan)}
     return sorted(used.difference(topic.schema.primary_key))
-
-
-def _in_words(expr: Expr) -> str:
-    return f"{expr.name}(…)" if isinstance(expr, Call) else str(expr)
 
 
 def unmet_upserts(plan: Plan, sink_key: tuple[str, ...] | None) -> Iterator[tuple[Changelog, str]]:
@@ -237,14 +232,8 @@ def _reason(node: Plan) -> str | None:
         case Project() | Filter() | Watermark() | Wrapper():
             refused = (condition(node) for condition in UPSERT_CONDITIONS)
             return next((one.reason for one in refused if one is not None), None)
-        case Join():
-            what = "a join"
-        case Opaque(name):
-            what = OPERATORS.get(name, f"the operator {name!r}")
         case _:
-            name = type(node).__name__
-            what = OPERATORS.get(name, f"the operator {name!r}")
-    return f"{what} must be told which rows the upserts replace"
+            return f"{operator_in_words(node)} must be told which rows the upserts replace"
 
 
 def use_mirror(node: Plan, settings: Settings) -> Plan | None:

@@ -18,13 +18,14 @@ from planner.plan.expressions import (
     Column,
     Expr,
     Literal,
+    in_short,
     is_clock_word,
     walk_expression,
 )
 from planner.plan.nodes import Changelog, Filter, Generate, Join, Normalized, Plan, Project, Watermark
 from planner.plan.sources import Mode
 from planner.plan.trees import expressions, reads_changes, row_kind_of, sources, walk
-from planner.refusals import Condition, Refused
+from planner.refusals import Condition, Refused, first_refusal
 from planner.rules.topics import UPSERT_CONDITIONS, topic_of, upserts_are_replaced_above
 from planner.settings import Settings
 from upsert.rowkind import ROW_KIND_COLUMN
@@ -51,7 +52,7 @@ def expressions_are_repeatable(node: Plan) -> Refused | None:
         if fault := _unrepeatable(expr):
             reason, remedy = fault
             return Refused(
-                f"{_readable(expr)} {reason}, so a row over the changes of {sources(node)} "
+                f"{in_short(expr)} {reason}, so a row over the changes of {sources(node)} "
                 "could not be taken away as it came",
                 remedy,
             )
@@ -131,10 +132,6 @@ def _is_repeatable_cipher(mode: Expr, vector: Expr) -> bool:
             return False
 
 
-def _readable(expr: Expr) -> str:
-    return f"{expr.name}(…)" if isinstance(expr, Call) else str(expr)
-
-
 def _uses_row_kind(expr: Expr) -> bool:
     return any(isinstance(part, Column) and part.is_row_kind for part in walk_expression(expr))
 
@@ -198,14 +195,13 @@ def refuse_unsupported(node: Plan, settings: Settings) -> Refused | None:
     """Refuse a node over a changelog that fails a condition; those below `upsert.normalize` as well.
 
     The conditions are `OPERATOR_CONDITIONS`, `CHANGE_CONDITIONS`, `UPSERT_CONDITIONS` and
-    `NORMALIZED_CONDITIONS`. Spark runs such a query without complaint and gives
-    a wrong answer: it takes each change for a row. Joins have conditions of their own, see `replace_join`.
+    `NORMALIZED_CONDITIONS`. Spark runs such a query without complaint and gives a wrong answer: it takes each
+    change for a row. Joins have conditions of their own, see `replace_join`.
     """
     if not reads_changes(node):
         return None
-    for condition in _CONDITIONS:
-        if refused := condition(node):
-            return refused
+    if refused := first_refusal(_CONDITIONS, node):
+        return refused
     if isinstance(node, Changelog) and isinstance(node.origin, Normalized):
         below = (refuse_unsupported(part, settings) for part in walk(node.origin.input))
         return next((refused for refused in below if refused), None)

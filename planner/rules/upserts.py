@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from planner.operators import OPERATORS
+from planner.operators import operator_in_words
 from planner.plan.chains import chain_of
 from planner.plan.nodes import (
     LOOKUP_JOIN,
@@ -16,7 +16,6 @@ from planner.plan.nodes import (
     Changelog,
     Filter,
     LookupJoined,
-    Opaque,
     Plan,
     Project,
     Watermark,
@@ -42,7 +41,7 @@ def unmet_lookup_joins(plan: Plan, sink_key: tuple[str, ...] | None) -> Iterator
             continue
         for child in children(node):
             if (leaf := _lookup_join_of(child)) is not None:
-                yield leaf, f"{_in_words(node)} must be told which rows are replaced"
+                yield leaf, f"{operator_in_words(node)} must be told which rows are replaced"
     leaf = _lookup_join_of(plan)
     if leaf is not None and sink_key is not None and (reason := sink_is_keyed_by_groups(plan, sink_key)):
         yield leaf, reason
@@ -57,7 +56,7 @@ def upserts_go_to_a_sink(node: Plan, below: Plan, settings: Settings) -> Refused
         settings: the call's options.
     """
     if _is_of_an_aggregate(below):
-        what = "another aggregate" if isinstance(node, Aggregate) else _in_words(node)
+        what = "another aggregate" if isinstance(node, Aggregate) else operator_in_words(node)
         return Refused(
             f"{what} over an aggregate of the changes of {sources(node)}: its rows replace each other by the "
             "group's key, which only a sink can do",
@@ -66,8 +65,8 @@ def upserts_go_to_a_sink(node: Plan, below: Plan, settings: Settings) -> Refused
         )
     key = ", ".join(one.name for one in group_keys(below) or ())
     return Refused(
-        f"{_in_words(node)} over {upserts_in_words(below)}: its rows replace each other by ({key}), which "
-        "only a sink can do",
+        f"{operator_in_words(node)} over {upserts_in_words(below)}: its rows replace each other by ({key}), "
+        "which only a sink can do",
         f"{_or_whole(below, settings)}write it into a managed table with this PRIMARY KEY, with "
         "catalog.write_changes, and go on with that table's changes, catalog.read_changes",
     )
@@ -120,11 +119,6 @@ def _lookup_join_of(plan: Plan) -> Changelog | None:
             return leaf
         case _:
             return None
-
-
-def _in_words(node: Plan) -> str:
-    name = node.name if isinstance(node, Opaque) else type(node).__name__
-    return "a join" if name in ("Join", "RegularJoin") else OPERATORS.get(name, f"the operator {name!r}")
 
 
 def refuse_over_groups(node: Plan, settings: Settings) -> Refused | None:

@@ -174,7 +174,7 @@ class _Builder:
         return self.renamed(source, {column.name: column for column in columns}, str(joined.join.kind))
 
     def regular_join(self, join: RegularJoin) -> JavaObject:
-        """Spark's own join of both inputs, netted, under the ids of their columns."""
+        """Spark's own join of both inputs, consolidated, under the ids of their columns."""
         left, right = self.node(join.left), self.node(join.right)
         attributes = self.catalyst.attributes(left) | self.catalyst.attributes(right)
         condition = self.expr(join.condition, attributes)
@@ -198,7 +198,7 @@ class _Builder:
         return node
 
     def topic(self, topic: KafkaTopic, columns: Sequence[Column]) -> JavaObject:
-        """The topic read anew with its options, under the ids of the columns that it had before."""
+        """The topic read with its own options, under the ids of the columns that it had before."""
         attributes = [self.catalyst.kept(column.ref) for column in columns if column.ref is not None]
         schema = self.catalyst.struct(attributes)
         reader = self.catalyst.session.readStream.format(topic.source).options(**topic.options)

@@ -260,7 +260,7 @@ class Catalyst:
     def is_filled_in(self, expr: JavaObject) -> bool:
         """Whether Spark puts a value in the expression's place when it optimizes a micro-batch.
 
-        One of the clock, the session or the user, which nobody can compute from a row.
+        One of the clock, the session or the user, which no row says.
         """
         return "CURRENT_LIKE" in self._patterns(expr) or self.class_name(expr) == "SparkVersion"
 

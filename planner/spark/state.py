@@ -1,6 +1,6 @@
 """State of one shape: what Spark's stateful operators keep must have the same fields in every micro-batch.
 
-Spark optimizes every micro-batch anew, and a source without new rows is an empty relation: a union loses a
+Spark optimizes each micro-batch alone, and a source without new rows is an empty relation: a union loses a
 side, its columns become NOT NULL or constants, counts become one, columns of a key or of a joined row are
 left out, and the rows that earlier batches have put into the state are read with other fields. So the plan is
 optimized here as each micro-batch may be, with any of its sources silent. Where the state would differ, each

@@ -1,7 +1,7 @@
 """Each rule alone, over the titled cases of `plans/<rule>.txt`: a plan, then what comes of it.
 
 Below its title a case may have settings, like `# sink_key: id`. Its expectation is the plan after the rule,
-"unchanged", or the refusals. To write the expectations anew after a rule has changed, and read the
+"unchanged", or the refusals. To write the expectations after a rule has changed, and read the
 difference: REWRITE_PLANS=1 pytest tests/planner/rules/test_rules.py
 """
 
