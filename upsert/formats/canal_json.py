@@ -5,15 +5,19 @@ over. ``old`` has only the columns that an update changed: one that is not in it
 is there as ``null`` was NULL. Values are those of the format ``json``, so Canal's strings become numbers.
 ``database.include`` and ``table.include`` must match the whole name; they are Java's regular expressions as
 far as Python's mean the same (``\d``, ``\w``, ``\s`` are ASCII), others are refused.
+
+>>> context = FormatContext(pa.schema([("id", pa.int64()), ("n", pa.int64())]))
+>>> message = b'{"type": "UPDATE", "data": [{"id": "1", "n": "6"}], "old": [{"n": "5"}]}'
+>>> found = FORMAT.decoder(context).decode(pa.array([message]))
+>>> found.kinds.to_pylist(), found.rows.to_pylist()
+(['-U', '+U'], [{'id': 1, 'n': 5}, {'id': 1, 'n': 6}])
 """
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -21,31 +25,20 @@ import pyarrow.compute as pc
 
 from upsert import types
 from upsert.arrays import Mask, Positions
-from upsert.formats.base import BadMessage, Decoded, Decoder, Encoder, FormatContext, Side
+from upsert.formats.base import BadMessage, FormatContext
 from upsert.formats.cdc import (
     DELETE,
     INSERT,
-    UPDATE_AFTER,
+    NO_ROW,
     UPDATE_BEFORE,
     Around,
-    ChangeEncoder,
+    CdcFormat,
+    ChangedRows,
     Envelopes,
     any_null,
-    check_cdc,
-    timestamps,
-    with_metadata,
 )
 from upsert.formats.json_reader import JsonReader
-from upsert.formats.json_values import (
-    DECIMAL_AS_PLAIN_NUMBER,
-    IGNORE_PARSE_ERRORS,
-    MAP_NULL_KEY_LITERAL,
-    MAP_NULL_KEY_MODE,
-    TIMESTAMP_STANDARD,
-    JsonDialect,
-    parse,
-)
-from upsert.formats.text_values import shown
+from upsert.formats.json_values import JsonDialect, parse
 from upsert.metadata_columns import MetadataKey
 from upsert.options import Option
 
@@ -57,20 +50,15 @@ METADATA: Final = (
     MetadataKey("ingestion-timestamp", types.TIMESTAMP),
     MetadataKey("event-timestamp", types.TIMESTAMP),
 )
-_TYPES: Final = {key.key: key.type for key in METADATA}
 _MEMBERS: Final = {
     "database": pa.field("database", pa.string()),
     "table": pa.field("table", pa.string()),
-    "sql-type": pa.field("sqlType", _TYPES["sql-type"]),
-    "pk-names": pa.field("pkNames", _TYPES["pk-names"]),
+    "sql-type": pa.field("sqlType", METADATA[2].type),
+    "pk-names": pa.field("pkNames", METADATA[3].type),
     "ingestion-timestamp": pa.field("ts", pa.int64()),
     "event-timestamp": pa.field("es", pa.int64()),
 }
 """Metadata key -> the member of a message that it comes from."""
-
-_CHANGES: Final = pa.array(["INSERT", "UPDATE", "DELETE", "CREATE"])
-_FIRST_KINDS: Final = np.array([INSERT, UPDATE_BEFORE, DELETE])
-_UPDATE, _CREATE = 1, 3
 
 
 def regular_expression(text: str) -> str:
@@ -93,18 +81,16 @@ def regular_expression(text: str) -> str:
     return text
 
 
-class _Decoder:
-    """Picks the messages of the tables asked for, reads their envelopes as rows and takes these apart."""
+class CanalReader:
+    """Reads the envelopes of the tables asked for."""
 
-    def __init__(self, context: FormatContext) -> None:
+    def __init__(self, context: FormatContext, dialect: JsonDialect) -> None:
         self._fields = context.fields
-        self._metadata = context.metadata
-        self._schema = with_metadata(context.fields, [(key, _TYPES[key]) for key in context.metadata])
-        self._dialect = JsonDialect.of(context.options)
+        self._dialect = dialect
         included = ((name, context.options.get(f"{name}.include")) for name in ("database", "table"))
         self._included = {name: re.compile(text, re.ASCII) for name, text in included if text is not None}
         names = pa.schema([(name, pa.string()) for name in self._included])
-        self._names = JsonReader(names, self._dialect, takes_arrays=False)
+        self._names = JsonReader(names, dialect, takes_arrays=False)
         # What is not in `old` must not be missed there.
         old = pa.struct([field.with_nullable(True) for field in context.fields])
         rows = (("data", pa.struct(list(context.fields))), ("old", old))
@@ -113,31 +99,23 @@ class _Decoder:
             pa.field("type", pa.string()),
             *(_MEMBERS[key] for key in context.metadata),
         ]
-        self._reader = JsonReader(pa.schema(envelope), self._dialect, takes_arrays=False)
+        self._reader = JsonReader(pa.schema(envelope), dialect, takes_arrays=False)
 
-    def decode(self, messages: pa.Array) -> Decoded:
-        """The changes of all messages to the tables asked for."""
+    def read(self, messages: pa.Array) -> Envelopes:
+        """The envelopes of all messages to the tables asked for."""
         unnamed: tuple[BadMessage, ...] = ()
         if self._included:
             messages, unnamed = self._of_tables(messages)
-        envelopes = Envelopes(self._reader.read(messages), len(messages), unnamed)
-        codes = self._kinds_of_change(envelopes)
-        is_update = codes == _UPDATE
-        data = _Images(envelopes, "data", codes != _CREATE)
-        old = _Images(envelopes, "old", is_update)
-        envelopes.refuse(
-            is_update & (data.lengths != old.lengths), "fields 'data' and 'old' differ in length"
-        )
-        metadata = [self._metadata_of(key, envelopes) for key in self._metadata]
-        is_in_old = self._is_in_old(messages, envelopes, is_update, old)
-        return self._rows(envelopes, codes, data, old, is_in_old, metadata)
+        envelopes = Envelopes(self._reader.read(messages), messages, unnamed)
+        envelopes.refuse(any_null(envelopes.columns["type"]), "field 'type' is missing")
+        return envelopes
 
     def _of_tables(self, messages: pa.Array) -> tuple[pa.Array, tuple[BadMessage, ...]]:
         """The messages of the tables asked for, NULL for others; and those that name none."""
-        envelopes = Envelopes(self._names.read(messages), len(messages))
-        is_kept = np.ones(envelopes.rows.num_rows, dtype=np.bool_)
+        envelopes = Envelopes(self._names.read(messages), messages)
+        is_kept = np.ones(len(envelopes.positions), dtype=np.bool_)
         for name, pattern in self._included.items():
-            names = envelopes.column(name)
+            names = envelopes.columns[name]
             envelopes.refuse(any_null(names), f"field {name!r} is missing, which {name}.include is about")
             known = names.unique().drop_null()
             matching = pa.array([text for text in known.to_pylist() if pattern.fullmatch(text)], pa.string())
@@ -146,37 +124,23 @@ class _Decoder:
         is_asked_for[envelopes.positions[is_kept & envelopes.is_good]] = True
         return pc.if_else(pa.array(is_asked_for), messages, pa.scalar(None, pa.binary())), envelopes.bad
 
-    def _kinds_of_change(self, envelopes: Envelopes) -> Positions:
-        names = envelopes.column("type")
-        envelopes.refuse(any_null(names), "field 'type' is missing")
-        found = pc.index_in(names, value_set=_CHANGES)
+    def images(self, envelopes: Envelopes, first_kinds: Positions) -> _Images:
+        """The rows in ``data``, and what they were before as ``old`` says."""
+        is_update = first_kinds == UPDATE_BEFORE
+        data = _RowLists(envelopes, "data", first_kinds != NO_ROW)
+        old = _RowLists(envelopes, "old", is_update)
         envelopes.refuse(
-            any_null(found),
-            lambda place: (
-                f"field 'type': {shown(names[place].as_py())} is none of INSERT, UPDATE, DELETE, CREATE"
-            ),
+            is_update & (data.lengths != old.lengths), "fields 'data' and 'old' differ in length"
         )
-        codes: Positions = found.fill_null(_CREATE).cast(pa.int64()).to_numpy()
-        return codes
+        return _Images(data, old, self._is_in_old(envelopes, is_update, old))
 
-    def _metadata_of(self, key: str, envelopes: Envelopes) -> pa.Array:
-        name = _MEMBERS[key].name
-        values = envelopes.column(name)
-        if values.type != pa.int64():
-            return values
-        times, outside = timestamps(values)
-        envelopes.refuse(outside, f"field {name!r} is out of range for milliseconds")
-        return times
-
-    def _is_in_old(
-        self, messages: pa.Array, envelopes: Envelopes, is_update: Mask, old: _Images
-    ) -> list[Mask]:
+    def _is_in_old(self, envelopes: Envelopes, is_update: Mask, old: _RowLists) -> list[Mask]:
         """For each field, which images before have it: those where it is NULL need a look at the text.
 
         A text without ``null`` says nothing of the kind, unless a bad value has been taken for NULL.
         """
         found = [~any_null(column) for column in old.columns]
-        texts = messages.take(pa.array(envelopes.positions))
+        texts = envelopes.messages.take(pa.array(envelopes.positions))
         if not self._dialect.ignore_parse_errors:
             is_update = is_update & pc.match_substring(texts, "null").to_numpy(zero_copy_only=False)
         for place in np.flatnonzero(is_update & envelopes.is_good).tolist():
@@ -190,37 +154,14 @@ class _Decoder:
                             )
         return found
 
-    def _rows(
-        self,
-        envelopes: Envelopes,
-        codes: Positions,
-        data: _Images,
-        old: _Images,
-        is_in_old: list[Mask],
-        metadata: list[pa.Array],
-    ) -> Decoded:
-        changed = np.flatnonzero(envelopes.is_good & (codes != _CREATE))
-        lengths = data.lengths[changed]
-        of_image = np.repeat(changed, lengths)
-        within = np.arange(len(of_image)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        image = np.repeat(np.arange(len(of_image)), np.where(codes[of_image] == _UPDATE, 2, 1))
-        is_second = np.zeros(len(image), dtype=np.bool_)
-        is_second[1:] = image[1:] == image[:-1]
-        of_row = of_image[image]
-        kinds = np.where(is_second, UPDATE_AFTER, _FIRST_KINDS[codes[of_row]])
-        is_before = kinds == UPDATE_BEFORE
-        places = data.starts[of_row] + within[image]
-        before = old.starts[of_row[is_before]] + within[image[is_before]]
-        images = []
-        for now, then, is_there in zip(data.columns, old.columns, is_in_old, strict=True):
-            where = places.copy()
-            where[is_before] = np.where(is_there[before], before + len(now), places[is_before])
-            images.append(pa.concat_arrays([now, then]).take(pa.array(where)))
-        ignore = self._dialect.ignore_parse_errors
-        return envelopes.changes(self._schema, images, metadata, of_row, kinds, ignore_errors=ignore)
+    def metadata(self, key: str, envelopes: Envelopes) -> pa.Array:
+        """The values of a metadata key, one for each envelope."""
+        name = _MEMBERS[key].name
+        values = envelopes.columns[name]
+        return envelopes.times(values, name) if values.type == pa.int64() else values
 
 
-class _Images:
+class _RowLists:
     """The rows in ``data`` or ``old`` of all envelopes.
 
     Attributes:
@@ -230,7 +171,7 @@ class _Images:
     """
 
     def __init__(self, envelopes: Envelopes, name: str, is_needed: Mask) -> None:
-        lists = envelopes.column(name)
+        lists = envelopes.columns[name]
         envelopes.refuse(any_null(lists) & is_needed, f"field {name!r} is missing")
         self.columns = lists.values.flatten()
         self.starts = lists.offsets.to_numpy()[:-1].astype(np.int64)
@@ -241,49 +182,38 @@ class _Images:
             envelopes.refuse(has_hole & is_needed, f"field {name!r} has a NULL among its rows")
 
 
-_THERE: Final = Around('{"data":[', '],"type":"INSERT"}')
-_GONE: Final = Around('{"data":[', '],"type":"DELETE"}')
+class _Images:
+    """The rows in ``data``; before an update each field is as in ``old``, where ``old`` has it."""
+
+    def __init__(self, data: _RowLists, old: _RowLists, is_in_old: list[Mask]) -> None:
+        self._data = data
+        self._old = old
+        self._is_in_old = is_in_old
+        self.lengths: Positions | None = data.lengths
+
+    def columns(self, rows: ChangedRows) -> list[pa.Array]:
+        """The columns of the changed rows."""
+        is_before = rows.kinds == UPDATE_BEFORE
+        places = self._data.starts[rows.envelope] + rows.within
+        before = self._old.starts[rows.envelope[is_before]] + rows.within[is_before]
+        found = []
+        for now, then, is_there in zip(self._data.columns, self._old.columns, self._is_in_old, strict=True):
+            where = places.copy()
+            where[is_before] = np.where(is_there[before], before + len(now), places[is_before])
+            found.append(pa.concat_arrays([now, then]).take(pa.array(where)))
+        return found
 
 
-@dataclass(frozen=True)
-class CanalJsonFormat:
-    """Changes as Canal writes them.
-
-    >>> context = FormatContext(pa.schema([("id", pa.int64()), ("n", pa.int64())]))
-    >>> message = b'{"type": "UPDATE", "data": [{"id": "1", "n": "6"}], "old": [{"n": "5"}]}'
-    >>> found = FORMAT.decoder(context).decode(pa.array([message]))
-    >>> found.kinds.to_pylist(), found.rows.to_pylist()
-    (['-U', '+U'], [{'id': 1, 'n': 5}, {'id': 1, 'n': 6}])
-    """
-
-    name: str = "canal-json"
-    options: Sequence[Option] = (
+FORMAT: Final = CdcFormat(
+    name="canal-json",
+    own_options=(
         Option("database.include", regular_expression, "which databases are read, all of the name", None),
         Option("table.include", regular_expression, "which tables are read, all of the name", None),
-        IGNORE_PARSE_ERRORS,
-        TIMESTAMP_STANDARD,
-        MAP_NULL_KEY_MODE,
-        MAP_NULL_KEY_LITERAL,
-        DECIMAL_AS_PLAIN_NUMBER,
-    )
-    is_insert_only: bool = False
-
-    def check(self, context: FormatContext) -> None:
-        """Refuse MAPs whose key is no STRING, and use as the format of a key."""
-        check_cdc(self.name, context)
-
-    def readable_metadata(self, side: Side, options: Mapping[str, Any]) -> Sequence[MetadataKey]:
-        """Names, types and times of a change, which only a value has."""
-        del options
-        return METADATA if side is Side.VALUE else ()
-
-    def decoder(self, context: FormatContext) -> Decoder:
-        """A decoder for one task."""
-        return _Decoder(context)
-
-    def encoder(self, context: FormatContext) -> Encoder:
-        """An encoder for one task."""
-        return ChangeEncoder(context, _THERE, _GONE)
-
-
-FORMAT: Final = CanalJsonFormat()
+    ),
+    metadata=METADATA,
+    operation="type",
+    first_kinds={"INSERT": INSERT, "UPDATE": UPDATE_BEFORE, "DELETE": DELETE, "CREATE": NO_ROW},
+    reader=CanalReader,
+    added=Around('{"data":[', '],"type":"INSERT"}'),
+    removed=Around('{"data":[', '],"type":"DELETE"}'),
+)

@@ -1,14 +1,19 @@
-"""Change records in JSON, whatever tool writes them: shared by the CDC formats (pure).
+"""Change records in JSON, whatever tool writes them: what `canal-json` and `debezium-json` share (pure).
 
-A CDC format reads its messages into rows of an envelope (before, after, kind of change, metadata), refuses
-envelopes that make no sense, and lays out the images that remain as rows of a changelog. Written is an image
-of each row, between texts that say whether the row was added or removed.
+A message is read as a row of an *envelope*: the images of a row before and after, the kind of change,
+metadata. Envelopes that make no sense are refused, and the images of the others are laid out as rows of a
+changelog: an update gives two rows, ``-U`` and ``+U``. A message is written as the image of a row between two
+texts, which say whether the row was added or removed.
+
+A tool is a `CdcFormat`: its names, kinds of change and texts are values, and `EnvelopeReader` is what its
+envelopes look like.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -17,13 +22,24 @@ import pyarrow.compute as pc
 from upsert import types
 from upsert.arrays import Mask, Positions
 from upsert.errors import ConfigurationError
-from upsert.formats.base import BadMessage, Decoded, FormatContext, Side
-from upsert.formats.json_values import JsonDialect, check_types
+from upsert.formats.base import BadMessage, Decoded, Decoder, Encoder, FormatContext, Side
+from upsert.formats.json_values import (
+    DECIMAL_AS_PLAIN_NUMBER,
+    IGNORE_PARSE_ERRORS,
+    MAP_NULL_KEY_LITERAL,
+    MAP_NULL_KEY_MODE,
+    TIMESTAMP_STANDARD,
+    JsonDialect,
+    check_types,
+)
 from upsert.formats.json_writer import row_texts
-from upsert.formats.text_values import encoded
+from upsert.formats.text_values import encoded, shown
+from upsert.metadata_columns import MetadataKey
+from upsert.options import Option
 from upsert.rowkind import every_kind, signs
 
-INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = range(4)
+INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE, NO_ROW = range(5)
+"""Kinds of rows; of an envelope that of its first row, so an update is an ``UPDATE_BEFORE``."""
 
 _MAX_MILLIS: Final = (2**63 - 1) // 1000
 
@@ -32,116 +48,108 @@ class Envelopes:
     """The envelopes that were read from some messages, one of a message at most.
 
     Attributes:
-        rows: the envelopes.
+        messages: the messages.
+        columns: the members of the envelopes by name, a value for each envelope.
+        positions: the position of each envelope's message.
+        is_good: which envelopes have not been refused.
     """
 
-    def __init__(self, read: Decoded, message_count: int, bad: Sequence[BadMessage] = ()) -> None:
-        self.rows = read.rows.combine_chunks()
-        self._positions = np.arange(message_count) if read.positions is None else read.positions
+    def __init__(self, read: Decoded, messages: pa.Array, bad: Sequence[BadMessage] = ()) -> None:
+        self.messages = messages
+        rows = read.rows.combine_chunks()
+        self.columns: dict[str, pa.Array] = {
+            name: column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+            for name, column in zip(rows.column_names, rows.columns, strict=True)
+        }
+        self.positions = np.arange(len(messages)) if read.positions is None else read.positions
+        self.is_good = np.ones(len(self.positions), dtype=np.bool_)
         self._bad = [*bad, *read.bad]
-        self._is_good = np.ones(len(self._positions), dtype=np.bool_)
-        self._message_count = message_count
-
-    def column(self, name: str) -> pa.Array:
-        """A column of the envelopes."""
-        chunks = self.rows[name]
-        return chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks()
 
     def refuse(self, is_bad: Mask, reason: str | Callable[[int], str]) -> None:
         """Count envelopes as bad that are not yet; a reason may depend on the envelope's place."""
-        for place in np.flatnonzero(is_bad & self._is_good).tolist():
+        for place in np.flatnonzero(is_bad & self.is_good).tolist():
             self.refuse_one(place, reason if isinstance(reason, str) else reason(place))
 
     def refuse_one(self, place: int, reason: str) -> None:
         """Count one envelope as bad if it is not yet."""
-        if self._is_good[place]:
-            self._bad.append(BadMessage(int(self._positions[place]), reason))
-        self._is_good[place] = False
+        if self.is_good[place]:
+            self._bad.append(BadMessage(int(self.positions[place]), reason))
+        self.is_good[place] = False
 
     @property
     def bad(self) -> tuple[BadMessage, ...]:
         """The bad messages by ascending position."""
         return tuple(sorted(self._bad, key=lambda message: message.position))
 
-    @property
-    def is_good(self) -> Mask:
-        """Which envelopes have not been refused."""
-        return self._is_good
+    def times(self, millis: pa.Array, name: str) -> pa.Array:
+        """Times of milliseconds since 1970; refuses the envelopes whose time is out of range."""
+        # The smallest number of all has no absolute value.
+        outside = pc.or_(pc.greater(millis, _MAX_MILLIS), pc.less(millis, -_MAX_MILLIS)).fill_null(False)
+        self.refuse(
+            outside.to_numpy(zero_copy_only=False), f"field {name!r} is out of range for milliseconds"
+        )
+        kept = pc.if_else(outside, pa.scalar(None, pa.int64()), millis)
+        return pc.multiply(kept, 1000).cast(types.TIMESTAMP)
 
-    @property
-    def positions(self) -> Positions:
-        """The position of each envelope's message."""
-        return self._positions
 
-    def changes(
-        self,
-        fields: pa.Schema,
-        images: Sequence[pa.Array],
-        metadata: Sequence[pa.Array],
-        envelopes: Positions,
-        kinds: Positions,
-        *,
-        ignore_errors: bool,
-    ) -> Decoded:
-        """The changes of the good envelopes.
+class ChangedRows(NamedTuple):
+    """The rows that the good envelopes give.
+
+    Attributes:
+        envelope: the place of each row's envelope, ascending.
+        within: which image of its envelope it is.
+        kinds: its kind.
+    """
+
+    envelope: Positions
+    within: Positions
+    kinds: Positions
+
+    @classmethod
+    def of(cls, is_good: Mask, first_kinds: Positions, lengths: Positions | None) -> ChangedRows:
+        """All rows; an update has two of each image.
 
         Args:
-            fields: the schema of the images and the metadata.
-            images: the columns of the changed rows, in the order of the result.
-            metadata: columns of metadata, a value for each envelope.
-            envelopes: the place of each changed row's envelope, ascending.
-            kinds: the code of each changed row's kind.
-            ignore_errors: whether bad messages are not even named.
+            is_good: which envelopes give rows at all.
+            first_kinds: the kind of each envelope's first row.
+            lengths: how many images each envelope has; None for one.
         """
-        where = pa.array(envelopes)
-        rows = pa.Table.from_arrays([*images, *(column.take(where) for column in metadata)], schema=fields)
-        positions = self._positions[envelopes]
-        is_one_each = len(positions) == self._message_count and bool(
-            (positions == np.arange(len(positions))).all()
-        )
-        bad = () if ignore_errors else self.bad
-        return Decoded(rows, None if is_one_each else positions, every_kind().take(pa.array(kinds)), bad)
+        changed = np.flatnonzero(is_good & (first_kinds != NO_ROW))
+        of_image, within = changed, np.zeros(len(changed), np.int64)
+        if lengths is not None:
+            counts = lengths[changed]
+            of_image = np.repeat(changed, counts)
+            within = np.arange(len(of_image)) - np.repeat(np.cumsum(counts) - counts, counts)
+        is_update = first_kinds[of_image] == UPDATE_BEFORE
+        image = np.repeat(np.arange(len(of_image)), np.where(is_update, 2, 1))
+        is_second = np.zeros(len(image), dtype=np.bool_)
+        is_second[1:] = image[1:] == image[:-1]
+        envelope = of_image[image]
+        return cls(envelope, within[image], np.where(is_second, UPDATE_AFTER, first_kinds[envelope]))
 
 
-def timestamps(millis: pa.Array) -> tuple[pa.Array, Mask]:
-    """Times of milliseconds since 1970, and which of these are out of range.
+class Images(Protocol):
+    """The images in some envelopes."""
 
-    >>> timestamps(pa.array([1, None]))[0].cast(pa.int64()).to_pylist()
-    [1000, None]
-    """
-    # The smallest number of all has no absolute value.
-    outside = pc.or_(pc.greater(millis, _MAX_MILLIS), pc.less(millis, -_MAX_MILLIS)).fill_null(False)
-    kept = pc.if_else(outside, pa.scalar(None, pa.int64()), millis)
-    return pc.multiply(kept, 1000).cast(types.TIMESTAMP), outside.to_numpy(zero_copy_only=False)
+    @property
+    def lengths(self) -> Positions | None:
+        """How many images each envelope has; None for one."""
 
-
-def with_metadata(fields: pa.Schema, metadata: Sequence[tuple[str, pa.DataType]]) -> pa.Schema:
-    """The schema of a decoder's rows: the fields and then the metadata asked for."""
-    return pa.schema([*fields, *(pa.field(key, type_) for key, type_ in metadata)])
+    def columns(self, rows: ChangedRows) -> list[pa.Array]:
+        """The columns of the changed rows."""
 
 
-def is_positive(kinds: pa.Array | None, count: int) -> pa.Array:
-    """For each row whether it is now there; rows without kinds are."""
-    return pa.array(np.ones(count, np.bool_) if kinds is None else signs(kinds) > 0)
+class EnvelopeReader(Protocol):
+    """What the envelopes of a tool look like; one for each task."""
 
+    def read(self, messages: pa.Array) -> Envelopes:
+        """The envelopes of some messages."""
 
-def any_null(column: pa.Array) -> Any:
-    """Which values are NULL, as a numpy mask."""
-    return column.is_null().to_numpy(zero_copy_only=False)
+    def images(self, envelopes: Envelopes, first_kinds: Positions) -> Images:
+        """The images in the envelopes; refuses those that lack one."""
 
-
-def check_cdc(name: str, context: FormatContext) -> None:
-    """Refuse what no CDC format in JSON can serve.
-
-    Raises:
-        ConfigurationError: the format is a key's; only a value can be a change.
-        SchemaError: a field's type has no form in JSON.
-    """
-    if context.side is Side.KEY:
-        raise ConfigurationError(
-            f"{name}: must be the format of values, got that of keys; a key is no change, use json for it"
-        )
-    check_types(context.fields)
+    def metadata(self, key: str, envelopes: Envelopes) -> pa.Array:
+        """The values of a metadata key, one for each envelope."""
 
 
 class Around(NamedTuple):
@@ -151,22 +159,145 @@ class Around(NamedTuple):
     after: str
 
 
-class ChangeEncoder:
-    """One row is one change: ``+I`` and ``+U`` put a row there, ``-U`` and ``-D`` take it away."""
+@dataclass(frozen=True)
+class CdcFormat:
+    """A format of changes in JSON.
 
-    def __init__(self, context: FormatContext, there: Around, gone: Around) -> None:
+    Attributes:
+        name: the name of the format.
+        own_options: the options that other JSON formats do not have.
+        metadata: the metadata of a message.
+        operation: the member of an envelope that names the kind of change.
+        first_kinds: for each of its texts the kind of the first row.
+        reader: makes the reader of envelopes.
+        added: what is written around a row that is added, with ``+I`` or ``+U``.
+        removed: what is written around a row that is removed, with ``-U`` or ``-D``.
+        read_only: an option with which messages can only be read, and why.
+    """
+
+    name: str
+    own_options: tuple[Option, ...]
+    metadata: tuple[MetadataKey, ...]
+    operation: str
+    first_kinds: Mapping[str, int]
+    reader: Callable[[FormatContext, JsonDialect], EnvelopeReader]
+    added: Around
+    removed: Around
+    read_only: tuple[str, str] | None = None
+    is_insert_only: bool = False
+
+    @property
+    def options(self) -> Sequence[Option]:
+        """Its own options, then those that the JSON formats share."""
+        return (
+            *self.own_options,
+            IGNORE_PARSE_ERRORS,
+            TIMESTAMP_STANDARD,
+            MAP_NULL_KEY_MODE,
+            MAP_NULL_KEY_LITERAL,
+            DECIMAL_AS_PLAIN_NUMBER,
+        )
+
+    def check(self, context: FormatContext) -> None:
+        """Refuse MAPs whose key is no STRING, and use as the format of a key."""
+        if context.side is Side.KEY:
+            raise ConfigurationError(
+                f"{self.name}: must be the format of values, got that of keys; a key is no change, use json "
+                "for it"
+            )
+        check_types(context.fields)
+
+    def readable_metadata(self, side: Side, options: Mapping[str, Any]) -> Sequence[MetadataKey]:
+        """The origin and the times of a change, which only a value has."""
+        del options
+        return self.metadata if side is Side.VALUE else ()
+
+    def decoder(self, context: FormatContext) -> Decoder:
+        """A decoder for one task."""
+        return CdcDecoder(self, context)
+
+    def encoder(self, context: FormatContext) -> Encoder:
+        """An encoder for one task.
+
+        Raises:
+            ConfigurationError: an option is set that is for reading only.
+        """
+        if self.read_only is not None and context.options.get(self.read_only[0]):
+            option, reason = self.read_only
+            raise ConfigurationError(
+                f"{self.name}: option {option!r} must be false to write, got true; {reason}"
+            )
+        return CdcEncoder(self, context)
+
+
+class CdcDecoder:
+    """Reads the envelopes as rows, then takes their images apart."""
+
+    def __init__(self, format: CdcFormat, context: FormatContext) -> None:
+        self._operation = format.operation
+        self._names = pa.array(format.first_kinds)
+        self._first_kinds = np.array([*format.first_kinds.values(), NO_ROW])
+        self._dialect = JsonDialect.of(context.options)
+        self._reader = format.reader(context, self._dialect)
+        self._metadata = context.metadata
+        type_of = {key.key: key.type for key in format.metadata}
+        asked = (pa.field(key, type_of[key]) for key in context.metadata)
+        self._schema = pa.schema([*context.fields, *asked])
+
+    def decode(self, messages: pa.Array) -> Decoded:
+        """The changes of all messages."""
+        envelopes = self._reader.read(messages)
+        first_kinds = self._kinds(envelopes)
+        images = self._reader.images(envelopes, first_kinds)
+        metadata = [self._reader.metadata(key, envelopes) for key in self._metadata]
+        rows = ChangedRows.of(envelopes.is_good, first_kinds, images.lengths)
+        where = pa.array(rows.envelope)
+        table = pa.Table.from_arrays(
+            [*images.columns(rows), *(column.take(where) for column in metadata)], schema=self._schema
+        )
+        positions = envelopes.positions[rows.envelope]
+        is_one_each = len(positions) == len(messages) and bool((positions == np.arange(len(positions))).all())
+        bad = () if self._dialect.ignore_parse_errors else envelopes.bad
+        return Decoded(
+            table, None if is_one_each else positions, every_kind().take(pa.array(rows.kinds)), bad
+        )
+
+    def _kinds(self, envelopes: Envelopes) -> Positions:
+        names = envelopes.columns[self._operation]
+        found = pc.index_in(names, value_set=self._names)
+        envelopes.refuse(
+            any_null(found),
+            lambda place: (
+                f"field {self._operation!r}: {shown(names[place].as_py())} is none of "
+                f"{', '.join(self._names.to_pylist())}"
+            ),
+        )
+        kinds: Positions = self._first_kinds[found.fill_null(len(self._names)).to_numpy()]
+        return kinds
+
+
+class CdcEncoder:
+    """One row is one change: ``+I`` and ``+U`` add it, ``-U`` and ``-D`` remove it."""
+
+    def __init__(self, format: CdcFormat, context: FormatContext) -> None:
         self._fields = list(context.fields)
         self._dialect = JsonDialect.of(context.options)
-        self._there = there
-        self._gone = gone
+        self._added = format.added
+        self._removed = format.removed
 
     def encode(self, rows: pa.Table, kinds: pa.Array | None = None) -> pa.Array:
         """The messages of all rows; rows without kinds are inserts."""
         images = encoded(rows.select([field.name for field in self._fields]), self._texts).cast(pa.string())
-        is_there = is_positive(kinds, rows.num_rows)
-        before = pc.if_else(is_there, self._there.before, self._gone.before)
-        after = pc.if_else(is_there, self._there.after, self._gone.after)
+        is_added = pa.array(np.ones(rows.num_rows, np.bool_) if kinds is None else signs(kinds) > 0)
+        before = pc.if_else(is_added, self._added.before, self._removed.before)
+        after = pc.if_else(is_added, self._added.after, self._removed.after)
         return pc.binary_join_element_wise(before, images, after, "").cast(pa.binary())
 
     def _texts(self, batch: pa.RecordBatch) -> pa.Array:
         return row_texts(batch.columns, self._fields, self._dialect, batch.num_rows)
+
+
+def any_null(column: pa.Array) -> Mask:
+    """Which values are NULL."""
+    found: Mask = column.is_null().to_numpy(zero_copy_only=False)
+    return found

@@ -239,7 +239,7 @@ CHILD = """
 import sys
 import pyarrow as pa
 from upsert.kafka.client.connection import Connection
-from upsert.kafka.client.producer import produce_once
+from upsert.kafka.client.transactions import produce_once
 
 address, topic = sys.argv[1:]
 connection = Connection({"bootstrap.servers": address})
@@ -342,7 +342,7 @@ WAITING_CHILD = """
 import sys, time
 import pyarrow as pa
 from upsert.kafka.client.connection import Connection
-from upsert.kafka.client.producer import produce_once
+from upsert.kafka.client.transactions import produce_once
 
 address, topic, moment = sys.argv[1:]
 
