@@ -22,6 +22,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, Request, build_opener
 
 from upsert.errors import ConfigurationError, KafkaUnavailableError, SchemaError
+from upsert.retry import retried
 from upsert.secret import Secret
 
 _MAX_REPLY_BYTES: Final = 10_000_000
@@ -152,18 +153,26 @@ class SchemaRegistry:
     def _call(self, path: str, schema: str | None = None) -> Any:
         """The reply of the first URL that gives one, None for "not found"; tried again while none does."""
         body = None if schema is None else json.dumps({"schema": schema}).encode()
-        deadline = time.monotonic() + self._patience_s
-        pause = _PAUSE_SECONDS
-        while True:
+
+        def ask() -> Any:
+            failures = []
             for url in self._config.urls:
                 try:
                     return self._reply(f"{_without_user(url)}/{path}", self._authorization(url), body)
                 except (OSError, HTTPException) as failure:
-                    last = f"{type(failure).__name__}: {failure}"
-            if time.monotonic() + pause > deadline:
-                break
-            self._sleep(pause)
-            pause *= 2
+                    failures.append(failure)
+            raise failures[-1]
+
+        try:
+            return retried(
+                ask,
+                is_passing=lambda failure: isinstance(failure, OSError | HTTPException),
+                patience_s=self._patience_s,
+                first_pause_s=_PAUSE_SECONDS,
+                sleep=self._sleep,
+            )
+        except (OSError, HTTPException) as failure:
+            last = f"{type(failure).__name__}: {failure}"
         raise KafkaUnavailableError(
             f"the schema registry at {self._shown!r} should answer within {self._patience_s:g} s, and did "
             f"not; last: {last}; check that it runs and can be reached from here"

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+from upsert import retry
 from upsert.errors import (
     ConfigurationError,
     FencedError,
@@ -235,20 +236,26 @@ def retried(connection: Connection, subject: str, call: Callable[[], T], reports
         UpsertError: Kafka answered with an error that another try would not change; see `translated`.
     """
     begun = time.monotonic()
-    deadline = begun + connection.patience_s
-    pause = FIRST_PAUSE_SECONDS
-    while True:
-        try:
-            return call()
-        except library().KafkaException as failure:
-            error = failure.args[0]
-        if reports is not None and reports.broker_failure is not None and is_passing(error):
-            error = reports.broker_failure
-        tell(connection, subject, error, begun)
-        if not is_passing(error) or time.monotonic() + pause > deadline:
-            raise translated(connection, subject, error)
-        time.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+    refusal = library().KafkaException
+
+    def cause_of(failure: BaseException) -> Any:
+        error = failure.args[0]
+        is_known = reports is not None and reports.broker_failure is not None and is_passing(error)
+        return reports.broker_failure if reports is not None and is_known else error
+
+    try:
+        return retry.retried(
+            call,
+            is_passing=lambda failure: isinstance(failure, refusal) and is_passing(cause_of(failure)),
+            patience_s=connection.patience_s,
+            first_pause_s=FIRST_PAUSE_SECONDS,
+            longest_pause_s=LONGEST_PAUSE_SECONDS,
+            on_failure=lambda failure: tell(connection, subject, cause_of(failure), begun),
+        )
+    except refusal as failure:
+        error = cause_of(failure)
+    # Raised outside: the library's own error may quote a secret, and would be shown as the cause.
+    raise translated(connection, subject, error)
 
 
 GRACE_SECONDS: Final = 10.0

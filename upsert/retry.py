@@ -1,0 +1,61 @@
+"""Calls that are made again while their cause may pass: one back-off for all clients (pure)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def retried(
+    call: Callable[[], T],
+    *,
+    is_passing: Callable[[BaseException], bool],
+    patience_s: float,
+    first_pause_s: float,
+    longest_pause_s: float = float("inf"),
+    on_failure: Callable[[BaseException], None] = lambda _: None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> T:
+    """The result of a call, made again after each failure that may pass, with pauses that double.
+
+    Args:
+        call: the call.
+        is_passing: whether another try may succeed after this failure; others are raised at once.
+        patience_s: no try begins later than so many seconds after the first one.
+        first_pause_s: the first pause.
+        longest_pause_s: no pause is longer.
+        on_failure: is told of each failure that may pass.
+        sleep: how to wait.
+
+    >>> replies = iter([OSError("away"), OSError("away"), 7])
+    >>> def ask() -> int:
+    ...     reply = next(replies)
+    ...     if isinstance(reply, OSError):
+    ...         raise reply
+    ...     return reply
+    >>> pauses: list[float] = []
+    >>> is_passing = lambda failure: isinstance(failure, OSError)
+    >>> retried(ask, is_passing=is_passing, patience_s=60, first_pause_s=0.1, sleep=pauses.append)
+    7
+    >>> pauses
+    [0.1, 0.2]
+    """
+    # here, for it brings asyncio along, and most processes that load this module call nothing
+    from tenacity import RetryCallState, Retrying, retry_if_exception, stop_before_delay, wait_exponential
+
+    def after(state: RetryCallState) -> None:
+        if state.outcome is not None and (failure := state.outcome.exception()) is not None:
+            on_failure(failure)
+
+    tries = Retrying(
+        retry=retry_if_exception(is_passing),
+        wait=wait_exponential(multiplier=first_pause_s, max=longest_pause_s),
+        stop=stop_before_delay(patience_s),
+        after=after,
+        sleep=sleep,
+        reraise=True,
+    )
+    return tries(call)
