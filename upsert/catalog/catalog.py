@@ -98,8 +98,8 @@ class Catalog:
 
         ``CREATE TABLE``, also ``AS SELECT``, ``DROP TABLE``, ``ALTER TABLE``, ``INSERT``, ``DELETE FROM``,
         queries, ``SHOW``, ``DESCRIBE``, ``SET``, databases: docs/sql.md. Follows FLIP-188, FLIP-218, FLIP-486
-        (``INDEX``), FLIP-149 and FLIP-107. A table is there, or gone, for everybody at one moment; a crash
-        leaves either the one or the other. ``DROP TABLE`` deletes a managed table's rows and history; of a
+        (``INDEX``), FLIP-149 and FLIP-107. A table appears and disappears atomically, also in a
+        crash. ``DROP TABLE`` deletes a managed table's rows and history; of a
         table with a connector the definition, the state of its readers and its mirror, and nothing outside,
         no topic.
 
@@ -115,7 +115,7 @@ class Catalog:
             SchemaError: the text is no statement (the message has the position), contradicts itself, or does
                 not fit the tables.
             ConfigurationError: a name, a connector or an option is not possible, or a session is missing.
-            TableExistsError: ``CREATE TABLE`` without IF NOT EXISTS, and the table is there.
+            TableExistsError: ``CREATE TABLE`` without IF NOT EXISTS of an existing table.
             TableNotFoundError: there is no such table.
 
         >>> import tempfile
@@ -337,13 +337,13 @@ class Catalog:
         drop_on_cancel: bool = False,
         hook: JobStatusHook | None = None,
     ) -> StreamingQuery | None:
-        """Create a table with the rows of a DataFrame; whoever sees it sees all of it (FLIP-218).
+        """Create a table with the rows of a DataFrame; a reader sees all of them or no table (FLIP-218).
 
-        The table's columns are the DataFrame's. A batch is committed at one moment: before it there is no
+        The table's columns are the DataFrame's. A batch is committed atomically: before it there is no
         table, after it the whole one, whatever fails or is killed in between. A streaming query shows the
-        table with its first commit, and keeps it when it fails; the same call with the same checkpoint goes
-        on. A table with a connector is defined when its rows have been sent; its topic is deleted after a
-        failure only if this call has created it.
+        table with its first commit, and keeps it when it fails; the same call with the same checkpoint
+        continues it. A table with a connector is defined when its rows have been sent; its topic is deleted
+        after a failure only if this call has created it.
 
         Args:
             name: of the table.
@@ -360,7 +360,7 @@ class Catalog:
             trigger: of the streaming query, as ``DataStreamWriter.trigger`` takes it.
             query_name: of the streaming query.
             drop_on_cancel: drop the table when a user stops the streaming query.
-            hook: told how the job begins and ends.
+            hook: notified when the job begins and ends.
 
         Returns:
             The running query of a stream; None for a batch, or if there was nothing to do.

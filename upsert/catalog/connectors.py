@@ -1,4 +1,4 @@
-"""Tables of a catalog that lie elsewhere: which connector serves them, behind one protocol.
+"""Tables of a catalog whose rows lie elsewhere: one protocol, and the connector that a definition names.
 
 Connectors are imported when a table needs one: every worker of a query imports the catalog.
 """
@@ -34,7 +34,7 @@ _MIRRORED: Final = frozenset({"upsert-kafka"})
 
 
 class ConnectorTable(Protocol):
-    """What the catalog asks of a table with a connector."""
+    """A table with a connector, as the catalog uses it."""
 
     @property
     def sink_key(self) -> tuple[str, ...]:
@@ -70,11 +70,11 @@ class ConnectorTable(Protocol):
         """Refuse a topic or folder that has rows, which a new table would mix with its own."""
 
     def prepare(self) -> tuple[str, ...]:
-        """Make what the table needs outside and does not find there; the names of what was made."""
+        """Create what the table lacks outside; returns the names of what was created."""
         return ()
 
     def clean_up(self, made: tuple[str, ...]) -> None:
-        """Take away what ``prepare`` has made, for a table that nobody saw (FLIP-218); nothing by default."""
+        """Delete what ``prepare`` has created, for a table that was never visible (FLIP-218)."""
 
     def keep_mirror(
         self, spark: SparkSession, trigger: Mapping[str, Any], checkpoints: str | None
@@ -94,7 +94,7 @@ class ConnectorTable(Protocol):
 def connect(
     name: str, definition: Definition, folder: str, options: Mapping[str, str] = {}
 ) -> ConnectorTable:
-    """The table that a definition means, after every check that needs no look at the outside.
+    """The table that a definition describes, after every check that needs no connection.
 
     Args:
         name: of the table, for messages.

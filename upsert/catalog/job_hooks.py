@@ -1,4 +1,4 @@
-"""What a job tells others of its life: FLIP-218's ``JobStatusHook``."""
+"""Notifications of a job that fills a table: FLIP-218's ``JobStatusHook``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class JobStatusHook:
 
     The methods run in the driver, those about a streaming query's end in a thread of Spark's. What they raise
     fails a batch statement, and is reported by Spark's log for a query. After a crash of the driver none is
-    called: whoever must know looks whether the table is there.
+    called: look whether the table exists.
 
     >>> class Tell(JobStatusHook):
     ...     def on_finished(self, job):

@@ -1,8 +1,8 @@
 """Kafka topics as tables of a catalog, and mirrors: managed tables that hold what upsert topics hold.
 
 A topic is a log and knows no row by its key. Its mirror lies with the state of the table that declares the
-topic, with that table's indexes, and is kept by one streaming query, exactly once: a micro-batch that is
-repeated commits nothing the second time.
+topic, with that table's indexes, and is kept by one streaming query, exactly once: a repeated
+micro-batch commits nothing.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Mirror:
         """
         if unique := next((index for index in schema.indexes if index.unique), None):
             raise SchemaError(
-                f"table {name!r}: {unique} must not be UNIQUE, for nobody checks that when a topic is "
+                f"table {name!r}: {unique} must not be UNIQUE, for that is not checked when a topic is "
                 "written, and its mirror would stop at the first duplicate; leave out UNIQUE"
             )
         own = replace(schema, columns=tuple(_as_data(column) for column in schema.columns))
@@ -84,11 +84,7 @@ class Mirror:
             return None
 
     def create(self) -> Table:
-        """The managed table, made if it is not there.
-
-        Raises:
-            TableNotFoundError: the table that declares the topic was dropped meanwhile.
-        """
+        """The managed table, created if it does not exist."""
         with warehouse.ddl_lock(os.path.dirname(self.owner)):
             definitions.load(self.owner)
             return Table.create(self.path, self.schema, self.options, if_not_exists=True)
@@ -100,7 +96,7 @@ class Mirror:
     def start(
         self, table: Table, changes: DataFrame, trigger: Mapping[str, Any], checkpoints: str | None
     ) -> StreamingQuery:
-        """Start to keep the mirror, or go on where an earlier query has stopped.
+        """Start to keep the mirror, or continue where an earlier query has stopped.
 
         Raises:
             ConfigurationError: the mirror lies in an object store, and no folder is given for checkpoints.
@@ -113,7 +109,7 @@ class Mirror:
                 "checkpoints may not reach, and needs a folder for them, got none; SET 'checkpoint.location' "
                 "= 'folder', or mirror(…, checkpoints='folder')"
             )
-        # named by the mirror: a table that is dropped and made again starts from the beginning
+        # named by the mirror: a table that is dropped and created again starts from the beginning
         checkpoint = os.path.join(checkpoints or os.path.dirname(self.path), f"checkpoint-{table.uuid}")
         writer = frames.write_changes(changes, self.path).option("checkpointLocation", checkpoint)
         writer = writer.trigger(**trigger) if trigger else writer
@@ -233,7 +229,7 @@ class KafkaConnector:
         frames.write(df, self.table)
 
     def fill(self, df: DataFrame) -> None:
-        """Send the rows of ``CREATE TABLE AS``; a topic that is there may hold others."""
+        """Send the rows of ``CREATE TABLE AS``; an existing topic may hold others."""
         self.write(df)
 
     def check_unused(self, spark: SparkSession) -> None:
@@ -254,7 +250,7 @@ class KafkaConnector:
     def keep_mirror(
         self, spark: SparkSession, trigger: Mapping[str, Any], checkpoints: str | None
     ) -> StreamingQuery:
-        """The query of this session that keeps the mirror; a new one goes on where the last one stopped."""
+        """The query of this session that keeps the mirror; a new one continues where the last one stopped."""
         mirror = self._mirror()
         if (running := mirror.running(spark)) is not None:
             return running

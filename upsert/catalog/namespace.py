@@ -1,4 +1,4 @@
-"""What a name means: the catalogs of a session, their databases, and the folders in which tables lie.
+"""What a name refers to: the catalogs of a session, their databases, and the folders of tables.
 
 Names of catalogs are those of the session: nothing of them is stored, so every session makes its own. Tables
 of the database ``default`` lie in the warehouse itself, those of another one in ``<name>.db`` there. No table
@@ -35,7 +35,7 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 @dataclass(frozen=True)
 class TableRef:
-    """Where a table lies, or would lie.
+    """A name of a table, resolved: the table may exist or not.
 
     Attributes:
         tables: the tables of its database.
@@ -53,20 +53,11 @@ class TableRef:
 
     @property
     def path(self) -> str:
-        """The folder, whether it is there or not.
-
-        Raises:
-            ConfigurationError: no table can have this name.
-        """
+        """The folder, whether it exists or not."""
         return self.tables.path(self.name)
 
     def existing(self) -> str:
-        """The folder of a table that is there.
-
-        Raises:
-            ConfigurationError: no table can have this name.
-            TableNotFoundError: there is none.
-        """
+        """The folder of an existing table; refuses a name without one."""
         return self.tables.existing(self.name)
 
     def beside(self, name: str) -> str:
@@ -101,7 +92,7 @@ class Databases:
         self.siblings: Mapping[str, Databases] = {catalog: self}
 
     def names(self) -> tuple[str, ...]:
-        """Names of all databases, sorted; ``default`` is always there."""
+        """Names of all databases, sorted; ``default`` always exists."""
         try:
             entries = storage_of(self.folder).names(self.folder)
         except FileNotFoundError:
@@ -126,7 +117,7 @@ class Databases:
         return warehouse_at(self._path(name))
 
     def resolve(self, name: str) -> TableRef:
-        """What a table's name means: ``name``, ``database.name`` or ``catalog.database.name``.
+        """The table that ``name``, ``database.name`` or ``catalog.database.name`` refers to.
 
         Raises:
             ConfigurationError: no table can have this name, or the catalog has another one.
@@ -157,7 +148,7 @@ class Databases:
 
         Raises:
             ConfigurationError: no database can have this name.
-            DatabaseExistsError: it is there, and ``if_not_exists`` is not set.
+            DatabaseExistsError: it exists, and ``if_not_exists`` is not set.
         """
         path = self._path(_checked(name, "database"))
         storage_of(self.folder).prepare(self.folder)
@@ -175,7 +166,7 @@ class Databases:
                 storage_of(path).write(os.path.join(path, _MARK), b"")
 
     def drop(self, name: str, *, if_exists: bool = False, cascade: bool = False) -> None:
-        """Take a database away, at one moment.
+        """Drop a database atomically.
 
         Raises:
             ConfigurationError: it is ``default`` or the current one, or has tables, without ``cascade``.
@@ -203,12 +194,7 @@ class Databases:
         top.empty_trash()
 
     def use(self, name: str) -> None:
-        """Make a database the current one.
-
-        Raises:
-            ConfigurationError: no database can have this name.
-            DatabaseNotFoundError: there is none.
-        """
+        """Make a database the current one."""
         self.tables(name)
         self.current = name
 
@@ -264,7 +250,7 @@ class Catalogs:
         return tuple(sorted(self._known))
 
     def create(self, name: str, given: Mapping[str, str], *, if_not_exists: bool = False) -> None:
-        """Know one more warehouse by a name.
+        """Add a warehouse under a name.
 
         Raises:
             ConfigurationError: the name is not possible or taken, or an option is wrong.
@@ -282,7 +268,7 @@ class Catalogs:
         self._known[name] = databases
 
     def drop(self, name: str, *, if_exists: bool = False) -> None:
-        """Forget a catalog; its tables stay.
+        """Remove a catalog; its tables stay.
 
         Raises:
             ConfigurationError: there is none, it is the current one, or the one that the session began with.
@@ -297,19 +283,11 @@ class Catalogs:
         del self._known[name]
 
     def use(self, name: str) -> None:
-        """Make a catalog the current one, with the database that was current in it.
-
-        Raises:
-            ConfigurationError: there is none.
-        """
+        """Make a catalog the current one, with the database that was current in it."""
         self.current = self._of(name)
 
     def database(self, name: str) -> tuple[Databases, str]:
-        """The catalog and the own name of a database: ``database``, or ``catalog.database``.
-
-        Raises:
-            ConfigurationError: there is no such catalog.
-        """
+        """The catalog and the own name of a database: ``database``, or ``catalog.database``."""
         catalog, _, own = name.partition(".")
         if catalog.isidentifier() and own.isidentifier():
             return self._of(catalog), own

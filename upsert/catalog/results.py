@@ -105,7 +105,7 @@ class Result:
     """What ``Catalog.sql`` returns: one of ``Done``, ``Rows``, ``Frame``, ``Running`` and ``Live``.
 
     Attributes:
-        statement: what was carried out, such as ``CREATE TABLE orders``.
+        statement: what was executed, such as ``CREATE TABLE orders``.
     """
 
     statement: str
@@ -128,7 +128,7 @@ class Done(Result):
     """A statement that changed something, or had nothing to do.
 
     Attributes:
-        note: what there is to say of it.
+        note: the outcome in words.
     """
 
     note: str = "done"
@@ -139,7 +139,7 @@ class Done(Result):
 
 @dataclass(frozen=True, repr=False)
 class Rows(Result):
-    """Rows that are there already, such as those of ``SHOW TABLES``; its text is a table of them."""
+    """Rows at hand, such as those of ``SHOW TABLES``; its text is a table of them."""
 
     rows: pa.Table = field(default_factory=lambda: pa.table({}))
 
@@ -179,7 +179,7 @@ class Running(Result):
 
     Attributes:
         query: the running query.
-        checkpoint: its folder, by which the same statement goes on after a stop.
+        checkpoint: its folder, by which the same statement continues after a stop.
     """
 
     query: StreamingQuery | None = None

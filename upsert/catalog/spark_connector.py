@@ -1,6 +1,6 @@
 """Tables over formats that Spark reads and writes itself: files, other lakes, databases.
 
-Nothing takes rows of such a table away again: they are only added.
+Their rows are only added, never updated or deleted.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ FORMATS: Final = ("parquet", "orc", "json", "csv", "text", "avro", "xml", "delta
 SPARK: Final = "spark"
 _FILES: Final = frozenset({"parquet", "orc", "json", "csv", "text", "avro", "xml"})
 _STREAMS_LOG: Final = "_spark_metadata"
-"""What tells Spark which files of a folder a stream has written."""
+"""The folder in which Spark lists the files that a stream has written."""
 _KNOW_THEIR_COLUMNS: Final = frozenset({"delta", "iceberg", "jdbc", "rate"})
-"""Formats that refuse to be told a schema."""
+"""Formats that do not accept a schema."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class SparkConnector:
         return self._loaded(spark.readStream, options)
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """The rows that are there now."""
+        """The rows of the table now."""
         return self._loaded(spark.read, {})
 
     def _loaded(self, reader: Any, options: Mapping[str, object]) -> DataFrame:
@@ -108,10 +108,10 @@ class SparkConnector:
         return df.selectExpr(*(_cast(one.name, one.dataType.simpleString()) for one in wanted.fields))
 
     def write_changes(self, df: DataFrame) -> DataStreamWriter:
-        """A writer of a stream of rows, which are added; of files exactly once, of others as the format can.
+        """A writer that adds the rows of a stream; to files exactly once, to others as the format can.
 
         Raises:
-            ConfigurationError: the stream has changes, which nothing in such a table could take back.
+            ConfigurationError: the stream has changes, which such a table cannot apply.
         """
         if ROW_KIND_COLUMN in df.columns:
             raise ConfigurationError(
@@ -129,19 +129,11 @@ class SparkConnector:
         )
 
     def write(self, df: DataFrame) -> None:
-        """Add the rows of a batch DataFrame.
-
-        Raises:
-            ConfigurationError: the format cannot be written, or not these rows.
-        """
+        """Add the rows of a batch DataFrame."""
         self._write(df, "append")
 
     def fill(self, df: DataFrame) -> None:
-        """Write the rows of CREATE TABLE AS: nothing may be there.
-
-        Raises:
-            ConfigurationError: there are rows, or a table; or as for ``write``.
-        """
+        """Write the rows of CREATE TABLE AS; refuses existing rows."""
         self.check_unused(df.sparkSession)
         self._write(df, "append" if self.format in _FILES else "errorifexists")
 
@@ -161,7 +153,7 @@ class SparkConnector:
             return
         if is_used:
             raise ConfigurationError(
-                f"table {self.name!r}: CREATE TABLE AS needs a place without rows, got rows in "
+                f"table {self.name!r}: CREATE TABLE AS needs an empty folder, got rows in "
                 f"{self.options.get('path')!r}; create the table without AS and INSERT INTO it, or give "
                 "another 'path'"
             )
@@ -194,11 +186,11 @@ class SparkConnector:
             )
 
     def prepare(self) -> tuple[str, ...]:
-        """Nothing: the first rows make what is needed."""
+        """Nothing: the first write creates what is needed."""
         return ()
 
     def clean_up(self, made: tuple[str, ...]) -> None:
-        """Nothing was made but by Spark, which takes the files of a job that failed away itself."""
+        """Nothing: Spark deletes the files of its failed jobs itself."""
 
     def keep_mirror(
         self,

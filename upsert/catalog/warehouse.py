@@ -1,7 +1,7 @@
-"""The folder of a catalog: which tables lie in it, by name, and how one goes away at one moment.
+"""The folder of a catalog: which tables lie in it, by name, and how one is dropped atomically.
 
 In an object store nothing can be moved, so tables come and go by ``table.json``: it appears by put-if-absent
-and goes by a deletion, each of which is one moment. The other files of a managed table lie in a folder that
+and goes by a deletion, each of which is atomic. The other files of a managed table lie in a folder that
 is named by its uuid, so what remains of a dropped table is never taken for the next one's, and can be deleted
 at any time: nothing appears in such a folder before ``table.json`` names it.
 """
@@ -33,7 +33,7 @@ from upsert.store.upkeep.orphans import logs_are_gone, sweep
 
 @contextmanager
 def ddl_lock(warehouse: str) -> Iterator[None]:
-    """Let one statement at a time create or drop a table; a process that dies lets go of the lock.
+    """Let one statement at a time create or drop a table; the lock is released when its process dies.
 
     Publishing ``table.json`` needs no lock, but the folders around it are made step by step, and a drop in
     between would take them away. While there is no warehouse, there is nothing to drop, and no lock. An
@@ -75,7 +75,7 @@ def _delete(folder: str) -> None:
 
 def _drop_logs(folder: str) -> None:
     if os.path.isfile(os.path.join(folder, TABLE_FILE)):
-        # of what a damaged file says nobody can tell where a log is, and its table must be able to go
+        # a damaged file does not say where a log is, and its table must still be droppable
         with suppress(CorruptTableError):
             drop_log(folder)
         return
@@ -102,11 +102,11 @@ class Warehouse:
         return tuple(sorted(name for name in names if self._has(name)))
 
     def is_name(self, name: str) -> bool:
-        """Whether a table can be called so."""
+        """Whether a table can have this name."""
         return _NAME.fullmatch(name) is not None
 
     def path(self, name: str) -> str:
-        """Where a table lies, or would lie: directly in the warehouse, and not behind a link.
+        """The folder of a table, whether it exists or not: directly in the warehouse, and not behind a link.
 
         Raises:
             ConfigurationError: no table can have this name here.
@@ -124,11 +124,11 @@ class Warehouse:
         return path
 
     def existing(self, name: str) -> str:
-        """Where a table lies.
+        """The folder of an existing table.
 
         Raises:
             ConfigurationError: no table can have this name here.
-            TableNotFoundError: there is none; the message has a name that is much like it.
+            TableNotFoundError: there is none; the message suggests a similar name.
         """
         path = self.path(name)
         if not self._has(name):
@@ -136,13 +136,13 @@ class Warehouse:
         return path
 
     def is_taken(self, name: str) -> bool:
-        """Whether something lies at a name, also what a query fills or has left."""
+        """Whether a name is in use, also by what a query fills or has left."""
         return os.path.isdir(self.path(name))
 
     def drop(self, name: str) -> bool:
-        """Take a table away with all that lies in its folder; False if there is none.
+        """Drop a table with all that lies in its folder; False if there is none.
 
-        It is gone at one moment; what remains of its files after a crash goes with the next one dropped.
+        The drop is atomic; files that remain after a crash are deleted with the next table dropped.
         """
         path = self.path(name)
         with ddl_lock(self.folder):
@@ -153,13 +153,13 @@ class Warehouse:
         return True
 
     def rename(self, name: str, to: Warehouse, new: str, prepare: Callable[[], None]) -> None:
-        """Give a table another name, maybe in another database of the warehouse, at one moment.
+        """Atomically give a table another name, maybe in another database of the warehouse.
 
         Args:
             name: of the table.
             to: the tables among which it will be.
             new: its name there.
-            prepare: is called while nobody else creates or drops a table.
+            prepare: is called while no other statement creates or drops a table.
 
         Raises:
             ConfigurationError: a name is not possible, or the tables lie in an object store.
@@ -183,12 +183,12 @@ class Warehouse:
             sync_folder(self.folder)
 
     def throw_away(self, path: str) -> None:
-        """Take a folder of the warehouse out of sight at one moment; the caller holds the catalog's lock."""
+        """Atomically move a folder out of sight, to be deleted; the caller holds the catalog's lock."""
         os.rename(path, os.path.join(self.folder, f"{DROPPED}{uuid.uuid4().hex}"))
         sync_folder(self.folder)
 
     def not_found(self, name: str) -> TableNotFoundError:
-        """The error that says which tables there are."""
+        """The error for an unknown table, with the names that exist."""
         known = self.names()
         if close := get_close_matches(name, known, n=1):
             hint = f"did you mean {close[0]!r}?"
@@ -216,14 +216,14 @@ class ObjectStoreWarehouse(Warehouse):
         return tuple(sorted(name for name in found if self._has(name)))
 
     def is_taken(self, name: str) -> bool:
-        """Whether there is a table, or something that a query fills or has left."""
+        """Whether a name is in use, also by what a query fills or has left."""
         return not table_file.is_free(table_file.value_in(self.path(name)))
 
     def drop(self, name: str) -> bool:
-        """Take a table away with all its files; False if there is none.
+        """Drop a table with all its files; False if there is none.
 
-        It is gone at one moment; what remains of its files after a crash goes when a table of this name is
-        dropped again. Its log goes first, for only its files know of it.
+        The drop is atomic; files that remain after a crash are deleted when a table of this name is dropped
+        again. Its log goes first, for only its files know of it.
         """
         path = self.path(name)
         if not self._has(name):

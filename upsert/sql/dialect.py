@@ -149,9 +149,6 @@ def query_tree(text: str, subject: str, revision: Revision | None = None) -> exp
         subject: first word of every refusal.
         revision: how the text came from the one that the user wrote, for the places in refusals.
 
-    Raises:
-        SchemaError: the text is no query; the message has the position.
-
     >>> type(query_tree("SELECT a FROM t FOR SYSTEM_VERSION AS OF 3 AS u", "query")).__name__
     'Select'
     >>> query_tree("SELECT FROM WHERE", "query")
@@ -163,11 +160,7 @@ def query_tree(text: str, subject: str, revision: Revision | None = None) -> exp
 
 
 def expression_tree(text: str, subject: str) -> exp.Expr:
-    """The tree of one expression.
-
-    Raises:
-        SchemaError: the text is none; the message has the position within it.
-    """
+    """The tree of one expression."""
     return _parsed(text, subject, Revision(text), is_query=False)
 
 

@@ -15,8 +15,8 @@ A table of windows gives the rows of a table with the columns ``window_start``, 
 - ``TUMBLE``, ``HOP``: Spark's ``window`` of the column.
 - ``CUMULATE``: windows that begin with the largest one and end with each step. Those are the ends of hopping
   windows as large as the largest, up to its end.
-- ``SESSION``: only groups tell where a session ends. So rows are collected by Spark's ``session_window``, a
-  session at a time in memory, and given with its bounds.
+- ``SESSION``: only groups know where a session ends. So rows are collected by Spark's ``session_window``, a
+  session at a time in memory, and returned with its bounds.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class WindowTable:
         column: the time of a row, as written.
         sizes: the intervals, in Flink's order.
         offset: by which windows are moved.
-        keys: of SESSION, what its rows are told apart by, as written.
+        keys: of SESSION, the columns of PARTITION BY, as written.
 
     >>> before, after = WindowTable("TUMBLE", "ts", (Interval(1, "DAY"),)).around()
     >>> before[-55:], after
@@ -200,9 +200,6 @@ _REFUSED: Final = {
 def spark_words(text: str, subject: str = "query") -> list[Edit]:
     """The edits that make Flink's words in a query or expression those of Spark.
 
-    Raises:
-        SchemaError: a window's size is no interval, or its arguments are none that Spark knows.
-
     >>> from upsert.sql.dialect import Revision
     >>> text = "SELECT TUMBLE_END(ts, INTERVAL '5' MINUTE), PROCTIME() FROM t"
     >>> Revision(text).edited(spark_words(text)).text
@@ -212,11 +209,7 @@ def spark_words(text: str, subject: str = "query") -> list[Edit]:
 
 
 def check_no_sessions_of_a_table(text: str, subject: str = "query") -> None:
-    """Refuse ``SESSION(TABLE …`` in a stream: a row that comes or goes would move the sessions of others.
-
-    Raises:
-        SchemaError: the text has it.
-    """
+    """Refuse ``SESSION(TABLE …`` in a stream: a row that comes or goes would move the sessions of others."""
     _Words(text, subject).check_no_sessions()
 
 
@@ -251,7 +244,7 @@ class _Words:
                 raise self._refusal(
                     number,
                     "SESSION of a table needs 'execution.runtime-mode' = 'batch', for in a stream a row may "
-                    "join or split sessions of rows that were given already; take TUMBLE, HOP or CUMULATE, "
+                    "join or split sessions of rows that were emitted already; take TUMBLE, HOP or CUMULATE, "
                     "or of rows that only come GROUP BY SESSION(column, INTERVAL 'number' unit)",
                 )
 

@@ -129,11 +129,7 @@ def _database(cursor: Cursor) -> str:
 
 
 def _delete(cursor: Cursor) -> Delete:
-    """Read what follows ``DELETE FROM``.
-
-    Raises:
-        SchemaError: it is no such statement; the message has the position.
-    """
+    """Read what follows ``DELETE FROM``."""
     head = Edit(cursor.first, cursor.reached, "SELECT * FROM")
     options, name, _ = _target(cursor, "DELETE FROM")
     if cursor.at_end:
@@ -208,7 +204,7 @@ def parse(text: str) -> Statement:
     """The one statement of a text.
 
     Raises:
-        SchemaError: it is none, or one that the catalog does not carry out; the message has the position.
+        SchemaError: it is none, or one that is not supported; the message has the position.
 
     >>> statement = parse("CREATE TABLE t (id BIGINT, v STRING, PRIMARY KEY (id) NOT ENFORCED, INDEX (v))")
     >>> statement.name, statement.schema.primary_key, str(statement.schema.indexes[0])
@@ -273,7 +269,7 @@ def _value(text: str) -> str:
 
 
 def _start_of(text: str) -> str:
-    """What may be shown of an option: never its value."""
+    """What a message may show of an option: never its value."""
     return text.partition("=")[0][:60].strip()
 
 

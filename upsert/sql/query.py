@@ -60,8 +60,7 @@ class Reference:
         as_of: the state that is asked for; None for none.
         columns: every name in lower case that may be one of the table's columns; None: all are read.
         is_alone: whether the query takes the table row by row: it joins, counts and unites nothing.
-        where: comparisons that the query makes anyway, so that the table's rows may be left unread that
-            fail them.
+        where: comparisons of the query's own WHERE; rows that fail them need not be read.
     """
 
     name: str
@@ -106,11 +105,7 @@ class QueryText:
         subject: str = "query",
         edits: Iterable[Edit] = (),
     ) -> QueryText:
-        """The query that a part of a statement is.
-
-        Raises:
-            SchemaError: it is none; the message has the position in the statement.
-        """
+        """The query that a part of a statement is."""
         last = len(statement.rstrip().rstrip(";")) if end is None else end
         query = cls(statement, start, last, subject, tuple(edits))
         query.references  # noqa: B018 - refuses what is no query
@@ -140,7 +135,7 @@ class QueryText:
         return frozenset(a.alias.lower() for a in aliases if isinstance(a.this, exp.CurrentTimestamp))
 
     def check_can_stream(self) -> None:
-        """Refuse what has an answer in batches alone, with a ``SchemaError``: sessions of a table."""
+        """Refuse what only a batch can answer, with a ``SchemaError``: sessions of a table."""
         check_no_sessions_of_a_table(self._white, self.subject)
 
     def over(self, views: Sequence[str | None]) -> Revision:

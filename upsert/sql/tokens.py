@@ -224,9 +224,6 @@ class Hint:
 def hints_in(text: str, subject: str) -> tuple[Hint, ...]:
     """All hints OPTIONS of a text, wherever comments may be.
 
-    Raises:
-        SchemaError: one is malformed, or gives an option twice.
-
     >>> hints_in("t /*+ OPTIONS('scan.mode' = 'latest') */ AS a", "query")[0].options
     {'scan.mode': 'latest'}
     """
@@ -238,11 +235,7 @@ def hints_in(text: str, subject: str) -> tuple[Hint, ...]:
 
 
 def without_hints(text: str, subject: str) -> str:
-    """A text of the same places without its hints OPTIONS.
-
-    Raises:
-        SchemaError: one is malformed.
-    """
+    """A text of the same places without its hints OPTIONS."""
     parts, at = [], 0
     for hint in hints_in(text, subject):
         parts += [text[at : hint.start], re.sub(r"[^\n]", " ", text[hint.start : hint.end])]
@@ -305,9 +298,6 @@ def _is_name(token: Token) -> bool:
 def partition(cursor: Cursor) -> dict[str, Any]:
     """Read ``(column = value, …)``: values by the names of their columns.
 
-    Raises:
-        SchemaError: it is no such list, or has a column twice.
-
     >>> partition(Cursor("(day = DATE '2020-10-01', n = -3, region = 'Berlin', x = NULL)"))
     {'day': datetime.date(2020, 10, 1), 'n': -3, 'region': 'Berlin', 'x': None}
     """
@@ -316,9 +306,6 @@ def partition(cursor: Cursor) -> dict[str, Any]:
 
 def written_partition(cursor: Cursor) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Read ``(column = value, other, …)`` of INSERT: values, and the columns whose values the rows have.
-
-    Raises:
-        SchemaError: it is no such list, or has a column twice.
 
     >>> written_partition(Cursor("(day = DATE '2020-10-01', hub)"))
     ({'day': datetime.date(2020, 10, 1)}, ('hub',))

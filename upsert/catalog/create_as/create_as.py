@@ -57,7 +57,7 @@ class StreamSettings:
         checkpoint: its checkpoint folder.
         trigger: as ``DataStreamWriter.trigger`` takes it.
         query_name: its name in Spark, None for none.
-        drop_on_cancel: whether the table goes away when a user stops the query (FLIP-218's way).
+        drop_on_cancel: whether the table is dropped when a user stops the query (FLIP-218's way).
     """
 
     checkpoint: str
@@ -67,14 +67,14 @@ class StreamSettings:
 
     @property
     def ends_by_itself(self) -> bool:
-        """Whether the query ends when it has read what is there."""
+        """Whether the query ends when it has read the existing rows."""
         return bool(self.trigger.get("availableNow") or self.trigger.get("once"))
 
 
 class QueryWatcher(StreamingQueryListener):
     """Follows one query of ``CREATE TABLE … AS SELECT`` through Spark's own events.
 
-    If the driver dies, nobody is told; then the table's own files say whether it is there.
+    If the driver dies no event comes; then the table's own files say whether it exists.
     """
 
     def __init__(
@@ -107,14 +107,14 @@ class QueryWatcher(StreamingQueryListener):
             raise
         with self._lock:
             self._run, self._query_id = str(query.runId), str(query.id)
-            has_ended = self._run in self._ended  # Spark tells of an end while start() still returns
+            has_ended = self._run in self._ended  # Spark may report the end before start() returns
         self._hook.on_created(self._job())
         if has_ended:
             self._end(self._ended[self._run])
         return query
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Nothing: its id is known when ``start`` returns."""
+        """Nothing: the id of the query is known when ``start`` returns."""
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
         """Nothing: no rows have come."""
@@ -151,18 +151,13 @@ class QueryWatcher(StreamingQueryListener):
 
 
 def fill_table(tables: Stages, target: Target, rows: DataFrame, hook: JobStatusHook) -> None:
-    """Create a table with the rows of a batch DataFrame.
-
-    Raises:
-        TableExistsError: the table exists, or is being created.
-        Exception: whatever made the query fail; there is no table then, unless its rows were committed.
-    """
+    """Create a table with the rows of a batch; after a failure there is none, unless it was committed."""
     stage = tables.begin(target.name, Entry.of_this_process("batch"), target.create)
     run_job(stage, target, lambda: target.fill(stage.folder, rows), hook)
 
 
 def run_job(stage: Stage, target: Target, fill: Callable[[], None], hook: JobStatusHook) -> None:
-    """Fill a staged table and make it visible; if that fails, take it away."""
+    """Fill a staged table and make it visible; delete it if that fails."""
     job = Job(target.name, "batch")
     try:
         prepare(stage, target)
@@ -172,13 +167,13 @@ def run_job(stage: Stage, target: Target, fill: Callable[[], None], hook: JobSta
         stage.done(forget=True)
     except BaseException as cause:
         _give_up(stage, cause)
-        _tell_end(hook, job, cause)
+        _notify_end(hook, job, cause)
         raise
     hook.on_finished(job)
 
 
 def prepare(stage: Stage, target: Target) -> None:
-    """Make what the table needs outside, and remember in its entry what was made."""
+    """Create what the table needs outside the warehouse, and record that in its entry."""
     if made := target.make_outside(stage.folder):
         stage.remember(made)
 
@@ -186,12 +181,12 @@ def prepare(stage: Stage, target: Target) -> None:
 def _give_up(stage: Stage, cause: BaseException) -> None:
     if stage.is_visible:
         stage.done(forget=True)
-        cause.add_note("The rows were committed before this happened, so the table is there, and whole.")
+        cause.add_note("The rows were committed before this happened, so the table exists, and is whole.")
     else:
         stage.discard()
 
 
-def _tell_end(hook: JobStatusHook, job: Job, cause: BaseException) -> None:
+def _notify_end(hook: JobStatusHook, job: Job, cause: BaseException) -> None:
     if isinstance(cause, KeyboardInterrupt):
         hook.on_canceled(job)
     else:
@@ -199,13 +194,7 @@ def _tell_end(hook: JobStatusHook, job: Job, cause: BaseException) -> None:
 
 
 def replace_table(tables: Stages, target: Target, rows: DataFrame, hook: JobStatusHook) -> None:
-    """Replace an existing managed table by one with the rows of a batch DataFrame.
-
-    Raises:
-        ConfigurationError: the file system cannot exchange two folders.
-        TableNotFoundError: the old table has been dropped meanwhile.
-        Exception: whatever made the query fail; the old table is as it was.
-    """
+    """Replace a managed table by one with the rows of a batch; after a failure the old one is unchanged."""
     job = Job(target.name, "batch")
     hook.on_created(job)
     try:
@@ -215,7 +204,7 @@ def replace_table(tables: Stages, target: Target, rows: DataFrame, hook: JobStat
             target.fill(folder, rows)
             reach("create-as.after-fill")
     except BaseException as cause:
-        _tell_end(hook, job, cause)
+        _notify_end(hook, job, cause)
         raise
     hook.on_finished(job)
 
@@ -227,12 +216,9 @@ def stream_into_table(
     settings: StreamSettings,
     hook: JobStatusHook,
 ) -> StreamingQuery:
-    """Create a table that a streaming query fills, or go on with one that this statement began.
+    """Create a table that a streaming query fills, or continue one that this statement began.
 
-    Raises:
-        TableExistsError: the table exists and was begun by another statement, or its query still runs.
-        ConfigurationError: the table was begun for other columns.
-        Exception: Spark cannot start the query; then there is no table, unless an earlier run committed.
+    If Spark cannot start the query there is no table, unless an earlier run committed.
     """
     stage = tables.resume(target.name, settings.checkpoint)
     is_new = stage is None
@@ -259,7 +245,7 @@ def stream_into_table(
 
 
 def check_same_columns(target: Target, stage: Stage) -> None:
-    """Refuse to go on with a table that was begun for other rows.
+    """Refuse to continue a table that was begun for other rows.
 
     Raises:
         ConfigurationError: the statement's columns or keys are not those of the table.
@@ -268,9 +254,9 @@ def check_same_columns(target: Target, stage: Stage) -> None:
     if _outline(own) != _outline(begun):
         stage.let_go()
         raise ConfigurationError(
-            f"table {target.name!r}: a statement with the table's checkpoint goes on with it, so it must "
+            f"table {target.name!r}: a statement with the table's checkpoint continues it, so it must "
             f"have its columns and keys, {_shown(begun)}, got {_shown(own)}; give another name and "
-            "checkpoint to begin anew"
+            "checkpoint to start over"
         )
 
 
@@ -328,8 +314,8 @@ class TableFromQuery:
         checkpoint: of the streaming query; None for a batch.
         trigger: of the streaming query, as ``DataStreamWriter.trigger`` takes it.
         query_name: of the streaming query, in Spark.
-        drop_on_cancel: whether the table goes away when a user stops the streaming query.
-        hook: told how the job begins and ends.
+        drop_on_cancel: whether the table is dropped when a user stops the streaming query.
+        hook: notified when the job begins and ends.
     """
 
     name: str
@@ -347,17 +333,11 @@ class TableFromQuery:
     hook: JobStatusHook = field(default_factory=JobStatusHook)
 
     def execute(self, tables: Warehouse, df: DataFrame, optimized: Optimized) -> StreamingQuery | None:
-        """Make the table; the running query of a streaming DataFrame, None for a batch.
-
-        Raises:
-            ConfigurationError: the parts of the statement do not fit together, or do not fit the DataFrame.
-            SchemaError: the DataFrame's columns can be no table's, or the key does not fit them.
-            TableExistsError: the table exists, or is being created by another statement.
-        """
+        """Create the table; returns the running query of a streaming DataFrame, None for a batch."""
         self._check(df)
         staged = stages_of(tables, clean_up)
         exists = self.name in tables.names()
-        if exists and self.if_not_exists and not self._goes_on(staged):
+        if exists and self.if_not_exists and not self._continues(staged):
             return None
         target, rows = self._target(df, optimized)
         if df.isStreaming:
@@ -377,7 +357,7 @@ class TableFromQuery:
             raise self._wrong("either OR REPLACE or IF NOT EXISTS, got both", "leave one out")
         if df.isStreaming and not self.checkpoint:
             raise self._wrong(
-                "a checkpoint for its streaming query, by which it goes on after a failure, got none",
+                "a checkpoint for its streaming query, by which it continues after a failure, got none",
                 "give checkpoint=…",
             )
         if df.isStreaming and self.or_replace:
@@ -390,7 +370,7 @@ class TableFromQuery:
     def _wrong(self, expected: str, remedy: str) -> ConfigurationError:
         return ConfigurationError(f"table {self.name!r}: CREATE TABLE AS needs {expected}; {remedy}")
 
-    def _goes_on(self, stages: Stages) -> bool:
+    def _continues(self, stages: Stages) -> bool:
         """Whether this statement began the table and has not finished it."""
         entry = stages.entry(self.name)
         return entry is not None and entry.checkpoint == self.checkpoint and not entry.is_done

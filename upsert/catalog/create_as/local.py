@@ -66,7 +66,7 @@ def exchange(one: str, other: str) -> None:
         if call is not None and number not in _UNSUPPORTED:
             raise OSError(number, os.strerror(number), one, None, other)
         raise ConfigurationError(
-            f"folder {other!r} must be on a file system that can exchange two folders at one moment, got one "
+            f"folder {other!r} must be on a file system that can atomically exchange two folders, got one "
             "that cannot; DROP TABLE and create it again"
         )
     sync_folder(os.path.dirname(one))
@@ -93,7 +93,7 @@ class FolderLock:
         return cls(folder, descriptor)
 
     def release(self) -> None:
-        """Let go of it; again is harmless."""
+        """Release the lock; a second call does nothing."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -103,7 +103,7 @@ def begin_folder(folder: str, entry: Entry) -> FolderLock:
     """Make an empty folder for a staged table, with its entry, and hold its lock.
 
     The caller holds the catalog's lock and has made sure that nothing lies there. After a crash there is a
-    folder without a table, or a staged one that nobody holds.
+    folder without a table, or a staged one that no process holds.
     """
     make_parent(os.path.join(folder, ENTRY_FILE))
     lease = FolderLock.take(folder)
@@ -115,7 +115,7 @@ def begin_folder(folder: str, entry: Entry) -> FolderLock:
 
 
 def mark_entry(folder: str, *, is_done: bool | None = None, made: tuple[str, ...] | None = None) -> None:
-    """Change the entry of a staged table, at one moment; nothing if it has none."""
+    """Change the entry of a staged table atomically; nothing if it has none."""
     entry = entry_of(folder)
     if entry is None:
         return
@@ -130,7 +130,7 @@ def mark_entry(folder: str, *, is_done: bool | None = None, made: tuple[str, ...
 
 
 def remove_entry(folder: str) -> None:
-    """Take the entry away: the table is one like any other, also if it has no commit."""
+    """Delete the entry: the table is one like any other, also if it has no commit."""
     with suppress(FileNotFoundError):  # it was interrupted after that
         os.unlink(os.path.join(folder, ENTRY_FILE))
     sync_folder(folder)
@@ -156,28 +156,24 @@ class LocalStage:
 
     @property
     def is_visible(self) -> bool:
-        """Whether everybody sees the table: it has a commit, or was done before."""
+        """Whether readers see the table: it has a commit, or was done before."""
         return stages.is_visible(self.folder)
 
     def remember(self, made: tuple[str, ...]) -> None:
-        """Note what was made outside, so that it goes away with the table if that is never seen."""
+        """Record what was created outside."""
         mark_entry(self.folder, made=made)
 
     def show(self) -> None:
-        """Let everybody see the table, while it is filled on."""
+        """Make the table visible, while it is filled further."""
         mark_entry(self.folder, is_done=True)
 
     def show_after_commit(self) -> None:
-        """Let everybody see a table that lies elsewhere; a managed one is seen by its own first commit."""
+        """Make a table that lies elsewhere visible; a managed one becomes so by its own first commit."""
         if not os.path.isdir(os.path.join(self.folder, SNAPSHOT_FOLDER)):
             self.show()
 
     def done(self, *, forget: bool) -> None:
-        """Let everybody see the table, and let go of it.
-
-        Args:
-            forget: also take away the entry, by which the same statement could go on.
-        """
+        """Make the table visible, and release its lock."""
         if forget:
             remove_entry(self.folder)
         else:
@@ -186,11 +182,11 @@ class LocalStage:
         self.lease.release()
 
     def let_go(self) -> None:
-        """Leave the table as it is, for the same statement to go on."""
+        """Leave the table as it is."""
         self.lease.release()
 
     def discard(self) -> None:
-        """Take the table away unless somebody may have seen it, and let go of it."""
+        """Delete the table unless it may have been seen, and release its lock."""
         with warehouse.ddl_lock(self._tables.folder):
             # looked at under the lock, and a moved folder takes no commit any more
             if not self.is_visible:
@@ -207,7 +203,7 @@ class LocalStages:
     clean_up: CleanUp
 
     def sweep(self, name: str) -> None:
-        """Take away the staged table of this name that a dead process has left, if there is one.
+        """Delete the staged table of this name that a dead process has left, if there is one.
 
         The caller holds the catalog's lock.
 
@@ -271,14 +267,7 @@ class LocalStages:
 
     @contextmanager
     def successor(self, name: str) -> Iterator[str]:
-        """A hidden folder for the table that will replace ``name``; it does so when the block ends well.
-
-        Readers find the old table until then, and the new one from that moment on.
-
-        Raises:
-            ConfigurationError: the file system cannot exchange two folders.
-            TableNotFoundError: the old table has been dropped meanwhile.
-        """
+        """A hidden folder for the table that will replace ``name``; it does so when the block ends well."""
         hidden = os.path.join(self.tables.folder, f"{_REPLACING}{uuid.uuid4().hex}")
         with warehouse.ddl_lock(self.tables.folder):
             self._sweep_successors()
@@ -303,7 +292,7 @@ class LocalStages:
         return self.tables.drop(name)
 
     def entry(self, name: str) -> Entry | None:
-        """What is said of a table that a statement fills, or has filled and may go on with."""
+        """The entry of a table that a statement fills, or has filled and may continue."""
         return stages.entry_of(self.tables.path(name))
 
     def _stage(self, folder: str, lease: FolderLock) -> LocalStage:

@@ -27,7 +27,7 @@ from upsert.store.storage.lease import KeptLease, Lease
 from upsert.store.upkeep.orphans import logs_are_gone, sweep
 
 BEFORE: Final = "before"
-"""What was said of a finished query of a table before a statement began to replace it."""
+"""The entry of a table's finished query before a statement began to replace the table."""
 
 
 @dataclass
@@ -35,9 +35,9 @@ class ObjectStoreStage:
     """A table that this process fills.
 
     Attributes:
-        path: the folder whose name it will have.
-        unique: of the folder there in which it is filled.
-        lease: says that this process lives.
+        path: the folder that the table will have.
+        unique: name of the folder there in which it is filled.
+        lease: shows that this process lives.
     """
 
     path: str
@@ -53,32 +53,32 @@ class ObjectStoreStage:
 
     @property
     def is_visible(self) -> bool:
-        """Whether everybody sees the table."""
+        """Whether readers see the table."""
         return self._is_seen(value_in(self.path))
 
     def _is_seen(self, value: Mapping[str, Any]) -> bool:
         own = value_in(self.folder).get("uuid")
         return own is not None and value.get("uuid") == own
 
-    def go_on(self) -> None:
-        """Become the one who fills a table that another process has begun."""
+    def take_over(self) -> None:
+        """Take over a table that another process has begun."""
         owner = Entry.of_this_process("streaming").owner
         self._change(lambda value, note: {**value, STAGE: {**note, "owner": owner, "is_done": False}})
         self._is_shown = self.is_visible
         self.show_after_commit()
 
     def remember(self, made: tuple[str, ...]) -> None:
-        """Note what was made outside."""
+        """Record what was created outside."""
         self._change(lambda value, note: {**value, STAGE: {**note, "made": made}})
 
     def show_after_commit(self) -> None:
-        """Let everybody see the table, if it has a commit or has no commits at all."""
+        """Make the table visible, if it has a commit or is of a kind without commits."""
         if not self._is_shown and has_rows(self.folder):
             show_stream(self.folder)
             self._is_shown = True
 
     def done(self, *, forget: bool) -> None:
-        """Let everybody see the table, and let go of it."""
+        """Make the table visible, and release its lease."""
 
         def shown(_: Mapping[str, Any], note: Mapping[str, Any]) -> dict[str, Any]:
             return definition_of(self.folder) | ({} if forget else {STAGE: {**note, "is_done": True}})
@@ -91,9 +91,9 @@ class ObjectStoreStage:
         reach("create-as.after-done")
 
     def discard(self) -> None:
-        """Take the table away unless somebody may have seen it, and let go of it.
+        """Delete the table unless it may have been seen, and release its lease.
 
-        A publication that nobody has answered fails from then on, or is found to have happened.
+        A publication whose outcome is unknown fails from then on, or is found to have happened.
         """
         try:
             note = self._freed()
@@ -107,7 +107,7 @@ class ObjectStoreStage:
         self.lease.release()
 
     def _freed(self) -> Mapping[str, Any] | None:
-        """Give the name back; what was noted, None if the table was seen or belongs to somebody else."""
+        """Free the name; returns its note, None if the table is visible or belongs to another process."""
         while True:
             seen = Pointer.look(self.path)
             note = seen.stage
@@ -123,13 +123,13 @@ class ObjectStoreStage:
         note = seen.stage
         if note is None or note["folder"] != self.unique or not seen.swap(make(seen.value, note)):
             raise CommitConflictError(
-                f"table {os.path.basename(self.path)!r}: who fills it must show a sign of life each minute; "
-                "this process did not, or the table was dropped, and somebody else went on; run this again"
+                f"table {os.path.basename(self.path)!r}: its writer must show a sign of life each minute; "
+                "this process did not, or the table was dropped, and another one took over; run this again"
             )
 
 
 def given_up(seen: Pointer, folder: str) -> Mapping[str, Any] | None:
-    """What a name says when its table is not filled on; None: of a stream with a commit the table stays."""
+    """What a name says when filling is given up; None: a stream has a commit, so its table stays."""
     note = seen.stage or {}
     if note.get("mode") == "streaming" and has_managed_commit(folder):
         return None
@@ -144,12 +144,12 @@ def has_managed_commit(folder: str) -> bool:
 
 
 def has_rows(folder: str) -> bool:
-    """Whether a table whose query has made progress may be seen: what lies elsewhere has no commits."""
+    """Whether a table whose query has made progress may be visible: what lies elsewhere has no commits."""
     return "connector" in value_in(folder) or has_managed_commit(folder)
 
 
 def clean_left(path: str, folder: str, note: Mapping[str, Any], clean_up: CleanUp) -> None:
-    """Delete what a statement that gave up has left, what it made outside too."""
+    """Delete what a statement that gave up has left, here and outside."""
     if note["made"]:
         clean_up(folder, tuple(note["made"]))
     sweep(path)
@@ -170,7 +170,7 @@ class ObjectStoreStages:
         return self.tables.drop(name)
 
     def entry(self, name: str) -> Entry | None:
-        """What is said of a table that a statement fills, or has filled and may go on with."""
+        """The entry of a table that a statement fills, or has filled and may continue."""
         path = self.tables.path(name)
         if (note := value_in(path).get(STAGE)) is None:
             return None
@@ -182,11 +182,7 @@ class ObjectStoreStages:
             ) from cause
 
     def sweep(self, name: str) -> None:
-        """Take away what a dead process has begun under this name; a stream that committed gets its table.
-
-        Raises:
-            TableExistsError: a living process is at it.
-        """
+        """Delete what a dead process has begun under this name; a stream that committed keeps its table."""
         path = self.tables.path(name)
         # first by a look that every store allows
         while STAGE in value_in(path):
@@ -203,7 +199,7 @@ class ObjectStoreStages:
                 clean_left(path, folder, note, self.clean_up)
 
     def begin(self, name: str, entry: Entry, create: Callable[[str], None]) -> ObjectStoreStage:
-        """A table made by ``create`` in a folder that nobody knows.
+        """A table made by ``create`` in a folder that no reader knows.
 
         Raises:
             TableExistsError: there is a table, or a living process fills one.
@@ -227,7 +223,7 @@ class ObjectStoreStages:
     def resume(self, name: str, checkpoint: str) -> ObjectStoreStage | None:
         """The table that an earlier run of the same streaming statement has begun; None if there is none.
 
-        If that run has given no sign of life for less than a minute, this waits for the rest of it.
+        If that run's lease is less than a minute old, this waits until it has expired.
 
         Raises:
             TableExistsError: that run still lives.
@@ -247,7 +243,7 @@ class ObjectStoreStages:
             )
         stage = ObjectStoreStage(path, unique, lease, self.clean_up)
         try:
-            stage.go_on()
+            stage.take_over()
         except BaseException:
             lease.release()
             raise
@@ -255,7 +251,7 @@ class ObjectStoreStages:
 
     @contextmanager
     def successor(self, name: str) -> Iterator[str]:
-        """A hidden folder for the table that will replace ``name``; it does so when the block ends well.
+        """A folder for the table that will replace ``name``; it does so when the block ends well.
 
         Raises:
             TableExistsError: a living process fills or replaces the table.
@@ -280,14 +276,14 @@ class ObjectStoreStages:
         sweep(path)
 
     def _taken(self, name: str, seen: Pointer, entry: Entry) -> ObjectStoreStage:
-        """The name, or that of a table's successor, for this process; the lease is there before it."""
+        """Take the name, or that of a table's successor, for this process; the lease comes first."""
         unique = uuid.uuid4().hex
         note = {"folder": unique, **asdict(entry)}
         if seen.stage is not None:
             note[BEFORE] = seen.stage.get(BEFORE) if seen.stage["mode"] == "batch" else seen.stage
         storage_of(seen.folder).prepare(seen.folder)
         lease = KeptLease.take(_lease(seen.folder, unique))
-        if lease is None:  # nobody else knows the name
+        if lease is None:  # no other process knows the name
             raise RuntimeError(f"the lease in {seen.folder!r} is held although it is new")
         try:
             is_taken = seen.swap({**seen.value, STAGE: note})
@@ -302,7 +298,7 @@ class ObjectStoreStages:
 
     @contextmanager
     def _instead_of(self, name: str, path: str, note: Mapping[str, Any]) -> Iterator[None]:
-        """Make sure that who fills a table is dead, and hold its lease."""
+        """Hold the lease of the process that fills a table, which must be dead."""
         held = _lease(path, note["folder"])
         lease = Lease.take(storage_of(held), held)
         if lease is None:
@@ -318,7 +314,7 @@ class ObjectStoreStages:
 
 def _overtaken(name: str) -> TableExistsError:
     return TableExistsError(
-        f"table {name!r} has just been created, replaced or dropped by somebody else; choose another name, "
+        f"table {name!r} has just been created, replaced or dropped by another process; choose another name, "
         "or run this again"
     )
 

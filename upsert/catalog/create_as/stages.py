@@ -39,11 +39,11 @@ class Entry:
     """What ``staged.json`` says.
 
     Attributes:
-        owner: host and process that fills the table, for messages; its lock says whether it lives.
+        owner: host and process that fills the table, for messages.
         mode: whether a batch job fills the table, or a streaming query.
-        checkpoint: the query's checkpoint, by which the same statement knows that it goes on; "" for a batch.
-        is_done: whether the table can be seen although it has no commit.
-        made: what the statement has made outside of the warehouse, such as topics.
+        checkpoint: the query's, by which the same statement recognizes its table; "" for a batch.
+        is_done: whether the table is visible although it has no commit.
+        made: what the statement has created outside the warehouse, such as topics.
     """
 
     owner: str
@@ -94,7 +94,7 @@ def entry_of(folder: str) -> Entry | None:
         return Entry.of_json(value)
     except (KeyError, TypeError) as cause:
         raise CorruptTableError(
-            f"{path}: a staged table's entry cannot be read, {cause!r}; delete the folder to begin anew"
+            f"{path}: a staged table's entry cannot be read, {cause!r}; delete the folder to start over"
         ) from cause
 
 
@@ -111,7 +111,7 @@ def has_commit(folder: str) -> bool:
 
 
 CleanUp = Callable[[str, tuple[str, ...]], None]
-"""Takes away what a statement has made outside, given the folder of its table."""
+"""Deletes what a statement has created outside, given the folder of its table."""
 
 
 class Stage(Protocol):
@@ -123,30 +123,30 @@ class Stage(Protocol):
 
     @property
     def is_visible(self) -> bool:
-        """Whether everybody sees the table."""
+        """Whether readers see the table."""
 
     def remember(self, made: tuple[str, ...]) -> None:
-        """Note what was made outside, so that it goes away with the table if that is never seen."""
+        """Record what was created outside, so that it is deleted with a table that never becomes visible."""
 
     def show_after_commit(self) -> None:
-        """Let everybody see a table whose query has committed a micro-batch, while it is filled on."""
+        """Make a table visible whose query has committed a micro-batch, while it is filled further."""
 
     def done(self, *, forget: bool) -> None:
-        """Let everybody see the table, and let go of it.
+        """Make the table visible, and release its lock.
 
         Args:
-            forget: also take away the entry, by which the same statement could go on.
+            forget: also delete the entry, by which the same statement could continue.
 
         Raises:
-            CommitConflictError: this process stalled or the table was dropped, and somebody else went on.
-            UnknownOutcomeError: nobody knows whether it is seen; ``discard`` settles that.
+            CommitConflictError: this process stalled or the table was dropped, and another process took over.
+            UnknownOutcomeError: it is not known whether the table is visible; ``discard`` settles that.
         """
 
     def discard(self) -> None:
-        """Take the table away unless somebody may have seen it, and let go of it."""
+        """Delete the table unless it may have been seen, and release its lock."""
 
     def let_go(self) -> None:
-        """Leave the table as it is, for the same statement to go on."""
+        """Leave the table as it is, for the same statement to continue."""
 
 
 class Stages(Protocol):
@@ -156,13 +156,13 @@ class Stages(Protocol):
         """Drop a table of the warehouse, see ``Warehouse.drop``."""
 
     def entry(self, name: str) -> Entry | None:
-        """What is said of a table that a statement fills, or has filled and may go on with."""
+        """The entry of a table that a statement fills, or has filled and may continue."""
 
     def sweep(self, name: str) -> None:
-        """Take away what a dead process has begun under this name, if it was never seen.
+        """Delete what a dead process has begun under this name, if it was never visible.
 
         Raises:
-            TableExistsError: a living process is at it.
+            TableExistsError: a living process fills it.
         """
 
     def begin(self, name: str, entry: Entry, create: Callable[[str], None]) -> Stage:
@@ -182,9 +182,9 @@ class Stages(Protocol):
     def successor(self, name: str) -> AbstractContextManager[str]:
         """A hidden folder for the table that will replace ``name``; it does so when the block ends well.
 
-        Readers find the old table until then, and the new one from that moment on.
+        The exchange is atomic: readers find the old table before it, the new one after it.
 
         Raises:
             ConfigurationError: the file system cannot exchange two folders.
-            TableNotFoundError: the old table has been dropped meanwhile.
+            TableNotFoundError: the old table was dropped meanwhile.
         """

@@ -39,13 +39,13 @@ class Target(Protocol):
         """Its columns and keys."""
 
     def create(self, folder: str) -> None:
-        """Make the empty table, or the definition of one that lies elsewhere."""
+        """Create the empty table, or the definition of one that lies elsewhere."""
 
     def schema_in(self, folder: str) -> TableSchema:
         """The schema of the table that was begun in a folder."""
 
     def make_outside(self, folder: str) -> tuple[str, ...]:
-        """Make what the table needs outside of the warehouse and does not find; what was made."""
+        """Create what the table lacks outside the warehouse; returns what was created."""
 
     def check_unused(self, folder: str, spark: SparkSession) -> None:
         """Refuse a folder outside of the warehouse that has rows, before a stream writes into it."""
@@ -166,7 +166,7 @@ class NewConnectorTable:
 
     @property
     def sink(self) -> Sink:
-        """The table as a sink of changes; it need not be anywhere."""
+        """The table as a sink of changes, whether it exists or not."""
         return connect(self.name, self.definition, "").sink
 
     def create(self, folder: str) -> None:
@@ -179,7 +179,7 @@ class NewConnectorTable:
         if found is None:
             raise ConfigurationError(
                 f"table {self.name!r}: the statement has a connector, the table that it began has none; give "
-                "another name and checkpoint to begin anew"
+                "another name and checkpoint to start over"
             )
         return found.schema
 
@@ -201,7 +201,7 @@ class NewConnectorTable:
 
 
 def clean_up(folder: str, made: tuple[str, ...]) -> None:
-    """Take away what a statement that failed has made outside for the table in ``folder``."""
+    """Delete what a failed statement has created outside for the table in ``folder``."""
     definition = definitions.load(folder)
     if definition is not None:
         connect("of a failed CREATE TABLE AS", definition, folder).clean_up(made)

@@ -38,7 +38,9 @@ def create_table(context: Context, statement: s.CreateTable) -> Result:
                 _sweep(table_ref)
                 Table.create(path, statement.schema, options)
     except TableExistsError:
-        if not statement.if_not_exists or not table_ref.exists:  # one that is being created is not there
+        if (
+            not statement.if_not_exists or not table_ref.exists
+        ):  # one that is being created does not exist yet
             raise
         return Done(what, "was there already")
     return Done(what, "created")
@@ -67,7 +69,7 @@ def given_options(path: str) -> dict[str, str]:
 
 
 def rename_table(context: Context, statement: s.RenameTable) -> Result:
-    """``ALTER TABLE t RENAME TO u``; queries that read or write ``t`` stop, and go on under the new name."""
+    """``ALTER TABLE t RENAME TO u``; queries over ``t`` stop, and continue under the new name."""
     table_ref = context.databases.resolve(statement.name)
     table_ref.existing()
     check_no_mirror_runs(context, table_ref)
@@ -92,7 +94,7 @@ def _define(table_ref: TableRef, statement: s.CreateTable) -> None:
 
 
 def _sweep(table_ref: TableRef) -> None:
-    """Take away what a CREATE TABLE AS that died has left under a name."""
+    """Delete what a CREATE TABLE AS that died has left under a name."""
     stages_of(table_ref.tables, clean_up).sweep(table_ref.name)
 
 
@@ -107,7 +109,7 @@ def drop_table(context: Context, statement: s.DropTable) -> Result:
 
 
 def check_no_mirror_runs(context: Context, table_ref: TableRef) -> None:
-    """Refuse to take a table from under the query of this catalog that keeps its mirror.
+    """Refuse to drop or rename a table while a query of this catalog keeps its mirror.
 
     Raises:
         ConfigurationError: it runs.
@@ -120,7 +122,7 @@ def check_no_mirror_runs(context: Context, table_ref: TableRef) -> None:
 
 
 def alter_table(context: Context, statement: s.AlterTable) -> Result:
-    """``ALTER TABLE`` of columns, options and comments: all of them at one moment."""
+    """``ALTER TABLE`` of columns, options and comments: all of them in one commit."""
     managed(context, statement.name, "ALTER TABLE").alter(*statement.changes)
     return Done(f"ALTER TABLE {statement.name}", "altered")
 

@@ -35,36 +35,23 @@ if TYPE_CHECKING:
 
 
 ATTEMPTS: Final = 10
-"""How often a statement is done again when others have changed its rows meanwhile."""
+"""How often a statement is tried when other writers have changed its rows meanwhile."""
 
 
 def delete_found(context: Context, spark: SparkSession, statement: s.Delete, tracked: bool | None) -> Result:
-    """Delete the rows of which Spark says that the condition is true.
-
-    Raises:
-        SchemaError: Spark cannot make a plan of the condition; the message has the position.
-        ConfigurationError: the table makes one row of several, so that none can be taken away.
-        CommitConflictError: others have changed the rows at every attempt.
-    """
+    """Delete the rows for which Spark evaluates the condition as true."""
     table = managed(context, statement.name, "DELETE")
     _check_engine(table, f"DELETE FROM {statement.name}")
 
     def changed(rows: DataFrame) -> DataFrame:
         return _of_kind(rows.select(*map(_quoted, table.schema.names)), RowKind.DELETE)
 
-    snapshot = _carried_out(context, spark, statement.name, statement.rows, changed, tracked)
+    snapshot = _committed(context, spark, statement.name, statement.rows, changed, tracked)
     return Done(f"DELETE FROM {statement.name}", f"deleted, snapshot {snapshot}")
 
 
 def update_found(context: Context, spark: SparkSession, statement: s.Update, tracked: bool | None) -> Result:
-    """Give rows other values.
-
-    Raises:
-        SchemaError: a column is unknown, one of the key, or its value is of another type; or Spark cannot
-            make a plan of the statement.
-        ConfigurationError: as ``delete_found``.
-        CommitConflictError: as ``delete_found``.
-    """
+    """Update the rows that Spark finds."""
     table = managed(context, statement.name, "UPDATE")
     subject = f"UPDATE {statement.name}"
     _check_engine(table, subject)
@@ -78,11 +65,11 @@ def update_found(context: Context, spark: SparkSession, statement: s.Update, tra
         old = rows.select(*map(_quoted, table.schema.names))
         return _of_kind(old, RowKind.DELETE).unionByName(_of_kind(new, RowKind.INSERT))
 
-    snapshot = _carried_out(context, spark, statement.name, statement.rows, changed, tracked)
+    snapshot = _committed(context, spark, statement.name, statement.rows, changed, tracked)
     return Done(subject, f"updated, snapshot {snapshot}")
 
 
-def _carried_out(
+def _committed(
     context: Context,
     spark: SparkSession,
     name: str,
@@ -90,7 +77,7 @@ def _carried_out(
     changed: Callable[[DataFrame], DataFrame],
     tracked: bool | None,
 ) -> int:
-    """Commit what is to become of the query's rows, as they are in one snapshot; the snapshot after it."""
+    """Commit the changes of the query's rows in one snapshot; returns the id of the next one."""
     if query is None:
         raise AssertionError("a statement without a condition needs no query")
     written = query.references[0].name
@@ -102,13 +89,13 @@ def _carried_out(
         try:
             frames.write(rows, table.path, {**options, "unchanged-since": str(base.id)})
         except PySparkException as cause:
-            # it was raised in a process of Spark's, which keeps nothing of it but its text
+            # it was raised in a process of Spark's, which keeps only its text
             if CommitConflictError.__name__ not in str(cause):
                 raise
             if attempt == ATTEMPTS:
                 raise CommitConflictError(
-                    f"table {name!r}: rows must be as they were while the statement ran, but others changed "
-                    f"them {ATTEMPTS} times; stop them, or change fewer rows at a time"
+                    f"table {name!r}: rows must not change while the statement runs, but other writers "
+                    f"changed them {ATTEMPTS} times; stop those, or change fewer rows at a time"
                 ) from cause
         else:
             break
@@ -172,8 +159,7 @@ _TRACKING = "change-tracking"
 def delete(context: Context, statement: s.Delete, spark: SparkSession | None) -> Result:
     """``DELETE FROM t WHERE …``: in one commit, which change streams show unless tracking is off.
 
-    Comparisons of columns with literals are looked up in the files. Of any other condition Spark says which
-    rows it is true of, see ``rewrites``.
+    Comparisons of columns with literals are looked up in the files; Spark evaluates any other condition.
     """
     subject = f"DELETE FROM {statement.name}"
     table = managed(context, statement.name, "DELETE")

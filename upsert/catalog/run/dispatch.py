@@ -24,9 +24,6 @@ def execute(context: Context, statement: s.Statement, spark: SparkSession | None
         context: whose tables it names.
         statement: what to do.
         spark: the session that runs queries; the active one of this thread if None.
-
-    Raises:
-        UpsertError: as ``Catalog.sql``.
     """
     match statement:
         case s.CreateTable():
@@ -93,12 +90,9 @@ def execute(context: Context, statement: s.Statement, spark: SparkSession | None
 def planned(
     context: Context, statement: s.Statement, spark: SparkSession | None
 ) -> Callable[[], Result] | Result:
-    """What runs an ``INSERT`` of a stream, after it was found possible; all else is executed at once.
+    """What starts an ``INSERT`` of a stream, after all checks; any other statement is executed at once.
 
-    So the queries of a script start when all of them are known to be right.
-
-    Raises:
-        UpsertError: as ``Catalog.sql``.
+    So the queries of a script start when all of them have been checked.
     """
     if isinstance(statement, s.Insert) and context.options.is_streaming:
         return inserts.planned(context, statement, spark)

@@ -79,7 +79,7 @@ def insert(context: Context, statement: s.Insert, spark: SparkSession | None) ->
 
 
 def planned(context: Context, statement: s.Insert, spark: SparkSession | None) -> Callable[[], Result]:
-    """What runs an ``INSERT`` that has been found possible, as far as that can be told before it runs."""
+    """What runs an ``INSERT``, after all checks that are possible before it runs."""
     what = f"INSERT {'OVERWRITE' if statement.overwrite else 'INTO'} {statement.name}"
     is_streaming = context.options.is_streaming
     start_from = statement.options.get(START_FROM)
@@ -235,7 +235,7 @@ class Target:
     def last_of_each_key(self, rows: DataFrame) -> DataFrame:
         """Of each key the row that comes last in a list of rows, where rows replace each other as they come.
 
-        Tasks share the rows, and nothing says later in which order they stood.
+        Tasks share the rows, and their order is lost then.
         """
         key = self.key
         if not key or self._has_order:
@@ -251,7 +251,7 @@ class Target:
 
     @property
     def _has_order(self) -> bool:
-        """Whether the table itself says what two rows of one key are together."""
+        """Whether the table itself decides between two rows of one key."""
         if self.connected is not None:
             return self.connected.has_order
         merge = Table.open(str(self.path)).options.merge
@@ -305,7 +305,7 @@ class Target:
     ) -> Callable[[], Result]:
         """What starts the query of a stream, an aggregate without a watermark if ``replaces``.
 
-        Without a micro-batch of its own it goes on from the checkpoint ``start_from``, if that is not None.
+        Without a micro-batch of its own it continues from the checkpoint ``start_from``, if that is not None.
         """
         uuid = "" if self.path is None else Table.open(self.path).uuid
         job = jobs.Job.of(context, self.name, self.what, uuid)
@@ -339,7 +339,7 @@ def _with_materialize(context: Context, name: str, options: Mapping[str, str]) -
 
 
 def _replaces_rows(context: Context, statement: s.Insert) -> bool:
-    """Whether the query is an aggregate whose groups nothing closes: later rows replace earlier ones."""
+    """Whether the query is an aggregate without a watermark: later rows of a group replace earlier ones."""
     if statement.query.tree.args.get("group") is None:
         return False
     refs = (context.databases.resolve(reference.name) for reference in statement.query.references)

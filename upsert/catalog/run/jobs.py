@@ -74,7 +74,7 @@ class Job:
             context: whose options say where the checkpoint lies.
             name: of the table.
             what: the statement, for messages.
-            uuid: of the table: one that is dropped and made again starts from the beginning.
+            uuid: of the table: one that is dropped and created again starts from the beginning.
 
         Raises:
             ConfigurationError: nothing says where.
@@ -83,7 +83,7 @@ class Job:
         location, pipeline = options.value(CHECKPOINT), options.value(PIPELINE)
         if location is None and pipeline is None:
             raise ConfigurationError(
-                f"{what}: a streaming statement needs a checkpoint, by which it goes on after a stop; "
+                f"{what}: a streaming statement needs a checkpoint, by which it continues after a stop; "
                 f"SET '{CHECKPOINT}' = 'folder', or SET '{PIPELINE}' = 'name' for one in the warehouse"
             )
         if location is None and not storage_of(context.warehouse).is_local:
@@ -102,7 +102,7 @@ class Job:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a micro-batch of the job is done, so that its checkpoint says where it goes on."""
+        """Whether a micro-batch of the job is done, so that its checkpoint says where it continues."""
         commits = os.path.join(self.checkpoint, "commits")
         return os.path.isdir(commits) and any(name.isdecimal() for name in os.listdir(commits))
 
@@ -126,7 +126,7 @@ class Job:
             ) from cause
 
     def refuse_left_checkpoint(self, context: Context) -> None:
-        """Refuse to make a table whose rows an earlier table of its name has got.
+        """Refuse to create a table whose rows an earlier table of its name has received.
 
         Raises:
             ConfigurationError: the checkpoint has been used, and there is no table.
@@ -141,7 +141,7 @@ class Job:
 
 
 def _begun_before(base: str, uuid: str) -> str | None:
-    """The checkpoint's folder that the job has of a table, whatever the table was called when it began."""
+    """The folder of the job's checkpoint, under whatever name the table had when the job began."""
     if not uuid or not os.path.isdir(base):
         return None
     return next((entry for entry in sorted(os.listdir(base)) if entry.endswith(f"-{uuid[:8]}")), None)

@@ -39,7 +39,7 @@ _NOISE: Final = re.compile(r"(?<!\s)\s*+(SQLSTATE: \w++)?\.?\s*+(;\s*+line \d++ 
 
 
 def select(context: Context, statement: s.Select, spark: SparkSession | None) -> Result:
-    """A query: a batch DataFrame, or in streaming mode its changes, or the rows that they make."""
+    """A query: a batch DataFrame, or in streaming mode its changes, or the rows that result from them."""
     session = needed(spark, "SELECT", context.options.forwarded())
     if not context.options.is_streaming:
         return Frame("SELECT", frame(context, session, statement.query, is_streaming=False))
@@ -119,13 +119,13 @@ def frame(
     is_streaming: bool,
     pinned: Mapping[str, int] = {},
 ) -> DataFrame:
-    """The DataFrame of a query over tables of the catalog, and whatever else Spark knows.
+    """The DataFrame of a query over tables of the catalog and those that Spark knows.
 
     Args:
         context: whose tables it names.
         spark: the session that runs it.
         query: the text.
-        is_streaming: whether it goes on with what changes.
+        is_streaming: whether it reads changes.
         pinned: for names of managed tables the snapshot to read.
 
     Raises:
@@ -179,7 +179,7 @@ def _is_in_catalog(context: Context, spark: SparkSession, reference: Reference, 
             return True
         error: UpsertError = table_ref.tables.not_found(table_ref.name)
     except StorageError:
-        raise  # whether it is there could not be told
+        raise  # it is not known whether the table exists
     except (UpsertError, ValueError) as cause:
         error = cause if isinstance(cause, DatabaseNotFoundError) else TableNotFoundError(str(cause))
     if _is_path(reference.name) or spark.catalog.tableExists(
@@ -216,7 +216,7 @@ def _check_processing_times(context: Context, query: QueryText) -> None:
         try:
             schema = context.schema(reference.name)
         except UpsertError:
-            continue  # a table of Spark's; whether it is there is said where it is read
+            continue  # a table of Spark's, which checks its name itself
         known |= {c.name.lower() for c in schema.computed if is_processing_time(c.expression)}
     for reference in asked:
         if (
@@ -233,9 +233,9 @@ def _check_processing_times(context: Context, query: QueryText) -> None:
 
 def _unknown_column(first: str, error: PySparkException) -> str:
     """A name that no column has, with those that are near it; Spark lists up to five, however far."""
-    told = error.getMessageParameters() or {}
-    name = told.get("objectName", "")
-    near = re.findall(r"((?:`[^`]+`\.?)+)", told.get("proposal", ""))
+    parameters = error.getMessageParameters() or {}
+    name = parameters.get("objectName", "")
+    near = re.findall(r"((?:`[^`]+`\.?)+)", parameters.get("proposal", ""))
     known = {path.replace("`", ""): path for path in near}
     wanted = name.replace("`", "")
     last = {path.rpartition(".")[2]: path for path in known} if "." not in wanted else dict.fromkeys(known)
@@ -255,7 +255,7 @@ def _streaming_subquery(first: str, error: PySparkException) -> str:  # noqa: AR
     )
 
 
-def _sparks(first: str, error: PySparkException) -> str:  # noqa: ARG001 - as the others
+def _as_spark_says(first: str, error: PySparkException) -> str:  # noqa: ARG001 - as the others
     return first
 
 
@@ -263,7 +263,7 @@ _OWN_WORDS: Final[Mapping[str, Callable[[str, PySparkException], str]]] = {
     "INVALID_SUBQUERY_EXPRESSION.STREAMING_QUERY": _streaming_subquery,
     "UNRESOLVED_COLUMN.WITH_SUGGESTION": _unknown_column,
 }
-"""What is told otherwise than Spark does, by the condition of its error."""
+"""Errors of Spark that are said in other words, by their condition."""
 
 
 def _described(error: AnalysisException | ParseException, text: Revision) -> str:
@@ -271,7 +271,7 @@ def _described(error: AnalysisException | ParseException, text: Revision) -> str
     message = str(error.getMessage() or error).strip()
     first = _NOISE.sub("", message.splitlines()[0])
     first = re.sub(r"`upsert_[0-9a-f]{32}`\.?", "", first)
-    first = _OWN_WORDS.get(error.getCondition() or "", _sparks)(first, error)
+    first = _OWN_WORDS.get(error.getCondition() or "", _as_spark_says)(first, error)
     found = _POSITION.search(f"{message} {error}")
     if found is None:
         return first

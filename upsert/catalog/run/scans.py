@@ -99,7 +99,7 @@ class Scan:
 
     Attributes:
         reference: where the query names it, and what it wants.
-        is_streaming: whether the query goes on with what changes.
+        is_streaming: whether the query reads changes.
         subject: first words of every refusal.
     """
 
@@ -114,7 +114,7 @@ class Scan:
 
     @property
     def reads_changes(self) -> bool:
-        """Whether the table's changes are read; else its rows, those of one state."""
+        """Whether the table's changes are read; else the rows of one state."""
         return self.is_streaming and self.reference.as_of is None
 
     def of_managed(self, spark: SparkSession, path: str) -> DataFrame:
@@ -172,13 +172,13 @@ class Scan:
                 return {"scan.mode": "from-snapshot", "scan.tag-name": as_of.value}
             return {"scan.mode": "from-snapshot", "scan.snapshot-id": as_of.value}
         try:
-            moment = instant(as_of.value, _zone(spark))
+            time = instant(as_of.value, _zone(spark))
         except ValueError:
             raise self._refusal(f"expected TIMESTAMP 'date time', found {as_of.value!r}") from None
-        return {"scan.mode": "from-timestamp", "scan.timestamp-millis": str(int(moment.timestamp() * 1000))}
+        return {"scan.mode": "from-timestamp", "scan.timestamp-millis": str(int(time.timestamp() * 1000))}
 
     def _where(self, spark: SparkSession, schema: TableSchema) -> dict[str, str]:
-        """What the query drops anyway need not be read."""
+        """Rows that the query drops anyway are not read."""
         where = pushed(self.reference.where, schema, _zone(spark))
         return {"scan.where": where_to_json(where)} if where and "scan.where" not in self.options else {}
 
@@ -213,7 +213,7 @@ def unstable_column(context: Context, query: QueryText) -> str | None:
         try:
             schema = context.schema(reference.name)
         except UpsertError:
-            continue  # a table of Spark's; whether it is there is said where it is read
+            continue  # a table of Spark's, which checks its name itself
         for column in schema.computed:
             is_read = reference.columns is None or column.name.lower() in reference.columns
             if is_read and column.metadata is not None and is_of_commit(column.metadata):

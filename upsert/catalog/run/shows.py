@@ -132,11 +132,7 @@ def partition_details(table: Table, chosen: Mapping[str, Any]) -> pa.Table:
 
 
 def fitting(table: Table, chosen: Mapping[str, Any]) -> list[PartitionInfo]:
-    """The partitions that have some values.
-
-    Raises:
-        SchemaError: a column is no partition column, or a value does not fit it.
-    """
+    """The partitions that have some values."""
     wanted = specified(table.schema, chosen, f"table {table.name!r}")
     return [info for info in table.partitions() if is_within(info.partition, wanted)]
 
@@ -153,7 +149,7 @@ def _together(table: Table) -> dict[str, Any]:
 
 
 def _watermark(table: Table, schema: TableSchema, spark: SparkSession | None) -> datetime | None:
-    """The watermark that the rows so far have brought: the newest time in them, less the delay.
+    """The watermark of the rows so far: the newest time in them, less the delay.
 
     By the bounds of the files and what commits have kept of them, so that it never goes back. A computed
     rowtime is evaluated for the newest value of its column where it ascends with it, else for all rows.
@@ -164,17 +160,17 @@ def _watermark(table: Table, schema: TableSchema, spark: SparkSession | None) ->
     snapshot, source = table.snapshot(), source_of(schema)
     number = newest(schema, snapshot.files.entries, snapshot.info.watermark)
     computed = next((column for column in schema.computed if column.name == watermark.column), None)
-    moment: datetime | None = None
+    found: datetime | None = None
     if computed is None:
         if source is not None and number is not None:
-            moment = value_of(source, number).cast(types.TIMESTAMP).as_py()
+            found = value_of(source, number).cast(types.TIMESTAMP).as_py()
     elif spark is not None and computed.metadata is None:
         if source is not None and number is not None and _ascends(computed):
             rows = pa.table({source.name: pa.array([value_of(source, number).as_py()], source.type)})
         else:
             rows = snapshot.scan(computed.uses)
-        moment = _newest_computed(spark, rows, computed)
-    return None if moment is None else moment - timedelta(milliseconds=watermark.delay_ms)
+        found = _newest_computed(spark, rows, computed)
+    return None if found is None else found - timedelta(milliseconds=watermark.delay_ms)
 
 
 def _ascends(computed: ComputedColumn) -> bool:
@@ -192,7 +188,7 @@ def _newest_computed(spark: SparkSession, rows: pa.Table, computed: ComputedColu
 
 
 def _log(table: Table) -> dict[str, Any]:
-    """What FLIP-188 tells of a table's log."""
+    """FLIP-188's columns about a table's log."""
     log = table.options.log
     if not log.is_kafka:
         return {"log.system": log.system}

@@ -281,7 +281,7 @@ def test_files_that_have_rows_are_not_added_to(
     folder = tmp_path / "files"
     options = f"WITH ('connector' = '{form}', 'path' = '{folder}')"
     catalog.sql(f"CREATE TABLE one {options} AS SELECT 1 AS id", spark)
-    with pytest.raises(ConfigurationError, match=r"'two': CREATE TABLE AS needs a place without rows, got"):
+    with pytest.raises(ConfigurationError, match=r"'two': CREATE TABLE AS needs an empty folder, got"):
         catalog.sql(f"CREATE TABLE two {options} AS SELECT 2 AS id", spark)
     with pytest.raises(TableNotFoundError):
         catalog.schema("two")
@@ -297,7 +297,7 @@ def test_a_stream_does_not_begin_among_rows(catalog: Catalog, spark: SparkSessio
     spark.range(1).write.json(str(folder))
     stream = spark.readStream.schema("id BIGINT").json(str(folder))
     options = {"connector": "json", "path": str(folder)}
-    with pytest.raises(ConfigurationError, match="needs a place without rows, got"):
+    with pytest.raises(ConfigurationError, match="needs an empty folder, got"):
         catalog.create_table_as("s", stream, options=options, checkpoint=tmp_path / "c")
     with pytest.raises(TableNotFoundError):
         catalog.schema("s")

@@ -128,7 +128,7 @@ class TestRowsThatSparkFinds:
         assert self.rows(catalog) == [(1, "ann", 2), (2, "robert", 5), (3, "cecilia", 3)]
         monkeypatch.setattr(deletes, "ATTEMPTS", 1)
         tries.clear()
-        with pytest.raises(CommitConflictError, match="others changed them 1 times"):
+        with pytest.raises(CommitConflictError, match="other writers changed them 1 times"):
             catalog.sql("DELETE FROM users WHERE length(name) = 6", spark)
 
     @pytest.mark.parametrize(

@@ -295,7 +295,7 @@ class TestStreaming:
         text = (
             "INSERT INTO sales SELECT id, name, amount FROM orders o JOIN products p ON o.product = p.product"
         )
-        with pytest.raises(ConfigurationError, match="needs a checkpoint, by which it goes on after a stop"):
+        with pytest.raises(ConfigurationError, match="checkpoint, by which it continues after a stop"):
             sql(text)
         sql("SET 'pipeline.name' = 'sales'")
         first = sql.ran(text)
