@@ -38,7 +38,7 @@ def read_join(
     consumer_id: str | None = None,
     lease_s: float = DEFAULT_LEASE_S,
 ) -> DataFrame:
-    """A stream of the join's net changes: the columns of ``spec.columns``, then ``_row_kind``.
+    """A stream of the join's consolidated changes: the columns of ``spec.columns``, then ``_row_kind``.
 
     Every micro-batch moves all tables forward by one step of at most ``max_rows_per_trigger`` changes each,
     from the empty tables on. The checkpoint keeps the versions and nothing else; after a crash the
@@ -141,10 +141,10 @@ def _of_tables(offset: dict[str, Any], identity: JoinIdentity) -> Versions | Non
     left = list(zip(theirs.identity.tables, theirs.versions, strict=True))
     found: list[Version] = []
     for uuid in identity.tables:
-        place = next((number for number, (table, _) in enumerate(left) if table == uuid), None)
-        if place is None:
+        at = next((number for number, (table, _) in enumerate(left) if table == uuid), None)
+        if at is None:
             return None
-        found.append(left.pop(place)[1])
+        found.append(left.pop(at)[1])
     return tuple(found)
 
 

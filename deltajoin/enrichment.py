@@ -224,7 +224,7 @@ def lookup_join(
         select: the table's columns to add; None for all but those of ``on``.
         where: which rows of the table, see ``upsert.store.predicate``; None for all.
         snapshot: id of the snapshot to look up in; None for the latest of each micro-batch.
-        upsert_key: columns of ``df`` by which rows of a changelog are told apart. The table is then to be
+        upsert_key: columns of ``df`` that identify rows of a changelog. The table is then to be
             looked up by its PRIMARY KEY or a UNIQUE INDEX, for one match at most.
 
     Returns:

@@ -1,6 +1,6 @@
 """Conditions of a join as values: what Spark's analysed expressions become below a delta join (pure).
 
-Their JSON may be anybody's text when it is read.
+Their JSON is not trusted when it is read.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import pyarrow as pa
 
@@ -145,7 +145,7 @@ OPERATORS: Final[Mapping[str, tuple[int, int | None]]] = {
 
 ``case`` is (condition, value)… and perhaps a last value without condition; ``in`` is a value and constants.
 ``wrapping`` is arithmetic of integers as Java does it, and Spark without its ANSI mode: what overflows begins
-anew at the other end.
+again at the other end.
 """
 
 _INFIX: Final = frozenset({"=", "<=>", "!=", "<", "<=", ">", ">=", "and", "or", "+", "-", "*"})
@@ -171,6 +171,10 @@ def walk(condition: Condition | None) -> Iterator[Condition]:
                 yield from walk(arg)
         case Cast(value):
             yield from walk(value)
+        case Field() | Const():
+            pass
+        case _:
+            assert_never(condition)
 
 
 def conjuncts(condition: Condition | None) -> tuple[Condition, ...]:
@@ -213,7 +217,7 @@ def to_json(condition: Condition | None) -> Any:
 
 
 def from_json(value: Any) -> Condition | None:
-    """The condition of its JSON values, which may be anybody's text.
+    """The condition of its JSON values, which are not trusted.
 
     Raises:
         ConfigurationError: the value is no condition, or is nested too deeply.

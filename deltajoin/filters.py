@@ -85,7 +85,7 @@ def _value_to_json(value: Any) -> Any:
 
 
 def from_json(value: Any) -> Filters | None:
-    """The filters of their JSON values, which may be anybody's text.
+    """The filters of their JSON values, which are not trusted.
 
     Raises:
         ConfigurationError: the value is no filter.

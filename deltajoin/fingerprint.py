@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from decimal import Decimal, localcontext
 from math import isfinite
 from typing import Any, Final
@@ -51,33 +50,29 @@ def renamed_tree(node: Node, name: Name) -> Node:
             return node
         case Inner(below, on, where):
             children = tuple(renamed_tree(child, name) for child in below)
-            return Inner(children, _pairs(on, name), renamed_condition(where, name))
+            return Inner(children, _pairs(on, name), where and renamed_condition(where, name))
         case Outer(kind, left, right, on, where):
             sides = renamed_tree(left, name), renamed_tree(right, name)
-            return Outer(kind, *sides, _pairs(on, name), renamed_condition(where, name))
+            return Outer(kind, *sides, _pairs(on, name), where and renamed_condition(where, name))
         case Where(child, condition):
-            renamed = renamed_condition(condition, name)
-            assert renamed is not None
-            return Where(renamed_tree(child, name), renamed)
+            return Where(renamed_tree(child, name), renamed_condition(condition, name))
 
 
 def _pairs(on: On, name: Name) -> On:
     return tuple((Ref(a.table, name(a)), Ref(b.table, name(b))) for a, b in on)
 
 
-def renamed_condition(condition: Condition | None, name: Name) -> Condition | None:
-    """The condition with each column under the name that ``name`` gives it; None for None."""
+def renamed_condition(condition: Condition, name: Name) -> Condition:
+    """The condition with each column under the name that ``name`` gives it."""
     match condition:
         case Field(ref):
             return Field(Ref(ref.table, name(ref)))
         case Cast(value, type_):
-            renamed = renamed_condition(value, name)
-            assert renamed is not None
-            return Cast(renamed, type_)
-        case Call(_, args):
-            parts = (renamed_condition(arg, name) for arg in args)
-            return replace(condition, args=tuple(part for part in parts if part is not None))
-    return condition
+            return Cast(renamed_condition(value, name), type_)
+        case Call(op, args):
+            return Call(op, tuple(renamed_condition(arg, name) for arg in args))
+        case Const():
+            return condition
 
 
 def untyped(condition: Condition) -> Any:

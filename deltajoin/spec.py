@@ -1,7 +1,7 @@
 """What is joined: tables, the columns to emit of each, and the tree that joins them (pure).
 
 A spec is a value. It crosses from driver to executors, and it reaches the source as the text of an
-option, so its JSON form is parsed as if anybody could have written it.
+option, so its JSON form is not trusted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def output_name(table: int, column: str) -> str:
 
 
 def present_name(table: int) -> str:
-    """Name of the flag that tells whether a row has a part from the table, or NULLs in its place.
+    """Name of the flag that tells whether a row has a part from the table, or NULLs instead.
 
     >>> present_name(1)
     'present_1'
@@ -56,7 +56,7 @@ class DeltaJoinSpec:
             columns that do not come out.
         is_net: whether no row may come out with both signs in one micro-batch, also where rows that differ
             are equal in the columns that come out. Not needed below an aggregate that sums signs, and
-            dearer: such rows are held until all of a task are there.
+            dearer: such rows are held until the task has all of them.
 
     Raises:
         ConfigurationError: the parts do not fit together, or a limit is not positive.

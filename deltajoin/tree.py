@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, assert_never
 
 from deltajoin import expressions
 from deltajoin.expressions import MAX_DEPTH, Condition, Ref, conjunction, refs_of
@@ -185,6 +185,10 @@ def columns_of(node: Node) -> frozenset[Ref]:
                 used |= refs_of(where)
             case Where(_, condition):
                 used |= refs_of(condition)
+            case Leaf():
+                pass
+            case _:
+                assert_never(part)
     return frozenset(used)
 
 
@@ -319,7 +323,7 @@ def to_json(node: Node) -> dict[str, Any]:
 
 
 def from_json(value: Any, depth: int = MAX_DEPTH) -> Node:
-    """The tree of its JSON values, which may be anybody's text.
+    """The tree of its JSON values, which are not trusted.
 
     Raises:
         ConfigurationError: the value is no tree, or its parts do not fit together.

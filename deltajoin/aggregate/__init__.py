@@ -1,1 +1,1 @@
-"""Aggregates that are computed anew for the groups that a change touches, by looking their rows up."""
+"""Aggregates: the groups that a change touches are computed again, by looking their rows up."""

@@ -184,10 +184,10 @@ def _floating_sums(value: pa.Array, groups: Ints, count: int) -> npt.NDArray[np.
 def _exact_sums(value: pa.Array, groups: Ints, count: int) -> npt.NDArray[Any]:
     """Sums of integers, or of decimals without their point, as Python integers: they overflow nowhere."""
     total = np.zeros(count, dtype=object)
-    for place, limb in enumerate(_limbs(value)):
+    for power, limb in enumerate(_limbs(value)):
         part = np.zeros(count, np.int64)
         np.add.at(part, groups, limb)
-        total += part.astype(object) * (1 << 32 * place)
+        total += part.astype(object) * (1 << 32 * power)
     return total
 
 
@@ -292,7 +292,7 @@ def _results(
     codes = (
         codes_of_keys([one_array(column) for column in joined.columns]) if count else np.empty(0, np.int64)
     )
-    groups = codes[count:]  # keys come first, each once, so a group's code is its place among them
+    groups = codes[count:]  # keys come first, each once, so a group's code is its position among them
     inside = np.flatnonzero(groups < count)
     rows, groups = rows.take(pa.array(inside)), groups[inside]
     results = [computed(measure, rows, groups, count) for measure in spec.measures]

@@ -60,9 +60,9 @@ def read_aggregate(
     consumer_id: str | None = None,
     lease_ms: int = DEFAULT_LEASE_MS,
 ) -> DataFrame:
-    """A stream of the aggregate's net changes: the columns of ``spec.columns``, then ``_row_kind``.
+    """A stream of the aggregate's consolidated changes: the columns of ``spec.columns``, then ``_row_kind``.
 
-    Each group that a micro-batch touches is computed anew from all of its rows, so that the cost follows the
+    Each group that a micro-batch touches is computed again from all of its rows, so that the cost follows the
     size of the groups, and functions may be any; there is no state. A group without rows is no group.
 
     Args:
@@ -123,7 +123,7 @@ class ShareOfGroups(InputPartition):
 
 
 class AggregateReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the net changes of the aggregate; goes through the table's versions as its changes are read."""
+    """Reads the aggregate's consolidated changes, along the versions of the table."""
 
     def __init__(
         self,
@@ -182,7 +182,7 @@ class AggregateReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [ShareOfGroups(table.uuid, first, last, share, shares) for share in range(shares)]
 
     def read(self, partition: ShareOfGroups) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        """The net changes of a share of the groups."""
+        """The consolidated changes of a share of the groups."""
         schema = arrow_schema(self._asked)
         for batch in changes_of(Table.open(self._spec.path, partition.table), self._spec, partition):
             yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
@@ -229,7 +229,7 @@ def _named(side: PinnedSide, spec: DeltaAggregateSpec) -> set[str]:
 
 
 def changes_of(table: Table, spec: DeltaAggregateSpec, part: ShareOfGroups) -> Iterator[pa.RecordBatch]:
-    """The net changes of a share of the groups that a step touches."""
+    """The consolidated changes of a share of the groups that a step touches."""
     side = _side(table, spec)
     changes = side.changes_between(part.start, part.end, spec.read, where=spec.pushed)
     images = _of_share(spec, wanted(spec, changes.drop_columns([ROW_KIND_COLUMN])), part)

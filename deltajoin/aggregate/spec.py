@@ -63,7 +63,7 @@ class Measure:
 
     def renamed(self, name: Callable[[str], str]) -> Self:
         """The same measure of columns under other names."""
-        where = renamed_condition(self.where, lambda ref: name(ref.column))
+        where = self.where and renamed_condition(self.where, lambda ref: name(ref.column))
         return replace(self, columns=tuple(map(name, self.columns)), where=where)
 
     @property
@@ -172,7 +172,7 @@ class DeltaAggregateSpec:
             self,
             groups=tuple(map(name, self.groups)),
             measures=tuple(measure.renamed(name) for measure in self.measures),
-            where=renamed_condition(self.where, lambda ref: name(ref.column)),
+            where=self.where and renamed_condition(self.where, lambda ref: name(ref.column)),
             rows=self.rows and tuple(tuple((name(c), op, v) for c, op, v in parts) for parts in self.rows),
             began=(),
         )
@@ -220,7 +220,7 @@ class DeltaAggregateSpec:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The spec of its JSON text, which may be anybody's.
+        """The spec of its JSON text, which is not trusted.
 
         Raises:
             ConfigurationError: the text is no spec.

@@ -1,1 +1,1 @@
-"""The command line, ``deltajoin``: tables to look at and look after, and SQL."""
+"""The command line, ``deltajoin``: tables, their maintenance, and SQL."""

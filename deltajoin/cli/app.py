@@ -1,4 +1,4 @@
-"""The command `deltajoin`: one file for each group of commands, put together here."""
+"""The command `deltajoin`: SQL, tables and the demo, put together here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from runpy import run_module
 
 import typer
 
-from deltajoin.cli import changes, history, sql, tables, upkeep
+from deltajoin.cli import sql, tables
 from deltajoin.cli.command import errors_printed
 from upsert.errors import ConfigurationError
 
@@ -17,9 +17,9 @@ app = typer.Typer(
     name="deltajoin",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,  # they may hold passwords
-    help="Tables that can be looked up and joined without state: look at them, look after them, and SQL.",
+    help="Tables that can be looked up and joined without state: what they hold, their maintenance, and SQL.",
 )
-for group in (sql, tables, changes, history, upkeep):
+for group in (sql, tables):
     app.registered_commands += group.app.registered_commands
 
 

@@ -90,13 +90,13 @@ def errors_printed(*, as_json: bool = False, trace: bool = False) -> Iterator[No
     try:
         yield
     except BrokenPipeError:
-        # the reader of a pipe, like `head`, has gone: nobody is left to tell anything
+        # the reader of a pipe, like `head`, has gone: no reader is left
         sys.stdout = None
         raise typer.Exit(Exit.DONE) from None
     except EXPECTED_ERRORS as error:
         print_error(error, as_json=as_json, trace=trace)
-        told = own_error(error) or error
-        is_missing = isinstance(told, TableNotFoundError | DatabaseNotFoundError | SnapshotExpiredError)
+        own = own_error(error) or error
+        is_missing = isinstance(own, TableNotFoundError | DatabaseNotFoundError | SnapshotExpiredError)
         raise typer.Exit(Exit.NOT_FOUND if is_missing else Exit.FAILED) from error
     except KeyboardInterrupt:
         raise typer.Exit(Exit.INTERRUPTED) from None
@@ -106,10 +106,10 @@ def print_error(error: BaseException, *, as_json: bool = False, trace: bool = Fa
     """Print an error to the standard error stream: one line, and its traces if they are asked for."""
     text = reason_of(error)
     if as_json:
-        told = {"error": type(own_error(error) or error).__name__, "message": text}
+        shown = {"error": type(own_error(error) or error).__name__, "message": text}
         if trace:
-            told["trace"] = "".join(traceback.format_exception(error))
-        print(json.dumps(told), file=sys.stderr)
+            shown["trace"] = "".join(traceback.format_exception(error))
+        print(json.dumps(shown), file=sys.stderr)
         return
     Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(text)}", highlight=False)
     if trace:
@@ -121,8 +121,8 @@ def reason_of(error: BaseException) -> str:
     if (own := own_error(error)) is not None:
         return str(own).strip()
     if isinstance(error, PySparkException):
-        told = (error.getMessage() or str(error)).strip()
-        return _NOISE.sub("", told.partition("\n")[0])
+        message = (error.getMessage() or str(error)).strip()
+        return _NOISE.sub("", message.partition("\n")[0])
     if isinstance(error, OSError) and error.filename is not None:
         what = f"{error.filename!r}: {error.strerror}"
         return f"{what}; see that it can be reached, may be used and has room, and run this again"

@@ -35,7 +35,7 @@ def follow(
 
     Args:
         queries: of one job, running.
-        output: where it is told.
+        output: where progress is printed.
         stopped: filled when a signal comes.
         keep_going: whether a query that fails leaves the others running.
 
@@ -71,7 +71,7 @@ def _goes_on(queries: Sequence[StreamingQuery], *, keep_going: bool) -> bool:
 
 
 class _Log:
-    """What queries have done since it was told last."""
+    """What queries have done since the last report."""
 
     def __init__(self, queries: Sequence[StreamingQuery], output: Output) -> None:
         self._queries = queries

@@ -154,6 +154,6 @@ class Output:
         self.console.print(RowGrid(names, rows))
 
     def say(self, text: str) -> None:
-        """Tell a person something that is no row; a program is told nothing."""
+        """Print a note for people; as JSON nothing is printed."""
         if not self.as_json:
             self.console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -46,12 +46,12 @@ def check_java(environment: Mapping[str, str]) -> None:
     if java is None or not os.access(java, os.X_OK):
         raise ConfigurationError(f"Spark needs Java {OLDEST} or newer, found none by {where}; {remedy}")
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as cause:
         raise ConfigurationError(f"Java at {java!r} must tell its version, got {cause}; {remedy}") from cause
-    found = _VERSION.search(told.stderr + told.stdout)
+    found = _VERSION.search(answer.stderr + answer.stdout)
     if found is None:
-        said = (told.stderr + told.stdout).strip().partition("\n")[0]
+        said = (answer.stderr + answer.stdout).strip().partition("\n")[0]
         raise ConfigurationError(f"Java at {java!r} must tell its version, got {said!r}; {remedy}")
     if int(found[1]) < OLDEST:
         raise ConfigurationError(

@@ -45,7 +45,7 @@ class Statement:
             cancel: makes it end soon, from another thread; may be called several times.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C has cancelled it; one that ends as well as ever has just ended.
+            KeyboardInterrupt: Ctrl-C has cancelled it; work that succeeded all the same raises nothing.
             BaseException: whatever the work raises.
         """
         with _interrupts():
@@ -201,7 +201,7 @@ def _start(statements: Statements, text: str, job: Path) -> None:
 
 
 def converse(session: Session, statements: Statements, thread: Statement, *, trace: bool = False) -> None:
-    """Carry out what the user types; an error is told, Ctrl-C cancels, and the next may be better."""
+    """Execute what the user types; an error is printed, Ctrl-C cancels, and the prompt continues."""
     from deltajoin.cli import prompt
 
     for text in prompt.statements(session.catalog.tables):
@@ -210,7 +210,7 @@ def converse(session: Session, statements: Statements, thread: Statement, *, tra
         except KeyboardInterrupt:
             Output().say("cancelled")
         except BrokenPipeError:
-            raise  # nobody reads any more: the command ends
+            raise  # no reader is left: the command ends
         except EXPECTED_ERRORS as error:
             print_error(error, trace=trace)
         except Exception as error:

@@ -59,7 +59,7 @@ class Statements:
         """Make sure that each statement of a text is one; nothing is carried out.
 
         Raises:
-            SchemaError: one is none; the message has its place.
+            SchemaError: one cannot be parsed; the message has its line and column.
         """
         for statement in split_statements(text):
             parse(statement.text)

@@ -1,15 +1,25 @@
-"""Looking at tables: `tables`, `describe` and `head`."""
+"""Commands about tables: what they hold and held, how they changed, and their maintenance."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import count
+from typing import Annotated, Final
 
+import pyarrow as pa
 import typer
+from rich.console import Console
 
-from deltajoin.cli.command import HERE, Json, Name, SnapshotId, Warehouse, errors_printed, table_of
+from deltajoin.cli.command import HERE, Exit, Json, Name, SnapshotId, Warehouse, errors_printed, table_of
 from deltajoin.cli.output import Output
 from deltajoin.cli.session import Session
 from deltajoin.cli.statements import Statements
+from upsert import Table, Version
+from upsert.errors import ConfigurationError
+
+_ROWS_A_STEP: Final = 10_000
 
 app = typer.Typer()
 
@@ -50,3 +60,196 @@ def head(
     with errors_printed(as_json=as_json):
         found = table_of(warehouse, name).snapshot(snapshot)
         Output(as_json=as_json).table(found.scan().slice(0, rows), title=f"{name}, snapshot {found.id}")
+
+
+@app.command()
+def changes(
+    name: Name,
+    warehouse: Warehouse = HERE,
+    since: Annotated[
+        int, typer.Option(min=0, help="Changes after this snapshot; 0: from the empty table.")
+    ] = 0,
+    until: Annotated[
+        int | None, typer.Option(min=0, help="Up to this snapshot.", show_default="the latest")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with every commit, until interrupted.")
+    ] = False,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", min=1, help="Stop after so many rows.")
+    ] = None,
+    poll_seconds: Annotated[
+        float, typer.Option(min=0.01, help="How often --follow looks for a commit.")
+    ] = 0.5,
+    as_json: Json = False,
+) -> None:
+    """Show what changed in a table, once for each key: the row before (-U), then the row after (+U)."""
+    with errors_printed(as_json=as_json):
+        table = table_of(warehouse, name)
+        if follow and until is not None:
+            raise ConfigurationError("changes: --follow has no end, got --until; leave one of them out")
+        steps = followed(table, since, poll_seconds) if follow else changed(table, since, until)
+        output = Output(as_json=as_json)
+        left = limit
+        for rows in steps:
+            shown = rows if left is None else rows.slice(0, left)
+            output.table(shown)
+            left = None if left is None else left - shown.num_rows
+            if left == 0:
+                break
+
+
+def changed(table: Table, since: int, until: int | None) -> Iterator[pa.Table]:
+    """All changes between two snapshots, as one table."""
+    yield table.changes(since, until)
+
+
+def followed(table: Table, since: int, poll_seconds: float) -> Iterator[pa.Table]:
+    """The changes after a snapshot as they come, some thousand rows at a time; it never ends."""
+    table.snapshot(since)  # an expired one is an error at once
+    version = Version.complete(since)
+    for _ in count():
+        end = table.advance(version, max_rows=_ROWS_A_STEP)
+        if end == version:
+            time.sleep(poll_seconds)
+            continue
+        rows = table.changes_between(version, end)
+        version = end
+        if rows.num_rows:
+            yield rows
+
+
+@app.command()
+def snapshots(name: Name, warehouse: Warehouse = HERE, as_json: Json = False) -> None:
+    """List the states of a table that can be read, oldest first; records include deletions."""
+    with errors_printed(as_json=as_json):
+        found = [
+            {
+                "snapshot": info.id,
+                "kind": info.kind,
+                "committed": datetime.fromtimestamp(info.time_ms / 1000, UTC),
+                "records": info.rows,
+                "added": info.delta_rows,
+                "files": info.files,
+                "tracked": info.tracked,
+            }
+            for info in table_of(warehouse, name).history()
+        ]
+        Output(as_json=as_json).rows(found, title=f"snapshots of {name}", empty="no commits yet")
+
+
+@app.command()
+def files(
+    name: Name, warehouse: Warehouse = HERE, snapshot: SnapshotId = None, as_json: Json = False
+) -> None:
+    """List the data files of a snapshot: newest first within a bucket."""
+    with errors_printed(as_json=as_json):
+        entries = table_of(warehouse, name).snapshot(snapshot).files.entries
+        found = [
+            {
+                "partition": "/".join(f"{column}={value}" for column, value in entry.partition) or None,
+                "bucket": entry.bucket,
+                "level": entry.level,
+                "rows": entry.rows,
+                "deletes": entry.deletes,
+                "bytes": entry.bytes,
+                "sequence": entry.sequence,
+                "file": entry.file,
+            }
+            for entry in entries
+        ]
+        Output(as_json=as_json).rows(found, title=f"files of {name}", empty="no files")
+
+
+@app.command()
+def compact(name: Name, warehouse: Warehouse = HERE, as_json: Json = False) -> None:
+    """Merge each bucket to one sorted run; readers and writers go on meanwhile."""
+    with errors_printed(as_json=as_json):
+        table = table_of(warehouse, name)
+        output = Output(as_json=as_json)
+        before = table.snapshot().info
+        with Console(stderr=True).status(f"merging the files of {name} …"):
+            done = table.compact()
+        after = before if done is None else done.info
+        output.rows(
+            [
+                {"what": "files", "before": before.files, "after": after.files},
+                {"what": "stored rows", "before": before.rows, "after": after.rows},
+            ],
+            title="nothing to merge" if done is None else f"snapshot {after.id}",
+        )
+
+
+@app.command()
+def publish_log(
+    name: Name,
+    warehouse: Warehouse = HERE,
+    accept_gap: Annotated[
+        bool,
+        typer.Option(
+            "--accept-gap", help="Go on behind commits that expired unsent; readers of the log stop there."
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Send the commits that a table's log in Kafka lacks, after one that could not be sent."""
+    with errors_printed(as_json=as_json):
+        sent = table_of(warehouse, name).publish_log(accept_gap=accept_gap)
+        Output(as_json=as_json).rows([{"commits published": sent}])
+
+
+@app.command()
+def expire(
+    name: Name,
+    keep: Annotated[int, typer.Option(min=1, help="Newest states to keep.", show_default=False)],
+    warehouse: Warehouse = HERE,
+    as_json: Json = False,
+) -> None:
+    """Give up old states of a table, and delete the files that only they need."""
+    with errors_printed(as_json=as_json):
+        gone = table_of(warehouse, name).expire(keep=keep)
+        Output(as_json=as_json).rows([{"snapshots that can no longer be read": gone}])
+
+
+@app.command()
+def clean(
+    name: Name,
+    older_than_hours: Annotated[
+        float, typer.Option(min=0.0, help="Spare younger files: longer than the longest write takes.")
+    ] = 24.0,
+    warehouse: Warehouse = HERE,
+    as_json: Json = False,
+) -> None:
+    """Delete files that no snapshot needs, left by processes that died."""
+    with errors_printed(as_json=as_json):
+        gone = table_of(warehouse, name).clean(older_than_s=3600 * older_than_hours)
+        Output(as_json=as_json).rows([{"files deleted": gone}])
+
+
+@app.command()
+def check(
+    name: Name,
+    warehouse: Warehouse = HERE,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Read the data files too, not only what is said of them.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Check every rule of a table on disk: it reports damage, with exit code 3, and repairs nothing."""
+    with errors_printed(as_json=as_json):
+        found = table_of(warehouse, name).check(deep=deep)
+        output = Output(as_json=as_json)
+        output.rows(
+            [
+                {
+                    "rule": one.rule,
+                    "subject": one.subject,
+                    "found": one.found,
+                    "harm": not one.is_information,
+                }
+                for one in found
+            ]
+        )
+        if not all(one.is_information for one in found):
+            raise typer.Exit(Exit.DAMAGED)
+        output.say(f"{name}: every rule holds")

@@ -156,7 +156,7 @@ def _numpy(indices: pa.Array) -> Ints:
 
 
 def _comparable(column: pa.Array) -> pa.Array:
-    """An array whose values Arrow's own hashing tells apart just as they are to be told apart."""
+    """An array whose values Arrow's own hashing distinguishes exactly where they differ."""
     if pa.types.is_floating(column.type):
         return pa.array(normalised_floats(column), mask=is_null(column))
     if not types.is_scalar(column.type):

@@ -30,8 +30,8 @@ def weights(codes: Ints, sign: Signs, count: int) -> Ints:
     [0, 1, 0]
     """
     plus = np.bincount(codes[sign > 0], minlength=count)
-    net: Ints = plus - np.bincount(codes[sign < 0], minlength=count)
-    return net
+    sums: Ints = plus - np.bincount(codes[sign < 0], minlength=count)
+    return sums
 
 
 def consolidate_changes(changes: Changes) -> Changes:
@@ -51,13 +51,13 @@ def consolidate_changes(changes: Changes) -> Changes:
 
 
 def remain_after_consolidating(codes: Ints, sign: Signs) -> npt.NDArray[np.bool_]:
-    """Of each code, the first |net| rows of the net's own sign.
+    """Of each code with the weight w, the first |w| rows of w's own sign.
 
     >>> remain_after_consolidating(np.array([0, 0, 0, 1]), np.array([1, -1, 1, -1], np.int8)).tolist()
     [True, False, False, True]
     """
-    net = weights(codes, sign, int(codes.max()) + 1)
-    stays: npt.NDArray[np.bool_] = _rank_within(codes * 2 + (sign < 0)) < net[codes] * sign
+    weight = weights(codes, sign, int(codes.max()) + 1)
+    stays: npt.NDArray[np.bool_] = _rank_within(codes * 2 + (sign < 0)) < weight[codes] * sign
     return stays
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -145,6 +145,8 @@ class PathVersions:
                     yield from self._steps(own, steps, None)
             case OuterDelta():
                 yield from self._outer(plan, changes)
+            case _:
+                assert_never(plan)
 
     def lookup(self, plan: Lookup, keys: pa.Table) -> tuple[Bundle, Marks]:
         """Rows that have one of the distinct keys, the keys beside them; and the marks of each key."""

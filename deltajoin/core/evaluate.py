@@ -91,7 +91,7 @@ def evaluate(
     *,
     output_rows: int = OUTPUT_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """Net signed rows of the join for one step of all tables, in batches of bounded size.
+    """Consolidated signed rows of the join for one step of all tables, in batches of bounded size.
 
     For one shard: pass the changes that ``join.split`` gives it, and lookups cut by ``Split.cut_lookup``.
 
@@ -122,7 +122,7 @@ def _rows(
     *,
     can_cancel: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """Net rows with all columns."""
+    """Consolidated rows with all columns."""
     if (keys := two_tables.keys_of(join.tree)) is not None:
         yield from _pairs(join, keys, changes, old[0], new[1], output_rows)
         return
@@ -139,7 +139,7 @@ def _rows(
 
 @dataclass(frozen=True)
 class _AllPaths:
-    """One step of all tables: the rows of all paths, made net in the way that the join allows."""
+    """One step of all tables: the rows of all paths, consolidated in the way that the join allows."""
 
     join: Join
     old: Sequence[Match]
@@ -159,7 +159,7 @@ class _AllPaths:
             match[table] = self.new[table]
 
     def rows_by_marks(self, changes: Sequence[Changes]) -> Iterator[Bundle]:
-        """Net rows: those with marks are held back until all paths have run."""
+        """Consolidated rows: those with marks are held back until all paths have run."""
         changed = {table: ChangedKeys(some) for table, some in enumerate(changes) if some.rows.num_rows}
         held: list[Bundle] = []
         for rows in self.rows(changes, changed):
@@ -169,7 +169,7 @@ class _AllPaths:
         yield from consolidate_bundles(held, self.join.visible)
 
     def rows_by_key(self, changes: Sequence[Changes]) -> Iterator[Bundle]:
-        """Net rows: what other tables did to the keys of a change is known before any lookup."""
+        """Consolidated rows: what other tables did to the keys of a change is known before any lookup."""
         codes = self._key_codes(changes)
         contested = contested_keys([some.signs for some in changes], codes, only_opposite=self.join.is_inner)
         plain = [some.where(~contested[own]) for some, own in zip(changes, codes, strict=True)]

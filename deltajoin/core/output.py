@@ -2,7 +2,7 @@
 
 Rows are consolidated in all columns that the join has. Where columns that only the join compares do not come
 out, rows that differ in no other column are one row, and an update that moves a row to another key would put
-it out with both signs. Such rows are held until all of a task are there, and cancel then.
+it out with both signs. Such rows are held until the task has all of them, and cancel then.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Outgoing:
         return cls(schema, spec.keep, schema.names == everything.names, must_net)
 
     def rows(self, batches: Iterable[pa.RecordBatch], *, can_cancel: bool) -> Iterator[pa.RecordBatch]:
-        """What comes out of net rows; ``can_cancel`` is false where all of them have one sign."""
+        """What comes out of consolidated rows; ``can_cancel`` is false where all of them have one sign."""
         chosen = (some for batch in batches if (some := self._chosen(batch)).num_rows)
         if self.must_net and can_cancel:
             yield from consolidate_batches(list(chosen))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, assert_never
 
 from deltajoin.expressions import Condition, Ref, conjunction, conjuncts, refs_of
 from deltajoin.tree import (
@@ -62,7 +62,7 @@ class NoLookupError(SchemaError):
 
 
 Source = Ref | int
-"""Where the value of a key comes from: a column of the rows that are there, or the n-th value of a probe."""
+"""Where the value of a key comes from: a column of the rows found so far, or the n-th value of a probe."""
 
 Equal = tuple[tuple[Source, Source], ...]
 """Values that must be equal as join keys are: NULL equals nothing."""
@@ -398,7 +398,7 @@ class _Region:
         self._conditions = list(conjuncts(node.where))
 
     def bind(self, child: Node) -> tuple[Equal, Condition | None]:
-        """Rows of a child are there: what they must fulfil by themselves."""
+        """A child's rows are bound: what they must fulfil by themselves."""
         self._left.remove(child)
         before, self._tables = self._tables, self._tables | visible(child)
         equal, self._equal = self._equal, []
@@ -410,7 +410,7 @@ class _Region:
         return tuple(equal), self._now_bound()
 
     def _now_bound(self) -> Condition | None:
-        """The conditions all of whose columns are there for the first time."""
+        """The conditions whose last missing columns have just been bound."""
         now = [c for c in self._conditions if {ref.table for ref in refs_of(c)} <= self._tables]
         self._conditions = [c for c in self._conditions if c not in now]
         return conjunction(*now)
@@ -526,3 +526,7 @@ def _path_steps(plan: Delta | Lookup | Attach, facts: TableFacts) -> Iterator[Pa
             yield from _path_steps(other, facts)
             if back is not None:
                 yield from _path_steps(back, facts)
+        case LeafDelta():
+            pass
+        case _:
+            assert_never(plan)

@@ -75,7 +75,7 @@ PROBE: Final = -1
 """Number of the pseudo-table of the keys of a lookup; its columns are named 0, 1, …."""
 
 PADDED: Final = -1
-"""Position of a part that is not there: NULLs stand in its place."""
+"""Position of a missing part: the row has NULLs instead."""
 
 Kinds = npt.NDArray[np.int8]
 """Positions in ``changes.KINDS``."""

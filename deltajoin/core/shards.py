@@ -97,8 +97,8 @@ def split_of(
         tree: the tree.
         type_of: type of each column.
         identities: for each table columns that tell its rows apart.
-        known: columns that follow from what comes out of a row, in which rows must be net; None where they
-            need not be, or where all columns come out.
+        known: columns that follow from what comes out of a row, in which rows are consolidated; None where
+            they need not be, or where all columns come out.
     """
     count = len(leaves(tree))
     keys = [key for key in shared_keys(tree) if known is None or _is_known(key, tree, known)]

@@ -55,7 +55,7 @@ def contested_pairs(
     key_types: Sequence[pa.DataType],
     output_rows: int,
 ) -> Iterator[SignedPairs]:
-    """Pairs of rows whose net weight is not zero, repeated as often as they weigh.
+    """Pairs of rows whose weight is not zero, repeated as often as they weigh.
 
     Args:
         left: consolidated changes of A; each of their keys is also among B's.
@@ -188,7 +188,7 @@ def inner_join(
     *,
     output_rows: int = OUTPUT_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """Net signed rows of the join for one step of both tables, in batches of bounded size.
+    """Consolidated signed rows of the join for one step of both tables, in batches of bounded size.
 
     Args:
         left: consolidated changes of A.
@@ -212,8 +212,8 @@ def inner_join(
             yield _batch(types.output, *((driving, found) if is_left else (found, driving)), kinds)
     if left_mask.any():
         a, b = left.take(np.flatnonzero(left_mask)), right.take(np.flatnonzero(right_mask))
-        net = contested_pairs(a, b, match_left_old, match_right_new, types.keys, output_rows)
-        for left_rows, right_rows, kinds in net:
+        pairs = contested_pairs(a, b, match_left_old, match_right_new, types.keys, output_rows)
+        for left_rows, right_rows, kinds in pairs:
             yield _batch(types.output, left_rows, right_rows, kinds)
 
 

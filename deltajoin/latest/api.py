@@ -117,7 +117,7 @@ def with_lookup(
 
 
 def side_of(df: DataFrame, name: str) -> LookupSide:
-    """What `with_lookup` was told about a DataFrame.
+    """What `with_lookup` declared about a DataFrame.
 
     Raises:
         ConfigurationError: it is not the very one that it returned.

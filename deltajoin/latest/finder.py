@@ -101,6 +101,6 @@ class _SidePending:
 
 
 def _positions(keys: pa.Table, of_rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """For the key of each row its position among the distinct keys, all of which are there."""
+    """For the key of each row its position among the distinct keys, all of which occur."""
     codes = codes_of(pa.concat_tables([keys, of_rows]), keys.column_names)
     return codes[keys.num_rows :]

@@ -23,7 +23,7 @@ class Measures:
     Attributes:
         hits: join keys that the cache knew, those without rows among them.
         misses: join keys that it did not.
-        evictions: entries that gave way to others.
+        evictions: entries removed to make room for others.
         drops: times that a cache had not seen the batch before, and was emptied.
         cached_keys: entries after the step.
         cached_bytes: memory that they take, about.

@@ -223,7 +223,7 @@ class JoinShard:
     ) -> StepResult | None:
         """The step as an attempt before has settled it; None if there was none.
 
-        Which lookups failed then, and whether later rows were found, nobody knows any more: so all changes
+        Which lookups failed then, and whether later rows were found, is not recorded: so all changes
         wait for the next step, which gives what was not given yet.
         """
         rows = given.settled()

@@ -61,7 +61,7 @@ class ShardState(NamedTuple):
 
         Raises:
             CheckpointMismatchError: rows wait, or have been given, that belong to another join or to another
-                number of shards; or upserts were given that nobody remembers.
+                number of shards; or upserts were emitted, which are not recorded.
         """
         if self.label and self.label != label_of(join, shards):
             what, until = ("wait for a lookup", " until nothing waits any more")
@@ -75,7 +75,7 @@ class ShardState(NamedTuple):
         if join.is_whole and self.epoch and not self.position:
             raise CheckpointMismatchError(
                 "lookup join: changelog = 'all' must be so from the beginning of a checkpoint, this one has "
-                "given upserts, which nobody remembers; go on with changelog='upsert', or start with a new "
+                "given upserts, which are not recorded; go on with changelog='upsert', or start with a new "
                 "checkpoint"
             )
 

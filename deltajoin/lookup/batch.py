@@ -60,7 +60,7 @@ class Pending:
         return self._batch.spread(answer), counts
 
     def cancel(self) -> None:
-        """End the requests that are still under way; nobody waits for the result any more."""
+        """End the requests that are still under way; no caller waits for the result."""
         self._asked.cancel()
 
 

@@ -26,7 +26,7 @@ class CacheCounts:
     Attributes:
         hits: keys that were found, those without rows among them.
         misses: keys that were not.
-        evictions: entries that gave way to others, or were too large.
+        evictions: entries removed to make room for others, or too large.
         drops: how often all entries were dropped, because the epoch was another one.
         keys: entries now.
         bytes: memory that they take now, about.
@@ -57,7 +57,7 @@ class Cached:
 
 @dataclass(frozen=True, eq=False)
 class CacheEffect:
-    """What a cache was told by `put` or by `update`, so that another one can be told the same.
+    """What `put` or `update` did to a cache, so that another one can repeat it.
 
     Attributes:
         keys: that were looked up; None for changes.
@@ -71,7 +71,7 @@ class CacheEffect:
 
     @classmethod
     def of(cls, keys: pa.Table, answer: Answer) -> Self:
-        """What ``put`` was told, without the keys whose lookup has failed."""
+        """What ``put`` did, without the keys whose lookup has failed."""
         if not answer.failures:
             return cls(keys, answer.rows, answer.positions)
         is_known = np.ones(keys.num_rows, np.bool_)
@@ -209,7 +209,7 @@ class RowCache:
         max_keys: entries at most.
         max_bytes: memory at most, but for the rows of the call that is under way; a third of it is for what
             is in use, so that rows no longer used can be cleared away seldom and all at once.
-        is_recorded: whether what is done to the cache is kept, for ``take_deeds``.
+        is_recorded: whether what is done to the cache is kept, for ``take_effects``.
 
     Raises:
         ConfigurationError: a bound is below 1, or a column is missing.
@@ -258,7 +258,7 @@ class RowCache:
         self._lru = Lru(self._max_bytes // 3)
         self._store = RowStore(self._schema)
         self._key_store: RowStore | None = None
-        self._deeds: list[CacheEffect] = []  # those of an attempt that did not count are nobody's
+        self._effects: list[CacheEffect] = []  # those of an attempt that did not count are dropped
 
     def get(self, keys: pa.Table) -> Cached:
         """What is known about some keys, which become those used last.
@@ -290,7 +290,7 @@ class RowCache:
             SchemaError: rows of one key have equal upsert keys.
         """
         if self._is_recorded:
-            self._deeds.append(CacheEffect.of(keys, answer))
+            self._effects.append(CacheEffect.of(keys, answer))
         order = np.argsort(answer.positions, kind="stable")
         rows = answer.rows.take(pa.array(order))
         ends = np.cumsum(np.bincount(answer.positions, minlength=keys.num_rows)).tolist()
@@ -354,7 +354,7 @@ class RowCache:
         """
         if self._is_recorded:
             none = np.zeros(rows.num_rows, np.bool_)
-            self._deeds.append(
+            self._effects.append(
                 CacheEffect(None, rows, none if deleted is None else np.asarray(deleted, np.bool_))
             )
         values = key_values(rows.select(self._keys))
@@ -378,26 +378,26 @@ class RowCache:
                 self._set(key, entry)
         self._tidy()
 
-    def take_deeds(self) -> list[CacheEffect]:
-        """What the cache was told since this was asked last."""
-        deeds, self._deeds = self._deeds, []
-        return deeds
+    def take_effects(self) -> list[CacheEffect]:
+        """What was done to the cache since the last call."""
+        effects, self._effects = self._effects, []
+        return effects
 
-    def repeat(self, deeds: Sequence[CacheEffect]) -> None:
-        """Do what another cache has done; ``take_deeds`` does not tell of it.
+    def repeat(self, effects: Sequence[CacheEffect]) -> None:
+        """Do what another cache has done; ``take_effects`` does not tell of it.
 
         Raises:
             SchemaError: as ``put`` and ``update``.
         """
-        for deed in deeds:
-            if deed.keys is None:
-                self.update(deed.rows, deed.marks.tolist())
+        for effect in effects:
+            if effect.keys is None:
+                self.update(effect.rows, effect.marks.tolist())
             else:
-                self.put(deed.keys, Answer(deed.marks.astype(np.int64), deed.rows))
-        self.take_deeds()
+                self.put(effect.keys, Answer(effect.marks.astype(np.int64), effect.rows))
+        self.take_effects()
 
     def content(self) -> list[CacheEffect]:
-        """All entries as one deed, which an empty cache can repeat; none if there are none."""
+        """All entries as one effect, which an empty cache can repeat; empty without entries."""
         entries = self._lru.entries()
         if not entries or self._key_store is None:
             return []

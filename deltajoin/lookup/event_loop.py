@@ -72,7 +72,7 @@ def stop_shared_loop() -> None:
 
 
 def _after_fork() -> None:
-    """A forked child has no thread that runs the loop, and begins anew.
+    """A forked child has no thread that runs the loop, and starts its own.
 
     The parent's loop is kept, not freed: its selector is shared with the parent, which would lose events if
     the child closed anything.

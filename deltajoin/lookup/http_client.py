@@ -137,7 +137,7 @@ class HttpClient:
 
 
 def _headers(given: Mapping[str, str]) -> CIMultiDict[str]:
-    """What is sent with each request: given headers take the place of ours, however they are written."""
+    """What is sent with each request: given headers replace ours, in any letter case."""
     headers = CIMultiDict({"Content-Type": "application/json", "Accept": "application/json"})
     headers.update(given)
     return headers

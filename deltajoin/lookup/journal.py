@@ -11,8 +11,8 @@ Spark hands a shard to whichever Python worker is idle, so the caches of one pro
 another one ran. Each step leaves a file, named by the epoch that it ended with: what was looked up, what
 changed, and the epoch it began with. A process whose caches are a few steps behind reads these files, and a
 new one all of them, back to a file that begins with empty caches. From time to time a step writes its caches
-whole, so that there are never many to read. Files of attempts that did not count have epochs that nobody asks
-for. A file that is gone costs lookups, no more.
+whole, so that there are never many to read. Files of attempts that did not count have epochs that are never
+asked for. A file that is gone costs lookups, no more.
 """
 
 from __future__ import annotations
@@ -45,33 +45,33 @@ class CacheStep:
 
     Attributes:
         epoch: with which the step ended.
-        parent: with which it began; 0 where `deeds` begin with empty caches.
+        parent: with which it began; 0 where `effects` begin with empty caches.
         steps: how many files there are since one that did.
         rows: how many keys and rows they have.
-        deeds: what it did.
+        effects: what it did.
     """
 
     epoch: int
     parent: int
     steps: int
     rows: int
-    deeds: CacheEffects = ((), ())
+    effects: CacheEffects = ((), ())
 
     @classmethod
-    def after(cls, before: CacheStep | None, epoch: int, deeds: CacheEffects) -> Self:
+    def after(cls, before: CacheStep | None, epoch: int, effects: CacheEffects) -> Self:
         """What was done after another step; None: with empty caches."""
-        rows = sum(deed.size for of_side in deeds for deed in of_side)
+        rows = sum(effect.size for of_side in effects for effect in of_side)
         if before is None:
-            return cls(epoch, 0, 1, rows, deeds)
-        return cls(epoch, before.epoch, before.steps + 1, before.rows + rows, deeds)
+            return cls(epoch, 0, 1, rows, effects)
+        return cls(epoch, before.epoch, before.steps + 1, before.rows + rows, effects)
 
     def is_long(self, entries: int) -> bool:
         """Whether to repeat all steps would take longer than to read so many entries."""
         return self.steps > _STEPS or self.rows > 3 * entries + _ROWS
 
-    def without_deeds(self) -> Self:
+    def without_effects(self) -> Self:
         """What is known of the step when it has been done."""
-        return replace(self, deeds=((), ()))
+        return replace(self, effects=((), ()))
 
 
 class Journal:
@@ -85,8 +85,8 @@ class Journal:
     >>> import numpy as np
     >>> journal = Journal(tempfile.mkdtemp(), "run 1")
     >>> ids = pa.table({"id": [7]})
-    >>> deeds = [CacheEffect(ids, ids, np.array([0]))], [CacheEffect(None, ids, np.array([True]))]
-    >>> journal.append(CacheStep(41, 0, 1, 2, deeds), kept=())
+    >>> effects = [CacheEffect(ids, ids, np.array([0]))], [CacheEffect(None, ids, np.array([True]))]
+    >>> journal.append(CacheStep(41, 0, 1, 2, effects), kept=())
     >>> [step.epoch for step in journal.leading_to(41, known=None)], journal.leading_to(42, known=None)
     ([41], None)
     """
@@ -136,14 +136,14 @@ class Journal:
 
 
 def _to_bytes(step: CacheStep) -> bytes:
-    """A line of JSON, then the tables of each deed as Arrow streams."""
-    deeds = [(side, deed) for side, deeds in enumerate(step.deeds) for deed in deeds]
-    kinds = [[side, deed.keys is not None] for side, deed in deeds]
-    about = {"parent": step.parent, "steps": step.steps, "rows": step.rows, "deeds": kinds}
+    """A line of JSON, then the tables of each effect as Arrow streams."""
+    effects = [(side, effect) for side, effects in enumerate(step.effects) for effect in effects]
+    kinds = [[side, effect.keys is not None] for side, effect in effects]
+    about = {"parent": step.parent, "steps": step.steps, "rows": step.rows, "effects": kinds}
     sink = pa.BufferOutputStream()
     sink.write(json.dumps(about).encode() + b"\n")
-    for _, deed in deeds:
-        for table in (deed.keys, deed.rows.append_column("marks", pa.array(deed.marks))):
+    for _, effect in effects:
+        for table in (effect.keys, effect.rows.append_column("marks", pa.array(effect.marks))):
             if table is not None:
                 with pa.ipc.new_stream(sink, table.schema) as writer:
                     writer.write_table(table)
@@ -152,23 +152,23 @@ def _to_bytes(step: CacheStep) -> bytes:
 
 def _from_bytes(epoch: int, found: bytes) -> CacheStep:
     head, _, body = found.partition(b"\n")
-    deeds: tuple[list[CacheEffect], list[CacheEffect]] = [], []
+    effects: tuple[list[CacheEffect], list[CacheEffect]] = [], []
     try:
         about = json.loads(head)
         parent, steps, rows = (int(about[name]) for name in ("parent", "steps", "rows"))
         with pa.BufferReader(body) as reader:
-            for side, has_keys in about["deeds"]:
+            for side, has_keys in about["effects"]:
                 keys = _table(reader) if has_keys else None
                 marked = _table(reader)
                 last = marked.num_columns - 1
                 marks = marked.column(last).to_numpy()
-                deeds[side].append(CacheEffect(keys, marked.remove_column(last), marks))
+                effects[side].append(CacheEffect(keys, marked.remove_column(last), marks))
     except (pa.ArrowException, OSError, ValueError, LookupError, TypeError) as cause:
         raise BrokenPayloadError(
             f"lookup join: a file of what a step did to its caches must be as the step wrote it, got "
             f"{len(found)} bytes that are not ({cause}); restart the query, which begins with empty caches"
         ) from cause
-    return CacheStep(epoch, parent, steps, rows, deeds)
+    return CacheStep(epoch, parent, steps, rows, effects)
 
 
 def _table(reader: pa.BufferReader) -> pa.Table:
@@ -240,9 +240,9 @@ class EpochCaches:
             self.right.restart()
             self._trail = []
         for step in steps:
-            self.left.repeat(step.deeds[0])
-            self.right.repeat(step.deeds[1])
-            self._trail.append(step.without_deeds())
+            self.left.repeat(step.effects[0])
+            self.right.repeat(step.effects[1])
+            self._trail.append(step.without_effects())
         return True
 
     def seal(self) -> int:
@@ -255,12 +255,12 @@ class EpochCaches:
     def _leave_step(self, journal: Journal, epoch: int) -> None:
         caches = self.left, self.right
         before = self._trail[-1] if self._begun else None
-        deeds = self.left.take_deeds(), self.right.take_deeds()
-        step = CacheStep.after(before, epoch, deeds)
+        effects = self.left.take_effects(), self.right.take_effects()
+        step = CacheStep.after(before, epoch, effects)
         if step.is_long(sum(cache.entries for cache in caches)):
             step = CacheStep.after(None, epoch, (self.left.content(), self.right.content()))
         journal.append(step, kept=[one.epoch for one in self._trail] if self._begun else ())
-        self._trail = [*(self._trail if step.parent else ()), step.without_deeds()]
+        self._trail = [*(self._trail if step.parent else ()), step.without_effects()]
 
 
 _kept: Final[OrderedDict[Hashable, EpochCaches]] = OrderedDict()

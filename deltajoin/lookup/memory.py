@@ -90,7 +90,7 @@ class MemoryClient:
         if self._source.latency_s:
             await asyncio.sleep(self._source.latency_s)
         if fails:
-            raise LookupUnavailableError("MemoryLookup: the source must answer, it was told to fail at first")
+            raise LookupUnavailableError("MemoryLookup: the source must answer, it was set to fail at first")
         values = key_values(keys)
         failures = {at: failure for at, key in enumerate(values) if (failure := self._failure(key))}
         found = [
@@ -105,11 +105,11 @@ class MemoryClient:
     def _failure(self, key: Any) -> LookupFailedError | None:
         if key in self._refused:
             return LookupFailedError(
-                f"MemoryLookup: the key {key!r} must be answered, it was told to refuse it"
+                f"MemoryLookup: the key {key!r} must be answered, it was set to refuse it"
             )
         if key in self._unavailable:
             return LookupUnavailableError(
-                f"MemoryLookup: the key {key!r} must be answered, it was told to fail"
+                f"MemoryLookup: the key {key!r} must be answered, it was set to fail"
             )
         return None
 

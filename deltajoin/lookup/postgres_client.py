@@ -140,7 +140,7 @@ class PostgresClient:
         return text.replace(password, "***") if password else text
 
     async def close(self) -> None:
-        """Close all connections; a statement that still runs has a moment to end."""
+        """Close all connections; a running statement has some seconds to end."""
         pool, self._pool = self._pool, None
         if pool is not None:
             try:

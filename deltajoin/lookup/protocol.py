@@ -89,7 +89,7 @@ class Answer:
 
 
 class LookupClient(Protocol):
-    """An open source: belongs to one process and one event loop, and is closed when nobody asks any more."""
+    """An open source: belongs to one process and one event loop, and is closed after the last request."""
 
     async def lookup(self, keys: pa.Table) -> Answer:
         """The current rows that equal the keys.

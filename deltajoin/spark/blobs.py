@@ -123,7 +123,7 @@ class ChangesReader(SteppingReader):
 def join_blobs(
     spec: DeltaJoinSpec, shard: int, blobs: Iterable[bytes | pa.Buffer]
 ) -> Iterator[pa.RecordBatch]:
-    """Net rows of one shard, from all of its blobs in one micro-batch.
+    """Consolidated rows of one shard, from all of its blobs in one micro-batch.
 
     Raises:
         BrokenPayloadError: a blob is damaged, or belongs to another join or micro-batch.
@@ -149,7 +149,7 @@ def _one_step(payloads: list[Payload], spec: DeltaJoinSpec) -> JoinStep:
 
 
 def _changes(payloads: list[Payload], tables: JoinedTables, table: int) -> Changes:
-    """The changes of a table in this shard, net over all buckets."""
+    """The changes of a table in this shard, consolidated over all buckets."""
     schema = tables.changes(table)
     parts = [payload.rows for payload in payloads if payload.label.table == table]
     for rows in parts:

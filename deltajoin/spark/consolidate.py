@@ -2,7 +2,7 @@
 
 A join is bilinear: of two signed rows it makes a row with the product of their signs, and what a micro-batch
 adds to a join over signed rows is the change of the join. So Spark's stream-stream join is right over
-changes, if it is told nothing of kinds, keeps every row of both inputs in its state for ever, the rows that
+changes, if it does not see the kinds, keeps every row of both inputs in its state for ever, the rows that
 took others away among them, and what cancels is left out afterwards.
 """
 
@@ -28,7 +28,7 @@ _KIND_PREFIX: Final = "_kind_"
 
 
 def consolidate_join(joined: DataFrame, kinds: Sequence[int], shards: int) -> DataFrame:
-    """The net changes of every micro-batch of a join of signed rows, with ``_row_kind`` last.
+    """The consolidated changes of every micro-batch of a join of signed rows, with ``_row_kind`` last.
 
     Equal rows meet in one task by their hash, one task a shard, which holds its rows of a micro-batch in
     memory. Nothing is kept between micro-batches, so a replayed one gives the same rows.
@@ -44,8 +44,8 @@ def consolidate_join(joined: DataFrame, kinds: Sequence[int], shards: int) -> Da
         The other columns, named ``c0``, ``c1`` … in their order, and ``_row_kind``: ``+I`` or ``-D``.
     """
     own = [number for number in range(len(joined.columns)) if number not in kinds]
-    names = {number: f"c{place}" for place, number in enumerate(own)}
-    names |= {number: f"{_KIND_PREFIX}{place}" for place, number in enumerate(kinds)}
+    names = {number: f"c{position}" for position, number in enumerate(own)}
+    names |= {number: f"{_KIND_PREFIX}{position}" for position, number in enumerate(kinds)}
     named = joined.toDF(*(names[number] for number in range(len(names))))
     marked = [
         F.col(names[number]).alias(names[number], metadata={CONSOLIDATED_MARK: True}) for number in kinds
@@ -59,7 +59,7 @@ def consolidate_join(joined: DataFrame, kinds: Sequence[int], shards: int) -> Da
 
 
 def consolidate_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Net rows of one task's part of a micro-batch, with ``_row_kind`` instead of the inputs' kinds.
+    """Consolidated rows of one task's part of a micro-batch, with ``_row_kind`` instead of the inputs' kinds.
 
     >>> kinds = {"_kind_0": ["+I", "-U", "-D"], "_kind_1": ["+U", "+I", "-D"]}
     >>> [batch.to_pylist() for batch in consolidate_rows([pa.record_batch({"c0": [1, 1, 2], **kinds})])]

@@ -46,7 +46,7 @@ class ShardOfStep(InputPartition):
 
 
 class JoiningReader(SteppingReader):
-    """Reads the net rows of the join itself."""
+    """Reads the consolidated rows of the join itself."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class JoiningReader(SteppingReader):
         return [ShardOfStep(step, shard, shards) for shard in range(shards)]
 
     def read(self, partition: ShardOfStep) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        """The net rows of a shard."""
+        """The consolidated rows of a shard."""
         tables, step = JoinedTables.open(self._spec, partition.step.tables), partition.step
         changes = [
             shard_changes(tables, step, table, partition.shard, partition.shards)

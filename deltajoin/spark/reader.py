@@ -25,7 +25,7 @@ Offset = dict[str, Any]
 class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Finds the end of each step of all tables.
 
-    Tables are opened anew in every call: Spark pickles readers and keeps them as long as it likes.
+    Tables are opened again in every call: Spark pickles readers and keeps them as long as it likes.
     """
 
     def __init__(self, options: SourceOptions) -> None:

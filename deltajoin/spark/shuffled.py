@@ -1,6 +1,6 @@
 """The join after a shuffle by join key: stateless tasks, one per shard, in ``mapInArrow``.
 
-All changes of a join key meet in one task, which is what netting needs; any operator may follow.
+All changes of a join key meet in one task, which is what consolidating needs; any operator may follow.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def shuffled(blobs: DataFrame, tables: JoinedTables) -> DataFrame:
 
 @dataclass(frozen=True)
 class JoinShard:
-    """The task of one shard: its blobs in, net rows of the join out."""
+    """The task of one shard: its blobs in, consolidated rows of the join out."""
 
     spec: DeltaJoinSpec
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Net rows of the shard.
+        """Consolidated rows of the shard.
 
         Raises:
             BrokenPayloadError: a blob is damaged, or belongs to another join or micro-batch.

@@ -41,7 +41,7 @@ def stateful(blobs: DataFrame, tables: JoinedTables) -> DataFrame:
 
 @dataclass(frozen=True)
 class JoinGroup:
-    """The group of one shard: its blobs in, blobs of net rows out."""
+    """The group of one shard: its blobs in, blobs of consolidated rows out."""
 
     spec: DeltaJoinSpec
 
@@ -51,7 +51,7 @@ class JoinGroup:
         batches: Iterable[pd.DataFrame],
         state: GroupState,  # noqa: ARG002
     ) -> Iterator[pd.DataFrame]:
-        """Blobs of the shard's net rows.
+        """Blobs of the shard's consolidated rows.
 
         Raises:
             BrokenPayloadError: a blob is damaged, or belongs to another join or micro-batch.

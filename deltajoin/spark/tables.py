@@ -107,7 +107,7 @@ class PinnedSide:
         buckets: Collection[int] | None = None,
         where: Any = None,
     ) -> pa.Table:
-        """The net changes of one step, as ``Table.changes_between`` gives them.
+        """The consolidated changes of one step, as ``Table.changes_between`` gives them.
 
         Raises:
             SchemaError: a column is gone, or holds a value that its type of then cannot.
@@ -378,7 +378,7 @@ class JoinedTables:
     def _known_by(self) -> tuple[object, ...]:
         """What a join follows from: the spec, the tables' definitions, and about how many rows they have.
 
-        The order of lookups is chosen anew when a table has doubled; estimates cost as much as a lookup.
+        The order of lookups is chosen again when a table has doubled; estimates cost as much as a lookup.
         """
         rows = (table.published.latest().rows for table in self.tables)
         definitions = ((table.uuid, table.definition.version) for table in self.tables)
@@ -387,10 +387,10 @@ class JoinedTables:
     def evaluate(
         self, changes: Sequence[Changes], old: Versions, new: Versions, *, shard: int = 0, shards: int = 1
     ) -> Iterator[pa.RecordBatch]:
-        """Net rows of one shard of a step, in batches of ``output``.
+        """Consolidated rows of one shard of a step, in batches of ``output``.
 
         Args:
-            changes: of each table the net changes that ``split`` gives the shard, of all its buckets.
+            changes: of each table the shard's changes by ``split``, consolidated over all buckets.
             old: the versions before the step.
             new: the versions after it.
             shard: which one.

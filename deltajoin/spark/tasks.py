@@ -48,7 +48,7 @@ def bucket_changes(tables: JoinedTables, step: JoinStep, table: int, buckets: Co
 
 
 def shard_changes(tables: JoinedTables, step: JoinStep, table: int, shard: int, shards: int) -> Changes:
-    """The net changes of a table in one of so many shards.
+    """The consolidated changes of a table in one of so many shards.
 
     Several shards read bucket by bucket and cut at once, so memory holds the shard and one bucket; a single
     one, which keeps all, reads all at once.
@@ -91,21 +91,21 @@ def consolidated_changes(tables: JoinedTables, table: int, parts: list[pa.Table]
     part, side = tables.spec.tables[table], tables.sides[table]
     rows = pa.concat_tables([tables.changes(table).empty_table(), *parts]).combine_chunks()
     changes = Changes(rows)
-    # Images that hold the whole primary key are net already: each key is in one bucket, once.
+    # Images that hold the whole primary key are consolidated already: each key is in one bucket, once.
     key = set(side.primary_key)
-    is_net = bool(key) and key <= set(part.select) and part.columns == part.select
-    return changes if is_net else consolidate_changes(changes)
+    is_consolidated = bool(key) and key <= set(part.select) and part.columns == part.select
+    return changes if is_consolidated else consolidate_changes(changes)
 
 
 def joined_rows(
     tables: JoinedTables, step: JoinStep, changes: Sequence[Changes], shard: int = 0, shards: int = 1
 ) -> Iterator[pa.RecordBatch]:
-    """Net rows of the join, in batches of ``tables.output``.
+    """Consolidated rows of the join, in batches of ``tables.output``.
 
     Args:
         tables: the join.
         step: the versions at which to look up.
-        changes: of each table the net changes, all of the step or those of one shard.
+        changes: of each table the consolidated changes, all of the step or those of one shard.
         shard: which shard.
         shards: of how many.
     """

@@ -1,4 +1,4 @@
-"""Commands that look at tables and look after them, without Spark."""
+"""Commands about tables and their maintenance, without Spark."""
 
 import json
 from collections.abc import Callable

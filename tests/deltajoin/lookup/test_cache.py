@@ -137,7 +137,7 @@ def test_what_an_attempt_that_did_not_count_told_a_cache_is_not_told_on() -> Non
     kept = RowCache(SCHEMA, ["hub"], ["id"], is_recorded=True)
     put(kept, {"JFK": [ANN]})
     EpochCaches(kept, cache()).begin(None)
-    assert kept.take_deeds() == []
+    assert kept.take_effects() == []
 
 
 def test_bytes_are_bounded() -> None:
