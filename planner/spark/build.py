@@ -9,6 +9,7 @@ own aggregation, under the user's expression ids.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import assert_never
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -38,6 +39,7 @@ from planner.plan.nodes import (
     Relation,
     SignedAggregate,
     SlidingWindows,
+    Upserts,
 )
 from planner.plan.sources import KafkaTopic, ManagedTable, consumer_of
 from planner.plan.trees import children
@@ -81,43 +83,58 @@ class _Builder:
         self.settings = settings
 
     def node(self, plan: Plan) -> JavaObject:
-        if isinstance(plan, DeltaJoin):
-            return self.delta_join(plan)
-        if isinstance(plan, RegularJoin):
-            return self.regular_join(plan)
-        if isinstance(plan, LookupAggregate):
-            return lookup_aggregate(self.catalyst, plan, self.shards)
-        inputs = [self.node(child) for child in children(plan)]
-        if isinstance(plan, Enriched):
-            return self.enriched(plan, inputs[0])
-        if isinstance(plan, SlidingWindows) and plan.ref is not None:
-            return self.catalyst.sliding_windows(self.catalyst.kept(plan.ref), inputs[0])
-        if isinstance(plan, SignedAggregate):
-            return signed_aggregate(self.catalyst, plan, inputs[0])
+        """A node that a rule made is constructed; one that was read is used again, over its inputs."""
+        match plan:
+            case DeltaJoin():
+                return self.delta_join(plan)
+            case RegularJoin():
+                return self.regular_join(plan)
+            case LookupAggregate():
+                return lookup_aggregate(self.catalyst, plan, self.shards)
+            case SignedAggregate(child):
+                return signed_aggregate(self.catalyst, plan, self.node(child))
+            case Enriched(child):
+                return self.enriched(plan, self.node(child))
+            case SlidingWindows(child, ref=int(ref)):
+                return self.catalyst.sliding_windows(self.catalyst.kept(ref), self.node(child))
         if plan.ref is not None:
-            node = self.catalyst.kept(plan.ref)
+            node, inputs = self.catalyst.kept(plan.ref), [self.node(child) for child in children(plan)]
             return self.catalyst.with_children(node, inputs) if inputs else node
         match plan:
-            case Changelog(origin=Normalized() as normalized):
-                return self.normalized(normalized)
-            case Changelog(origin=LookupJoined() as joined) | Changelog(origin=LookupChanges(joined)):
-                return self.lookup_join(joined, plan.columns)
-            case Changelog(origin=KafkaTopic() as topic) | Relation(topic=KafkaTopic() as topic):
+            case Changelog():
+                return self.changelog(plan)
+            case Relation(topic=KafkaTopic() as topic):
                 return self.topic(topic, plan.columns)
-            case Changelog(origin=ManagedTable() as table):
-                return self.changes(table, plan.columns)
-        return self.over(plan, inputs[0])
-
-    def over(self, plan: Plan, child: JavaObject) -> JavaObject:
-        """A node that a rule made, over its input."""
-        attributes = self.catalyst.attributes(child)
-        match plan:
-            case Project():
-                named = [self.named(output, attributes, plan) for output in plan.outputs]
-                return self.catalyst.project(named, child)
-            case Filter():
-                return self.catalyst.filter(self.expr(plan.condition, attributes), child)
+            case Project(child):
+                return self.project(plan, self.node(child))
+            case Filter(child, condition):
+                below = self.node(child)
+                return self.catalyst.filter(self.expr(condition, self.catalyst.attributes(below)), below)
         raise PlanBuildError(f"no Spark node can be made of {plan}; this is a bug, please report it")
+
+    def changelog(self, leaf: Changelog) -> JavaObject:
+        """Changes that are read in another way than the query's own."""
+        match leaf.origin:
+            case ManagedTable() as table:
+                return self.changes(table, leaf.columns)
+            case KafkaTopic() as topic:
+                return self.topic(topic, leaf.columns)
+            case Normalized() as normalized:
+                return self.normalized(normalized)
+            case (LookupJoined() as joined) | LookupChanges(joined):
+                return self.lookup_join(joined, leaf.columns)
+            case Upserts() | None:
+                raise PlanBuildError(
+                    f"{leaf} must come from the user's query; this is a bug, please report it"
+                )
+            case never:
+                assert_never(never)
+
+    def project(self, plan: Project, child: JavaObject) -> JavaObject:
+        """Columns computed from those of the child."""
+        attributes = self.catalyst.attributes(child)
+        named = [self.named(output, attributes, plan) for output in plan.outputs]
+        return self.catalyst.project(named, child)
 
     def named(self, output: Output, attributes: dict[int, JavaObject], plan: Plan) -> JavaObject:
         if output.ref is not None:
@@ -372,7 +389,7 @@ def _named(
 
 def _original(catalyst: Catalyst, expr: Expr) -> JavaObject:
     if expr.ref is None:
-        raise PlanBuildError(f"{expr} must come from the user's query; this is a bug, please report it")
+        raise PlanBuildError(f"{expr} must come from the query; this is a bug, please report it")
     return catalyst.kept(expr.ref)
 
 
