@@ -15,12 +15,13 @@ from pyspark.sql.datasource import InputPartition
 
 from deltajoin.core.rows import Changes
 from deltajoin.spark.offsets import JoinStep
-from deltajoin.spark.reader import Offset, SteppingReader
+from deltajoin.spark.reader import JoinStepReader
 from deltajoin.spark.tables import JoinedTables
 from deltajoin.spark.tasks import bucket_changes, buckets_reached, by_shard, consolidated_changes, joined_rows
 from deltajoin.spec import DeltaJoinSpec
 from upsert.blobs import BLOB_BYTES, from_blob, to_blobs
 from upsert.errors import BrokenPayloadError, ConfigurationError
+from upsert.managed.stepping import Offset
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class BucketChanges(InputPartition):
     step: JoinStep
 
 
-class ChangesReader(SteppingReader):
+class ChangesReader(JoinStepReader):
     """Reads the changes of each step as rows of (shard, payload)."""
 
     def partitions(self, start: Offset, end: Offset) -> list[BucketChanges]:

@@ -22,9 +22,10 @@ from pyspark.sql.types import StructType
 
 from deltajoin.spark.offsets import JoinStep, Versions
 from deltajoin.spark.options import SourceOptions
-from deltajoin.spark.reader import Offset, SteppingReader
+from deltajoin.spark.reader import JoinStepReader
 from deltajoin.spark.tables import JoinedTables
 from deltajoin.spark.tasks import joined_rows, shard_changes
+from upsert.managed.stepping import Offset
 from upsert.spark_table import arrow_schema
 from upsert.store.read.steps import touched_rows
 from upsert.store.read.version import MAX_HASH, Version
@@ -45,7 +46,7 @@ class ShardOfStep(InputPartition):
     shards: int = 1
 
 
-class JoiningReader(SteppingReader):
+class JoiningReader(JoinStepReader):
     """Reads the consolidated rows of the join itself."""
 
     def __init__(

@@ -26,7 +26,8 @@ from upsert.log.planning import LogPlanner
 from upsert.log.reading import LogRead, Output, output_of
 from upsert.log.topics import LogTopic
 from upsert.managed.options import ReadOptions
-from upsert.managed.reader import ChangesPartition, ChangesReader, Offset, batches, version_of
+from upsert.managed.reader import ChangesPartition, ChangesReader, batches, version_of
+from upsert.managed.stepping import Offset
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.spark_table import FORMAT
 from upsert.store.log.beginnings import beginning_of

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from upsert.errors import ConfigurationError, SnapshotExpiredError
 from upsert.log.offset import LOG
 from upsert.managed.metadata import Commit, RowMetadata
 from upsert.managed.options import ReadOptions
-from upsert.managed.stepping import Holding, IdleLooks
+from upsert.managed.stepping import Offset, SteppingReader
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.spark_table import FORMAT, arrow_schema, read_columns
 from upsert.store.paths import BucketId
@@ -70,8 +70,6 @@ BATCH_ROWS: Final = 65_536
 
 STREAM_ONLY: Final = frozenset({"max-rows-per-trigger", "scan.untracked", "consumer.lease"})
 """Options that mean nothing for a batch, beside those that are refused with a remedy of their own."""
-
-Offset = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -173,7 +171,7 @@ def shared_out(sizes: Mapping[BucketId, int]) -> list[tuple[BucketId, ...]]:
     return [tuple(task) for task in tasks]
 
 
-class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class ChangesReader(SteppingReader[Table]):
     """Reads a table's changes step by step; the first step of ``scan.mode = full`` is a snapshot."""
 
     def __init__(self, options: ReadOptions, asked: StructType) -> None:
@@ -183,6 +181,7 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             SchemaError: ``asked`` does not fit the table.
             ConfigurationError: ``_row_kind`` is missing: deletions would look like rows.
         """
+        super().__init__(options.consumer_id, options.lease_ms)
         table = Table.open(options.path)
         self._options = options
         of = f"table {table.name!r}"
@@ -191,9 +190,6 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = PinnedColumns.named(table.schema, names, of)
         self._asked = asked
         self._where = PinnedWhere(options.where_of(table.schema), table.schema, of)
-        self._until: int | None = None
-        self._holding = Holding(options.consumer_id, options.lease_ms)
-        self._idle = IdleLooks()
         if options.pinned is not None:
             raise ConfigurationError(
                 f"{FORMAT}: option 'scan.pinned' must go with a batch, a stream goes on; leave it out"
@@ -217,75 +213,41 @@ class ChangesReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """``max-rows-per-trigger``."""
         return ReadMaxRows(self._options.max_rows)
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Read no further than what is there now."""
-        self._until = Table.open(self._options.path).snapshot().info.data_version
+    def opened(self) -> Table:
+        """The table."""
+        return Table.open(self._options.path)
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """The end of the next step; ``start`` itself when nothing is new.
+    def tables_of(self, opened: Table) -> list[Table]:
+        """It alone."""
+        return [opened]
 
-        Raises:
-            ConfigurationError: ``start`` belongs to another table.
-            SnapshotExpiredError: the changes after ``start`` are gone.
-        """
-        if self._until is None:
-            self._idle.wait(start)
-        table, holding = Table.open(self._options.path), self._holding
-        version = version_of(start, table)
-        reached = version or Version.EMPTY
-        known = holding.consumer_of(start)
-        consumer = known or holding.new_id()
-        holding.keep(consumer, [table], [reached])
-        end = self._end(table, version, limit)
-        while True:
-            try:
-                holding.keep(consumer, [table], [reached], [end])
-                break
-            except SnapshotExpiredError:
-                end = self._end(table, version, limit)  # expired just after it was chosen
-        if end == version and not (known is None and holding.is_needed([end])):
-            self._idle.note([table], start)
-            return start
-        return _offset(table, end, holding.in_offset(consumer))
+    def versions_of(self, opened: Table, offset: Offset) -> tuple[Version | None]:
+        """Its version, see `version_of`."""
+        return (version_of(offset, opened),)
 
-    def _end(self, table: Table, version: Version | None, limit: ReadLimit) -> Version:
+    def offset_at(self, opened: Table, versions: tuple[Version, ...], consumer: str | None = None) -> Offset:
+        """The offset of its version."""
+        return _offset(opened, versions[0], self._holding.in_offset(consumer))
+
+    def ends(
+        self, opened: Table, versions: tuple[Version | None, ...], max_rows: int | None
+    ) -> tuple[Version, ...]:
+        """The end of the next step; an empty first one says in the checkpoint where the stream began."""
+        (version,), until = versions, None if self._until is None else self._until[0]
         if version is None:
-            # an empty step: from here on the checkpoint says where the stream began
-            chosen = state_named_by(self._options, table)
-            return Version.complete(chosen if self._until is None else min(chosen, self._until))
-        max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return unaltered(
-            table,
-            lambda schema: table.advance(
+            chosen = state_named_by(self._options, opened)
+            return (Version.complete(chosen if until is None else min(chosen, until)),)
+        end = unaltered(
+            opened,
+            lambda schema: opened.advance(
                 version,
                 max_rows=max_rows,
-                until=self._metadata.until(table, version, self._until),
+                until=self._metadata.until(opened, version, until),
                 where=self._where.now(schema),
                 skip_untracked=self._options.skips_untracked,
             ),
         )
-
-    def keep(self, start: Offset, end: Offset) -> None:
-        """Hold what a replay of this step reads; for one that was planned before a restart.
-
-        Raises:
-            SnapshotExpiredError: it is gone.
-        """
-        table = Table.open(self._options.path)
-        first, last = (version_of(offset, table) or Version.EMPTY for offset in (start, end))
-        self._holding.keep(self._holding.consumer_of(end), [table], [first], [last])
-
-    def commit(self, end: Offset) -> None:
-        """Nothing before ``end`` is read again."""
-        table = Table.open(self._options.path)
-        self._holding.tell(self._holding.consumer_of(end), [table], [version_of(end, table) or Version.EMPTY])
-
-    def reportLatestOffset(self) -> Offset:  # noqa: N802
-        """Where the stream will be when it has read all: for the progress that Spark shows."""
-        if (known := self._idle.answer) is not None:
-            return dict(known)
-        table = Table.open(self._options.path)
-        return _offset(table, Version.complete(table.snapshot().info.data_version))
+        return (end,)
 
     def partitions(self, start: Offset, end: Offset) -> list[ChangesPartition]:
         """One for each bucket that the step reaches."""

@@ -1,4 +1,7 @@
-"""What a streaming reader holds of its tables between steps, and how often it looks for new rows.
+"""The base of streaming readers of tables: how they step through versions, and what they hold in between.
+
+A step is found by holding where it starts, choosing where it ends, and holding both: what was chosen may have
+expired just before it was held, and then another end is chosen.
 
 Spark tells a source that a micro-batch is done when it has planned the next one, and never of the last. So a
 restart reads from the version on that Spark confirmed last, or from where the query began, and that is what
@@ -19,9 +22,13 @@ asked at once.
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 from uuid import uuid4
+
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from upsert.errors import ConfigurationError, SnapshotExpiredError
 from upsert.store.read.version import Version
@@ -201,3 +208,116 @@ class _Hold(NamedTuple):
         if self.version == version:
             return True
         return now < self.written + PACE_S and self.fences(consumer, version, now, lease_s)
+
+
+Offset = dict[str, Any]
+Opened = TypeVar("Opened")
+"""What a reader opens in each call: a table, or several."""
+
+
+class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[Opened]):
+    """Steps through the versions of its tables; a subclass says where a step ends, and reads it.
+
+    Tables are opened again in every call: Spark pickles readers and keeps them as long as it likes.
+    """
+
+    def __init__(self, consumer_id: str | None, lease_ms: int) -> None:
+        """Nothing is opened yet; see `Holding` for the arguments."""
+        self._until: tuple[int, ...] | None = None
+        self._holding = Holding(consumer_id, lease_ms)
+        self._idle = IdleLooks()
+
+    @abstractmethod
+    def opened(self) -> Opened:
+        """The tables as they are now."""
+
+    @abstractmethod
+    def tables_of(self, opened: Opened) -> Sequence[Table]:
+        """Each of them, in the order of their versions."""
+
+    @abstractmethod
+    def versions_of(self, opened: Opened, offset: Offset) -> tuple[Version | None, ...]:
+        """The versions in an offset; None of a table whose beginning is chosen by the first step.
+
+        Raises:
+            ConfigurationError: the offset belongs to something else.
+        """
+
+    @abstractmethod
+    def offset_at(self, opened: Opened, versions: tuple[Version, ...], consumer: str | None = None) -> Offset:
+        """The offset of these versions, with the reader's id as a consumer."""
+
+    @abstractmethod
+    def ends(
+        self, opened: Opened, versions: tuple[Version | None, ...], max_rows: int | None
+    ) -> tuple[Version, ...]:
+        """Where the step that starts at these versions ends, not beyond ``_until``.
+
+        Args:
+            opened: the tables.
+            versions: where it starts.
+            max_rows: about how many changes of each table it may read; None for all.
+        """
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Read no further than what is there now."""
+        self._until = self._data_versions(self.opened())
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        """The end of the next step; ``start`` itself when nothing is new.
+
+        Raises:
+            ConfigurationError: ``start`` belongs to something else.
+            SnapshotExpiredError: the changes after ``start`` are gone.
+            UntrackedChangesError: a commit was written with ``change-tracking = false``.
+        """
+        if self._until is None:
+            self._idle.wait(start)
+        max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        opened, holding = self.opened(), self._holding
+        tables, versions = self.tables_of(opened), self.versions_of(opened, start)
+        reached = _reached(versions)
+        known = holding.consumer_of(start)
+        consumer = known or holding.new_id()
+        holding.keep(consumer, tables, reached)
+        ends = self.ends(opened, versions, max_rows)
+        while True:
+            try:
+                holding.keep(consumer, tables, reached, ends)
+                break
+            except SnapshotExpiredError:
+                ends = self.ends(opened, versions, max_rows)  # expired just after it was chosen
+        if ends == versions and not (known is None and holding.is_needed(ends)):
+            self._idle.note(tables, start)
+            return start
+        return self.offset_at(opened, ends, consumer)
+
+    def commit(self, end: Offset) -> None:
+        """Nothing before ``end`` is read again."""
+        opened = self.opened()
+        reached = _reached(self.versions_of(opened, end))
+        self._holding.tell(self._holding.consumer_of(end), self.tables_of(opened), reached)
+
+    def reportLatestOffset(self) -> Offset:  # noqa: N802
+        """Where the stream will be when it has read all: for the progress that Spark shows."""
+        if (known := self._idle.answer) is not None:
+            return dict(known)
+        opened = self.opened()
+        return self.offset_at(opened, tuple(map(Version.complete, self._data_versions(opened))))
+
+    def keep(self, start: Offset, end: Offset) -> None:
+        """Hold what a replay of this step reads; for one that was planned before a restart.
+
+        Raises:
+            SnapshotExpiredError: it is gone.
+        """
+        opened = self.opened()
+        first, last = (_reached(self.versions_of(opened, offset)) for offset in (start, end))
+        self._holding.keep(self._holding.consumer_of(end), self.tables_of(opened), first, last)
+
+    def _data_versions(self, opened: Opened) -> tuple[int, ...]:
+        return tuple(table.snapshot().info.data_version for table in self.tables_of(opened))
+
+
+def _reached(versions: Sequence[Version | None]) -> tuple[Version, ...]:
+    return tuple(version or Version.EMPTY for version in versions)
