@@ -14,12 +14,13 @@ from typing import Any, Self
 import pyarrow as pa
 
 from upsert import types
+from upsert.codec import MAY_BE_MISSING, Jsonable, written_with
 from upsert.errors import CorruptTableError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 
 
 @dataclass(frozen=True)
-class Column:
+class Column(Jsonable):
     """One column: its name, its Arrow type, whether it may hold NULL, and a comment.
 
     Attributes:
@@ -33,57 +34,13 @@ class Column:
     type: pa.DataType
     nullable: bool = True
     comment: str | None = None
-    metadata: str | None = None
-    virtual: bool = False
-    id: int = field(default=0, compare=False)
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON values of which ``from_json`` makes the column again."""
-        value = {
-            "name": self.name,
-            "type": types.to_json(self.type),
-            "nullable": self.nullable,
-            "comment": self.comment,
-            "id": self.id,
-        }
-        if self.metadata is not None:
-            value |= {"metadata": self.metadata, "virtual": self.virtual}
-        return value
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """The column of its JSON form.
-
-        Raises:
-            KeyError: a value is missing.
-            TypeError: one is not of the type that it should have.
-            SchemaError: its type is unknown.
-        """
-        expected = {
-            "name": str,
-            "nullable": bool,
-            "comment": str | None,
-            "metadata": str | None,
-            "virtual": bool,
-        }
-        for key, type_ in expected.items():
-            if key in value and not isinstance(value[key], type_):
-                raise TypeError(f"{key} of a column is {value[key]!r}")
-        if "id" in value and (type(value["id"]) is not int or value["id"] < 0):
-            raise TypeError(f"id of a column is {value['id']!r}")
-        return cls(
-            value["name"],
-            types.from_json(value["type"]),
-            value["nullable"],
-            value["comment"],
-            value.get("metadata"),
-            value.get("virtual", False),
-            value.get("id", 0),
-        )
+    metadata: str | None = field(default=None, metadata=written_with("metadata"))
+    virtual: bool = field(default=False, metadata=written_with("metadata"))
+    id: int = field(default=0, compare=False, metadata=MAY_BE_MISSING)
 
 
 @dataclass(frozen=True)
-class Index:
+class Index(Jsonable):
     """A secondary index: a promise that rows can be looked up by these columns (FLIP-486).
 
     Where it is ``unique``, no two rows of the table are equal in these columns, unless one of them is NULL; a
@@ -92,7 +49,7 @@ class Index:
 
     name: str
     columns: tuple[str, ...]
-    unique: bool = False
+    unique: bool = field(default=False, metadata=written_with("unique"))
 
     @classmethod
     def over(cls, columns: Iterable[str], *, unique: bool = False) -> Self:
@@ -107,27 +64,9 @@ class Index:
     def __str__(self) -> str:
         return f"{'UNIQUE ' if self.unique else ''}INDEX {self.name} ({', '.join(self.columns)})"
 
-    def to_json(self) -> dict[str, Any]:
-        """JSON values of which ``from_json`` makes the index again."""
-        value = {"name": self.name, "columns": list(self.columns)}
-        return value | {"unique": True} if self.unique else value
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """The index of its JSON form.
-
-        Raises:
-            KeyError: a value is missing.
-            TypeError: one is not of the type that it should have.
-        """
-        unique = value.get("unique", False)
-        if not isinstance(value["name"], str) or not isinstance(unique, bool):
-            raise TypeError(f"an index is {value!r}")
-        return cls(value["name"], tuple(value["columns"]), unique)
-
 
 @dataclass(frozen=True)
-class ComputedColumn:
+class ComputedColumn(Jsonable):
     """``name AS expression``, or ``name type METADATA [FROM 'key']`` of a managed table.
 
     Attributes:
@@ -146,47 +85,12 @@ class ComputedColumn:
     uses: tuple[str, ...]
     place: int
     comment: str | None = None
-    metadata: str | None = None
-    type: pa.DataType | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON values of the column, for the table's own files."""
-        value = {
-            "name": self.name,
-            "expression": self.expression,
-            "uses": list(self.uses),
-            "place": self.place,
-            "comment": self.comment,
-        }
-        if self.type is not None:
-            value |= {"metadata": self.metadata, "type": types.to_json(self.type)}
-        return value
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """The inverse of ``to_json``.
-
-        Raises:
-            KeyError: a part is missing.
-            TypeError: a part is of another type.
-        """
-        found = cls(
-            value["name"],
-            value["expression"],
-            tuple(value["uses"]),
-            value["place"],
-            value["comment"],
-            value.get("metadata"),
-            types.from_json(value["type"]) if "type" in value else None,
-        )
-        texts = (found.name, found.expression, *found.uses, found.metadata or "")
-        if not all(isinstance(text, str) for text in texts) or type(found.place) is not int:
-            raise TypeError(f"a computed column is {value!r}")
-        return found
+    metadata: str | None = field(default=None, metadata=written_with("type"))
+    type: pa.DataType | None = field(default=None, metadata=written_with("type"))
 
 
 @dataclass(frozen=True)
-class Watermark:
+class Watermark(Jsonable):
     """``WATERMARK FOR column AS column - INTERVAL …``: how late rows of a stream may come.
 
     Attributes:
@@ -197,29 +101,12 @@ class Watermark:
     column: str
     delay_ms: int = 0
 
-    def to_json(self) -> dict[str, Any]:
-        """JSON values of the watermark, for the table's own files."""
-        return {"column": self.column, "delay_ms": self.delay_ms}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """The inverse of ``to_json``.
-
-        Raises:
-            KeyError: a part is missing.
-            TypeError: a part is of another type.
-        """
-        found = cls(value["column"], value["delay_ms"])
-        if not isinstance(found.column, str) or type(found.delay_ms) is not int:
-            raise TypeError(f"a watermark is {value!r}")
-        return found
-
 
 __all__ = ["Column", "Index", "TableSchema"]
 
 
 @dataclass(frozen=True)
-class TableSchema:
+class TableSchema(Jsonable):
     """Columns of a table and which of them identify, locate and partition its rows.
 
     ``computed`` and ``watermark`` are what reads of the table add; rows are stored without them.
@@ -241,8 +128,8 @@ class TableSchema:
     indexes: tuple[Index, ...] = ()
     partitioned_by: tuple[str, ...] = ()
     comment: str | None = None
-    computed: tuple[ComputedColumn, ...] = ()
-    watermark: Watermark | None = None
+    computed: tuple[ComputedColumn, ...] = field(default=(), metadata=written_with("computed"))
+    watermark: Watermark | None = field(default=None, metadata=written_with("watermark"))
     _types: dict[str, pa.DataType] = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:
@@ -271,6 +158,8 @@ class TableSchema:
             raise SchemaError(f"column {repeated!r} is declared twice")
         if repeated := _repeated(str(c.id) for c in self.columns):
             raise SchemaError(f"columns must have different ids, got {repeated} twice")
+        if negative := [c.id for c in self.columns if c.id < 0]:
+            raise SchemaError(f"ids of columns must be at least 0, got {negative[0]}")
         if ROW_KIND_COLUMN in self._types:
             raise SchemaError(
                 f"column name {ROW_KIND_COLUMN!r} is reserved for the kind of a change; choose another"
@@ -380,21 +269,6 @@ class TableSchema:
             known = ", ".join(self.names)
             raise SchemaError(f"{what}: unknown column {name!r}; columns are {known}") from None
 
-    def to_json(self) -> dict[str, Any]:
-        """This schema as JSON values, for the table's own files."""
-        value = {
-            "columns": [column.to_json() for column in self.columns],
-            "primary_key": list(self.primary_key),
-            "indexes": [index.to_json() for index in self.indexes],
-            "partitioned_by": list(self.partitioned_by),
-            "comment": self.comment,
-        }
-        if self.computed:
-            value["computed"] = [column.to_json() for column in self.computed]
-        if self.watermark is not None:
-            value["watermark"] = self.watermark.to_json()
-        return value
-
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """The schema of its JSON form.
@@ -403,12 +277,7 @@ class TableSchema:
             CorruptTableError: the value is no schema.
         """
         try:
-            columns = tuple(map(Column.from_json, value["columns"]))
-            indexes = tuple(map(Index.from_json, value["indexes"]))
-            key, partitions = tuple(value["primary_key"]), tuple(value["partitioned_by"])
-            computed = tuple(map(ComputedColumn.from_json, value.get("computed", ())))
-            watermark = Watermark.from_json(value["watermark"]) if "watermark" in value else None
-            return cls(columns, key, indexes, partitions, value["comment"], computed, watermark)
+            return super().from_json(value)
         except (KeyError, TypeError, SchemaError) as cause:
             raise CorruptTableError(f"the schema of the table cannot be read: {cause!r}") from cause
 

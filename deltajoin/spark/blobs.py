@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -20,21 +20,18 @@ from deltajoin.spark.tables import JoinedTables
 from deltajoin.spark.tasks import bucket_changes, buckets_reached, by_shard, consolidated_changes, joined_rows
 from deltajoin.spec import DeltaJoinSpec
 from upsert.blobs import BLOB_BYTES, from_blob, to_blobs
+from upsert.codec import Jsonable
 from upsert.errors import BrokenPayloadError, ConfigurationError
 from upsert.managed.stepping import Offset
 
 
 @dataclass(frozen=True)
-class BlobLabel:
+class BlobLabel(Jsonable):
     """What every blob says: whose join it is, the step, and the number of the table that changed."""
 
     fingerprint: str
     step: JoinStep
     table: int
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON values."""
-        return {"fingerprint": self.fingerprint, "table": self.table, "step": self.step.to_json()}
 
 
 @dataclass(frozen=True)
@@ -65,14 +62,10 @@ def decode(blob: bytes | pa.Buffer) -> Payload:
     """
     rows, about = from_blob(blob)
     try:
-        match about:
-            case {"fingerprint": str(fingerprint), "table": int(table), "step": dict(step)}:
-                label = BlobLabel(fingerprint, JoinStep.from_json(step), table)
-            case _:
-                raise ValueError("it must have fingerprint, table and step")
-        if not 0 <= table < len(label.step.old):
-            raise ValueError(f"there is no table {table!r}")
-    except (ValueError, ConfigurationError) as cause:
+        label = BlobLabel.from_json(about)
+        if not 0 <= label.table < len(label.step.old):
+            raise ValueError(f"there is no table {label.table!r}")
+    except (KeyError, TypeError, ValueError, ConfigurationError) as cause:
         raise BrokenPayloadError(
             "delta join: a shard must get changes from the join's own source, got rows labelled "
             f"{about!r} ({cause}); run the micro-batch again"

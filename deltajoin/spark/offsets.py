@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from deltajoin.errors import CheckpointMismatchError
 from deltajoin.fingerprint import what_differs
+from upsert.codec import Jsonable
 from upsert.errors import ConfigurationError
 from upsert.store.read.version import Version
 
@@ -129,7 +131,7 @@ def _difference(theirs: JoinIdentity, ours: JoinIdentity) -> str:
 
 
 @dataclass(frozen=True)
-class JoinStep:
+class JoinStep(Jsonable):
     """Both vectors of versions: where every table was, and where it is then; and the tables' uuids.
 
     A task opens the tables by their paths, where others may lie by then.
@@ -153,14 +155,6 @@ class JoinStep:
         """Whether no table had a row before."""
         return all(version == Version.EMPTY for version in self.old)
 
-    def to_json(self) -> dict[str, Any]:
-        """JSON values."""
-        return {
-            "old": [version.to_json() for version in self.old],
-            "new": [version.to_json() for version in self.new],
-            "tables": list(self.tables),
-        }
-
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """The step of its JSON values.
@@ -168,14 +162,10 @@ class JoinStep:
         Raises:
             ConfigurationError: the value is no step.
         """
-        match value:
-            case {
-                "old": [dict(), *_] as old,
-                "new": [dict(), *_] as new,
-                "tables": [*tables],
-            } if len(old) == len(new):
-                before, after = (tuple(map(Version.from_json, each)) for each in (old, new))
-                return cls(before, after, tuple(map(str, tables)))
+        with suppress(KeyError, TypeError):
+            found = super().from_json(value)
+            if found.old and len(found.old) == len(found.new):
+                return found
         raise ConfigurationError(
             f"a step of a delta join must have as many old as new versions, got {value!r}"
         )

@@ -25,6 +25,7 @@ from upsert.catalog.create_as.stages import ENTRY_FILE, CleanUp, Entry, entry_of
 from upsert.catalog.warehouse import Warehouse
 from upsert.errors import ConfigurationError, TableExistsError
 from upsert.failpoints import reach
+from upsert.store.codec import content_of
 from upsert.store.paths import SNAPSHOT_FOLDER, TABLE_FILE
 from upsert.store.storage import storage_of
 from upsert.store.storage.local import make_parent, sync_folder
@@ -109,7 +110,7 @@ def begin_folder(folder: str, entry: Entry) -> FolderLock:
     lease = FolderLock.take(folder)
     if lease is None:  # the catalog's lock excludes that
         raise RuntimeError(f"folder {folder!r} is locked although it is new")
-    put_if_absent(os.path.join(folder, ENTRY_FILE), entry.to_json())
+    put_if_absent(os.path.join(folder, ENTRY_FILE), content_of(entry.to_json(), ENTRY_FILE))
     reach("create-as.after-entry")
     return lease
 
@@ -126,7 +127,7 @@ def mark_entry(folder: str, *, is_done: bool | None = None, made: tuple[str, ...
     )
     if changed != entry:
         path = os.path.join(folder, ENTRY_FILE)
-        storage_of(path).replace(path, changed.to_json())
+        storage_of(path).replace(path, content_of(changed.to_json(), ENTRY_FILE))
 
 
 def remove_entry(folder: str) -> None:

@@ -11,7 +11,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 from upsert.catalog.create_as import stages
@@ -175,7 +175,7 @@ class ObjectStoreStages:
         if (note := value_in(path).get(STAGE)) is None:
             return None
         try:
-            return Entry.of_json(note)
+            return Entry.from_json(note)
         except (KeyError, TypeError) as cause:
             raise CorruptTableError(
                 f"table.json of {path!r}: what a query fills cannot be read, {cause!r}; restore the file"
@@ -278,7 +278,7 @@ class ObjectStoreStages:
     def _taken(self, name: str, seen: Pointer, entry: Entry) -> ObjectStoreStage:
         """Take the name, or that of a table's successor, for this process; the lease comes first."""
         unique = uuid.uuid4().hex
-        note = {"folder": unique, **asdict(entry)}
+        note = {"folder": unique, **entry.to_json()}
         if seen.stage is not None:
             note[BEFORE] = seen.stage.get(BEFORE) if seen.stage["mode"] == "batch" else seen.stage
         storage_of(seen.folder).prepare(seen.folder)

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal, Protocol, Self, cast
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol, Self
 
+from upsert.codec import Jsonable
 from upsert.errors import CorruptTableError
 from upsert.store import paths
-from upsert.store.codec import content_of, parse_versioned
+from upsert.store.codec import parse_versioned
 from upsert.store.storage import storage_of
 
 ENTRY_FILE: Final = "staged.json"
@@ -35,7 +36,7 @@ Mode = Literal["batch", "streaming"]
 
 
 @dataclass(frozen=True)
-class Entry:
+class Entry(Jsonable):
     """What ``staged.json`` says.
 
     Attributes:
@@ -57,26 +58,6 @@ class Entry:
         """The entry of a table that this process begins to fill."""
         return cls(f"process {os.getpid()} on {socket.gethostname()}", mode, checkpoint)
 
-    @classmethod
-    def of_json(cls, value: Mapping[str, Any]) -> Self:
-        """The entry that a file has.
-
-        Raises:
-            KeyError, TypeError: it has none.
-        """
-        owner, mode, checkpoint, is_done = (value[key] for key in ("owner", "mode", "checkpoint", "is_done"))
-        made = value["made"]
-        texts = (owner, mode, checkpoint, *made)
-        if not all(isinstance(text, str) for text in texts) or mode not in ("batch", "streaming"):
-            raise TypeError(f"it is {value!r}")
-        if not isinstance(is_done, bool):
-            raise TypeError(f"'is_done' is {is_done!r}")
-        return cls(owner, cast(Mode, mode), checkpoint, is_done, tuple(made))
-
-    def to_json(self) -> bytes:
-        """The content of the file."""
-        return content_of(asdict(self), ENTRY_FILE)
-
 
 def entry_of(folder: str) -> Entry | None:
     """The entry of the table in a folder; None for one that is not, or no longer, staged.
@@ -91,7 +72,7 @@ def entry_of(folder: str) -> Entry | None:
         return None
     value = parse_versioned(content, path, ENTRY_FILE)
     try:
-        return Entry.of_json(value)
+        return Entry.from_json(value)
     except (KeyError, TypeError) as cause:
         raise CorruptTableError(
             f"{path}: a staged table's entry cannot be read, {cause!r}; delete the folder to start over"

@@ -231,7 +231,7 @@ def test_a_table_that_is_opened_again_still_refuses_duplicates(users: Table):
 def test_a_schema_of_an_index_that_is_neither_unique_nor_not_cannot_be_read():
     value = USERS.to_json()
     value["indexes"][0]["unique"] = "yes"
-    with pytest.raises(CorruptTableError, match="an index is"):
+    with pytest.raises(CorruptTableError, match=r"Index\.unique is"):
         TableSchema.from_json(value)
 
 

@@ -1,0 +1,78 @@
+"""JSON of dataclasses: what is written, and what is refused when it is read."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pyarrow as pa
+import pytest
+
+from upsert.codec import MAY_BE_MISSING, Jsonable, written_with
+
+
+@dataclass(frozen=True)
+class Inner(Jsonable):
+    n: int
+
+
+@dataclass(frozen=True)
+class Outer(Jsonable):
+    name: str
+    ratio: float
+    mode: Literal["a", "b"]
+    inner: Inner | None
+    inners: tuple[Inner, ...]
+    by_name: Mapping[str, Inner]
+    type: pa.DataType
+    since: int = field(default=0, metadata=MAY_BE_MISSING)
+    key: str | None = field(default=None, metadata=written_with("key"))
+    flag: bool = field(default=False, metadata=written_with("key"))
+
+
+WHOLE = Outer("x", 0.5, "a", Inner(1), (Inner(2),), {"k": Inner(3)}, pa.list_(pa.int64()), 4, "k", True)
+
+
+def test_a_value_is_read_as_it_was_written() -> None:
+    assert Outer.from_json(json.loads(json.dumps(WHOLE.to_json()))) == WHOLE
+
+
+def test_fields_are_written_in_order_and_those_that_may_be_left_out_last() -> None:
+    always = ["name", "ratio", "mode", "inner", "inners", "by_name", "type", "since"]
+    assert list(WHOLE.to_json()) == [*always, "key", "flag"]
+    assert list(Outer("x", 0.5, "b", None, (), {}, pa.int64(), flag=True).to_json()) == always
+
+
+def test_what_older_releases_left_out_has_its_default() -> None:
+    value = WHOLE.to_json()
+    for name in ("since", "key", "flag"):
+        del value[name]
+    assert Outer.from_json(value) == Outer("x", 0.5, "a", Inner(1), (Inner(2),), {"k": Inner(3)}, WHOLE.type)
+
+
+def test_a_missing_field_is_named() -> None:
+    value = WHOLE.to_json()
+    del value["inner"]
+    with pytest.raises(KeyError, match="inner"):
+        Outer.from_json(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("name", 1),
+        ("ratio", 1),
+        ("mode", "c"),
+        ("mode", []),
+        ("inner", 1),
+        ("inners", "ab"),
+        ("inners", [None]),
+        ("by_name", []),
+        ("since", True),
+        ("since", "1"),
+        ("flag", 0),
+    ],
+)
+def test_a_value_of_another_type_is_refused(name: str, value: Any) -> None:
+    with pytest.raises(TypeError, match=rf"Outer\.{name} is"):
+        Outer.from_json(WHOLE.to_json() | {name: value})
