@@ -17,10 +17,10 @@ os.environ["SPARK_SUBMIT_OPTS"] = JVM_OPTIONS
 os.environ["KAFKA_OPTS"] = "-XX:TieredStopAtLevel=1"  # a broker of tests is not worth optimizing either
 os.environ.update(CREDENTIALS)  # before any JVM starts, whose Python workers inherit them
 
-# A CI run judges the commit, so it draws the same examples every time; a developer's run draws new ones
+# A CI run judges the commit, so it draws the same few examples every time; a developer's run draws new ones
 # and prints how to repeat a failure; `make test-long` draws many.
 settings.register_profile("default", max_examples=40, deadline=None, print_blob=True)
-settings.register_profile("ci", parent=settings.get_profile("default"), derandomize=True)
+settings.register_profile("ci", parent=settings.get_profile("default"), derandomize=True, max_examples=20)
 settings.register_profile("long", parent=settings.get_profile("default"), max_examples=500)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 

@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ SOURCES = [path.relative_to(ROOT).as_posix() for path in FILES]
 LIBRARY = [source for source in SOURCES if not source.startswith(APPLICATIONS)]
 
 
+@cache
 def tree(source: str) -> ast.Module:
     return ast.parse((ROOT / source).read_text(), source)
 

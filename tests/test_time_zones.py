@@ -53,6 +53,7 @@ JOINS = {
     "regular": """SELECT id, a.at, hour(a.at) AS h, CAST(a.at AS DATE) AS d, CAST(a.at AS STRING) AS t, s,
         l, m, since, b.at AS b_at FROM a JOIN (SELECT at, k, since FROM b) b ON a.k = b.k""",
 }
+PHYSICAL = ("fused", "shuffled", "stateful")
 LOOKUPS = """SELECT at, max(ntz) AS n, min_by(at, id) AS x, sort_array(collect_set(day)) AS d,
     sort_array(collect_list(at)) AS l, count(DISTINCT at, id) AS c FROM a GROUP BY at"""
 SUMS = {
@@ -149,16 +150,30 @@ def same_in_all_zones(title: str, zone: str, found: Counter[str]) -> None:
         assert _seen.get((title, other), found) == found
 
 
-def test_joins_and_lookups(spark: SparkSession, catalog: Catalog, zone: str, tmp_path: Path) -> None:
-    """All forms in one query, over a first load and a micro-batch of updates and deletes."""
+EVERY_RUN = "regular", "lookups"
+
+
+@pytest.mark.parametrize(
+    "titles",
+    [
+        EVERY_RUN,
+        pytest.param(tuple(title for title in JOINS if title not in EVERY_RUN), marks=pytest.mark.long),
+    ],
+    ids=["every run", "others"],
+)
+def test_joins_and_lookups(
+    spark: SparkSession, catalog: Catalog, zone: str, titles: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Several forms in one query, over a first load and a micro-batch of updates and deletes."""
     first_load(catalog)
     changes(spark, catalog)
-    physical = {title: "auto" if title == "regular" else title for title in JOINS}
+    texts = {title: text for title, text in {**JOINS, "lookups": LOOKUPS}.items() if title in titles}
     optimized = {
-        title: planner.optimize(spark.sql(text), physical=physical[title]) for title, text in JOINS.items()
+        title: planner.optimize(spark.sql(text), **({"physical": title} if title in PHYSICAL else {}))
+        for title, text in texts.items()
     }
-    optimized["lookups"] = planner.optimize(spark.sql(LOOKUPS))
-    assert [join.form for join in planner.explain(spark.sql(JOINS["regular"])).joins] == ["regular"]
+    if "regular" in titles:
+        assert [join.form for join in planner.explain(spark.sql(JOINS["regular"])).joins] == ["regular"]
     parts = []
     for title, df in optimized.items():
         own = [name for name in df.columns if name != "_row_kind"]
@@ -175,7 +190,7 @@ def test_joins_and_lookups(spark: SparkSession, catalog: Catalog, zone: str, tmp
     change_everything(catalog)
     query.processAllAvailable()
     query.stop()
-    for title, text in (*JOINS.items(), ("lookups", LOOKUPS)):
+    for title, text in texts.items():
         net = Counter({row: count for row, count in found[title].items() if count})
         wanted = batch(spark, catalog, text)
         assert net == wanted
@@ -184,7 +199,7 @@ def test_joins_and_lookups(spark: SparkSession, catalog: Catalog, zone: str, tmp
             same_in_all_zones(title, zone, wanted)
 
 
-@pytest.mark.parametrize("key", SUMS)
+@pytest.mark.parametrize("key", ["began", pytest.param("g", marks=pytest.mark.long)])
 def test_sums(spark: SparkSession, catalog: Catalog, zone: str, key: str, tmp_path: Path) -> None:
     first_load(catalog)
     changes(spark, catalog)
@@ -200,6 +215,7 @@ def test_sums(spark: SparkSession, catalog: Catalog, zone: str, key: str, tmp_pa
         same_in_all_zones(key, zone, found)
 
 
+@pytest.mark.long
 def test_joins_with_lookups(spark: SparkSession, catalog: Catalog, zone: str, tmp_path: Path) -> None:
     """Of FLIP-486's own operator, and of the dimension join."""
     first_load(catalog)
@@ -301,7 +317,7 @@ FORMATS = {
 
 
 @pytest.mark.kafka
-@pytest.mark.parametrize("connector", ["kafka", "upsert-kafka"])
+@pytest.mark.parametrize("connector", ["kafka", pytest.param("upsert-kafka", marks=pytest.mark.long)])
 def test_topics(spark: SparkSession, catalog: Catalog, kafka: LocalKafka, zone: str, connector: str) -> None:
     """Every format, whose records are the same bytes in all zones."""
     first_load(catalog)

@@ -164,12 +164,13 @@ def check_exactly_once(kafka: LocalKafka, folder: Path, victims: list[str], seed
 
 
 VICTIMS = ["driver", "worker", "broker"]
+"""The first one is killed in every run, all of them in the long ones."""
 
 
 @pytest.mark.kafka
 @pytest.mark.spark
 def test_exactly_once_writes_each_record_once_through_crashes(own_kafka: LocalKafka, tmp_path: Path) -> None:
-    check_exactly_once(own_kafka, tmp_path, VICTIMS, seed=1)
+    check_exactly_once(own_kafka, tmp_path, VICTIMS[:1], seed=1)
 
 
 @pytest.mark.long

@@ -201,6 +201,7 @@ def _orders(folder: Path, spark: SparkSession) -> tuple[Pipeline, list[tuple[Any
     return pipeline, expected
 
 
+@pytest.mark.long
 def test_executors_of_a_cluster_keep_the_rows(tmp_path: Path, spark: SparkSession) -> None:
     pipeline, _ = _orders(tmp_path, spark)
     run_spark_script(SCRIPT, tmp_path, master=LOCAL_CLUSTER)

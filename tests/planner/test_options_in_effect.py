@@ -179,6 +179,7 @@ def test_latest_says_calls_that_it_takes(spark: SparkSession, catalog: Catalog) 
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_rows_that_updates_replace_are_left_out_of_a_stream_with_lookups(
     spark: SparkSession, catalog: Catalog, tmp_path: Path
 ) -> None:

@@ -137,6 +137,7 @@ def change(orders: Table, products: Table) -> None:
     products.write(changelog(PRODUCTS.arrow, "+U 7 apricot", "-D 9 pear", "+I 8 plum"))
 
 
+@pytest.mark.long
 def test_a_new_checkpoint_goes_on_where_another_one_is(run: Run, spark: SparkSession, tmp_path: Path) -> None:
     """For Spark lets no query begin or end to be stateful; nothing is missed, and nothing comes twice."""
     orders, products, spec = make_tables(tmp_path)

@@ -345,6 +345,7 @@ def test_an_aggregate_of_a_join(spark: SparkSession, catalog: Catalog, tmp_path:
     )
 
 
+@pytest.mark.long
 def test_a_maximum_over_a_join_is_right_where_the_remedy_of_its_refusal_is_followed(
     spark: SparkSession, catalog: Catalog, tmp_path: Path
 ) -> None:

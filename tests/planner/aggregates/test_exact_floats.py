@@ -104,6 +104,7 @@ def test_floats_have_few_limbs(spark: SparkSession) -> None:
     assert found == {group: exact(values) for group, values in enumerate(groups)}
 
 
+@pytest.mark.long
 def test_a_stream_keeps_what_a_large_number_hid(spark: SparkSession, tmp_path: Path) -> None:
     """Through the state, micro-batch by micro-batch; NaN and infinities leave nothing behind either."""
     catalog = Catalog(tmp_path / "warehouse", optimize=planner.optimize)

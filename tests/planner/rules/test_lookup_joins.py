@@ -94,6 +94,7 @@ def test_refusals_have_their_remedies(spark: SparkSession, catalog: upsert.Catal
             planner.optimize(df)
 
 
+@pytest.mark.long
 def test_an_aggregate_above_and_a_sink_without_a_key_are_given_every_kind_of_change(
     spark: SparkSession, catalog: upsert.Catalog, tmp_path: Path
 ) -> None:

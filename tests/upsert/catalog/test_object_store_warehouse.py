@@ -73,6 +73,7 @@ def test_a_table_keeps_its_name(catalog: Catalog) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_tables_are_made_from_queries_and_replaced_by_them(
     catalog: Catalog, spark: SparkSession, tmp_path: Path
 ) -> None:

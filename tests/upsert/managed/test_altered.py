@@ -48,6 +48,7 @@ def sorted_rows(table: Table) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for row in table.snapshot().scan().to_pylist())
 
 
+@pytest.mark.long
 def test_a_running_copy_goes_on_with_its_own_columns_until_one_is_dropped(
     spark: SparkSession, tmp_path: Path, started: Started
 ) -> None:

@@ -23,6 +23,7 @@ def measured(folder: Path, rows: int, key: str, mb: int, format: str = "arrow") 
     return found
 
 
+@pytest.mark.long
 def test_memory_is_bounded_by_what_is_worked_on_at_a_time(tmp_path: Path) -> None:
     """60 MB of rows in pieces of 2 MB; without them it takes 300 MB, the interpreter and libraries 65 MB."""
     found = measured(tmp_path, 1_000_000, "text", 2)
