@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 
 from planner.explain.explanation import Explanation, explanation_of
 from planner.explain.sinks import sink_report
-from planner.optimizer import CHEAPER, Trace, optimize_plan
+from planner.optimizer import CHEAPER, optimize_plan
 from planner.plan.nodes import DeltaJoin, Filter, Generate, Plan, Project, Union, Wrapper
 from planner.plan.trees import children, reads_changes
 from planner.plan.uniqueness import unique_keys
@@ -21,6 +21,7 @@ from planner.spark.build import build_plan
 from planner.spark.catalyst import Catalyst
 from planner.spark.read import read_plan
 from planner.spark.state import with_state_of_one_shape
+from planner.trace import Trace
 from upsert.errors import ConfigurationError
 from upsert.options import parse as parse_options
 from upsert.rowkind import ROW_KIND_COLUMN

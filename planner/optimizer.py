@@ -1,9 +1,8 @@
-"""The rules in their order, the loop that applies them, and the trace of what they did (pure)."""
+"""The rules in their order, and the loop that applies them (pure)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from planner.plan.nodes import Plan
@@ -30,6 +29,7 @@ from planner.rules.topics import (
 from planner.rules.unsupported import refuse_unsupported
 from planner.rules.upserts import refuse_over_groups, refuse_ungrouped_sink
 from planner.settings import Settings
+from planner.trace import Step, Trace
 
 
 class Rule(Protocol):
@@ -81,34 +81,6 @@ CHEAPER: Final = frozenset(
     for rule in (enrich_stream, leave_out_normalizer, look_below_normalize, narrow_kafka_range, mark_upserts)
 )
 """Rules without which a plan is as right, only dearer, or of which `check_sink` asks by itself."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """One node on which a rule fired, and what came of it."""
-
-    rule: str
-    node: Plan
-    result: Plan | Refused
-
-
-@dataclass(frozen=True)
-class Trace:
-    """A plan before and after all rules, and every step between."""
-
-    before: Plan
-    after: Plan
-    steps: tuple[Step, ...]
-
-    @property
-    def refusals(self) -> tuple[Refused, ...]:
-        """Why the plan has no right answer; empty when `after` has."""
-        return tuple(dict.fromkeys(step.result for step in self.steps if isinstance(step.result, Refused)))
-
-    @property
-    def is_changed(self) -> bool:
-        """Whether a rule rewrote anything."""
-        return self.after is not self.before
 
 
 def optimize_plan(plan: Plan, settings: Settings) -> Trace:

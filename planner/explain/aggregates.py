@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from planner.aggregates.exact_floats import FIXED_POINTS
 from planner.aggregates.sums import is_floating
-from planner.optimizer import Step, Trace
 from planner.plan.expressions import without_ids
 from planner.plan.nodes import Aggregate, LookupAggregate, Watermark
 from planner.plan.trees import aggregations, sources, walk
 from planner.refusals import Refused
 from planner.rules.aggregates import replace_aggregate
+from planner.trace import Step, Trace
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,11 @@ from planner.explain.aggregates import AggregateReport, aggregate_reports
 from planner.explain.joins import JoinReport, join_reports
 from planner.explain.sinks import SinkReport
 from planner.explain.topics import TopicReport, topic_reports
-from planner.optimizer import Step, Trace
 from planner.plan.nodes import Plan
 from planner.plan.trees import tree
 from planner.refusals import Refused
 from planner.settings import Settings
+from planner.trace import Step, Trace
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from typing import Final
 from deltajoin.core.output import determined
 from deltajoin.core.plans import Path
 from planner.joins.paths import lookup_paths
-from planner.optimizer import Step, Trace
 from planner.plan.chains import chain_of, join_in_words, trace
 from planner.plan.nodes import (
     Changelog,
@@ -29,6 +28,7 @@ from planner.rules.joins import STATE_GROWS, fall_back_to_regular_join, replace_
 from planner.rules.lookup_joins import replace_lookup_join
 from planner.rules.static_joins import ASSUMED, enrich_stream
 from planner.settings import Settings
+from planner.trace import Step, Trace
 
 _AUTO: Final = "fused"
 """The physical form of a join of managed tables that was asked for none."""
