@@ -57,7 +57,7 @@ def planning_times(path: Path, files: int) -> dict[str, float]:
     Committer(table.published).commit(lambda _: Change("append", entries))
 
     def plan(where: Any) -> None:
-        history = table.published.anew()
+        history = table.published.reread()
         info = history.latest()
         snapshot = Snapshot(table.path, table.layout, history.files(info), info)
         snapshot.places(parse_where(where, table.schema))

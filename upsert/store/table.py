@@ -51,11 +51,31 @@ from upsert.store.table_options import TableOptions
 from upsert.store.upkeep import background, check, compaction, orphans
 from upsert.store.upkeep.check import Violation
 
+__all__ = ["StagedFiles", "Table"]
+
 _T = TypeVar("_T")
 
 
-class Handle:
-    """An existing table; use ``Table.open``."""
+class Table:
+    """A table in a folder: rows with a primary key, or a multiset of rows without one.
+
+    All methods may be called from any process and thread. A commit is visible as a whole or not at all,
+    and survives a power failure once its method has returned.
+
+    Attributes:
+        path: its absolute folder.
+        root: where its files lie: there, or in an object store in a folder of their own there.
+        name: the last part of the path.
+        uuid: tells it from any other table that lay or will lie at this path.
+        published: its snapshots.
+
+    >>> import tempfile, pyarrow as pa
+    >>> schema = TableSchema.of({"id": pa.int64(), "name": pa.string()}, primary_key=["id"])
+    >>> table = Table.create(tempfile.mkdtemp() + "/users", schema)
+    >>> snapshot = table.write(pa.table({"id": [1, 2], "name": ["ann", "bob"]}))
+    >>> snapshot.id, snapshot.scan().num_rows
+    (1, 2)
+    """
 
     def __init__(self, file: TableFile) -> None:
         """Of an existing table; use ``Table.open`` or ``Table.create``."""
@@ -65,6 +85,62 @@ class Handle:
         self.uuid = file.uuid
         self.published = History.shared(file)
         self._committer = Committer(self.published)
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        schema: TableSchema,
+        options: Mapping[str, str] = {},
+        *,
+        if_not_exists: bool = False,
+    ) -> Self:
+        """A new, empty table in a folder that is made if necessary.
+
+        Args:
+            path: a local folder or a ``file:`` URI, on a file system with hard links, or
+                ``s3://bucket/folder``; see docs/object-stores.md.
+            schema: its columns, keys and indexes; METADATA columns become columns that reads add.
+            options: as in ``WITH (…)``; see ``table_options.OPTIONS``.
+            if_not_exists: open the table that is there, whatever its schema.
+
+        Raises:
+            TableExistsError: there is a table, and ``if_not_exists`` is not set.
+            ConfigurationError: an option or the path is wrong. Nothing was written.
+            SchemaError: the table has no such metadata, or a name is one that its files need.
+            KafkaUnavailableError: the table has a log, whose brokers did not answer.
+        """
+        folder = paths.table_folder(path)
+        try:
+            stored = with_metadata_aside(schema, f"table {os.path.basename(folder)!r}")
+            return cls(tables.create(folder, stored, options))
+        except TableExistsError:
+            if not if_not_exists:
+                raise
+            return cls.open(folder)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], uuid: str | None = None) -> Self:
+        """The table in a folder.
+
+        Args:
+            path: as for ``create``.
+            uuid: the table that is meant, for who goes on with something; None for any.
+
+        Raises:
+            TableNotFoundError: there is none, or another one than is meant.
+            CorruptTableError: its file is damaged, or was written by another format version.
+        """
+        folder = paths.table_folder(path)
+        table_file.check_named(folder)
+        table = cls(table_file.read(folder))
+        if uuid not in (None, table.uuid):
+            raise TableNotFoundError(
+                f"table {folder!r} was replaced by another one: its uuid must be {uuid!r}, got "
+                f"{table.uuid!r}; run the query again"
+            )
+        table.published.latest()  # which says what the table's definition is by now
+        return table
 
     def __repr__(self) -> str:
         return f"Table({self.path!r})"
@@ -91,133 +167,6 @@ class Handle:
     def layout(self) -> Layout:
         """Its physical form; of ``definition``."""
         return self.definition.layout
-
-    def _pinned(self) -> PinnedTable:
-        """The table with its present columns, for an operation of several steps."""
-        return PinnedTable(self.name, self.root, self.layout, self.published)
-
-    def as_logged(self) -> LoggedTable:
-        """The table as its log sees it, with its present columns."""
-        definition = self.definition  # one look: columns and rows must be of the same
-        rows = PinnedTable(self.name, self.root, definition.layout, self.published)
-        return LoggedTable(self.uuid, definition, rows)
-
-    def _snapshot_of(self, info: SnapshotInfo) -> Snapshot:
-        return RetainedSnapshot(self.published, info, self.layout)
-
-    def _unless_expiring(self, read: Callable[[], _T]) -> _T:
-        """What ``read`` returns; again after an expiry in between, for a newer snapshot may hold the same."""
-        while True:
-            oldest = self.published.latest().oldest
-            try:
-                return read()
-            except (CorruptTableError, SnapshotExpiredError):
-                if self.published.latest().oldest == oldest:
-                    raise
-
-
-class TableReading(Handle):
-    """The methods of a table that read it."""
-
-    def snapshot(self, id: int | str | None = None) -> Snapshot:
-        """The latest snapshot, or an older one; compaction does not change what it holds.
-
-        Args:
-            id: None for the latest; 0 for the empty table before the first commit; or the name of a tag.
-
-        Raises:
-            ConfigurationError: there is no such snapshot yet, or no such tag.
-            SnapshotExpiredError: it has expired.
-        """
-        return self._unless_expiring(lambda: self._snapshot_of(self._info(id)))
-
-    def _info(self, id: int | str | None) -> SnapshotInfo:
-        if isinstance(id, str):
-            return self.published.tag(id).snapshot
-        return self.published.latest() if id is None else self.published.equal_to(id)
-
-    def history(self) -> tuple[SnapshotInfo, ...]:
-        """The snapshots that can be read, oldest first."""
-        return self.published.retained()
-
-    def partitions(self) -> tuple[PartitionInfo, ...]:
-        """What there is to know of each partition that has files; nothing is read but manifests."""
-        files = self._unless_expiring(lambda: self.published.files(self.published.latest()))
-        return partition_infos(self.root, self.definition, files)
-
-    def at(self, version: Version) -> View:
-        """The table at a reader's version, also in the middle of a step.
-
-        Raises:
-            SnapshotExpiredError: its base or its target has expired.
-        """
-        self.published.latest()
-        return steps.view_at(self._pinned(), version)
-
-    def changes(
-        self,
-        since: int,
-        until: int | None = None,
-        columns: Sequence[str] | None = None,
-        where: Where | None = None,
-    ) -> pa.Table:
-        """The net changes between two snapshots, ``_row_kind`` last; see ``upsert.store.read.changes``.
-
-        Args:
-            since: id of a snapshot; 0 for the empty table.
-            until: id of the same or a later one; None for the latest.
-            columns: the columns to return; None for all.
-            where: only changes of rows of which this is true, see ``upsert.store.predicate``; None for all.
-
-        Raises:
-            SnapshotExpiredError: one of them has expired.
-            UntrackedChangesError: a commit in between was written with ``change-tracking = false``.
-        """
-        scope = self._scope(where)
-        return self._unless_expiring(lambda: _changes.changes(self._pinned(), since, until, columns, scope))
-
-    def _scope(self, where: Where | None, skip_untracked: bool = False) -> Scope:
-        return Scope(parse_where(where, self.schema), skip_untracked)
-
-    def advance(
-        self,
-        version: Version,
-        *,
-        max_rows: int | None = None,
-        until: int | None = None,
-        where: Where | None = None,
-        skip_untracked: bool = False,
-    ) -> Version:
-        """The end of a reader's next step; ``version`` itself when nothing is new."""
-        scope = self._scope(where, skip_untracked)
-        return self._unless_expiring(
-            lambda: steps.advance(self._pinned(), version, max_rows=max_rows, until=until, scope=scope)
-        )
-
-    def changes_between(
-        self,
-        start: Version,
-        end: Version,
-        *,
-        columns: Sequence[str] | None = None,
-        buckets: Collection[int] | None = None,
-        where: Where | None = None,
-        skip_untracked: bool = False,
-    ) -> pa.Table:
-        """The net changes of one step, of all buckets or some. See ``upsert.store.read.changes``.
-
-        With ``skip_untracked``, commits without tracking are passed over: no state of the table follows.
-        """
-        scope = self._scope(where, skip_untracked)
-        return self._unless_expiring(
-            lambda: _changes.changes_between(
-                self._pinned(), start, end, columns=columns, buckets=buckets, scope=scope
-            )
-        )
-
-
-class TableWriting(Handle):
-    """The methods of a table that change its rows."""
 
     def write(
         self,
@@ -458,9 +407,147 @@ class TableWriting(Handle):
         """
         return append.discarded_if_failed(self._committer, lambda: staged, self.uuid)
 
+    def snapshot(self, id: int | str | None = None) -> Snapshot:
+        """The latest snapshot, or an older one; compaction does not change what it holds.
 
-class TableUpkeep(Handle):
-    """The methods of a table that look after its files."""
+        Args:
+            id: None for the latest; 0 for the empty table before the first commit; or the name of a tag.
+
+        Raises:
+            ConfigurationError: there is no such snapshot yet, or no such tag.
+            SnapshotExpiredError: it has expired.
+        """
+        return self._unless_expiring(lambda: self._snapshot_of(self._info(id)))
+
+    def _info(self, id: int | str | None) -> SnapshotInfo:
+        if isinstance(id, str):
+            return self.published.tag(id).snapshot
+        return self.published.latest() if id is None else self.published.equal_to(id)
+
+    def history(self) -> tuple[SnapshotInfo, ...]:
+        """The snapshots that can be read, oldest first."""
+        return self.published.retained()
+
+    def partitions(self) -> tuple[PartitionInfo, ...]:
+        """What there is to know of each partition that has files; nothing is read but manifests."""
+        files = self._unless_expiring(lambda: self.published.files(self.published.latest()))
+        return partition_infos(self.root, self.definition, files)
+
+    def at(self, version: Version) -> View:
+        """The table at a reader's version, also in the middle of a step.
+
+        Raises:
+            SnapshotExpiredError: its base or its target has expired.
+        """
+        self.published.latest()
+        return steps.view_at(self._pinned(), version)
+
+    def changes(
+        self,
+        since: int,
+        until: int | None = None,
+        columns: Sequence[str] | None = None,
+        where: Where | None = None,
+    ) -> pa.Table:
+        """The net changes between two snapshots, ``_row_kind`` last; see ``upsert.store.read.changes``.
+
+        Args:
+            since: id of a snapshot; 0 for the empty table.
+            until: id of the same or a later one; None for the latest.
+            columns: the columns to return; None for all.
+            where: only changes of rows of which this is true, see ``upsert.store.predicate``; None for all.
+
+        Raises:
+            SnapshotExpiredError: one of them has expired.
+            UntrackedChangesError: a commit in between was written with ``change-tracking = false``.
+        """
+        scope = self._scope(where)
+        return self._unless_expiring(lambda: _changes.changes(self._pinned(), since, until, columns, scope))
+
+    def _scope(self, where: Where | None, skip_untracked: bool = False) -> Scope:
+        return Scope(parse_where(where, self.schema), skip_untracked)
+
+    def advance(
+        self,
+        version: Version,
+        *,
+        max_rows: int | None = None,
+        until: int | None = None,
+        where: Where | None = None,
+        skip_untracked: bool = False,
+    ) -> Version:
+        """The end of a reader's next step; ``version`` itself when nothing is new."""
+        scope = self._scope(where, skip_untracked)
+        return self._unless_expiring(
+            lambda: steps.advance(self._pinned(), version, max_rows=max_rows, until=until, scope=scope)
+        )
+
+    def changes_between(
+        self,
+        start: Version,
+        end: Version,
+        *,
+        columns: Sequence[str] | None = None,
+        buckets: Collection[int] | None = None,
+        where: Where | None = None,
+        skip_untracked: bool = False,
+    ) -> pa.Table:
+        """The net changes of one step, of all buckets or some. See ``upsert.store.read.changes``.
+
+        With ``skip_untracked``, commits without tracking are passed over: no state of the table follows.
+        """
+        scope = self._scope(where, skip_untracked)
+        return self._unless_expiring(
+            lambda: _changes.changes_between(
+                self._pinned(), start, end, columns=columns, buckets=buckets, scope=scope
+            )
+        )
+
+    def as_logged(self) -> LoggedTable:
+        """The table as its log sees it, with its present columns."""
+        definition = self.definition  # one look: columns and rows must be of the same
+        rows = PinnedTable(self.name, self.root, definition.layout, self.published)
+        return LoggedTable(self.uuid, definition, rows)
+
+    def _pinned(self) -> PinnedTable:
+        """The table with its present columns, for an operation of several steps."""
+        return PinnedTable(self.name, self.root, self.layout, self.published)
+
+    def _snapshot_of(self, info: SnapshotInfo) -> Snapshot:
+        return RetainedSnapshot(self.published, info, self.layout)
+
+    def _unless_expiring(self, read: Callable[[], _T]) -> _T:
+        """What ``read`` returns; again after an expiry in between, for a newer snapshot may hold the same."""
+        while True:
+            oldest = self.published.latest().oldest
+            try:
+                return read()
+            except (CorruptTableError, SnapshotExpiredError):
+                if self.published.latest().oldest == oldest:
+                    raise
+
+    def alter(self, *changes: Alteration) -> None:
+        """Change the definition of the table: all changes at once, in one snapshot that changes no rows.
+
+        Rows that are there stay as they are stored: an added column is NULL in them, a dropped one is not
+        seen, also not in older snapshots, which are read with the present columns too. See
+        docs/schema-evolution.md. A crash leaves the old definition or the new one.
+
+        Args:
+            changes: values of ``upsert.store.commit.alterations``, applied in their order.
+
+        Raises:
+            SchemaError: a column is unknown or there already, or may not change like this.
+            ConfigurationError: an option is unknown, wrong or fixed, or no partition is given.
+            CommitConflictError: every attempt of minutes lost the race. Nothing was changed.
+            KafkaUnavailableError: the table's log could not be made or changed, and nothing was; or it is
+                the table's no more, and the same call tries again to delete its topic.
+            LogNotPublishedError: the table has got a log, which lacks what was committed meanwhile.
+        """
+        if switch.alter_table(self._committer, self.uuid, changes):
+            failure = protocol.after_commit(self.as_logged(), self.published.latest())
+            if failure is not None:
+                raise failure
 
     def expire(self, *, keep: int | None = None, older_than_s: float | None = None) -> int:
         """Give up old states of the table; how many snapshots can no longer be read.
@@ -592,107 +679,3 @@ class TableUpkeep(Handle):
             info = compaction.compact_fully(self._committer, self.uuid, self.options, is_wanted)
         expiry.after_commit(self._committer, self.options.retention)
         return None if info is None else self._snapshot_of(info)
-
-
-__all__ = ["StagedFiles", "Table"]
-
-
-class Table(TableReading, TableWriting, TableUpkeep):
-    """A table in a folder: rows with a primary key, or a multiset of rows without one.
-
-    All methods may be called from any process and thread. A commit is visible as a whole or not at all,
-    and survives a power failure once its method has returned.
-
-    Attributes:
-        path: its absolute folder.
-        root: where its files lie: there, or in an object store in a folder of their own there.
-        name: the last part of the path.
-        uuid: tells it from any other table that lay or will lie at this path.
-        published: its snapshots.
-
-    >>> import tempfile, pyarrow as pa
-    >>> schema = TableSchema.of({"id": pa.int64(), "name": pa.string()}, primary_key=["id"])
-    >>> table = Table.create(tempfile.mkdtemp() + "/users", schema)
-    >>> snapshot = table.write(pa.table({"id": [1, 2], "name": ["ann", "bob"]}))
-    >>> snapshot.id, snapshot.scan().num_rows
-    (1, 2)
-    """
-
-    @classmethod
-    def create(
-        cls,
-        path: str | os.PathLike[str],
-        schema: TableSchema,
-        options: Mapping[str, str] = {},
-        *,
-        if_not_exists: bool = False,
-    ) -> Self:
-        """A new, empty table in a folder that is made if necessary.
-
-        Args:
-            path: a local folder or a ``file:`` URI, on a file system with hard links, or
-                ``s3://bucket/folder``; see docs/object-stores.md.
-            schema: its columns, keys and indexes; METADATA columns become columns that reads add.
-            options: as in ``WITH (…)``; see ``table_options.OPTIONS``.
-            if_not_exists: open the table that is there, whatever its schema.
-
-        Raises:
-            TableExistsError: there is a table, and ``if_not_exists`` is not set.
-            ConfigurationError: an option or the path is wrong. Nothing was written.
-            SchemaError: the table has no such metadata, or a name is one that its files need.
-            KafkaUnavailableError: the table has a log, whose brokers did not answer.
-        """
-        folder = paths.table_folder(path)
-        try:
-            stored = with_metadata_aside(schema, f"table {os.path.basename(folder)!r}")
-            return cls(tables.create(folder, stored, options))
-        except TableExistsError:
-            if not if_not_exists:
-                raise
-            return cls.open(folder)
-
-    @classmethod
-    def open(cls, path: str | os.PathLike[str], uuid: str | None = None) -> Self:
-        """The table in a folder.
-
-        Args:
-            path: as for ``create``.
-            uuid: the table that is meant, for who goes on with something; None for any.
-
-        Raises:
-            TableNotFoundError: there is none, or another one than is meant.
-            CorruptTableError: its file is damaged, or was written by another format version.
-        """
-        folder = paths.table_folder(path)
-        table_file.check_named(folder)
-        table = cls(table_file.read(folder))
-        if uuid not in (None, table.uuid):
-            raise TableNotFoundError(
-                f"table {folder!r} was replaced by another one: its uuid must be {uuid!r}, got "
-                f"{table.uuid!r}; run the query again"
-            )
-        table.published.latest()  # which says what the table's definition is by now
-        return table
-
-    def alter(self, *changes: Alteration) -> None:
-        """Change the definition of the table: all changes at once, in one snapshot that changes no rows.
-
-        Rows that are there stay as they are stored: an added column is NULL in them, a dropped one is not
-        seen, also not in older snapshots, which are read with the present columns too. See
-        docs/schema-evolution.md. A crash leaves the old definition or the new one.
-
-        Args:
-            changes: values of ``upsert.store.commit.alterations``, applied in their order.
-
-        Raises:
-            SchemaError: a column is unknown or there already, or may not change like this.
-            ConfigurationError: an option is unknown, wrong or fixed, or no partition is given.
-            CommitConflictError: every attempt of minutes lost the race. Nothing was changed.
-            KafkaUnavailableError: the table's log could not be made or changed, and nothing was; or it is
-                the table's no more, and the same call tries again to delete its topic.
-            LogNotPublishedError: the table has got a log, which lacks what was committed meanwhile.
-        """
-        if switch.alter_table(self._committer, self.uuid, changes):
-            failure = protocol.after_commit(self.as_logged(), self.published.latest())
-            if failure is not None:
-                raise failure

@@ -15,7 +15,6 @@ from upsert.store.metadata import table_file
 from upsert.store.metadata.history import History
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.retention import consumers, expiry
-from upsert.store.table import TableWriting
 
 ROWS = pa.table({"id": [1, 2]})
 
@@ -78,7 +77,7 @@ def test_a_snapshot_that_cannot_be_read_back_is_not_called_a_failure(
     table: Table, monkeypatch: pytest.MonkeyPatch, fails: Callable[..., None]
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(TableWriting, "_snapshot_of", fails)
+        patched.setattr(Table, "_snapshot_of", fails)
         with pytest.raises(
             UnknownOutcomeError, match=r"committed as snapshot 1, .* do not write the rows again"
         ):

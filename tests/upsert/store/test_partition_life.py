@@ -133,7 +133,7 @@ class PartitionLife(RuleBasedStateMachine):
     @rule()
     def open_with_nothing_remembered(self) -> None:
         self.table = Table.open(self.table.path)
-        self.table.published = self.table.published.anew()
+        self.table.published = self.table.published.reread()
 
     @rule(point=st.sampled_from(POINTS), nth=st.integers(1, 3), where=WHERES, data=st.data())
     def crash(self, point: str, nth: int, where: list[Any], data: st.DataObject) -> None:

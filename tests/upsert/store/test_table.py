@@ -43,7 +43,7 @@ def table(tmp_path: Path) -> Table:
 def forget_everything(table: Table) -> Table:
     """The table as a new process sees it."""
     opened = Table.open(table.path)
-    opened.published = table.published.anew()
+    opened.published = table.published.reread()
     return opened
 
 
@@ -312,7 +312,7 @@ def path_of(table: Table, kind: str) -> Path:
 
 def read_all(path: str) -> None:
     opened = Table.open(path)
-    opened.published = opened.published.anew()
+    opened.published = opened.published.reread()
     opened.snapshot().lookup(["id"], pa.table({"id": [1]}))
 
 

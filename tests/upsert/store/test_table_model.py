@@ -126,7 +126,7 @@ class TableLife(RuleBasedStateMachine):
     @rule()
     def open_with_nothing_remembered(self) -> None:
         self.table = Table.open(self.table.path)
-        self.table.published = self.table.published.anew()
+        self.table.published = self.table.published.reread()
         assert rows_in(self.table.snapshot().scan()) == self.rows
 
     @rule(point=st.sampled_from(POINTS), nth=st.integers(1, 2), key=KEYS, value=VALUES)

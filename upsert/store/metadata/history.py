@@ -33,13 +33,15 @@ from upsert.store.storage import storage_of
 _T = TypeVar("_T")
 
 _MAX_INFOS: Final = 20_000
-
+_MAX_FILE_SETS: Final = 64
+_MAX_DELTAS: Final = 64
+_MAX_TABLES: Final = 256
 _MAX_STEPS: Final = 256
 """A reader that is further behind lists the folder instead of stepping on."""
 
 
-class Snapshots:
-    """The snapshots of a table, without their files; threads may share it.
+class History:
+    """The snapshots of a table and their files; threads may share it.
 
     Attributes:
         folder: where its ``table.json`` lies.
@@ -58,7 +60,23 @@ class Snapshots:
         self._checked: Hashable = None
         self._known: tuple[int, bytes] | None = None
         self._infos: LRUCache[int, SnapshotInfo] = LRUCache(_MAX_INFOS)
+        self._live: LRUCache[int, Mapping[str, FileEntry]] = LRUCache(_MAX_FILE_SETS)
+        self._files: LRUCache[int, FileSet] = LRUCache(_MAX_FILE_SETS)
+        self._deltas: LRUCache[int, Manifest] = LRUCache(_MAX_DELTAS)
         self._lock = threading.Lock()
+
+    @classmethod
+    def shared(cls, file: TableFile) -> History:
+        """The process-wide history of a table; one that replaces it in its folder has another uuid."""
+        key = file.folder, file.uuid
+        with _shared_lock:
+            if key not in _shared:
+                _shared[key] = cls(file)
+            return _shared[key]
+
+    def reread(self) -> History:
+        """The same history, with nothing remembered."""
+        return History(table_file.read(self.folder))
 
     @property
     def layout(self) -> Layout:
@@ -289,7 +307,8 @@ class Snapshots:
     def forget(self, id: int) -> None:
         """Drop what is remembered of a snapshot that turned out not to be one."""
         with self._lock:
-            self._infos.pop(id, None)
+            for cache in (self._infos, self._live, self._files, self._deltas):
+                cache.pop(id, None)
             self._known = None
 
     def content(self, id: int) -> SnapshotInfo | None:
@@ -320,36 +339,6 @@ class Snapshots:
     def _remember(self, cache: LRUCache[int, _T], id: int, value: _T) -> None:
         with self._lock:
             cache[id] = value
-
-
-_MAX_FILE_SETS: Final = 64
-
-_MAX_DELTAS: Final = 64
-
-_MAX_TABLES: Final = 256
-
-
-class History(Snapshots):
-    """The snapshots of a table and their files; threads may share it."""
-
-    def __init__(self, file: TableFile) -> None:
-        super().__init__(file)
-        self._live: LRUCache[int, Mapping[str, FileEntry]] = LRUCache(_MAX_FILE_SETS)
-        self._files: LRUCache[int, FileSet] = LRUCache(_MAX_FILE_SETS)
-        self._deltas: LRUCache[int, Manifest] = LRUCache(_MAX_DELTAS)
-
-    @classmethod
-    def shared(cls, file: TableFile) -> History:
-        """The process-wide history of a table; a table made anew in the same folder has another uuid."""
-        key = file.folder, file.uuid
-        with _shared_lock:
-            if key not in _shared:
-                _shared[key] = cls(file)
-            return _shared[key]
-
-    def anew(self) -> History:
-        """The same history, with nothing remembered."""
-        return History(table_file.read(self.folder))
 
     def read_manifest(self, ref: ManifestRef) -> Manifest:
         """A manifest as it is on the disk now.
@@ -434,13 +423,6 @@ class History(Snapshots):
             raise CorruptTableError(
                 f"manifest {cause.filename!r} of snapshot {info.id} is missing; restore it from a copy"
             ) from cause
-
-    def forget(self, id: int) -> None:
-        """Drop what is remembered of a snapshot that turned out not to be one."""
-        super().forget(id)
-        with self._lock:
-            for cache in (self._live, self._files, self._deltas):
-                cache.pop(id, None)
 
 
 _shared: LRUCache[tuple[str, str], History] = LRUCache(_MAX_TABLES)

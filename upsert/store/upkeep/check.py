@@ -80,12 +80,12 @@ def check(history: History, *, deep: bool = False, now_s: float | None = None) -
 
 def _once(history: History, deep: bool, now_ms: int) -> tuple[Violation, ...]:
     try:
-        anew = history.anew()
+        reread = history.reread()
     except StorageError as reason:
         return (Violation(file_is_given.__name__, paths.TABLE_FILE, str(reason)),)
     except CorruptTableError as reason:
         return (Violation(table_can_be_read.__name__, paths.TABLE_FILE, str(reason)),)
-    state = DiskState.read(anew, now_ms)
+    state = DiskState.read(reread, now_ms)
     rules = (*RULES, *check_history.DEFINITION_RULES, *(check_data.RULES if deep else ()))
     harmful = [Violation(rule.__name__, *finding) for rule in rules for finding in _asked(rule, state)]
     waste = [

@@ -98,7 +98,7 @@ class Rival:
 def with_surroundings(table: Table, around: Surroundings) -> Table:
     """The table in a process of its own, as it were: nothing remembered, and another world around it."""
     other = Table.open(table.path)
-    other.published = table.published.anew()
+    other.published = table.published.reread()
     other._committer = Committer(other.published, around)
     return other
 

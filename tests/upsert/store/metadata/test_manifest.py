@@ -55,7 +55,7 @@ def test_statistics_of_every_type_survive(tmp_path: Path) -> None:
     }
     staged = table.stage(pa.table({"k": range(length), **columns}), order="rows")
     info = table.commit([staged]).info
-    (found,) = table.published.anew().live(info).values()
+    (found,) = table.published.reread().live(info).values()
     (written,) = staged.files
     assert (found.min, found.max) == (written.min, written.max)
 
@@ -110,7 +110,7 @@ def test_a_table_of_many_commits_reads_the_same_with_nothing_remembered(tmp_path
         table.write(pa.table({"id": [number]}))
     info = table.snapshot().info
     assert len(info.manifests) <= manifest.MAX_MANIFESTS
-    assert table.published.anew().live(info) == table.published.live(info)
+    assert table.published.reread().live(info) == table.published.live(info)
     assert [e.sequence for e in table.snapshot().files.entries] == list(range(commits, 0, -1))
 
 

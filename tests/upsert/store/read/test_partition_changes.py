@@ -79,7 +79,7 @@ class Rival:
 def beside(table: Table, *acts: Callable[[], object]) -> Table:
     """The table in another process, whose first attempts to publish come just after some acts."""
     other = Table.open(table.path)
-    other.published = table.published.anew()
+    other.published = table.published.reread()
     other._committer = Committer(other.published, Surroundings(put_if_absent=Rival(*acts).put_if_absent))
     return other
 

@@ -256,7 +256,7 @@ def test_a_clean_up_that_misses_something_deletes_nothing(table: Table) -> None:
         content = path.read_bytes()
         path.unlink()
         with pytest.raises(CorruptTableError):
-            clean(Committer(table.published.anew()), older_than_s=0)
+            clean(Committer(table.published.reread()), older_than_s=0)
         path.write_bytes(content)
     assert waste.exists()
-    assert clean(Committer(table.published.anew()), older_than_s=0) == 1
+    assert clean(Committer(table.published.reread()), older_than_s=0) == 1

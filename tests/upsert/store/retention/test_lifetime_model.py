@@ -193,7 +193,7 @@ class Lifetimes(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         table = Table.open(self.table.path)
-        table.published = table.published.anew()
+        table.published = table.published.reread()
         self.go_on_with(table)
         self.expect(self.rows)
 
@@ -291,7 +291,7 @@ class Lifetimes(RuleBasedStateMachine):
             return put_if_absent(path, content)
 
         slow = Table.open(self.table.path)
-        slow.published = slow.published.anew()
+        slow.published = slow.published.reread()
         slow._committer = Committer(slow.published, Surroundings(lambda: self.clock, put_if_absent=put))
         with suppress(StaleWriterError, CommitConflictError, ChangelogError):
             slow.write(to_arrow(changes))

@@ -97,7 +97,7 @@ def test_a_store_that_fails_has_damaged_nothing(bucket: str, tmp_path: Path) -> 
     aside = snapshot.rename(tmp_path / "aside")
     snapshot.symlink_to("/proc/self/mem")  # it can be opened, and reading fails
     with pytest.raises(StorageError, match=r"snapshot-.*see that it can be reached .* then try again"):
-        Table.open(table.path).published.anew().latest()
+        Table.open(table.path).published.reread().latest()
     assert {one.rule for one in table.check() if not one.is_information} == {"file_is_given"}
     aside.replace(snapshot)
     assert table.check() == ()

@@ -297,7 +297,7 @@ def test_a_store_that_refuses_or_fails_has_damaged_nothing(
         forget_open_files()
         shutil.rmtree(cache_folder / "files", ignore_errors=True)
         found = Table.open(path)
-        found.published = found.published.anew()
+        found.published = found.published.reread()
         return ids_of(found), [tag.snapshot.id for tag in found.tags()]
 
     assert said() == ([1], [1])

@@ -80,7 +80,7 @@ def said(path: str) -> dict[str, Any]:
     """All that a table says, read by a process that knows nothing of it."""
     forget_open_files()
     table = Table.open(path)
-    table.published = table.published.anew()
+    table.published = table.published.reread()
     keys = pa.table({"id": list(range(40))})
     versions = {
         name: (snapshot.info, _ordered(snapshot.scan()), _ordered(snapshot.lookup(["id"], keys)))
