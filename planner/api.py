@@ -36,7 +36,7 @@ def optimize(
 
     Joins that lie right below each other become one delta join, of up to eight tables: INNER, LEFT, RIGHT,
     FULL, LEFT SEMI and LEFT ANTI, with projections and filters anywhere between. An INNER join without an
-    index becomes Spark's own over signed rows, whose state grows for ever; `explain` says where, and why.
+    index becomes Spark's own over signed rows, whose state grows without end; `explain` says where, and why.
 
     A topic is read without its normalizer where the sink needs no UPDATE_BEFORE (FLIP-149), and only as far
     as filters on its METADATA columns for partition, offset and timestamp (FLIP-107) want it.
@@ -48,9 +48,9 @@ def optimize(
             that is not known. The sink must replace and delete rows by this key, as managed tables and
             `upsert-kafka` tables do. `Catalog(optimize=…)` says it by itself.
         start_from: the checkpoint of a query that has stopped: with a new checkpoint of its own, the result
-            goes on from the tables' versions that it has reached, though columns, filters or keys of the
-            join are others now. The sink keeps the rows that it has. For plans of delta joins and of what
-            works row by row: nothing else could go on without what was before.
+            continues from the tables' versions that it has reached, also with other columns, filters or keys
+            of the join. The sink keeps the rows that it has. For plans of delta joins and of what works row
+            by row: all else needs the state that it had.
         **options: `strategy`: "auto" (default), "force": each join of the query must become a delta join,
             or "none": no delta join; `shards`: tasks that share the join of a micro-batch; and all others of
             `deltajoin.settings.OPTIONS`, with `_` for `.` and `-`. They may also be set in the session, as
@@ -58,15 +58,14 @@ def optimize(
 
     Returns:
         The user's columns in the user's order, and `_row_kind` last, also where the query leaves it out.
-        A plan that there is nothing to do about, because it reads no changelog or was optimized before, comes
-        back as the same object.
+        A plan that reads no changelog or was optimized before comes back as the same object.
 
     Raises:
         PlanError: Spark would take changes for rows, and no rewrite is right: a limit over a changelog, an
             outer join without an index, an unknown operator; or upserts without UPDATE_BEFORE would
             leave replaced rows behind. The message says why, and what to do about it.
-        ConfigurationError: an option is unknown or has a wrong value, or the plan cannot go on from another
-            checkpoint.
+        ConfigurationError: an option is unknown or has a wrong value, or the plan cannot continue from
+            another checkpoint.
         CheckpointMismatchError: `start_from` is no checkpoint of a join of these tables, or it has an
             unfinished micro-batch.
 
@@ -87,7 +86,7 @@ def optimize(
     if trace.refusals:
         raise PlanError(trace.refusals)
     if start_from is not None:
-        check_can_go_on(trace.after)
+        check_can_continue(trace.after)
     _warn_of_unused(df, trace, options, "optimize")
     made = with_state_of_one_shape(build_plan(catalyst, trace.after, settings) if trace.is_changed else df)
     return _with_keys(made, trace) if trace.is_changed or sink_key is not None else made
@@ -209,20 +208,20 @@ def _optimized(
     return settings, catalyst, optimize_plan(read_plan(catalyst, df), settings)
 
 
-_GO_ON: Final = (DeltaJoin, Project, Filter, Union, Generate, Wrapper)
+_CONTINUING: Final = (DeltaJoin, Project, Filter, Union, Generate, Wrapper)
 """Delta joins, which remember nothing but the versions of their tables, and what works row by row."""
 
 
-def check_can_go_on(plan: Plan) -> None:
+def check_can_continue(plan: Plan) -> None:
     """Make sure that a plan needs nothing of what was before but versions of joined tables.
 
     Raises:
         ConfigurationError: a node has state, or reads something else.
     """
-    if not isinstance(plan, _GO_ON):
+    if not isinstance(plan, _CONTINUING):
         raise ConfigurationError(
             f"start_from: the query must consist of delta joins and of what works row by row, got {plan}; "
             "leave start_from out, and load all rows again"
         )
     for child in children(plan):
-        check_can_go_on(child)
+        check_can_continue(child)

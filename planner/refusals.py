@@ -66,7 +66,7 @@ _CHANGES: Final = frozenset(
 )
 
 _METADATA: Final = "metadata.columns"
-"""Held as long as nothing uses the columns; else refused, for a lookup has no commit to tell of."""
+"""Held as long as nothing uses the columns; else refused, for a row that is looked up has no commit."""
 
 HELD: Final = {
     Rewrite.DELTA_JOIN: _CHANGES | {_METADATA},

@@ -26,7 +26,7 @@ class Settings(JoinSettings):
     """The options of one call, converted, and what belongs to one query and is no option of the session.
 
     `sink_key` is the primary key of the table that the result goes to, () for a table without one, None if it
-    is not known. `start_from` is the checkpoint whose query the joins go on from, None for none.
+    is not known. `start_from` is the checkpoint of the query that the joins continue, None for none.
     """
 
     sink_key: tuple[str, ...] | None = None
@@ -79,8 +79,8 @@ def unused(
 ) -> Iterator[str]:
     """Sentences about the options that were given and do nothing in a plan.
 
-    Those of the session are for all of its queries: one is told where a join does not follow it, and not
-    where there is none.
+    Options of the session are for all of its queries: a sentence names one only where a join does not follow
+    it, and not where there is no join.
 
     Args:
         before: the plan as it was.

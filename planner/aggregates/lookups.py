@@ -154,7 +154,7 @@ def _computation(function: Aggregation, plan: Plan, refs: Mapping[int, Ref], tab
     detail = dict(function.detail)
     if name is None or detail.get("ignoreNulls", "true").lower() == "false":
         raise _NotComputableError(f"{without_ids(function)} is not computed by lookups", _ON_A_SNAPSHOT)
-    if name in ("sum", "avg") and not any("ANSI" in told for told in detail.values()):
+    if name in ("sum", "avg") and not any("ANSI" in value for value in detail.values()):
         raise _NotComputableError(
             f"{without_ids(function)} would have to overflow as it does without ANSI mode",
             "set spark.sql.ansi.enabled, which makes an overflow an error",

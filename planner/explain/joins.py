@@ -309,10 +309,10 @@ def _left_to_spark(join: Join) -> JoinReport:
 
 
 def blurred(plan: Plan) -> tuple[str, ...]:
-    """Columns that come out of the delta join of a query and cannot be told from what the query puts out.
+    """Columns of a query's delta join that do not follow from the columns that the query puts out.
 
-    None if all its rows are net; then no row comes with both signs in one micro-batch. Queries that are more
-    than projections and filters of one delta join have none either: what lies between decides.
+    None if all its rows are consolidated: no row comes with both signs in one micro-batch. Queries that are
+    more than projections and filters of one delta join have none either: what lies between decides.
     """
     join = chain_of(plan).leaf
     if not isinstance(join, DeltaJoin):

@@ -132,7 +132,7 @@ class Aggregation:
         types: their types, as Spark SQL spells them.
         condition: of its FILTER; None without one.
         is_distinct: whether equal values count once.
-        detail: what else the function was told, by the parameter's name: how it treats overflow, or NULL.
+        detail: other parameters of the function, by name: how it treats overflow, or NULL.
     """
 
     name: str

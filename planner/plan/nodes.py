@@ -638,7 +638,7 @@ class Distinct:
 
 @dataclass(frozen=True)
 class RegularJoin:
-    """The net changes of Spark's own inner join of two inputs: its rows, with the product of their signs.
+    """The consolidated changes of Spark's own inner join: its rows, with the product of both inputs' signs.
 
     `reason` and `remedy` say why it is no delta join, and how it becomes one.
     """

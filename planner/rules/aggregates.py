@@ -266,7 +266,7 @@ def sums_can_be_undone(node: Aggregate) -> Refused | None:
                 "cannot be taken apart here",
                 "sum a number, such as the microseconds of an interval",
             )
-        is_loud = any("ANSI" in told for _, told in function.detail)
+        is_loud = any("ANSI" in value for _, value in function.detail)
         if not is_loud and (found := _DECIMAL.fullmatch(type_)) and int(found[1]) > _EXACT_DIGITS:
             return Refused(
                 f"{without_ids(function)} over the changes of {sources(node)} is of type {type_}: a sum that "
@@ -337,7 +337,7 @@ def _signed(node: Aggregate, row_kind: Column) -> SignedAggregate:
 
 
 def _for_sums(node: Plan) -> Plan:
-    """A node below sums of signs: nothing may be dropped for being late, and what cancels may do so there."""
+    """A node below sums of signs: late rows must not be dropped, opposite rows may come to the sums."""
     match node:
         case Watermark(child):
             return child

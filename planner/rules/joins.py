@@ -4,8 +4,8 @@ Conditions take a join and give the reason why it fails, or None. They are tried
 rely on the earlier ones.
 
 Spark's own join can be made right: signs multiplied, what cancels left out. An inner join is bilinear: what a
-micro-batch adds to a join over signed rows is the change of the join. Spark keeps every row of both inputs in
-its state for ever, those that took others away among them, and so must it: a row and its opposite meet each
+micro-batch adds to a join over signed rows is the change of the join. Spark never drops a row
+of either input from its state, nor one that took another away, and must not: a row and its opposite meet each
 later row of the other side, and the two results cancel. So it is the second choice, for inputs of which one
 cannot be looked up.
 """

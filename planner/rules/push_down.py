@@ -159,7 +159,7 @@ def prune_columns(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG00
 
     Spark prunes columns too, but neither into the rows that come from Python, nor from what a regular join
     keeps in its state. Works downwards: a Project that was pruned asks for less. What a delta join compares
-    is always read; what nothing above uses does not come out of it, so its rows are net without that.
+    is always read; what nothing above uses does not come out of it, so rows that differ in it alone cancel.
     """
     if not isinstance(node, Project) or not isinstance(chain_of(node).leaf, _PRUNED):
         return None
@@ -211,10 +211,9 @@ def _slim(join: DeltaJoin, needed: frozenset[int]) -> DeltaJoin:
 def narrow_kafka_range(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG001
     """Hand what a filter says of a record's partition, offset and time to the source, as its options.
 
-    Only what `range_of` finds, in addition to what the query's own options say. The filter
-    itself stays. A source with a normalizer is left alone: it must see every change of a key. A query that
-    goes on from its checkpoint with a wider filter finds what it left unread, except what lies before
-    the offsets at which it began.
+    Only what `range_of` finds, in addition to what the query's own options say. The filter itself stays. A
+    source with a normalizer is left alone: it must see every change of a key. A query that continues from its
+    checkpoint with a wider filter reads what it left unread, except what lies before its first offsets.
 
         Filter (place#3 >= 100)                        Filter (place#3 >= 100)
           Stream topic clicks rows […]           =>      Stream topic clicks rows where offset >= 100 […]

@@ -81,7 +81,7 @@ def carry_group_deletes(node: Plan, settings: Settings) -> Plan | None:
 
 
 def _having(node: Filter, kind: Column, new_kind: Column, keys: tuple[GroupKey, ...]) -> Plan | None:
-    """What a condition says of the key holds for a group for ever: only the rest can take it away."""
+    """What a condition says of the key never changes for a group: only the rest can remove the group."""
     parts = conjuncts(node.condition)
     of_keys = conjunction([part for part in parts if uses_keys_only(part, keys)])
     rest = conjunction([part for part in parts if not uses_keys_only(part, keys)])

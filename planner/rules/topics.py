@@ -205,7 +205,7 @@ def unmet_everywhere(plan: Plan, sink_key: tuple[str, ...] | None) -> Iterator[t
 
 
 def upserts_are_replaced_above(node: Plan) -> Refused | None:
-    """What is left of them must be refused; joins of two streams have conditions of their own."""
+    """Those that remain must be refused; joins of two streams have conditions of their own."""
     if isinstance(node, Project | Filter | Watermark | Wrapper | Opaque) or joins_changes(node):
         return None
     for child in children(node):

@@ -62,7 +62,7 @@ def build_plan(catalyst: Catalyst, plan: Plan, settings: Settings) -> DataFrame:
 
 
 def spec_of(join: DeltaJoin, shards: int) -> DeltaJoinSpec:
-    """What the source of a delta join is told."""
+    """The description of the join that its source gets."""
     limit = min(one.table.max_rows for one in join.tables)
     tables = tuple(
         JoinedTable(

@@ -1,4 +1,4 @@
-"""The door to Spark's own plans: reads Catalyst's objects, and makes them.
+"""The adapter to Spark's own plans: reads Catalyst's objects, and makes them.
 
 Only this file and `state.py` use py4j. Each object that is read gets a number, the `ref` of the
 planner's nodes and expressions. What the objects mean is the business of read.py and build.py. Written for
@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 from upsert.errors import ConfigurationError
 
 JavaObject = Any
-"""A Catalyst plan node, expression or attribute. Only the door looks inside."""
+"""A Catalyst plan node, expression or attribute. Only this file and `state.py` look inside."""
 
 _EPOCH: Final = datetime(1970, 1, 1)
 
@@ -181,7 +181,7 @@ class Catalyst:
         return expr.aggregateFunction(), found, bool(expr.isDistinct())
 
     def parameters(self, expr: JavaObject, names: Iterable[str]) -> tuple[tuple[str, str], ...]:
-        """What an expression was told beyond its arguments, as text, by the names of Catalyst's fields."""
+        """Parameters of an expression beyond its arguments, as text, by the names of Catalyst's fields."""
         values = {name: getattr(expr, name)() for name in names}
         return tuple(
             (name, value if isinstance(value, str) else str(value)) for name, value in values.items()

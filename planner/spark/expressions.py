@@ -32,7 +32,7 @@ _PARAMETERS: Final = {
     "Last": ("ignoreNulls",),
     "Sum": ("evalContext",),
 }
-"""What aggregate functions are told beyond their values."""
+"""Parameters of aggregate functions beyond their values."""
 
 _JAVA_CALLS: Final = frozenset({"Invoke", "StaticInvoke"})
 """Calls of a Java method, which the class of the expression that they stand for tells better."""

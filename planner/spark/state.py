@@ -63,7 +63,7 @@ Shapes = tuple[StateShape, ...]
 def with_state_of_one_shape(df: DataFrame) -> DataFrame:
     """The streaming DataFrame with state of one shape, whichever of its sources have rows in a micro-batch.
 
-    A plan whose state cannot differ comes back as the same object, so its older checkpoints go on. Where the
+    A plan whose state cannot differ comes back as the same object, so its older checkpoints hold. Where the
     number or the types of the fields could have differed, the state gets a field of its own, `STATE_MARK`,
     without which Spark refuses the checkpoint.
 
