@@ -8,7 +8,6 @@ at any time: nothing appears in such a folder before ``table.json`` names it.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
@@ -21,6 +20,7 @@ from typing import Final, NoReturn
 
 from upsert.catalog.create_as.stages import is_visible
 from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError, TableNotFoundError
+from upsert.flock import locked
 from upsert.store.log.tables import drop_log
 from upsert.store.metadata import table_file
 from upsert.store.metadata.table_file import FREE
@@ -42,16 +42,10 @@ def ddl_lock(warehouse: str) -> Iterator[None]:
     if not storage_of(warehouse).is_local:
         yield
         return
-    try:
-        descriptor = os.open(warehouse, os.O_RDONLY | os.O_DIRECTORY)
-    except (FileNotFoundError, NotADirectoryError):
+    with ExitStack() as held:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            held.enter_context(locked(warehouse, is_folder=True))
         yield
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 DROPPED: Final = ".dropped-"

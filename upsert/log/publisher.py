@@ -17,7 +17,6 @@ releases it.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import random
 import tempfile
@@ -31,6 +30,7 @@ import pyarrow as pa
 
 from upsert.errors import ConfigurationError, FencedError, KafkaUnavailableError, SnapshotExpiredError
 from upsert.failpoints import reach
+from upsert.flock import FileLock
 from upsert.kafka.client.consumer import read_range
 from upsert.kafka.client.offsets import earliest_offsets
 from upsert.kafka.client.transactions import Marker, produce_once, read_marker, settled_marker
@@ -64,25 +64,17 @@ def turn(uuid: str, patience_s: float) -> Iterator[None]:
         KafkaUnavailableError: another process has not let go of it for so long.
     """
     path = os.path.join(tempfile.gettempdir(), f"deltajoin-log-{os.getuid()}-{uuid}.lock")
-    with open(path, "ab") as file:
-        deadline, pause = time.monotonic() + patience_s, _LOCK_PAUSE_S
-        while not _taken(file.fileno()):
-            if time.monotonic() > deadline:
-                raise KafkaUnavailableError(
-                    f"log of table {uuid!r}: it must become free, another process has been sending to it for "
-                    f"{patience_s:g} s (lock {path!r}); look whether Kafka answers"
-                )
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_LOCK_PAUSE_S)
+    deadline, pause = time.monotonic() + patience_s, _LOCK_PAUSE_S
+    while (lock := FileLock.take(path)) is None:
+        if time.monotonic() > deadline:
+            raise KafkaUnavailableError(
+                f"log of table {uuid!r}: it must become free, another process has been sending to it for "
+                f"{patience_s:g} s (lock {path!r}); look whether Kafka answers"
+            )
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_LOCK_PAUSE_S)
+    with lock:
         yield
-
-
-def _taken(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 _FIRST_LOOK: Final = 100

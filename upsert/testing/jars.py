@@ -7,19 +7,17 @@ removes, and two processes never fetch at once.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import subprocess
 import tempfile
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from upsert.errors import ConfigurationError, UpsertError
+from upsert.flock import locked
 
 KAFKA_VERSION: Final = "4.1.1"
 
@@ -75,21 +73,13 @@ def kafka_jars() -> Path:
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _lock(folder.with_name(f"{folder.name}.lock")):
+    with locked(folder.with_name(f"{folder.name}.lock")):
         if not folder.is_dir():
             for left_behind in folder.parent.glob(f"{folder.name}.part-*"):
                 shutil.rmtree(left_behind)
             with tempfile.TemporaryDirectory(prefix=f"{folder.name}.part-", dir=folder.parent) as part:
                 os.rename(_fetch(Path(part)), folder)
     return folder
-
-
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Hold a lock file; a process that dies lets go of it."""
-    with open(path, "ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _fetch(folder: Path) -> Path:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import os
 import sys
 import uuid
@@ -17,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from upsert.catalog import warehouse
 from upsert.catalog.create_as import stages
@@ -25,6 +24,7 @@ from upsert.catalog.create_as.stages import ENTRY_FILE, CleanUp, Entry, entry_of
 from upsert.catalog.warehouse import Warehouse
 from upsert.errors import ConfigurationError, TableExistsError
 from upsert.failpoints import reach
+from upsert.flock import FileLock
 from upsert.store.codec import content_of
 from upsert.store.paths import SNAPSHOT_FOLDER, TABLE_FILE
 from upsert.store.storage import storage_of
@@ -74,40 +74,14 @@ def exchange(one: str, other: str) -> None:
     sync_folder(os.path.dirname(other))
 
 
-class FolderLock:
-    """A lock on a folder, held until it is released or this process dies."""
-
-    def __init__(self, folder: str, descriptor: int) -> None:
-        """Use ``Lease.take``."""
-        self.folder = folder
-        self._descriptor: int | None = descriptor
-
-    @classmethod
-    def take(cls, folder: str) -> Self | None:
-        """The lock on an existing folder; None while another holder lives."""
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        return cls(folder, descriptor)
-
-    def release(self) -> None:
-        """Release the lock; a second call does nothing."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-
-def begin_folder(folder: str, entry: Entry) -> FolderLock:
+def begin_folder(folder: str, entry: Entry) -> FileLock:
     """Make an empty folder for a staged table, with its entry, and hold its lock.
 
     The caller holds the catalog's lock and has made sure that nothing lies there. After a crash there is a
     folder without a table, or a staged one that no process holds.
     """
     make_parent(os.path.join(folder, ENTRY_FILE))
-    lease = FolderLock.take(folder)
+    lease = FileLock.take(folder, is_folder=True)
     if lease is None:  # the catalog's lock excludes that
         raise RuntimeError(f"folder {folder!r} is locked although it is new")
     put_if_absent(os.path.join(folder, ENTRY_FILE), content_of(entry.to_json(), ENTRY_FILE))
@@ -151,7 +125,7 @@ class LocalStage:
     """
 
     folder: str
-    lease: FolderLock
+    lease: FileLock
     _tables: Warehouse
     _clean_up: CleanUp
 
@@ -215,7 +189,7 @@ class LocalStages:
         entry = stages.entry_of(folder)
         if entry is None or (self._has_table_file(folder) and stages.is_visible(folder)):
             return
-        lease = FolderLock.take(folder)
+        lease = FileLock.take(folder, is_folder=True)
         if lease is None:
             raise TableExistsError(
                 f"table {name!r} is being created by {entry.owner}, which has not committed yet; wait for "
@@ -258,7 +232,7 @@ class LocalStages:
                 return None
             if entry.mode != "streaming" or entry.checkpoint != checkpoint:
                 return None
-            lease = FolderLock.take(folder)
+            lease = FileLock.take(folder, is_folder=True)
         if lease is None:
             raise TableExistsError(
                 f"table {name!r} is being filled by a query with this checkpoint, started by {entry.owner}; "
@@ -273,7 +247,7 @@ class LocalStages:
         with warehouse.ddl_lock(self.tables.folder):
             self._sweep_successors()
             Path(hidden).mkdir()
-            lease = FolderLock.take(hidden)
+            lease = FileLock.take(hidden, is_folder=True)
         try:
             folder = os.path.join(hidden, name)
             yield folder
@@ -296,7 +270,7 @@ class LocalStages:
         """The entry of a table that a statement fills, or has filled and may continue."""
         return stages.entry_of(self.tables.path(name))
 
-    def _stage(self, folder: str, lease: FolderLock) -> LocalStage:
+    def _stage(self, folder: str, lease: FileLock) -> LocalStage:
         return LocalStage(folder, lease, self.tables, self.clean_up)
 
     def _has_table_file(self, folder: str) -> bool:
@@ -306,8 +280,9 @@ class LocalStages:
         for entry in os.listdir(self.tables.folder):
             if entry.startswith(_REPLACING):
                 with suppress(FileNotFoundError):  # it has just ended well
-                    if (lease := FolderLock.take(os.path.join(self.tables.folder, entry))) is not None:
-                        self.tables.throw_away(os.path.join(self.tables.folder, entry))
+                    hidden = os.path.join(self.tables.folder, entry)
+                    if (lease := FileLock.take(hidden, is_folder=True)) is not None:
+                        self.tables.throw_away(hidden)
                         lease.release()
 
 

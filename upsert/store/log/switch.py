@@ -7,7 +7,6 @@ first (``beginnings``), so a statement that died is repeated, and DROP TABLE fin
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,6 +14,7 @@ from typing import Final
 
 from upsert.errors import ConfigurationError, SnapshotExpiredError, UnknownOutcomeError, UpsertError
 from upsert.failpoints import reach
+from upsert.flock import locked
 from upsert.store import paths
 from upsert.store.commit import alter
 from upsert.store.commit.alterations import Alteration, ResetOptions, SetOptions, altered
@@ -94,12 +94,11 @@ def _wants_none(changes: tuple[Alteration, ...], new: Definition) -> bool:
 
 @contextmanager
 def _log_lock(root: str) -> Iterator[None]:
-    """One process of a machine at a time makes or deletes logs of a table; who dies lets go of it.
+    """One process of a machine at a time creates or deletes logs of a table.
 
     On other machines the same may happen: what they make is the same topic, and one of them publishes it.
     """
-    with open(storage_of(root).lock_file(root, paths.LOG_LOCK), "ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with locked(storage_of(root).lock_file(root, paths.LOG_LOCK)):
         yield
 
 

@@ -13,7 +13,6 @@ docs/decisions/0022.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from upsert.errors import CommitConflictError, TableNotFoundError
+from upsert.flock import FileLock
 from upsert.store import paths
 from upsert.store.commit.change import Change
 from upsert.store.commit.committer import Committer
@@ -107,16 +107,14 @@ def lifetime_lock_if_free(history: History) -> Iterator[Lock | None]:
 def _of_kernel(path: str, history: History) -> Iterator[Lock | None]:
     try:
         with disk_errors_of(path):
-            file = open(path, "ab")  # noqa: SIM115 - closed below
+            lock = FileLock.take(path)
     except FileNotFoundError as cause:
         raise TableNotFoundError(f"no table lies at {history.root!r}; was it dropped?") from cause
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield None
-        else:
-            yield Lock(history.root)
+    if lock is None:
+        yield None
+        return
+    with lock:
+        yield Lock(history.root)
 
 
 @contextmanager

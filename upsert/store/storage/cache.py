@@ -8,7 +8,6 @@ object's, so no name leads out of the folder. A copy that is deleted while it is
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import stat
 import tempfile
@@ -22,6 +21,7 @@ from typing import Final, TypeVar
 from uuid import uuid4
 
 from upsert.errors import ConfigurationError, StorageError
+from upsert.flock import locked
 from upsert.store.storage.refusals import NO_ROOM, cache_errors_of
 
 FOLDER_VARIABLE: Final = "UPSERT_CACHE_FOLDER"
@@ -198,10 +198,9 @@ class LocalCache:
 
     @contextmanager
     def _only_one(self, path: str) -> Iterator[None]:
-        """Let one process and thread at a time download a file; a process that dies lets go."""
+        """Let one process and thread at a time download a file."""
         number = int(os.path.basename(path)[:8], 16) % _LOCKS
-        with open(os.path.join(self.folder, "locks", f"{number}"), "ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with locked(os.path.join(self.folder, "locks", f"{number}")):
             yield
 
 

@@ -8,7 +8,6 @@ which is published already: it becomes a ``CompactionWarning``, that of a child 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from upsert.errors import TableNotFoundError
+from upsert.flock import FileLock
 from upsert.store import paths
 from upsert.store.commit.append import Committed
 from upsert.store.commit.committer import Committer
@@ -54,14 +54,12 @@ def compaction_lock(root: str, *, wait: bool) -> Iterator[int | None]:
     """
     path = storage_of(root).lock_file(root, paths.COMPACTION_LOCK)
     with disk_errors_of(path):
-        lock = open(path, "ab")  # noqa: SIM115 - closed below
+        lock = FileLock.take(path, wait=wait)
+    if lock is None:
+        yield None
+        return
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield None
-            return
-        yield lock.fileno()
+        yield lock.descriptor
 
 
 def after_commit(committer: Committer, uuid: str, options: TableOptions, done: Committed) -> None:

@@ -1,0 +1,69 @@
+"""Locks of the kernel on files and folders: released when their holder dies, however that happens."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, Self
+
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY
+_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+
+
+class FileLock:
+    """A lock that this process holds; a child process that inherits the descriptor holds it on.
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> first = FileLock.take(folder, is_folder=True)
+    >>> FileLock.take(folder, is_folder=True) is None
+    True
+    >>> first.release()
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._is_held = True
+
+    @classmethod
+    def take(
+        cls, path: str | os.PathLike[str], *, wait: bool = False, is_folder: bool = False
+    ) -> Self | None:
+        """The lock on a file, which is created if it is missing, or on an existing folder.
+
+        Without ``wait`` None while another holder lives.
+        """
+        descriptor = os.open(path, _FOLDER if is_folder else _FILE, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BaseException as cause:
+            os.close(descriptor)
+            if isinstance(cause, BlockingIOError):
+                return None
+            raise
+        return cls(descriptor)
+
+    def release(self) -> None:
+        """Release the lock; a second call does nothing."""
+        if self._is_held:
+            os.close(self.descriptor)
+        self._is_held = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+@contextmanager
+def locked(path: str | os.PathLike[str], *, is_folder: bool = False) -> Iterator[None]:
+    """Hold the lock on a file or folder, see ``FileLock.take``; wait while another process has it."""
+    lock = FileLock.take(path, wait=True, is_folder=is_folder)
+    try:
+        yield
+    finally:
+        if lock is not None:
+            lock.release()
