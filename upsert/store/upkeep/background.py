@@ -106,7 +106,7 @@ def start_compactor(folder: str, lock: int) -> None:
     It inherits the compaction lock, so that commits in the time that it needs to start begin no other.
     """
     _children[:] = [child for child in _children if child.poll() is None]
-    code = Path(__file__).parents[2]
+    code = Path(__file__).parents[3]
     search = os.pathsep.join(filter(None, (str(code), os.environ.get("PYTHONPATH", ""))))
     child = subprocess.Popen(
         [sys.executable, "-m", "upsert.store.compactor", folder],
