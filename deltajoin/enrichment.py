@@ -29,6 +29,7 @@ from upsert.store.rows.fold import fold
 from upsert.store.rows.layout import Layout
 from upsert.store.table import Table
 from upsert.stream_keys import UPSERTS_MARK, UpsertKey
+from upsert.types import quoted
 
 HOWS: Final = ("inner", "left")
 Positions = npt.NDArray[np.int64]
@@ -311,12 +312,8 @@ def _upserts(
     folding = UpsertEnrichment(enrichment, schema)
     own = [StructField(f.name, f.dataType, f.name not in key, f.metadata) for f in columns]
     kind = StructField(ROW_KIND_COLUMN, df.schema[ROW_KIND_COLUMN].dataType, False)
-    together = df.repartition(df.sparkSession.sparkContext.defaultParallelism, *map(_quoted, key))
+    together = df.repartition(df.sparkSession.sparkContext.defaultParallelism, *map(quoted, key))
     found = together.mapInArrow(folding, StructType([*own, *fields, kind]))
     mark = UpsertKey(tuple((name,) for name in key), of="lookup_join", is_append=True).to_text()
-    names = [_quoted(name) for name in found.columns[:-1]]
+    names = [quoted(name) for name in found.columns[:-1]]
     return found.select(*names, F.col(ROW_KIND_COLUMN).alias(ROW_KIND_COLUMN, metadata={UPSERTS_MARK: mark}))
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

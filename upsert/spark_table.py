@@ -151,8 +151,8 @@ def bucket_expression(table: Table) -> str | None:
         return "0"
     if not columns:
         return None
-    quoted = ", ".join(f"`{name.replace('`', '``')}`" for name in columns)
-    return f"pmod(xxhash64({quoted}), {table.options.bucket}L)"
+    listed = ", ".join(map(types.quoted, columns))
+    return f"pmod(xxhash64({listed}), {table.options.bucket}L)"
 
 
 def from_spark(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -69,6 +69,15 @@ def sql_name(type_: pa.DataType) -> str:
     return str(type_)
 
 
+def quoted(name: str) -> str:
+    """A name in backquotes, as Spark SQL takes any name.
+
+    >>> print(quoted("a`b"))
+    `a``b`
+    """
+    return f"`{name.replace('`', '``')}`"
+
+
 def widens(old: pa.DataType, new: pa.DataType) -> bool:
     """Whether every value of one scalar type is, exactly, a value of the other, wider one.
 

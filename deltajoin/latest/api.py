@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from deltajoin.core.conditions import check_is_condition
 from deltajoin.expressions import Condition
 from deltajoin.latest.conditions import check_join
-from deltajoin.latest.operator import join_streams, quoted
+from deltajoin.latest.operator import join_streams
 from deltajoin.latest.spec import ALL_BUT_BEFORE, INSERTS, UPSERTS, LatestJoin, LookupSide
 from deltajoin.lookup.checks import check_source, name_of
 from deltajoin.lookup.protocol import LookupSource
@@ -26,6 +26,7 @@ from deltajoin.settings import JoinSettings
 from upsert import types
 from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.types import quoted
 
 LOOKUP_SIDE_MARK: Final = "deltajoin.lookup_side"
 """Metadata of the ``_row_kind`` of a marked stream: the name of its side."""

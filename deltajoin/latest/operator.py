@@ -41,6 +41,7 @@ from upsert.store import paths
 from upsert.store.rows.hashing import bucket_of, hash_columns
 from upsert.stream_keys import UPSERTS_MARK, UpsertKey
 from upsert.streaming_query import QUERY_ID, query_of_task, task_number
+from upsert.types import quoted
 
 _FOLDER: Final = "deltajoin-caches"
 
@@ -73,11 +74,6 @@ def _folder(shard: int) -> str | None:
     if TaskContext.get() is None:
         return None
     return os.path.join(SparkFiles.getRootDirectory(), _FOLDER, query_of_task("lookup join"), str(shard))
-
-
-def quoted(name: str) -> str:
-    """A column's name as Spark SQL takes it, whatever is in it."""
-    return f"`{name.replace('`', '``')}`"
 
 
 WHOLE_MARK: Final = "deltajoin.whole"

@@ -17,6 +17,7 @@ from upsert.materializer.choice import Sink
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 from upsert.spark_table import spark_schema
+from upsert.types import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -213,5 +214,4 @@ class SparkConnector:
 
 
 def _cast(name: str, type_: str) -> str:
-    quoted = f"`{name.replace('`', '``')}`"
-    return f"CAST({quoted} AS {type_}) AS {quoted}"
+    return f"CAST({quoted(name)} AS {type_}) AS {quoted(name)}"

@@ -89,7 +89,7 @@ def distribution_of(table: KafkaTable, df: DataFrame) -> Distribution:
 def _task_of_key(table: KafkaTable, tasks: int) -> str:
     # Spark hashes an INT otherwise than a BIGINT: what counts is the table's type, in which tasks check it
     columns = (table.schema.column(name) for name in table.primary_key)
-    casts = (f"CAST(`{c.name.replace('`', '``')}` AS {types.sql_name(c.type)})" for c in columns)
+    casts = (f"CAST({types.quoted(c.name)} AS {types.sql_name(c.type)})" for c in columns)
     return f"CAST(pmod(xxhash64({', '.join(casts)}), {tasks}L) AS INT)"
 
 

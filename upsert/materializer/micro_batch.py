@@ -32,6 +32,7 @@ from upsert.store.rows.keys import equal_rows, order_by
 from upsert.store.rows.merge import gather
 from upsert.store.table import Table
 from upsert.streaming_query import query_of_micro_batch
+from upsert.types import quoted
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,7 @@ class Keep:
         table = Table.open(self.path, self.uuid)
         kept = spark_schema(self.form.table_schema(), row_kind=True)
         named = [
-            F.col(_quoted(name)).cast(kept[self.form.own(name)].dataType).alias(self.form.own(name))
+            F.col(quoted(name)).cast(kept[self.form.own(name)].dataType).alias(self.form.own(name))
             for name in self.form.schema.names
         ]
         kinds = [F.col(ROW_KIND_COLUMN)] if ROW_KIND_COLUMN in rows.columns else []
@@ -275,7 +276,3 @@ def _begin_of_last_key(rows: pa.Table, key: tuple[str, ...]) -> int:
     columns = [rows.column(name) for name in key]
     is_last = equal_rows(columns, [column.take(last) for column in columns])
     return int(np.argmax(is_last))
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"

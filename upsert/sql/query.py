@@ -20,6 +20,7 @@ from upsert.sql.dialect import END, START, Edit, Revision, position, query_tree,
 from upsert.sql.flink_words import check_no_sessions_of_a_table, spark_words
 from upsert.sql.predicates import Comparison, comparisons
 from upsert.sql.tokens import Cursor, Hint, blanked, hints_in
+from upsert.types import quoted
 
 _DIGESTING: Final = (exp.Join, exp.Group, exp.Distinct, exp.SetOperation, exp.AggFunc, exp.Window)
 """What makes of several rows one, or of one several."""
@@ -190,8 +191,8 @@ class QueryText:
     def _edits(self, table: exp.Table, view: str) -> Iterator[Edit]:
         start, end = _span(table)
         version = table.args.get("version")
-        alias = "" if table.alias else f" AS {_quoted(table.name)}"
-        yield Edit(start, end, f"{_quoted(view)}{alias}")
+        alias = "" if table.alias else f" AS {quoted(table.name)}"
+        yield Edit(start, end, f"{quoted(view)}{alias}")
         if version is not None:
             yield Edit(version.meta[START], version.meta[END], "")
 
@@ -291,10 +292,6 @@ def _columns(table: exp.Table, select: exp.Expr | None, tree: exp.Expr) -> froze
             if column is None or not column.table or column.table.lower() == table.alias_or_name.lower():
                 return None
     return frozenset(identifier.name.lower() for identifier in tree.find_all(exp.Identifier))
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
 
 
 def query_at(cursor: Cursor) -> QueryText:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from upsert import types
 from upsert.schema import Column, ComputedColumn, Index, TableSchema, Watermark
 from upsert.secret import MASK, is_secret
+from upsert.types import quoted
 
 _UNITS: Final = (("DAY", 86_400_000), ("HOUR", 3_600_000), ("MINUTE", 60_000), ("SECOND", 1_000))
 
@@ -56,11 +57,6 @@ def masked(options: Mapping[str, str]) -> dict[str, str]:
     {'topic': 'words', 'properties.sasl.password': '***'}
     """
     return {key: MASK if is_secret(key) else value for key, value in options.items()}
-
-
-def quoted(name: str) -> str:
-    """A name in backquotes."""
-    return f"`{name.replace('`', '``')}`"
 
 
 def text(value: str) -> str:

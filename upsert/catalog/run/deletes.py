@@ -26,6 +26,7 @@ from upsert.sql.predicates import alternatives
 from upsert.store import Table
 from upsert.store.predicate import Where
 from upsert.store.rows.partitions import partition_name, specified
+from upsert.types import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,7 +45,7 @@ def delete_found(context: Context, spark: SparkSession, statement: s.Delete, tra
     _check_engine(table, f"DELETE FROM {statement.name}")
 
     def changed(rows: DataFrame) -> DataFrame:
-        return _of_kind(rows.select(*map(_quoted, table.schema.names)), RowKind.DELETE)
+        return _of_kind(rows.select(*map(quoted, table.schema.names)), RowKind.DELETE)
 
     snapshot = _committed(context, spark, statement.name, statement.rows, changed, tracked)
     return Done(f"DELETE FROM {statement.name}", f"deleted, snapshot {snapshot}")
@@ -62,7 +63,7 @@ def update_found(context: Context, spark: SparkSession, statement: s.Update, tra
         new = rows.selectExpr(*_new_values(table, rows, statement, subject))
         if table.schema.primary_key:
             return new
-        old = rows.select(*map(_quoted, table.schema.names))
+        old = rows.select(*map(quoted, table.schema.names))
         return _of_kind(old, RowKind.DELETE).unionByName(_of_kind(new, RowKind.INSERT))
 
     snapshot = _committed(context, spark, statement.name, statement.rows, changed, tracked)
@@ -129,7 +130,7 @@ def _new_values(table: Table, rows: DataFrame, statement: s.Update, subject: str
     found = []
     for column in table.schema.columns:
         if column.name not in statement.columns:
-            found.append(_quoted(column.name))
+            found.append(quoted(column.name))
             continue
         value = s.NEW_VALUE.format(statement.columns.index(column.name))
         given, wanted = rows.schema[value].dataType, spark_type(column)
@@ -139,7 +140,7 @@ def _new_values(table: Table, rows: DataFrame, statement: s.Update, subject: str
                 f"{subject}: column {column.name!r} must be {name}, got {given.simpleString().upper()}; "
                 f"write CAST(… AS {name})"
             )
-        found.append(f"CAST(`{value}` AS {wanted.simpleString()}) AS {_quoted(column.name)}")
+        found.append(f"CAST(`{value}` AS {wanted.simpleString()}) AS {quoted(column.name)}")
     return found
 
 
@@ -147,10 +148,6 @@ def _of_kind(rows: DataFrame, kind: RowKind) -> DataFrame:
     from pyspark.sql import functions as F
 
     return rows.withColumn(ROW_KIND_COLUMN, F.lit(kind.value))
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
 
 
 _TRACKING = "change-tracking"

@@ -27,6 +27,7 @@ from upsert.sql import statements as s
 from upsert.store import Table
 from upsert.store.rows.merge_rules import DEDUPLICATE
 from upsert.store.rows.partitions import specified
+from upsert.types import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -244,7 +245,7 @@ class Target:
         from pyspark.sql import functions as F
 
         number, rank = (_free_name(name, rows.columns) for name in ("number", "rank"))
-        of_key = Window.partitionBy(*(F.col(_quoted(name)) for name in key)).orderBy(F.desc(number))
+        of_key = Window.partitionBy(*(F.col(quoted(name)) for name in key)).orderBy(F.desc(number))
         numbered = rows.withColumn(number, F.monotonically_increasing_id())
         newest = numbered.withColumn(rank, F.row_number().over(of_key)).where(F.col(rank) == 1)
         return newest.drop(number, rank)
@@ -277,7 +278,7 @@ class Target:
         from pyspark.sql import functions as F
 
         wanted = spark_type(column)
-        own = F.col(_quoted(column.name))
+        own = F.col(quoted(column.name))
         if given == wanted:
             return own
         if not is_assignable(given, wanted):
@@ -344,10 +345,6 @@ def _replaces_rows(context: Context, statement: s.Insert) -> bool:
         return False
     refs = (context.databases.resolve(reference.name) for reference in statement.query.references)
     return not any(ref.exists and context.schema(ref.qualified).watermark for ref in refs)
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
 
 
 def _free_name(name: str, taken: Sequence[str]) -> str:

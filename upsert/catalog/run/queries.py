@@ -25,7 +25,7 @@ from upsert.sql import statements as s
 from upsert.sql.dialect import Revision, position
 from upsert.sql.flink_words import is_processing_time
 from upsert.sql.query import AsOfKind, QueryText, Reference
-from upsert.sql.show_create import quoted
+from upsert.types import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -21,6 +21,7 @@ from upsert.sql.show_create import declared_names
 from upsert.store import Table
 from upsert.store.predicate import where_to_json
 from upsert.store.read.row_metadata import is_of_commit, metadata_option
+from upsert.types import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -74,17 +75,13 @@ def _expressions(df: DataFrame, schema: TableSchema, wanted: Collection[str]) ->
     computed = {column.name: column for column in schema.computed if column.name in wanted}
     there = set(df.columns)
     found = [
-        f"({spark_expression(computed[name].expression)}) AS {_quoted(name)}"
+        f"({spark_expression(computed[name].expression)}) AS {quoted(name)}"
         if name in computed
-        else _quoted(name)
+        else quoted(name)
         for name in declared_names(schema)
         if name in computed or name in there
     ]
     return [*found, ROW_KIND_COLUMN] if ROW_KIND_COLUMN in there else found
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
 
 
 _STATES: Final = frozenset(

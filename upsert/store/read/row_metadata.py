@@ -139,7 +139,7 @@ def with_metadata_aside(schema: TableSchema, of: str) -> TableSchema:
 
 def computed_from_metadata(column: Column, key: MetadataKey, place: int) -> ComputedColumn:
     """The column as one that a read computes, from a column of its own name that has the key's values."""
-    expression = cast_expression(f"`{column.name.replace('`', '``')}`", key.type, column.type)
+    expression = cast_expression(types.quoted(column.name), key.type, column.type)
     return ComputedColumn(column.name, expression, (), place, column.comment, key.key, column.type)
 
 
