@@ -143,14 +143,14 @@ class CanalReader:
         texts = envelopes.messages.take(pa.array(envelopes.positions))
         if not self._dialect.ignore_parse_errors:
             is_update = is_update & pc.match_substring(texts, "null").to_numpy(zero_copy_only=False)
-        for place in np.flatnonzero(is_update & envelopes.is_good).tolist():
-            for image, names in enumerate(parse(texts[place].as_py())["old"], int(old.starts[place])):
+        for envelope in np.flatnonzero(is_update & envelopes.is_good).tolist():
+            for image, names in enumerate(parse(texts[envelope].as_py())["old"], int(old.starts[envelope])):
                 for field, is_there in zip(self._fields, found, strict=True):
                     if field.name in names and not is_there[image]:
                         is_there[image] = True
                         if not field.nullable:
                             envelopes.refuse_one(
-                                place, f"field 'old.{field.name}': is NULL, but declared NOT NULL"
+                                envelope, f"field 'old.{field.name}': is NULL, but declared NOT NULL"
                             )
         return found
 
@@ -166,7 +166,7 @@ class _RowLists:
 
     Attributes:
         columns: the fields of all rows of all envelopes.
-        starts: the place of each envelope's first row in the columns.
+        starts: where the rows of each envelope begin in the columns.
         lengths: how many rows each envelope has.
     """
 

@@ -66,15 +66,15 @@ class Envelopes:
         self._bad = [*bad, *read.bad]
 
     def refuse(self, is_bad: Mask, reason: str | Callable[[int], str]) -> None:
-        """Count envelopes as bad that are not yet; a reason may depend on the envelope's place."""
-        for place in np.flatnonzero(is_bad & self.is_good).tolist():
-            self.refuse_one(place, reason if isinstance(reason, str) else reason(place))
+        """Count envelopes as bad that are not yet; a reason may depend on the number of the envelope."""
+        for row in np.flatnonzero(is_bad & self.is_good).tolist():
+            self.refuse_one(row, reason if isinstance(reason, str) else reason(row))
 
-    def refuse_one(self, place: int, reason: str) -> None:
+    def refuse_one(self, row: int, reason: str) -> None:
         """Count one envelope as bad if it is not yet."""
-        if self.is_good[place]:
-            self._bad.append(BadMessage(int(self.positions[place]), reason))
-        self.is_good[place] = False
+        if self.is_good[row]:
+            self._bad.append(BadMessage(int(self.positions[row]), reason))
+        self.is_good[row] = False
 
     @property
     def bad(self) -> tuple[BadMessage, ...]:
@@ -96,7 +96,7 @@ class ChangedRows(NamedTuple):
     """The rows that the good envelopes give.
 
     Attributes:
-        envelope: the place of each row's envelope, ascending.
+        envelope: the number of each row's envelope, ascending.
         within: which image of its envelope it is.
         kinds: its kind.
     """
@@ -267,8 +267,8 @@ class CdcDecoder:
         found = pc.index_in(names, value_set=self._names)
         envelopes.refuse(
             any_null(found),
-            lambda place: (
-                f"field {self._operation!r}: {shown(names[place].as_py())} is none of "
+            lambda row: (
+                f"field {self._operation!r}: {shown(names[row].as_py())} is none of "
                 f"{', '.join(self._names.to_pylist())}"
             ),
         )

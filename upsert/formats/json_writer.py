@@ -56,7 +56,7 @@ def _without_nulls(columns: Sequence[pa.Array], fields: Sequence[pa.Field], dial
     for column, field in zip(columns, fields, strict=True):
         member = _joined([f",{encode_basestring(field.name)}:", *_parts(column, field, dialect)])
         members.append(pc.if_else(column.is_valid(), member, "") if column.null_count else member)
-    # The first comma, where there is one, gives way to the brace.
+    # The first comma, if any, is replaced by the brace.
     return _joined([pc.binary_replace_slice(_joined(members), 0, 1, "{"), "}"])
 
 

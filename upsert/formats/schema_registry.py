@@ -122,7 +122,7 @@ class SchemaRegistry:
         return self._versions.get((id, subject))
 
     def id_of(self, subject: str, schema: str) -> int:
-        """The id of a schema in a subject, in which it is registered unless it is there already.
+        """The id of a schema in a subject, in which it is registered if it is not yet.
 
         Raises:
             SchemaError: the registry refuses the schema, for example as incompatible with earlier ones.

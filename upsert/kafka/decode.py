@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +19,7 @@ from upsert.arrays import Mask, Positions, is_null, one_array
 from upsert.changelog.equality import same_keys
 from upsert.errors import SchemaError
 from upsert.formats.base import Decoded, Decoder, Side
+from upsert.kafka.client.records import ALWAYS
 from upsert.kafka.metadata import record_column, record_values
 from upsert.kafka.table import KafkaTable, RecordPart
 from upsert.metadata_columns import MetadataColumn
@@ -35,7 +35,7 @@ class RowSources:
         records: the raw records.
         keys: rows of the keys; None where the table has no key columns.
         values: rows of the values.
-        record: of each row the place of its record.
+        record: of each row the number of its record.
         key_row: of each row the row of the key.
         value_row: of each row the row of the value; -1 for a tombstone.
     """
@@ -56,11 +56,11 @@ class RowSources:
         """Of each row the value of its record."""
         return _take(values, self.record)
 
-    def of_key(self, place: int) -> pa.Array:
+    def of_key(self, index: int) -> pa.Array:
         """A column of the key's rows."""
         assert self.keys is not None
         assert self.key_row is not None
-        return _take(one_array(self.keys.rows.column(place)), self.key_row)
+        return _take(one_array(self.keys.rows.column(index)), self.key_row)
 
     def of_value(self, column: int | pa.Array | None) -> pa.Array:
         """A column of the value's rows; NULL for tombstones."""
@@ -71,7 +71,7 @@ class RowSources:
 
 
 def positions_of(decoded: Decoded) -> Positions:
-    """Of each decoded row the place of its message."""
+    """Of each decoded row the number of its message."""
     return np.arange(decoded.rows.num_rows) if decoded.positions is None else decoded.positions
 
 
@@ -99,13 +99,9 @@ def _take(values: pa.Array, rows: Positions) -> pa.Array:
     return values.take(pa.array(rows, mask=is_missing if is_missing.any() else None))
 
 
-ALWAYS_WANTED: Final = frozenset({"key", "value", "offset"})
-"""Columns of raw records that are there without being asked for."""
-
-
 @dataclass(frozen=True)
 class BadRecord:
-    """A record that could not be read: its place in the chunk, and why."""
+    """A record that could not be read: its number in the chunk, and why."""
 
     position: int
     reason: str
@@ -158,7 +154,7 @@ class RecordDecoder:
         own = {column.key.key for column in self._metadata.values()} - {
             key for side in (self._key, self._value) if side is not None for key in side.metadata
         }
-        return ALWAYS_WANTED | {record_column(key) for key in own}
+        return ALWAYS | {record_column(key) for key in own}
 
     def decode(self, records: pa.Table) -> DecodedRecords:
         """The rows of some records of the topic.
@@ -204,8 +200,8 @@ class RecordDecoder:
 
     def _column(self, column: Column, parts: RowSources, bad: _Bad) -> pa.Array:
         metadata = self._metadata.get(column.name)
-        in_key = None if self._key is None else self._key.place(column, metadata)
-        in_value = self._value.place(column, metadata)
+        in_key = None if self._key is None else self._key.index_of(column, metadata)
+        in_value = self._value.index_of(column, metadata)
         if in_key is None and in_value is None and metadata is not None:
             return parts.of_record(_readable(metadata, parts.records, bad))
         if in_value is None:
@@ -234,7 +230,7 @@ class RecordDecoder:
 
     def _check_same(self, column: Column, parts: RowSources, bad: _Bad) -> None:
         assert self._key is not None
-        in_key, in_value = self._key.place(column, None), self._value.place(column, None)
+        in_key, in_value = self._key.index_of(column, None), self._value.index_of(column, None)
         assert in_key is not None
         assert in_value is not None
         one, other = parts.of_key(in_key), parts.of_value(in_value)
@@ -268,18 +264,20 @@ class _Side:
         self.metadata = {prefix + key for key in sorted(offered) if prefix + key in asked}
         ordered = tuple(sorted(key.removeprefix(prefix) for key in self.metadata))
         self._decoder: Decoder = part.format.decoder(part.context(topic, ordered))
-        self._places = {name: place for place, name in enumerate(part.columns)}
-        self._metadata_places = {prefix + key: len(part.columns) + place for place, key in enumerate(ordered)}
+        self._indexes = {name: index for index, name in enumerate(part.columns)}
+        self._metadata_indexes = {
+            prefix + key: len(part.columns) + index for index, key in enumerate(ordered)
+        }
 
     def decode(self, messages: pa.Array) -> Decoded:
         """The rows of the messages."""
         return self._decoder.decode(messages)
 
-    def place(self, column: Column, metadata: MetadataColumn | None) -> int | None:
+    def index_of(self, column: Column, metadata: MetadataColumn | None) -> int | None:
         """Where the decoded rows have this column; None where they do not."""
         if metadata is not None:
-            return self._metadata_places.get(metadata.key.key)
-        return self._places.get(column.name)
+            return self._metadata_indexes.get(metadata.key.key)
+        return self._indexes.get(column.name)
 
 
 class _Bad:

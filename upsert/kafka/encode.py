@@ -27,7 +27,7 @@ from upsert.kafka.fold import (
     one_row_per_key,
     without_befores,
 )
-from upsert.kafka.metadata import header_lists, named_headers
+from upsert.kafka.metadata import header_lists, named_headers, record_column
 from upsert.kafka.table import KafkaTable, RecordPart
 from upsert.materializer.choice import Sink
 from upsert.metadata_columns import cast
@@ -41,7 +41,7 @@ from upsert.store.rows.layout import Layout
 def written_schema(table: KafkaTable, names: Collection[str]) -> TableSchema:
     """What a query with these columns writes: all physical columns, and the METADATA columns that it has.
 
-    The schema has no metadata any more: to whoever checks and casts rows they are columns like others.
+    The schema has no metadata any more: its columns are checked and cast like others.
 
     Args:
         table: the table.
@@ -99,10 +99,6 @@ def _plain(column: Column) -> Column:
     return replace(column, metadata=None, virtual=False)
 
 
-_RECORD_COLUMN: Final = {"header-list": "headers"}
-"""Metadata key -> column of a record, where they differ."""
-
-
 class RecordEncoder:
     """Rows to records, for one task.
 
@@ -146,7 +142,7 @@ class RecordEncoder:
         columns["value"] = self._values(rows, is_deleted, kinds)
         for found in self._metadata:
             values = one_array(found.write(rows.column(found.column.name)))
-            columns[_RECORD_COLUMN.get(found.key.key, found.key.key)] = self._as_record(found.key.key, values)
+            columns[record_column(found.key.key)] = self._as_record(found.key.key, values)
         return pa.table(columns)
 
     def _values(self, rows: pa.Table, is_deleted: Mask | None, kinds: pa.Array | None) -> pa.Array:
@@ -256,7 +252,7 @@ class RecordMaker:
         Args:
             batches: all rows of the task.
             task: its number.
-            seen: is told of all rows, if given.
+            seen: counts all rows, if given.
 
         Raises:
             SchemaError: a value is NULL where it must not be, or cannot be written.

@@ -19,8 +19,6 @@ HEADER_LIST: Final = pa.list_(
     pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 )
 
-TIMESTAMP_TYPES: Final = ("NoTimestampType", "CreateTime", "LogAppendTime")
-
 
 def record_metadata(*, topic_is_writable: bool, partition_is_writable: bool) -> Mapping[str, MetadataKey]:
     """The keys, in the order in which Flink lists them.
@@ -44,12 +42,9 @@ def record_metadata(*, topic_is_writable: bool, partition_is_writable: bool) -> 
     return {key.key: key for key in keys}
 
 
-_COLUMNS: Final[Mapping[str, str]] = {"header-list": "headers"}
-
-
 def record_column(key: str) -> str:
-    """The column of raw records (``upsert.kafka.client.records``) that a metadata key is read from."""
-    return _COLUMNS.get(key, key)
+    """The column of raw records that a metadata key is read from and written to."""
+    return "headers" if key == "header-list" else key
 
 
 def record_values(key: str, records: pa.Table) -> pa.Array:
@@ -86,7 +81,7 @@ def header_maps(headers: pa.Array) -> pa.Array:
     row_of = np.repeat(np.arange(len(headers)), lengths)
     names = entries.field("key").dictionary_encode()
     codes = row_of * max(1, len(names.dictionary)) + names.indices.to_numpy(zero_copy_only=False)
-    # np.unique keeps the first of equals: turned round, that is the last
+    # np.unique keeps the first of equals, of the reversed ones the last
     _, from_end = np.unique(codes[::-1], return_index=True)
     kept = np.sort(len(codes) - 1 - from_end)
     ends = np.cumsum(np.bincount(row_of[kept], minlength=len(headers)))

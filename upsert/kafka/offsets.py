@@ -46,7 +46,7 @@ class Offset:
     """Where a stream stands in all its partitions.
 
     Attributes:
-        places: by partition.
+        partitions: how far each is read.
         ids: the uuid of each topic, by which one that was deleted and created again is told; None from
             brokers that have none.
         stream: a name of its own for every stream, given with its first step: what it remembers is kept under
@@ -59,7 +59,7 @@ class Offset:
     True
     """
 
-    places: Mapping[TopicPartition, PartitionProgress] = field(default_factory=dict)
+    partitions: Mapping[TopicPartition, PartitionProgress] = field(default_factory=dict)
     ids: Mapping[str, str | None] = field(default_factory=dict)
     stream: str | None = None
 
@@ -69,12 +69,12 @@ class Offset:
             name: {"begin": {}, "id": self.ids[name], "partitions": {}, "until": {}}
             for name in sorted(self.ids)
         }
-        for (topic, partition), place in sorted(self.places.items()):
+        for (topic, partition), progress in sorted(self.partitions.items()):
             entry = topics[topic]
-            entry["begin"][str(partition)] = place.begin
-            entry["partitions"][str(partition)] = place.at
-            if place.until is not None:
-                entry["until"][str(partition)] = place.until
+            entry["begin"][str(partition)] = progress.begin
+            entry["partitions"][str(partition)] = progress.at
+            if progress.until is not None:
+                entry["until"][str(partition)] = progress.until
         return {"stream": self.stream, "topics": topics}
 
     @classmethod
@@ -89,7 +89,7 @@ class Offset:
             ConfigurationError: it is no offset of this source.
         """
         try:
-            places = {
+            partitions = {
                 TopicPartition(name, int(number)): PartitionProgress(
                     whole(entry["begin"][number]),
                     whole(at),
@@ -99,29 +99,31 @@ class Offset:
                 for number, at in entry["partitions"].items()
             }
             ids = {name: _name(entry["id"]) for name, entry in value["topics"].items()}
-            return cls(places, ids, _name(value["stream"]))
+            return cls(partitions, ids, _name(value["stream"]))
         except (KeyError, TypeError, ValueError, AttributeError):
             raise ConfigurationError(
                 f"{of}: the checkpoint must hold offsets of Kafka topics, got {value!r}; choose another one"
             ) from None
 
     def entering(
-        self, places: Mapping[TopicPartition, PartitionProgress], ids: Mapping[str, str | None]
+        self, partitions: Mapping[TopicPartition, PartitionProgress], ids: Mapping[str, str | None]
     ) -> Self:
-        """This offset with more partitions, or with places that replace those it has."""
-        return replace(self, places={**self.places, **places}, ids={**self.ids, **ids})
+        """This offset with more partitions, or with progress that replaces what it has."""
+        return replace(self, partitions={**self.partitions, **partitions}, ids={**self.ids, **ids})
 
     def moved(self, at: Mapping[TopicPartition, int]) -> Self:
         """This offset with some partitions read further."""
-        moved = {partition: replace(self.places[partition], at=offset) for partition, offset in at.items()}
-        return replace(self, places={**self.places, **moved})
+        moved = {
+            partition: replace(self.partitions[partition], at=offset) for partition, offset in at.items()
+        }
+        return replace(self, partitions={**self.partitions, **moved})
 
     def without(self, topics: Iterable[str]) -> Self:
         """This offset without some topics."""
         gone = set(topics)
         return replace(
             self,
-            places={p: place for p, place in self.places.items() if p.topic not in gone},
+            partitions={p: progress for p, progress in self.partitions.items() if p.topic not in gone},
             ids={name: id_ for name, id_ in self.ids.items() if name not in gone},
         )
 
@@ -156,13 +158,13 @@ class Range:
 def ranges(start: Offset, end: Offset) -> list[Range]:
     """What lies between two offsets; a partition that ``start`` lacks is read from its beginning."""
     found = []
-    for partition, place in sorted(end.places.items()):
-        known = start.places.get(partition)
+    for partition, progress in sorted(end.partitions.items()):
+        known = start.partitions.get(partition)
         is_same = known is not None and start.ids[partition.topic] == end.ids[partition.topic]
-        first = known.at if known is not None and is_same else place.begin
-        if first < place.at:
+        first = known.at if known is not None and is_same else progress.begin
+        if first < progress.at:
             topic_id = end.ids[partition.topic]
-            found.append(Range(partition, topic_id, end.stream, place.begin, first, place.at))
+            found.append(Range(partition, topic_id, end.stream, progress.begin, first, progress.at))
     return found
 
 

@@ -43,7 +43,7 @@ class PartitionBounds:
         return bool(self._table.values["scan.bounded.mode"] != "unbounded")
 
     def at_start(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, PartitionProgress]:
-        """The places of a query that begins now; partitions that it does not read are left out.
+        """The progress of a query that begins now; partitions that it does not read are left out.
 
         Raises:
             ConfigurationError: a bound or a start that the partition does not have.
@@ -58,7 +58,7 @@ class PartitionBounds:
         return self._narrowed(self._begins(read), self._ends(read))
 
     def of_discovered(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, PartitionProgress]:
-        """The places of partitions that appeared while the query ran: all of their records."""
+        """The progress in partitions that appeared while the query ran: all of their records are read."""
         read = self._chosen(partitions)
         return self._narrowed(offsets.earliest_offsets(self._connection, read), {}) if read else {}
 
@@ -70,12 +70,12 @@ class PartitionBounds:
         first = self._option("scan.filter.offset-from")
         time_ms = self._option("scan.filter.timestamp-from")
         since = {} if time_ms is None else offsets.offsets_for_time(self._connection, list(begins), time_ms)
-        places = {}
+        progress = {}
         for partition, offset in begins.items():
             begin = max(offset, first or 0, since.get(partition, 0))
             end = ends.get(partition)
-            places[partition] = PartitionProgress(begin, begin, None if end is None else max(begin, end))
-        return places
+            progress[partition] = PartitionProgress(begin, begin, None if end is None else max(begin, end))
+        return progress
 
     def _begins(self, partitions: list[TopicPartition]) -> _Offsets:
         earliest = offsets.earliest_offsets(self._connection, partitions)
@@ -194,16 +194,16 @@ class Planner:
             self._looked_s = None  # look at all topics again, which says what is lost
             return self.next(start, max_rows, until)
         self._check_not_shorter(known, latest)
-        ends = {partition: self._end(known.places[partition], end) for partition, end in latest.items()}
+        ends = {partition: self._end(known.partitions[partition], end) for partition, end in latest.items()}
         self._latest = known.moved(ends)
         if until is not None:
             ends = {p: min(end, until.get(p, 0)) for p, end in ends.items()}
-        ahead = {p: end for p, end in ends.items() if end > known.places[p].at}
+        ahead = {p: end for p, end in ends.items() if end > known.partitions[p].at}
         if not ahead:
             return known
         earliest = offsets.earliest_offsets(self._connection, list(ahead))
         self._check_not_expired(known, earliest)
-        available = {p: (min(end, max(known.places[p].at, earliest[p])), end) for p, end in ahead.items()}
+        available = {p: (min(end, max(known.partitions[p].at, earliest[p])), end) for p, end in ahead.items()}
         return known.moved(share(available, max_rows))
 
     def latest(self, start: Offset) -> Offset:
@@ -215,10 +215,10 @@ class Planner:
         partitions = [p for info in self._topics().values() for p in _partitions(info)]
         return offsets.latest_offsets(self._connection, partitions) if partitions else {}
 
-    def _end(self, place: PartitionProgress, latest: int) -> int:
+    def _end(self, progress: PartitionProgress, latest: int) -> int:
         """How far a partition may be read now; a filter bounds the step alone: the query may drop it."""
         last = self._table.values.get("scan.filter.offset-until")
-        return place.capped(latest if last is None else min(latest, last))
+        return progress.capped(latest if last is None else min(latest, last))
 
     def _topics(self) -> Mapping[str, admin.TopicInfo]:
         values = self._table.values
@@ -236,18 +236,18 @@ class Planner:
         self._looked_s = now
         self._check_all_there(infos)
         kept = self._check_same_topics(start, infos)
-        positions = PartitionBounds(self._table, self._connection)
-        if start.stream is not None and positions.are_bounded:
+        bounds = PartitionBounds(self._table, self._connection)
+        if start.stream is not None and bounds.are_bounded:
             return kept  # the bounds were fixed when the query began, and nothing else belongs to it
-        found = [p for info in infos.values() for p in _partitions(info) if p not in kept.places]
+        found = [p for info in infos.values() for p in _partitions(info) if p not in kept.partitions]
         self._check_no_new_partitions(kept, found)
-        places = positions.at_start(found) if start.stream is None else positions.of_discovered(found)
-        entered = kept.entering(places, {name: info.id for name, info in infos.items()})
+        progress = bounds.at_start(found) if start.stream is None else bounds.of_discovered(found)
+        entered = kept.entering(progress, {name: info.id for name, info in infos.items()})
         return replace(entered, stream=start.stream or self._new_name())
 
     def _latest_of(self, known: Offset) -> dict[TopicPartition, int] | None:
         """The ends of all partitions of which more may be read; None where a topic is no longer there."""
-        unfinished = [partition for partition, place in known.places.items() if not place.is_at_end]
+        unfinished = [partition for partition, progress in known.partitions.items() if not progress.is_at_end]
         try:
             return offsets.latest_offsets(self._connection, unfinished) if unfinished else {}
         except TableNotFoundError:
@@ -255,7 +255,7 @@ class Planner:
 
     def _is_replaced(self, known: Offset, latest: Mapping[TopicPartition, int]) -> bool:
         """Whether a topic in which something has changed is another one than when all were looked at."""
-        if all(known.places[partition].at == end for partition, end in latest.items()):
+        if all(known.partitions[partition].at == end for partition, end in latest.items()):
             return False
         infos = admin.topics(self._connection, names=list(known.ids))
         pairs = [(id_, infos[name].id if name in infos else "") for name, id_ in known.ids.items()]
@@ -285,7 +285,7 @@ class Planner:
         lost = []
         for name, id_ in start.ids.items():
             info = infos.get(name)
-            numbers = [p.partition for p in start.places if p.topic == name]
+            numbers = [p.partition for p in start.partitions if p.topic == name]
             if info is None:
                 self._lost(f"topic {name!r} is no longer there, or no longer among the topics of the query")
                 lost.append(name)
@@ -314,21 +314,21 @@ class Planner:
 
     def _check_not_expired(self, known: Offset, earliest: Mapping[TopicPartition, int]) -> None:
         for partition, offset in earliest.items():
-            place = known.places[partition]
-            if place.at < offset:
+            progress = known.partitions[partition]
+            if progress.at < offset:
                 self._lost(
-                    f"topic {partition.topic!r}, partition {partition.partition}: offsets {place.at} to "
+                    f"topic {partition.topic!r}, partition {partition.partition}: offsets {progress.at} to "
                     f"{offset - 1} were deleted before they were read"
                 )
 
     def _check_not_shorter(self, known: Offset, latest: Mapping[TopicPartition, int]) -> None:
         for partition, offset in latest.items():
-            place = known.places[partition]
-            if place.begin < place.at and offset < place.at:
+            progress = known.partitions[partition]
+            if progress.begin < progress.at and offset < progress.at:
                 self._lost(
                     f"topic {partition.topic!r}, partition {partition.partition}: it ends at offset "
-                    f"{offset}, and has been read up to {place.at}; it was shortened (an unclean leader "
-                    f"election), and what is written below {place.at} will not be read"
+                    f"{offset}, and has been read up to {progress.at}; it was shortened (an unclean leader "
+                    f"election), and what is written below {progress.at} will not be read"
                 )
 
     def _lost(self, what: str) -> None:

@@ -144,7 +144,7 @@ class BadRecords:
 CHUNK_ROWS: Final = 65_536
 """Records that are read and decoded at once: many enough for speed, few beside a task's memory."""
 
-_PLACE_OF_RECORD: Final = frozenset({"offset", "timestamp", "leader-epoch"})
+_OF_RECORD_ALONE: Final = frozenset({"offset", "timestamp", "leader-epoch"})
 """Metadata in which a record differs from its own repetition."""
 
 _TIME: Final = MetadataColumn(
@@ -169,7 +169,7 @@ def mode_of_stream(table: KafkaTable) -> ReadMode:
     """What a stream of the table gives.
 
     Raises:
-        ConfigurationError: images must be remembered, and there is no place for them.
+        ConfigurationError: images must be remembered, and no folder is given for them.
     """
     if table.is_upsert and table.values["changelog"] == "upsert":
         return ReadMode.NEWEST
@@ -268,8 +268,8 @@ def _newest(table: KafkaTable, part: Range) -> Iterator[pa.Table]:
 def _present(rows: Iterator[pa.Table]) -> Iterator[pa.Table]:
     for newest in rows:
         values = newest.filter(pc.equal(newest.column(ROW_KIND_COLUMN), RowKind.UPDATE_AFTER.value))
-        place = values.column_names.index(ROW_KIND_COLUMN)
-        yield values.set_column(place, ROW_KIND_COLUMN, pa.repeat(RowKind.INSERT.value, values.num_rows))
+        index = values.column_names.index(ROW_KIND_COLUMN)
+        yield values.set_column(index, ROW_KIND_COLUMN, pa.repeat(RowKind.INSERT.value, values.num_rows))
 
 
 def _changes(table: KafkaTable, part: Range, query_id: str | None) -> Iterator[pa.Table]:
@@ -320,5 +320,5 @@ def _plain(schema: TableSchema, hidden: Sequence[MetadataColumn]) -> TableSchema
 
 
 def _compared(table: KafkaTable) -> list[str]:
-    places = {c.column.name for c in table.metadata(writing=False) if c.key.key in _PLACE_OF_RECORD}
-    return [name for name in table.schema.names if name not in places]
+    varying = {c.column.name for c in table.metadata(writing=False) if c.key.key in _OF_RECORD_ALONE}
+    return [name for name in table.schema.names if name not in varying]

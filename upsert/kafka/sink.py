@@ -258,9 +258,9 @@ _warned: Final[set[tuple[Connection, str]]] = set()
 
 def _warn_once(table: KafkaTable) -> None:
     """Log what is to be said of the clean-up of topics; once: each micro-batch has a writer of its own."""
-    place = (table.connection, str(table.topics or table.values["topic-pattern"]))
-    if place not in _warned:
-        _warned.add(place)
+    key = (table.connection, str(table.topics or table.values["topic-pattern"]))
+    if key not in _warned:
+        _warned.add(key)
         if warning := cleanup_warning(table):
             LOG.warning(warning)
 

@@ -77,7 +77,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._table.values["max-rows-per-trigger"])
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Read no further than what is there now."""
+        """Read no further than the topics reach now."""
         self._until = self._planning().ends()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802

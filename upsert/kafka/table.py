@@ -61,7 +61,7 @@ class KafkaTable:
     Attributes:
         name: the table or the Spark format, for messages.
         connector: ``upsert-kafka`` or ``kafka``.
-        schema: all columns, metadata columns at their places.
+        schema: all columns, with its metadata columns.
         values: the connector's options by key, see ``upsert.kafka.options``.
         properties: options of the client library; may hold secrets, so they are not in the repr.
         key: the key part, None where records have no key columns.

@@ -49,7 +49,7 @@ def create_missing(table: KafkaTable) -> tuple[str, ...]:
 
 
 def delete(table: KafkaTable, names: Iterable[str]) -> None:
-    """Delete topics, those that are there.
+    """Delete topics; those that do not exist are passed over.
 
     Raises:
         KafkaUnavailableError: the brokers did not answer.

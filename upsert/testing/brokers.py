@@ -195,7 +195,7 @@ def _not_started(reason: str) -> UpsertError:
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ports nobody listens on, drawn at random so that several runs seldom meet."""
+    """Different free ports, drawn at random so that several runs seldom collide."""
     free: list[int] = []
     for port in random.sample(_PORTS, 1000):
         with socket.socket() as probe:

@@ -60,7 +60,7 @@ class RunningBroker:
 class LocalKafka:
     """A real Kafka broker for the length of a ``with`` block.
 
-    The first of these that is there is taken when it starts: the Kafka at ``UPSERT_KAFKA_BOOTSTRAP``; a
+    The first of these that is available is taken when it starts: the Kafka at ``UPSERT_KAFKA_BOOTSTRAP``; a
     container, when testcontainers is installed and a Docker engine answers; Apache Kafka's own jars, fetched
     once into ``~/.cache/deltajoin`` (43 MB, about 40 s) and run as a child process with 384 MB of heap, 2 s
     to start; ``KAFKA_OPTS`` adds options of its JVM. It ends with the process that started it, also when that

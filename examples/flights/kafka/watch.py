@@ -53,7 +53,7 @@ class Watch:
             return 0, self._commits_behind(query)
         topic = self._names.name(query.sources[0])
         found = self.checkpoints[query.name].offset
-        places = Offset.from_json(found, query.name).places if found is not None else {}
+        places = Offset.from_json(found, query.name).partitions if found is not None else {}
         total = sum(end for place, end in ends.items() if place.topic == topic)
         read = sum(place.at for place in places.values())
         return read, total - read

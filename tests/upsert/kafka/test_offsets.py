@@ -33,7 +33,7 @@ def test_an_offset_survives_json(offset: Offset) -> None:
 @given(OFFSETS)
 def test_equal_offsets_are_equal_text(offset: Offset) -> None:
     backwards = Offset(
-        dict(reversed(offset.places.items())), dict(reversed(offset.ids.items())), offset.stream
+        dict(reversed(offset.partitions.items())), dict(reversed(offset.ids.items())), offset.stream
     )
     assert json.dumps(backwards.to_json()) == json.dumps(offset.to_json())
 
@@ -90,7 +90,7 @@ def test_steps_read_everything_once_and_in_order(sizes: dict[TopicPartition, int
     read: dict[TopicPartition, int] = {}
     known = Offset()
     for limit in [*limits, None]:
-        at = {p: (known.places.get(p, begin.places[p]).at, 7 + size) for p, size in sizes.items()}
+        at = {p: (known.partitions.get(p, begin.partitions[p]).at, 7 + size) for p, size in sizes.items()}
         after = begin.moved(share(at, limit))
         for part in ranges(known, after):
             assert part.start == read.get(part.partition, 7)

@@ -151,7 +151,7 @@ def test_bounded_reads_end_where_they_were_to_end(
     found = [n for start, end in pairwise(reached) for n in read(table, start, end)]
     assert sorted(found) == expected
     is_bounded = "scan_bounded_mode" in options
-    assert all(place.is_at_end is is_bounded for place in reached[-1].places.values())
+    assert all(place.is_at_end is is_bounded for place in reached[-1].partitions.values())
 
 
 def test_query_that_goes_on_without_its_filter_reads_on(connection: Connection, new_topic: NewTopic) -> None:
@@ -300,7 +300,7 @@ def test_new_partitions_are_read_but_of_an_upsert_topic_refused(
         steps(Planner(keyed), start=keyed_before)
     allowed = upserts(connection, topic, allow__new__partitions="true")
     *_, reached = steps(Planner(allowed), start=keyed_before)
-    assert reached.places[TopicPartition(topic, 1)] == PartitionProgress(0, 1)
+    assert reached.partitions[TopicPartition(topic, 1)] == PartitionProgress(0, 1)
 
 
 def test_a_topic_that_was_created_again_is_noticed(

@@ -30,7 +30,7 @@ REQUEST_SECONDS: Final = 10.0
 """How long one request may take before it is made again."""
 
 BLOCKING_SECONDS: Final = 5.0
-"""The same of requests during which nobody can look what their client meets."""
+"""The same of requests that block: what their client meets is seen only afterwards."""
 
 _LISTEN_SECONDS: Final = 0.1
 """How often a request that is waited for looks what its client has met."""
@@ -142,7 +142,7 @@ class TopicInfo:
 
     Attributes:
         name: its name.
-        id: changes when a topic is deleted and created anew; None when the brokers have no ids (before 2.8).
+        id: changes when a topic is deleted and created again; None when the brokers have no ids (before 2.8).
         partitions: how many there are.
     """
 

@@ -41,7 +41,7 @@ LOGGER.addFilter(lambda record: not record.getMessage().startswith(("CONFWARN", 
 
 @dataclass(frozen=True, repr=False)
 class Connection:
-    """The address of a Kafka cluster, and all that its client library shall be told.
+    """The address of a Kafka cluster, and the properties of its client library.
 
     Args:
         properties: those of librdkafka (``bootstrap.servers``, ``security.protocol``, …), without a prefix.

@@ -8,7 +8,8 @@ behind its end, or when Kafka says that the partition ends there.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from operator import methodcaller
 from typing import Any, Final
 
 import numpy as np
@@ -17,7 +18,7 @@ import pyarrow as pa
 from upsert.errors import RecordsExpiredError, UpsertError
 from upsert.kafka.client.connection import LOGGER, ClientCache, Connection, client_properties, library
 from upsert.kafka.client.failures import Reports, is_lasting, is_passing, made, tell, translated, unavailable
-from upsert.kafka.client.records import HEADERS, RECORD_SCHEMA, TIMESTAMP_TYPES, TopicPartition, record_schema
+from upsert.kafka.client.records import HEADERS, TIMESTAMP_TYPES, TopicPartition, record_schema
 
 MAX_ROWS: Final = 100_000
 MAX_BYTES: Final = 64 << 20
@@ -25,8 +26,8 @@ MAX_BYTES: Final = 64 << 20
 
 _AT_ONCE: Final = 10_000
 _NEAR: Final = 100
-"""Offsets between two ranges, such as the end of a transaction, that are read and left out: to ask anew takes
-longer."""
+"""Offsets between two ranges, such as the end of a transaction, that are read and left out: another request
+takes longer."""
 _WAIT_SECONDS: Final = 0.1
 
 _DEFAULTS: Final = {
@@ -64,8 +65,8 @@ def read_range(
     wanted, as in `RECORD_SCHEMA`; there is no empty table. Offsets that compaction or transactions took are
     skipped. ``end`` should not lie behind `latest_offsets`.
 
-    The reader is kept, so that the next range of this partition goes on without asking anew. A broker that
-    goes away is waited for, as long as the connection has patience and from the last sign of life on.
+    The reader is kept, so that the next range of this partition continues without another request. A broker
+    that goes away is waited for, as long as the connection has patience and from the last sign of life on.
 
     Raises:
         RecordsExpiredError: Kafka no longer has the offset ``start``, or the partition ends before ``end``.
@@ -103,7 +104,7 @@ def read_range(
 
 
 class PartitionReader:
-    """One partition's records from a place on, by a client that fetches ahead.
+    """One partition's records from an offset on, by a client that fetches ahead.
 
     Args:
         connection: the cluster.
@@ -146,19 +147,19 @@ class PartitionReader:
                 chunk, size = [], 0
 
     def _go_to(self, start: int) -> None:
-        """Make ``start`` the next offset to hand out; without asking anew near the end of the last range."""
+        """Make ``start`` the next offset to hand out; near the end of the last range without a request."""
         if 0 <= self._given <= start <= self._fetched + _NEAR:
             self._pending = [message for message in self._pending if message.offset() >= start]
             self._fetched = max(self._fetched, start)
         else:
-            place = self._kafka.TopicPartition(*self._partition, start)
-            self._client.assign([place])
+            start_at = self._kafka.TopicPartition(*self._partition, start)
+            self._client.assign([start_at])
             self._pending = []
             self._fetched = start
         self._given = start
 
     def _take(self, end: int, limit: int) -> list[Any]:
-        """The next messages before ``end`` that are here or come within a moment; moves `_given` on."""
+        """The next messages before ``end`` that have come, or come at once; moves `_given` on."""
         if not self._pending and self._fetched < end:
             self._fetch(min(limit, end - self._fetched, _AT_ONCE))
         taken = [message for message in self._pending[:limit] if message.offset() < end]
@@ -170,7 +171,7 @@ class PartitionReader:
         return taken
 
     def _fetch(self, limit: int) -> None:
-        """Move what the client has to `_pending`; waits a moment when it has nothing."""
+        """Move what the client has to `_pending`; waits a little when it has nothing."""
         messages = self._client.consume(limit, 0) or self._client.consume(1, _WAIT_SECONDS)
         if not messages:
             return
@@ -211,7 +212,7 @@ class PartitionReader:
             raise unavailable(self._connection, self._subject, failure.str())
         raise RecordsExpiredError(
             f"{self._subject} from offset {self._given}: the partition should reach {end}, and no record "
-            f"came for {self._connection.patience_s:g} s; it may have been deleted and made anew: start "
+            f"came for {self._connection.patience_s:g} s; it may have been deleted and created again: start "
             "over, or accept the gap"
         )
 
@@ -222,17 +223,28 @@ _readers: ClientCache[PartitionReader] = ClientCache(8, close=PartitionReader.cl
 
 def as_table(messages: Sequence[Any], schema: pa.Schema) -> pa.Table:
     """Messages of the client library as rows of a schema made of columns of `RECORD_SCHEMA`."""
-    return pa.table([_COLUMNS[field.name](messages) for field in schema], schema=schema)
+    return pa.table([_column(field, messages) for field in schema], schema=schema)
+
+
+def _column(field: pa.Field, messages: Sequence[Any]) -> pa.Array:
+    match field.name:
+        case "key" | "value" | "topic" | "partition" | "offset" as name:
+            return pa.array(list(map(methodcaller(name), messages)), field.type)
+        case "timestamp":
+            return _timestamps(messages)
+        case "timestamp-type":
+            kinds = pa.array([message.timestamp()[0] for message in messages], pa.int8())
+            return pa.array(TIMESTAMP_TYPES).take(kinds)
+        case "leader-epoch":
+            return _leader_epochs(messages)
+        case "headers":
+            return _headers(messages)
+    raise AssertionError(field)
 
 
 def _timestamps(messages: Sequence[Any]) -> pa.Array:
     pairs = [message.timestamp() for message in messages]
     return pa.array([ms if kind else None for kind, ms in pairs], pa.int64())
-
-
-def _timestamp_types(messages: Sequence[Any]) -> pa.Array:
-    kinds = pa.array([message.timestamp()[0] for message in messages], pa.int8())
-    return pa.array(TIMESTAMP_TYPES).take(kinds)
 
 
 def _leader_epochs(messages: Sequence[Any]) -> pa.Array:
@@ -249,20 +261,3 @@ def _headers(messages: Sequence[Any]) -> pa.Array:
     columns = [names, pa.array([value for found in headers for _, value in found], pa.binary())]
     entries = pa.StructArray.from_arrays(columns, fields=list(HEADERS.value_type))
     return pa.ListArray.from_arrays(offsets, entries, HEADERS)
-
-
-def _field(name: str, values: Callable[[Sequence[Any]], list[Any]]) -> Callable[[Sequence[Any]], pa.Array]:
-    return lambda messages: pa.array(values(messages), RECORD_SCHEMA.field(name).type)
-
-
-_COLUMNS: Final[dict[str, Callable[[Sequence[Any]], pa.Array]]] = {
-    "key": _field("key", lambda messages: [message.key() for message in messages]),
-    "value": _field("value", lambda messages: [message.value() for message in messages]),
-    "topic": _field("topic", lambda messages: [message.topic() for message in messages]),
-    "partition": _field("partition", lambda messages: [message.partition() for message in messages]),
-    "offset": _field("offset", lambda messages: [message.offset() for message in messages]),
-    "timestamp": _timestamps,
-    "timestamp-type": _timestamp_types,
-    "leader-epoch": _leader_epochs,
-    "headers": _headers,
-}

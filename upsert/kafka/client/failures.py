@@ -128,7 +128,7 @@ def is_passing(error: Any) -> bool:
 
 
 def is_lasting(error: Any) -> bool:
-    """Whether a ``KafkaError`` has a cause that somebody has to remove."""
+    """Whether a ``KafkaError`` has a cause that does not pass by itself."""
     return error.code() in codes(*(name for _, _, names in _KINDS for name in names))
 
 

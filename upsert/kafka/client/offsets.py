@@ -65,16 +65,16 @@ def group_markers(
             own.broker_failure = None  # of an earlier request, which has been answered since
         found = {}
         try:
-            places = consumer.committed(asked, timeout=blocking_seconds(connection))
+            committed = consumer.committed(asked, timeout=blocking_seconds(connection))
         except library().KafkaException:
             consumer.poll(0)  # hands on what the client has met
             reports.broker_failure = own.broker_failure
             raise
-        for place in places:
-            if place.error is not None:
-                raise library().KafkaException(place.error)
-            if place.offset >= 0:
-                found[TopicPartition(place.topic, place.partition)] = (place.offset, place.metadata or "")
+        for one in committed:
+            if one.error is not None:
+                raise library().KafkaException(one.error)
+            if one.offset >= 0:
+                found[TopicPartition(one.topic, one.partition)] = (one.offset, one.metadata or "")
         _consumers.give_back(key, (consumer, own))
         return found
 
@@ -146,7 +146,7 @@ def _offsets(
     if not asked:
         return {}
     isolation = getattr(library().IsolationLevel, connection.isolation_level.upper())
-    places = [TopicPartition(key.topic, key.partition) for key in asked]
+    known = [TopicPartition(key.topic, key.partition) for key in asked]
 
     def ask(admin: Any) -> Mapping[Any, Any]:
         futures: Mapping[Any, Any] = admin.list_offsets(
@@ -156,19 +156,19 @@ def _offsets(
 
     def on_failure(error: Any) -> None:
         if error.code() in codes("_NOENT"):  # no leader, either for now or for ever
-            _check_existence(connection, places)
+            _check_existence(connection, known)
 
-    found = answers(connection, f"offsets of {_named(places)}", ask, on_failure=on_failure)
+    found = answers(connection, f"offsets of {_named(known)}", ask, on_failure=on_failure)
     return {TopicPartition(key.topic, key.partition): result.offset for key, result in found.items()}
 
 
 def _check_existence(connection: Connection, partitions: Iterable[TopicPartition]) -> None:
-    for place in partitions:
-        count = existing_topic(connection, place.topic).partitions
-        if place.partition >= count:
+    for partition in partitions:
+        count = existing_topic(connection, partition.topic).partitions
+        if partition.partition >= count:
             raise TableNotFoundError(
-                f"partition {place} should exist at {connection.bootstrap_servers!r}, and {place.topic!r} "
-                f"has only {count}; correct the partition"
+                f"partition {partition} should exist at {connection.bootstrap_servers!r}, and "
+                f"{partition.topic!r} has only {count}; correct the partition"
             )
 
 
@@ -176,7 +176,9 @@ def group_offsets(
     connection: Connection, group: str, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, int]:
     """The offsets that a consumer group has committed; partitions without one are left out."""
-    return {place: offset for place, (offset, _) in group_markers(connection, group, partitions).items()}
+    return {
+        partition: offset for partition, (offset, _) in group_markers(connection, group, partitions).items()
+    }
 
 
 def _named(partitions: Iterable[TopicPartition]) -> str:

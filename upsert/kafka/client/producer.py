@@ -113,8 +113,8 @@ class Sender:
         if self._reports.fatal is None:
             try:
                 self.client.abort_transaction(_CAUSE_SECONDS)
-            except library().KafkaException as told:
-                return told.args[0] if told.args[0].fatal() else error
+            except library().KafkaException as cause:
+                return cause.args[0] if cause.args[0].fatal() else error
         return self._reports.fatal or error
 
     def _send_plain(self, topic: str, batch: pa.RecordBatch) -> None:
@@ -131,13 +131,11 @@ class Sender:
         for own_topic, value, key, partition, timestamp, header_list in zip(
             *columns.values(), _column(batch, "timestamp"), _header_lists(batch), strict=True
         ):
-            place = _ANY_PARTITION if partition is None else partition
-            time_ms = _NOW if timestamp is None else timestamp
             record = {
                 "value": value,
                 "key": key,
-                "partition": place,
-                "timestamp": time_ms,
+                "partition": _ANY_PARTITION if partition is None else partition,
+                "timestamp": _NOW if timestamp is None else timestamp,
                 "headers": header_list,
             }
             try:
@@ -155,12 +153,12 @@ class Sender:
                 f"library takes for 'now'; found {first} ms; leave it NULL where there is none"
             )
 
-    def _when_room(self, *place: Any, **record: Any) -> None:
+    def _when_room(self, *to: Any, **record: Any) -> None:
         """Hand a record over when the client's queue has room; later rows wait, so the order stays."""
         while True:
             self._poll(_ROOM_POLL_SECONDS)
             try:
-                self.client.produce(*place, **record)
+                self.client.produce(*to, **record)
                 return
             except BufferError:
                 continue  # still full; records that wait too long end up in check()
@@ -195,10 +193,10 @@ class Sender:
             return
         error, message = self._reports.failure
         topic, partition = message.topic(), message.partition()
-        place = topic if partition is None or partition < 0 else f"{topic}-{partition}"
+        target = topic if partition is None or partition < 0 else f"{topic}-{partition}"
         if error.code() == library().KafkaError._MSG_TIMED_OUT:
-            raise self._unavailable(f"writing to {place}")
-        raise translated(self._connection, f"writing to {place}", error, DeliveryError)
+            raise self._unavailable(f"writing to {target}")
+        raise translated(self._connection, f"writing to {target}", error, DeliveryError)
 
     def _unavailable(self, subject: str) -> KafkaUnavailableError:
         last = self._reports.broker_failure
@@ -210,7 +208,7 @@ class Sender:
         self.client = None  # its end; close() would raise what has gone wrong before
 
     def close(self) -> None:
-        """End the client; gives records that nobody waited for a moment to be sent."""
+        """End the client; records that were not waited for get some seconds to be sent."""
         self.client.flush(FLUSH_GRACE_SECONDS)
         self.client = None
 

@@ -1,6 +1,6 @@
-"""Which properties of librdkafka a table may set: those that run no code and hand no file to anybody.
+"""Which properties of librdkafka a table may set: those that run no code and send no file anywhere.
 
-A table's options may have been written by somebody else: in its ``table.json``, in a script, in a session's
+A table's options may have been written by another person: in its ``table.json``, in a script, in a session's
 defaults. librdkafka has properties that load a library, run a shell command, or send the content of any file
 to a server. So what a client is made with passes a list of names that are known to be harmless; another name
 needs the consent of the process itself, which ``UPSERT_KAFKA_ALLOWED_PROPERTIES`` gives (decision 0032).
@@ -29,7 +29,7 @@ FILES: Final = frozenset(
         "ssl.keystore.location",
     }
 )
-"""Properties that name a file which proves who somebody is: it is read, and nobody is sent its content."""
+"""Properties that name a file with certificates or a key: it is read, and its content is not sent."""
 
 PLAIN: Final = frozenset(
     """
@@ -156,7 +156,7 @@ def check_files(properties: Mapping[str, str]) -> None:
     """Refuse what a client would open and is no file: a pipe, for instance, would be waited for for ever.
 
     Raises:
-        ConfigurationError: a property of ``FILES`` names no file that is there.
+        ConfigurationError: a property of ``FILES`` does not name a file.
     """
     for name in FILES & properties.keys():
         path = properties[name]

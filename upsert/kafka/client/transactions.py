@@ -98,8 +98,8 @@ def read_marker(
         ConfigurationError: the consumer group of this name holds something else.
         KafkaUnavailableError: Kafka did not answer, or a transaction stayed open.
     """
-    place = TopicPartition(topic, 0)
-    found = group_markers(connection, transactional_id, [place], settled=settled).get(place)
+    partition = TopicPartition(topic, 0)
+    found = group_markers(connection, transactional_id, [partition], settled=settled).get(partition)
     if found is None:
         return None
     offset, text = found
@@ -196,18 +196,18 @@ class TransactionalWriter:
         self._sender.flush()
         reach("transaction.after-flush")
         marker = Marker(batch, rows, fingerprint_text(fingerprint), self.name)
-        place = library().TopicPartition(
+        offset = library().TopicPartition(
             self._topic, 0, batch + 1, metadata=json.dumps(asdict(marker), sort_keys=True)
         )
         seconds = min(self._connection.patience_s, MARKER_SECONDS)
-        self._call(lambda client: client.send_offsets_to_transaction([place], self._group, seconds), seconds)
+        self._call(lambda client: client.send_offsets_to_transaction([offset], self._group, seconds), seconds)
         reach("transaction.after-marker")
         self._commit(marker)
         reach("transaction.after-commit")
         return rows
 
     def _commit(self, marker: Marker) -> None:
-        """Commit, and where the answer is lost find out whether it took place."""
+        """Commit, and where the answer is lost find out whether it happened."""
         client, patience = self._client, self._connection.patience_s
         try:
             bounded(lambda: client.commit_transaction(patience), patience)
@@ -378,7 +378,7 @@ def _skip(
     batch: int,
     fingerprint: str | Callable[[], str],
 ) -> Outcome:
-    """Take the records of a batch that is there already, and compare what is known of them."""
+    """Take the records of a batch that has been written, and compare what is known of them."""
     for _ in records:
         pass
     if marker.batch > batch:
@@ -397,4 +397,4 @@ def _skip(
 
 
 _writers: ClientCache[TransactionalWriter] = ClientCache(8, close=TransactionalWriter.discard)
-"""Producers that may write their next batch without being opened anew, which takes 60 to 500 ms."""
+"""Producers that may write their next batch without being opened again, which takes 60 to 500 ms."""
