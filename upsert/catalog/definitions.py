@@ -9,27 +9,25 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 from uuid import uuid4
 
+from upsert.codec import Jsonable
 from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError
 from upsert.schema import TableSchema
 from upsert.store.metadata import table_file
 from upsert.store.paths import TABLE_FILE
 from upsert.store.storage import storage_of
 
-"""Options may hold passwords."""
-
 
 @dataclass(frozen=True)
-class Definition:
+class Definition(Jsonable):
     """What CREATE TABLE said about a table with a connector.
 
     Attributes:
         connector: name of the connector, as it was written.
         schema: columns, METADATA columns at their places, and the primary key.
         options: as they were written, without ``connector``; may hold secrets, so they are not in the repr.
-        uuid: tells the table from any other one of its name.
+        uuid: distinguishes the table from any other one of its name.
     """
 
     connector: str
@@ -39,18 +37,13 @@ class Definition:
 
 
 def create(folder: str, definition: Definition) -> None:
-    """Make a folder that table. After a crash it is one, or it is not, never half of one.
+    """Make a folder a table with a connector. After a crash it is one or it is none.
 
     Raises:
         TableExistsError: there is a table of either kind already.
         ConfigurationError: the folder cannot be made or written.
     """
-    value = {
-        "uuid": definition.uuid,
-        "connector": definition.connector,
-        "schema": definition.schema.to_json(),
-        "options": dict(definition.options),
-    }
+    value = {"uuid": definition.uuid, **definition.to_json()}
     try:
         storage_of(folder).prepare(folder)
         is_new = table_file.publish_pointer(folder, value)
@@ -66,8 +59,8 @@ def create(folder: str, definition: Definition) -> None:
 def state_folder(folder: str, definition: Definition) -> str:
     """Where what belongs to a table with a connector lies: its state, its mirror.
 
-    In an object store that is a folder of its own, which no later table of the name will use, for nothing
-    there can be taken away at one moment.
+    In an object store that is a folder of its own, which no later table of the name will use, for no folder
+    there can be deleted atomically.
     """
     return folder if storage_of(folder).is_local else os.path.join(folder, definition.uuid)
 
@@ -83,18 +76,9 @@ def load(folder: str) -> Definition | None:
     if "connector" not in value:
         return None
     try:
-        return _parse(value)
+        return Definition.from_json(value)
     except (KeyError, TypeError, CorruptTableError) as cause:
         raise CorruptTableError(
             f"{os.path.join(folder, TABLE_FILE)}: the definition of the table cannot be read, {cause!r}; "
             "restore the file, or DROP TABLE and create it again"
         ) from cause
-
-
-def _parse(value: Mapping[str, Any]) -> Definition:
-    connector, uuid, options = value["connector"], value["uuid"], value["options"]
-    if not isinstance(connector, str) or not isinstance(uuid, str) or not isinstance(options, dict):
-        raise TypeError("'connector' and 'uuid' must be texts, 'options' an object")
-    if wrong := [key for key, text in options.items() if not isinstance(text, str)]:
-        raise TypeError(f"option {wrong[0]!r} must be a text")
-    return Definition(connector, TableSchema.from_json(value["schema"]), options, uuid)
