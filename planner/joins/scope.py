@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from deltajoin.core.conditions import check_is_condition
 from deltajoin.expressions import Condition, Ref
+from deltajoin.filters import Predicate
 from planner.joins.stack import Raw
 from planner.plan.expressions import (
     Call,
@@ -25,7 +26,7 @@ from planner.plan.expressions import (
     substituted,
     without_widening,
 )
-from planner.plan.nodes import Changelog, Predicate, Relation
+from planner.plan.nodes import Changelog, Relation
 from planner.plan.null_tolerance import Outcome, Value, in_deletes
 from planner.plan.sources import ManagedTable
 from planner.plan.translate import NotTranslatableError, predicates_of, translated

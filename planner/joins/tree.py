@@ -19,6 +19,7 @@ from enum import Enum
 from typing import Final
 
 from deltajoin.expressions import Condition, Ref, conjunction, refs_of
+from deltajoin.filters import Predicate
 from deltajoin.spec import MAX_TABLES
 from deltajoin.tree import Inner, Leaf, Node, On, Outer, Where, null_supplied, visible
 from planner.joins.paths import lacking_indexes
@@ -36,7 +37,7 @@ from planner.plan.expressions import (
     walk_expression,
 )
 from planner.plan.expressions import conjunction as all_of
-from planner.plan.nodes import Changelog, Filter, Join, Plan, Predicate, Project, Unary, Watermark, Wrapper
+from planner.plan.nodes import Changelog, Filter, Join, Plan, Project, Unary, Watermark, Wrapper
 from planner.refusals import Refused
 
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 from deltajoin.aggregate.spec import Measure as Computation
 from deltajoin.expressions import Condition, Ref
-from deltajoin.filters import Filters
+from deltajoin.filters import Filters, Predicate
 from deltajoin.latest.spec import LatestJoin
 from deltajoin.tree import Inner, Leaf, Node, On, Outer, Where, visible
 from planner.plan.expressions import Aggregation, Column, Expr, ref_field
@@ -28,9 +28,6 @@ OBSERVATION: Final = "CollectMetrics"
 
 LOOKUP_JOIN: Final = "a lookup join"
 """What a join of two streams with lookups is called, also as a source of upserts."""
-
-Predicate = tuple[str, str, Any]
-"""A filter of the store: column, operator, value."""
 
 
 def predicates_in_words(predicates: Sequence[Predicate]) -> str:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from deltajoin import expressions as inside
 from deltajoin.expressions import Condition, Ref
+from deltajoin.filters import Predicate
 from planner.plan.chains import trace
 from planner.plan.expressions import (
     INTEGER_WIDTHS,
@@ -27,7 +28,7 @@ from planner.plan.expressions import (
     folded_integer,
     without_ids,
 )
-from planner.plan.nodes import Plan, Predicate
+from planner.plan.nodes import Plan
 from upsert import types
 from upsert.errors import CorruptTableError
 

@@ -15,6 +15,7 @@ from typing import Final
 from deltajoin import expressions as inside
 from deltajoin.core.conditions import check_is_condition
 from deltajoin.expressions import Condition, refs_of
+from deltajoin.filters import Predicate
 from deltajoin.tree import columns_of as columns_of_tree
 from deltajoin.tree import null_supplied, visible
 from planner.plan.chains import Chain, chain_of, inlined, is_observed, trace
@@ -39,7 +40,6 @@ from planner.plan.nodes import (
     JoinTable,
     Output,
     Plan,
-    Predicate,
     Project,
     RegularJoin,
     Relation,

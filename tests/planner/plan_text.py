@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from deltajoin.expressions import Call as Compare
 from deltajoin.expressions import Condition, Const, Field, Ref, conjunction
+from deltajoin.filters import Predicate
 from deltajoin.tree import Inner, Leaf, Node, Outer, Where
 from planner.plan.expressions import Aggregation, Call, Cast, Column, Expr, Literal
 from planner.plan.nodes import (
@@ -26,7 +27,6 @@ from planner.plan.nodes import (
     Opaque,
     Output,
     Plan,
-    Predicate,
     Project,
     RegularJoin,
     Relation,
