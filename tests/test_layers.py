@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -104,3 +105,49 @@ def test_looking_a_format_up_loads_no_pandas() -> None:
         "sys.exit('pandas' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def circles(arrows: dict[str, set[str]]) -> list[list[str]]:
+    """Nodes that reach each other, each circle once."""
+    reach: dict[str, set[str]] = {}
+    for node in arrows:
+        found: set[str] = set()
+        ahead = [node]
+        while ahead:
+            new = arrows.get(ahead.pop(), set()) - found
+            found |= new
+            ahead += new
+        reach[node] = found
+    together = {
+        node: sorted(other for other in found if node in reach.get(other, ()))
+        for node, found in reach.items()
+    }
+    return sorted({tuple(circle): circle for node, circle in together.items() if node in circle}.values())
+
+
+def arrows_between_files() -> dict[str, set[str]]:
+    """Which file imports which; a package's `__init__` only passes names on."""
+    files = {
+        source.removesuffix(".py").replace("/", "."): source for source in SOURCES if "__init__" not in source
+    }
+    return {source: {files[name] for name in imports(source) if name in files} for source in files.values()}
+
+
+def test_files_form_no_circle() -> None:
+    assert circles(arrows_between_files()) == []
+
+
+def test_folders_form_no_circle() -> None:
+    """A folder and the one around it are one house; siblings are two."""
+    between: dict[str, set[str]] = {}
+    for source, targets in arrows_between_files().items():
+        folder = source.rpartition("/")[0]
+        for other in {target.rpartition("/")[0] for target in targets} - {folder}:
+            if not f"{folder}/".startswith(f"{other}/") and not f"{other}/".startswith(f"{folder}/"):
+                between.setdefault(folder, set()).add(other)
+    assert circles(between) == []
+
+
+def test_a_folder_holds_few_files() -> None:
+    folders = Counter(source.rpartition("/")[0] for source in SOURCES if "__init__" not in source)
+    assert {folder: count for folder, count in folders.items() if count > 20} == {}
