@@ -51,7 +51,7 @@ demo: $(STAMP)  ## join the flights of 2013 with all else while it changes (ROWS
 	@$(WITH_JAVA) $(PY) -m examples.flights $(if $(ROWS),--rows $(ROWS))
 
 demo-kafka: $(STAMP)  ## carry them through Kafka: Debezium records to upsert topics, exactly once (ROWS=20000)
-	@$(WITH_JAVA) $(PY) -m examples.flights.kafka $(if $(ROWS),--rows $(ROWS))
+	@$(WITH_JAVA) $(PY) -m examples.flights --kafka $(if $(ROWS),--rows $(ROWS))
 
 test: $(CLASSES)  ## all tests that a change must pass (PYTEST_ARGS=… is passed on, WORKERS=0: one after the other)
 	@$(WITH_JAVA) $(PY) -m pytest $(IN_PARALLEL) $(PYTEST_ARGS)

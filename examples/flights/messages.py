@@ -30,34 +30,59 @@ class Loaded(Message):
 
 
 @dataclass(frozen=True)
-class Wrote(Message):
-    """The replayer has committed a step; counts are totals so far, snapshots those after the step."""
+class Written(Message):
+    """The writer has done a step; `flights` and `weather` are changes so far."""
 
     step: int
     until: str
     flights: int
     weather: int
+
+    @property
+    def total(self) -> int:
+        """What the writer has written so far."""
+        return self.flights + self.weather
+
+
+@dataclass(frozen=True)
+class Wrote(Written):
+    """The replayer has committed a step to the tables; snapshots are those after the step."""
+
     flights_snapshot: int
     weather_snapshot: int
 
 
 @dataclass(frozen=True)
-class Started(Message):
-    """The driver's query runs; `query` says how."""
+class Produced(Written):
+    """The producer has written a step to Kafka, which makes so many records so far."""
 
-    query: str
+    records: int
+
+    @property
+    def total(self) -> int:
+        """Records, of which a change may take several."""
+        return self.records
 
 
 @dataclass(frozen=True)
-class Batch(Message):
-    """The driver's query has committed a micro-batch."""
+class QueryStarted(Message):
+    """A query of the driver runs; `plan` is what the planner made of it, in one line."""
 
+    query: str
+    plan: str
+
+
+@dataclass(frozen=True)
+class QueryBatch(Message):
+    """A query of the driver has committed a micro-batch of so many changes out."""
+
+    query: str
     number: int
     seconds: float
     rows: int
-    deletes: int
     state_rows: int
     state_bytes: int
+    deletes: int = 0
 
 
 def encode(message: Message) -> str:

@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 
 from examples.flights import source, tables
 from examples.flights.messages import Loaded, Sender, Wrote
-from examples.flights.registry import registered
-from examples.flights.replay import Replay, replay
+from examples.flights.replay import Replay, registered, replay
 from upsert import Catalog
 
 CHANGES_A_STEP = 5_000

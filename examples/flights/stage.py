@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Generic, TypeVar
+from typing import Final
 
-from examples.flights.live import View
 from examples.flights.processes import Child
-from examples.flights.telling import Telling
+from examples.flights.progress import Progress
+from examples.flights.view import View
 
 _POLL_S: Final = 0.05
 _LOOK_EVERY_S: Final = 0.5
@@ -35,10 +35,7 @@ class Settings:
         return self.work / "scratch"
 
 
-P = TypeVar("P", bound=Telling)
-
-
-class Stage(Generic[P]):
+class Stage:
     """The children of a run, heard and shown until something has happened.
 
     Args:
@@ -48,7 +45,7 @@ class Stage(Generic[P]):
         look: called twice a second, for what no child tells.
     """
 
-    def __init__(self, settings: Settings, progress: P, view: View[P], look: Callable[[], None]) -> None:
+    def __init__(self, settings: Settings, progress: Progress, view: View, look: Callable[[], None]) -> None:
         self._settings = settings
         self._progress = progress
         self._view = view

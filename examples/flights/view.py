@@ -1,105 +1,123 @@
-"""What the user sees: a live panel in a terminal, a line every few seconds elsewhere."""
+"""How a run is shown: a live panel in a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
+from typing import Final, Protocol, Self
 
 from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from examples.flights.live import Lines, Panels, View
 from examples.flights.progress import Phase, Progress
 
-_STORY_LINES = 8
-_BARS = 30
-_SPARK = "▁▂▃▄▅▆▇█"
-_COLOUR: dict[str, str] = {Phase.RESTARTING: "red", Phase.DONE: "green"}
+LINE_EVERY_S: Final = 5.0
+_STORY_LINES: Final = 9
+_COLOUR: Final[dict[str, str]] = {Phase.RESTARTING: "red", Phase.DONE: "green"}
+_SPARK: Final = "▁▂▃▄▅▆▇█"
 
 
-def view_for(console: Console) -> View[Progress]:
+class View(Protocol):
+    """Shows a run while it goes on; used in a `with` block."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def show(self, run: Progress, /) -> None:
+        """Bring what is shown up to date."""
+
+
+def view_for(
+    console: Console, draw: Callable[[Progress], RenderableType], line: Callable[[Progress], str]
+) -> View:
     """The view that suits the console."""
     return Panels(console, draw) if console.is_terminal else Lines(console, line)
 
 
-def line(progress: Progress) -> str:
-    """The counters in one line, or the phase while there is nothing to count."""
-    if not progress.batches:
+class Panels:
+    """A panel that is drawn again and again; the last one stays on the screen."""
+
+    def __init__(self, console: Console, draw: Callable[[Progress], RenderableType]) -> None:
+        self._live = Live(console=console, refresh_per_second=8, transient=False)
+        self._draw = draw
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def show(self, run: Progress, /) -> None:
+        """Draw the panel."""
+        self._live.update(self._draw(run))
+
+
+class Lines:
+    """One line every few seconds, and each line of the story as it comes."""
+
+    def __init__(self, console: Console, line: Callable[[Progress], str]) -> None:
+        self._console = console
+        self._line = line
+        self._shown = 0
+        self._due = LINE_EVERY_S
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def show(self, run: Progress, /) -> None:
+        """Print what is new or due."""
+        for when, text in run.story[self._shown :]:
+            self._console.print(f"{when:6.1f} s  {text}", highlight=False, soft_wrap=True)
+        self._shown = len(run.story)
+        if run.elapsed >= self._due:
+            self._due = run.elapsed + LINE_EVERY_S
+            self._console.print(self._line(run), highlight=False, soft_wrap=True)
+
+
+def line_of(progress: Progress, counters: str) -> str:
+    """Time, date and counters in one line, or the phase while there is nothing to count."""
+    if not any(query.batches for query in progress.queries.values()):
         return f"{progress.elapsed:6.1f} s  {progress.phase}"
     date = f"{progress.date:%Y-%m-%d}" if progress.date else "----------"
-    return (
-        f"{progress.elapsed:6.1f} s  {date}  {progress.share:4.0%}  in {progress.written:,}"
-        f"  joined {progress.joined:,}  out {progress.rows_out:,}  micro-batches {len(progress.batches)}"
-        f" (median {progress.median_seconds:.2f} s)  state {_state_bytes(progress)}"
-        f"  checkpoint {size(progress.checkpoint_bytes)}  ({progress.phase})"
-    )
+    return f"{progress.elapsed:6.1f} s  {date}  {progress.share:4.0%}  {counters}  ({progress.phase})"
 
 
-def draw(progress: Progress) -> RenderableType:
+def panel_of(progress: Progress, title: str, counters: RenderableType, *notes: str) -> RenderableType:
     """The panel: how far, how much, how fast; below it the story so far."""
     colour = _COLOUR.get(progress.phase, "cyan")
     panel = Panel(
-        Group(_headline(progress), Text(), _counters(progress)),
-        title="[bold]flights ⋈ weather ⋈ airports ⟕ planes[/bold] — kept up to date while they change",
+        Group(_headline(progress, notes), Text(), counters),
+        title=title,
         subtitle=Text(progress.phase, style=f"bold {colour}"),
         border_style=colour,
         padding=(1, 2, 0, 2),
     )
-    return Group(panel, *_story(progress))
+    story = (
+        Text.assemble((f" {when:6.1f} s  ", "dim"), Text.from_markup(text))
+        for when, text in progress.story[-_STORY_LINES:]
+    )
+    return Group(panel, *story)
 
 
-def _headline(progress: Progress) -> RenderableType:
+def _headline(progress: Progress, notes: tuple[str, ...]) -> RenderableType:
     date = f"{progress.date:%d %b %Y}" if progress.date else "…"
     row = Table.grid(expand=True, padding=(0, 2))
     row.add_column(width=12)
     row.add_column(ratio=1)
+    for _ in notes:
+        row.add_column(justify="right")
     row.add_column(justify="right", width=6)
     bar = ProgressBar(total=1.0, completed=progress.share, complete_style="cyan", finished_style="green")
-    row.add_row(Text(date, style="bold"), bar, f"{progress.elapsed:.0f} s")
+    row.add_row(Text(date, style="bold"), bar, *notes, f"{progress.elapsed:.0f} s")
     return row
-
-
-def _counters(progress: Progress) -> RenderableType:
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim")
-    grid.add_column(justify="right", style="bold", min_width=11)
-    grid.add_column(style="dim")
-    for row in _rows(progress):
-        grid.add_row(*row)
-    return grid
-
-
-def _rows(progress: Progress) -> Iterable[tuple[str, str, str]]:
-    now, weather = progress.elapsed, progress.wrote.weather if progress.wrote else 0
-    behind = progress.written - progress.joined
-    yield (
-        "changes written",
-        f"{progress.written:,}",
-        f"{progress.rate_in.at(now):,.0f}/s, {weather:,} of them weather",
-    )
-    yield "of these joined", f"{progress.joined:,}", f"{behind:,} behind" if behind else "up to date"
-    yield (
-        "rows changed in the result",
-        f"{progress.rows_out:,}",
-        f"{progress.rate_out.at(now):,.0f}/s, {progress.retracted:,} taken back",
-    )
-    last = progress.last_batch
-    times = f"last {last.seconds:.2f} s, median {progress.median_seconds:.2f} s" if last else ""
-    yield "micro-batches", str(len(progress.batches)), times
-    yield "", "", sparkline([batch.seconds for _, batch in sorted(progress.batches.items())][-_BARS:])
-    yield "Spark's join state", _state_bytes(progress), f"{last.state_rows if last else 0:,} rows"
-    yield "checkpoint", size(progress.checkpoint_bytes), "two version numbers a micro-batch"
-
-
-def _state_bytes(progress: Progress) -> str:
-    return size(progress.last_batch.state_bytes if progress.last_batch else 0)
-
-
-def _story(progress: Progress) -> Iterable[RenderableType]:
-    for when, text in progress.story[-_STORY_LINES:]:
-        yield Text.assemble((f" {when:6.1f} s  ", "dim"), Text.from_markup(text))
 
 
 def sparkline(values: list[float]) -> str:

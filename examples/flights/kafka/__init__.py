@@ -1,5 +1,1 @@
-"""The demo with Kafka: Debezium records of 2013 become an upsert topic, tables, a join, and a topic again.
-
-`python -m examples.flights.kafka` starts a broker and three processes: a supervisor (what the user sees), a
-producer that stands in for Debezium, and a Spark driver with four streaming queries, which gets killed.
-"""
+"""What the demo needs to go through Kafka: topics, Debezium's records, four queries, a consumer's view."""

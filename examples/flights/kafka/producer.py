@@ -13,9 +13,8 @@ import pyarrow.compute as pc
 
 from examples.flights import source
 from examples.flights.kafka.debezium import records
-from examples.flights.kafka.messages import Produced
 from examples.flights.kafka.tables import FLIGHTS_LOG, WEATHER_LOG, Topics
-from examples.flights.messages import Loaded, Sender
+from examples.flights.messages import Loaded, Produced, Sender
 from examples.flights.replay import Replay, replay
 from examples.flights.replayer import permissions, steps_for
 from examples.flights.tables import FLIGHT_KEY, FLIGHTS, JOIN_KEY, WEATHER

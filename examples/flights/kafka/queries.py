@@ -1,27 +1,15 @@
-"""The four streaming queries of the demo, as one writes them in Spark."""
+"""The four streaming queries of the run through Kafka, as one writes them in Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 
 from examples.flights.kafka import tables
+from examples.flights.queries import Query
 from examples.flights.tables import FLIGHT_KEY, FLIGHTS, JOIN_KEY, WEATHER
 from upsert import Catalog
-
-Changes: TypeAlias = Callable[[Catalog, SparkSession], DataFrame]
-
-
-class Query(NamedTuple):
-    """A query by its name: the table it follows, or the two that it joins; the one it writes, and its key."""
-
-    name: str
-    sources: tuple[str, ...]
-    sink: str
-    key: tuple[str, ...]
-    changes: Changes
 
 
 def board(catalog: Catalog, spark: SparkSession) -> DataFrame:
@@ -48,9 +36,9 @@ def join(catalog: Catalog, spark: SparkSession) -> DataFrame:
 
 
 QUERIES: Final = (
-    Query("board", (tables.FLIGHTS_LOG,), tables.BOARD, FLIGHT_KEY, board),
-    Query("flights", (tables.BOARD,), FLIGHTS, FLIGHT_KEY, flights),
-    Query("weather", (tables.WEATHER_LOG,), WEATHER, JOIN_KEY, weather),
-    Query("join", (FLIGHTS, WEATHER), tables.BOARD_WITH_WEATHER, FLIGHT_KEY, join),
+    Query("board", (tables.FLIGHTS_LOG,), tables.BOARD, board, {"sink_key": FLIGHT_KEY}),
+    Query("flights", (tables.BOARD,), FLIGHTS, flights, {"sink_key": FLIGHT_KEY}),
+    Query("weather", (tables.WEATHER_LOG,), WEATHER, weather, {"sink_key": JOIN_KEY}),
+    Query("join", (FLIGHTS, WEATHER), tables.BOARD_WITH_WEATHER, join, {"sink_key": FLIGHT_KEY}),
 )
 """In the order in which changes pass through them."""

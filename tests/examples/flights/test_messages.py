@@ -6,13 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from examples.flights.messages import Batch, Loaded, Message, Receiver, Sender, Started, Wrote, decode, encode
+from examples.flights.messages import (
+    Loaded,
+    Message,
+    QueryBatch,
+    QueryStarted,
+    Receiver,
+    Sender,
+    Wrote,
+    decode,
+    encode,
+)
 
 MESSAGES: list[Message] = [
     Loaded(4, 400),
     Wrote(1, "2013-01-01T10:00:00+00:00", 10, 2, 5, 6),
-    Started("one\ntwo ⋈ three"),
-    Batch(3, 0.25, 10, 2, 0, 0),
+    QueryStarted("join", "one\ntwo ⋈ three"),
+    QueryBatch("join", 3, 0.25, 10, 0, 0, 2),
 ]
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from examples.flights.live import Lines
-from examples.flights.messages import Batch, Loaded, Started, Wrote
-from examples.flights.progress import Phase, Progress
-from examples.flights.telling import Rate
-from examples.flights.view import draw, line
+from examples.flights.messages import Loaded, QueryBatch, QueryStarted, Wrote
+from examples.flights.progress import Phase, Progress, QueryProgress, Rate
+from examples.flights.tables_view import draw, line
+from examples.flights.view import Lines
 
 
 def wrote(step: int, flights: int, weather: int) -> Wrote:
@@ -17,26 +16,34 @@ def wrote(step: int, flights: int, weather: int) -> Wrote:
     return Wrote(step, "2013-06-14T10:00:00+00:00", flights, weather, step + 1, 2 * (step + 1))
 
 
-def batch(number: int, seconds: float = 0.5, rows: int = 10, deletes: int = 4) -> Batch:
-    return Batch(number, seconds, rows, deletes, state_rows=0, state_bytes=0)
+def batch(number: int, seconds: float = 0.5, rows: int = 10, deletes: int = 4) -> QueryBatch:
+    return QueryBatch("join", number, seconds, rows, 0, 0, deletes)
+
+
+def nothing_yet() -> Progress:
+    return Progress.of([QueryProgress("join", "flights ⋈ weather → joined")])
 
 
 @pytest.fixture
 def half_way() -> Progress:
-    progress = Progress(elapsed=10.0, phase=Phase.REPLAYING)
-    for message in (Started("delta join"), Loaded(4, 400), wrote(0, 90, 10), wrote(1, 180, 20), batch(0)):
+    progress = nothing_yet()
+    progress.elapsed, progress.phase = 10.0, Phase.RUNNING
+    started = QueryStarted("join", "delta join")
+    for message in (started, Loaded(4, 400), wrote(0, 90, 10), wrote(1, 180, 20), batch(0)):
         progress.receive(message)
     return progress
 
 
 def test_counts_are_totals_so_far(half_way: Progress) -> None:
-    assert (half_way.written, half_way.share, half_way.rows_out, half_way.retracted) == (200, 0.5, 10, 4)
+    join = half_way.queries["join"]
+    assert (half_way.changes, half_way.share, join.rows, join.deletes) == (200, 0.5, 10, 4)
 
 
 def test_a_repeated_micro_batch_counts_once(half_way: Progress) -> None:
     half_way.receive(batch(0, rows=10))
     half_way.receive(batch(1, seconds=1.5, rows=5))
-    assert (half_way.rows_out, half_way.median_seconds) == (15, 1.0)
+    join = half_way.queries["join"]
+    assert (join.rows, join.median_seconds) == (15, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -60,9 +67,9 @@ def test_rate_is_that_of_the_last_seconds_and_fades() -> None:
 
 
 def test_before_the_first_message_everything_can_be_shown() -> None:
-    assert "starting Spark" in line(Progress())
+    assert "starting Spark" in line(nothing_yet())
     console = Console(width=80, record=True, quiet=True)
-    console.print(draw(Progress()))
+    console.print(draw(nothing_yet()))
 
 
 def test_panel_shows_counters_and_story(half_way: Progress) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from examples.flights import source
 from examples.flights.kafka.consumed import RECORDS, look_at
-from examples.flights.kafka.expected import expected_board, expected_join
+from examples.flights.kafka.outcome import expected_board, expected_join
 from examples.flights.kafka.tables import BOARD_SCHEMA, JOINED_SCHEMA
 
 SCHEMA = pa.schema([("flight", pa.int32()), ("time_hour", pa.timestamp("us", "UTC")), ("temp", pa.float64())])

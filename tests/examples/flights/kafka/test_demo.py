@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[4]
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "examples.flights.kafka", *arguments],
+        [sys.executable, "-m", "examples.flights", "--kafka", *arguments],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"},

@@ -7,11 +7,10 @@ import io
 import pytest
 from rich.console import Console
 
-from examples.flights.kafka.messages import Produced, QueryBatch, QueryStarted
-from examples.flights.kafka.progress import Phase, Progress, QueryProgress
 from examples.flights.kafka.view import draw, line
-from examples.flights.live import Lines
-from examples.flights.messages import Loaded, Message, decode, encode
+from examples.flights.messages import Loaded, Message, Produced, QueryBatch, QueryStarted, decode, encode
+from examples.flights.progress import Phase, Progress, QueryProgress
+from examples.flights.view import Lines
 
 MESSAGES: list[Message] = [
     Loaded(4, 400),
@@ -27,7 +26,7 @@ def half_way() -> Progress:
     progress = Progress.of(
         [QueryProgress("board", "log → board"), QueryProgress("join", "a ⋈ b → c", "commits")]
     )
-    progress.elapsed, progress.phase = 10.0, Phase.PRODUCING
+    progress.elapsed, progress.phase = 10.0, Phase.RUNNING
     for message in MESSAGES:
         progress.receive(message)
     progress.queries["board"].records, progress.queries["board"].behind = 190, 20
@@ -40,7 +39,7 @@ def test_a_message_survives_its_line(message: Message) -> None:
 
 
 def test_counts_are_totals_so_far(half_way: Progress) -> None:
-    assert (half_way.records, half_way.share, half_way.queries["board"].rows) == (210, 0.5, 10)
+    assert (half_way.total, half_way.share, half_way.queries["board"].rows) == (210, 0.5, 10)
 
 
 def test_a_repeated_micro_batch_counts_once(half_way: Progress) -> None:

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from examples.flights.compare import Comparison
 from examples.flights.kafka.consumed import Consumed
-from examples.flights.kafka.summary import show_outcome
-from examples.flights.kafka.supervisor import Outcome
+from examples.flights.kafka.outcome import Outcome
+from examples.flights.kafka.view import show_outcome
 
 ROWS = pa.table({"flight": [1, 2]})
 TOPIC = Consumed(records=12, tombstones=3, keys=5, repeats=0, strays=0, rows=ROWS)
