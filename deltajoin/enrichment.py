@@ -132,11 +132,7 @@ class UpsertEnrichment:
         return Layout.of(self.schema)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """``+U`` with the new row and its match, or ``-D`` with the key alone.
-
-        Raises:
-            ChangelogError: two different rows of one key came together.
-        """
+        """``+U`` with the new row and its match, or ``-D`` with the key alone."""
         given = [batch for batch in from_spark(batches) if batch.num_rows]
         if not given:
             return

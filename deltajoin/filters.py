@@ -28,9 +28,6 @@ _READERS: dict[str, Callable[[str], Any]] = {
 def normalized(filters: Sequence[Any] | None) -> Filters | None:
     """Filters in their one immutable form, or None when they keep every row.
 
-    Raises:
-        ConfigurationError: they have another shape.
-
     >>> normalized([("a", ">", 3), ("b", "in", ["x", "y"])])
     ((('a', '>', 3), ('b', 'in', ('x', 'y'))),)
     """

@@ -26,11 +26,7 @@ class Newest:
     """
 
     def __init__(self, table: Table, id: int | None = None) -> None:
-        """Of an opened table; with ``id`` that snapshot and no other.
-
-        Raises:
-            SnapshotExpiredError: it has expired.
-        """
+        """Of an opened table; with ``id`` that snapshot and no other."""
         self._table = table
         self._is_fixed = id is not None
         self._snapshot = table.snapshot(id)

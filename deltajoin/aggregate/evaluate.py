@@ -69,9 +69,6 @@ def computed(measure: Measure, rows: pa.Table, groups: Ints, count: int) -> pa.A
         groups: number of each row's group.
         count: how many groups there are; one may have no row.
 
-    Raises:
-        SchemaError: a sum leaves the range of its type.
-
     >>> rows = pa.table({"n": [3, None, 5]})
     >>> computed(Measure("max", ("n",)), rows, np.array([0, 0, 1]), 3).to_pylist()
     [3, 5, None]
@@ -218,11 +215,7 @@ Lookup = Callable[[pa.Table], pa.Table]
 
 
 def output_schema(spec: DeltaAggregateSpec, schema: TableSchema) -> pa.Schema:
-    """Columns that come out, without the kind.
-
-    Raises:
-        SchemaError: a column is unknown, or a function has no result for its columns.
-    """
+    """Columns that come out, without the kind."""
     groups = [schema.type_of(name, "an aggregate") for name in spec.groups]
     results = [
         result_type(measure, tuple(schema.type_of(name, "an aggregate") for name in measure.columns))

@@ -51,12 +51,7 @@ SnapshotId = Annotated[
 
 
 def table_of(warehouse: str, name: str) -> Table:
-    """The managed table, or the mirror, of a name in a warehouse.
-
-    Raises:
-        TableNotFoundError: there is none.
-        ConfigurationError: the name is none, or the table lies elsewhere and has no mirror.
-    """
+    """The managed table, or the mirror, of a name in a warehouse."""
     return Catalog(warehouse).table(name)
 
 

@@ -56,7 +56,7 @@ def _statement(session: PromptSession[str], completer: WordCompleter) -> str:
 
 
 def is_whole(text: str) -> bool:
-    """Whether what was typed can be carried out: it ends with a semicolon, is empty, or a word to leave by.
+    """Whether what was typed can be executed: it ends with a semicolon, is empty, or a word to leave by.
 
     >>> is_whole("SELECT 1"), is_whole("SELECT 1;"), is_whole("exit"), is_whole(" ")
     (False, True, True, True)

@@ -114,19 +114,11 @@ class Session:
         return session
 
     def sql(self, text: str) -> Result:
-        """Carry out one statement; Spark is started for those that read or write rows with it.
-
-        Raises:
-            UpsertError: the statement is wrong or fails.
-        """
+        """Execute one statement; Spark is started for those that read or write rows with it."""
         return self.catalog.sql(text, self._spark_for(text))
 
     def planned(self, text: str) -> Callable[[], Result] | Result:
-        """What runs an INSERT, which has been found possible; any other statement is carried out.
-
-        Raises:
-            UpsertError: the statement is wrong or fails.
-        """
+        """What runs an INSERT, which has been found possible; any other statement is executed."""
         from upsert.catalog.run.dispatch import planned
 
         spark = self._spark_for(text)
@@ -145,7 +137,7 @@ class Session:
         return self.spark
 
     def cancel(self) -> None:
-        """Cancel the jobs of the statement that another thread carries out."""
+        """Cancel the jobs of the statement that another thread executes."""
         if self.has_spark:
             self.spark.sparkContext.cancelJobGroup(_JOBS)
 

@@ -137,7 +137,7 @@ def sql(
     trace: Trace = False,
     as_json: Json = False,
 ) -> None:
-    """Carry out SQL statements; with neither a file nor -e they come from a prompt, or from a pipe.
+    """Execute SQL statements; with neither a file nor -e they come from a prompt, or from a pipe.
 
     Streaming statements run until they end or are interrupted.
     """

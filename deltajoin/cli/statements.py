@@ -1,4 +1,4 @@
-"""Carrying SQL statements out, one after the other, and showing what each gives."""
+"""Executes SQL statements one after the other, and shows the result of each."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _REFRESH_S: Final = 0.5
 
 
 class Statements:
-    """Carries statements out in a session.
+    """Executes statements in a session.
 
     Attributes:
         started: the queries that streaming statements have started, in their order.
@@ -44,33 +44,21 @@ class Statements:
         self.started: list[StreamingQuery] = []
 
     def run_script(self, text: str) -> None:
-        """Carry out all statements of a text; the first one that fails is the last.
-
-        Raises:
-            UpsertError: a statement is wrong or fails.
-            KeyboardInterrupt: `cancel` was called before the last one.
-        """
+        """Execute all statements of a text; stops at the first error."""
         self._is_cancelled = False
         for statement in split_statements(text):
             self._go_on()
             self.run(statement.text)
 
     def check(self, text: str) -> None:
-        """Make sure that each statement of a text is one; nothing is carried out.
-
-        Raises:
-            SchemaError: one cannot be parsed; the message has its line and column.
-        """
+        """Make sure that each statement of a text is one; nothing is executed."""
         for statement in split_statements(text):
             parse(statement.text)
 
     def plan_script(self, text: str) -> list[Callable[[], Result]]:
-        """Carry out all statements of a text but its INSERTs, and give back what runs those, in their order.
+        """Execute all statements of a text but its INSERTs; returns what runs those, in their order.
 
         So no query starts before all of them are known to be possible.
-
-        Raises:
-            UpsertError: a statement is wrong or fails.
         """
         self.check(text)
         found: list[Callable[[], Result]] = []
@@ -84,12 +72,7 @@ class Statements:
         return found
 
     def run_planned(self, planned: Sequence[Callable[[], Result]]) -> None:
-        """Run what `plan_script` gave.
-
-        Raises:
-            UpsertError: a statement fails.
-            KeyboardInterrupt: `cancel` was called before the last one.
-        """
+        """Run what `plan_script` gave."""
         for start in planned:
             self._go_on()
             with own_errors_first():
@@ -101,26 +84,18 @@ class Statements:
             raise KeyboardInterrupt
 
     def cancel(self) -> None:
-        """End what another thread carries out: a statement's jobs, the stream that it shows, what follows."""
+        """End what another thread executes: a statement's jobs, the stream that it shows, what follows."""
         self._is_cancelled = True
         for query in [*self._shown]:
             query.stop()
         self._session.cancel()
 
     def run(self, text: str) -> None:
-        """Carry out one statement and show what it gives; a stream is shown until `cancel` stops it.
-
-        Raises:
-            UpsertError: the statement is wrong or fails.
-        """
+        """Execute one statement and show what it gives; a stream is shown until `cancel` stops it."""
         self.show(self._session.sql(text))
 
     def show(self, result: Result) -> None:
-        """Show what a statement gave.
-
-        Raises:
-            UpsertError: what it reads is wrong; Spark's own error is the cause.
-        """
+        """Show what a statement gave."""
         with own_errors_first():
             self._show(result)
 

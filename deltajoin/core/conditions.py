@@ -32,9 +32,6 @@ def regular_expression(pattern: str) -> str:
 
     ``%`` stands for any characters, ``_`` for one, a backslash takes the meaning of these and its own away.
 
-    Raises:
-        ConfigurationError: a backslash stands before anything else; Spark fails on that as well.
-
     >>> regular_expression("a%\\_")
     '(?s)\\Aa.*_\\z'
     """
@@ -92,10 +89,6 @@ def type_of(condition: Condition, types_of: Types) -> pa.DataType:
     Args:
         condition: any condition.
         types_of: type of each column.
-
-    Raises:
-        ConfigurationError: an argument has another type than its operator takes, or the result could differ
-            from Spark's; the message says why.
 
     >>> type_of(Call("<", (Field(Ref(0, "a")), Const(2, pa.int64()))), lambda ref: pa.int32())
     DataType(bool)
@@ -245,9 +238,6 @@ def mask(condition: Condition, column: Callable[[Ref], pa.Array], rows: int) -> 
         condition: one that ``type_of`` accepts.
         column: values of a column, one for each row.
         rows: how many.
-
-    Raises:
-        SchemaError: an integer overflows.
 
     >>> values = {Ref(0, "a"): pa.array([1, None, 3])}
     >>> mask(Call("<", (Field(Ref(0, "a")), Const(2, pa.int64()))), values.__getitem__, 3).tolist()

@@ -66,11 +66,7 @@ class Join:
 
     @classmethod
     def of(cls, spec: DeltaJoinSpec, schemas: Sequence[pa.Schema], split: Split, facts: TableFacts) -> Self:
-        """The join of a spec.
-
-        Raises:
-            SchemaError: a path needs a lookup that no index serves.
-        """
+        """The join of a spec."""
         tree = flattened(spec.tree)
         plans = tuple((table, delta_of(tree, table, facts)) for table in moving_order(tree))
         rows = rows_schema(spec, schemas)

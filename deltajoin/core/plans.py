@@ -259,9 +259,6 @@ def delta_of(tree: Node, table: int, facts: TableFacts) -> Delta:
         tree: a flattened tree.
         table: the table that moves.
         facts: of all tables.
-
-    Raises:
-        NoLookupError: no index serves a lookup that it needs.
     """
     return _Planner(tree, table, facts).delta(tree)
 
@@ -480,11 +477,7 @@ class Path:
 
 
 def paths_of(tree: Node, facts: TableFacts) -> tuple[Path, ...]:
-    """The path of each table, in the order in which the tables move: see `moving_order`.
-
-    Raises:
-        SchemaError: a path needs a lookup that no index serves; the message names the INDEX to add.
-    """
+    """The path of each table, in the order in which the tables move: see `moving_order`."""
     return tuple(
         Path(table, facts.name(table), tuple(_path_steps(delta_of(tree, table, facts), facts)))
         for table in moving_order(tree)

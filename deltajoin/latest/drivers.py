@@ -80,10 +80,6 @@ def fold(side: LookupSide, name: str, waiting: pa.Table | None, parts: Sequence[
         name: of the side, for messages.
         waiting: changes of earlier batches, folded.
         parts: those of this one, in any order.
-
-    Raises:
-        ChangelogError: a kind is not among those declared, a key or an order is NULL, or which of two rows
-            is newest cannot be told.
     """
     ordered = sorted(parts, key=lambda part: (part.task, part.number))
     earlier = 0 if waiting is None else waiting.num_rows

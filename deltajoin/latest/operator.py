@@ -178,16 +178,7 @@ class JoinShard:
     given: EmittedRows | None = None
 
     def __call__(self, key: tuple[Any, ...], frames: Iterable[Any], state: GroupState) -> Iterator[Any]:
-        """Blobs of the result, then one row of measures.
-
-        Raises:
-            LookupFailedError: lookups have failed for good, and ``on-error`` is ``fail``; Spark runs the
-                batch again, or stops the query.
-            ChangelogError: the changes contradict what is declared of them.
-            CheckpointMismatchError: what is remembered of the shard belongs to another join.
-            MissingStateError: rows that were given are not as the checkpoint says.
-            BrokenPayloadError: a blob is damaged.
-        """
+        """Blobs of the result, then one row of measures."""
         before = ShardState(*state.get) if state.exists else ShardState(0)
         before.check_is_of(self.join, self.shards)
         given = self._given(int(key[0]), before.position)
@@ -306,11 +297,7 @@ class Unpack:
     """The rows of blobs."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Rows, in the order in which they are in the blobs.
-
-        Raises:
-            BrokenPayloadError: a blob is damaged.
-        """
+        """Rows, in the order in which they are in the blobs."""
         for batch in batches:
             for blob in batch.column(_BLOB).drop_null():
                 yield from from_blob(blob.as_buffer())[0].to_batches(max_chunksize=_ROWS_PER_BATCH)

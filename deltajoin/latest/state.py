@@ -80,11 +80,7 @@ class ShardState(NamedTuple):
             )
 
     def waiting(self, join: LatestJoin) -> Waiting:
-        """The rows that wait.
-
-        Raises:
-            BrokenPayloadError: the state is damaged.
-        """
+        """The rows that wait."""
         return _waiting_rows(join, 0, self.left), _waiting_rows(join, 1, self.right)
 
 
@@ -176,11 +172,7 @@ class EmittedRowsOfShard:
     position: int
 
     def settled(self) -> pa.Table | None:
-        """What the next step gives, if an attempt at it has settled that; columns as ``join.output``.
-
-        Raises:
-            MissingStateError: the rows that were given are not as the checkpoint says.
-        """
+        """What the next step gives, if an attempt at it has settled that; columns as ``join.output``."""
         changes = self._log.settled(self.position, self.position + 1)
         return None if changes is None else self._decoded(changes)
 
@@ -192,9 +184,6 @@ class EmittedRowsOfShard:
 
         Args:
             upserts: ``join.output``, each key once.
-
-        Raises:
-            MissingStateError: the rows that were given are not as the checkpoint says.
         """
         rows = pa.concat_tables([self._join.output.empty_table(), *upserts]).combine_chunks()
         compare = [name for name in self._images.names if name not in self._images.primary_key]

@@ -222,11 +222,7 @@ def step(
     arrived: ArrivedChanges,
     finders: tuple[Finder, Finder],
 ) -> StepResult:
-    """Join the changes of a shard with what is newest on the other side.
-
-    Raises:
-        ChangelogError: the changes contradict what is declared of them, or each other.
-    """
+    """Join the changes of a shard with what is newest on the other side."""
     left, right = (fold(join.sides[n], SIDES[n], waiting[n], arrived[n]) for n in (0, 1))
     _check_deletes(join, 0, left)
     _check_deletes(join, 1, right)
@@ -260,11 +256,7 @@ def _look_up(finders: tuple[Finder, Finder], asked: tuple[pa.Table, pa.Table]) -
 
 
 def all_wait(join: LatestJoin, waiting: Waiting, arrived: ArrivedChanges) -> Waiting:
-    """What waits when nothing is looked up: all that waited and arrived.
-
-    Raises:
-        ChangelogError: the changes contradict what is declared of them, or each other.
-    """
+    """What waits when nothing is looked up: all that waited and arrived."""
     left, right = (fold(join.sides[n], SIDES[n], waiting[n], arrived[n]).rows for n in (0, 1))
     return (left if left.num_rows else None, right if right.num_rows else None)
 

@@ -110,9 +110,6 @@ class Lookups:
         Args:
             keys: the source's key columns in their order and types; any number of rows, also equal ones and
                 such that have a NULL.
-
-        Raises:
-            SchemaError: the keys have other columns or types.
         """
         batch = distinct_keys(keys, self._fields)
         return Pending(batch, self._loop.submit(self._ask_all(batch.keys)))
@@ -188,9 +185,6 @@ def open_lookups(
         source: what to look up in.
         capacity: as of `Lookups`.
         timeout_s: as of `Lookups`.
-
-    Raises:
-        ConfigurationError, SchemaError: the source's keys do not fit its schema.
     """
     with _lock:
         if token not in _open:

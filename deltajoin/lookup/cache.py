@@ -285,9 +285,6 @@ class RowCache:
         Args:
             keys: the keys that were asked for, distinct and without NULLs.
             answer: what is known about them now.
-
-        Raises:
-            SchemaError: rows of one key have equal upsert keys.
         """
         if self._is_recorded:
             self._effects.append(CacheEffect.of(keys, answer))
@@ -348,9 +345,6 @@ class RowCache:
         Args:
             rows: rows as lookups give them; each replaces the row with its upsert key, or is new.
             deleted: which of them delete the row with their upsert key; None: none does.
-
-        Raises:
-            SchemaError: an upsert key has a NULL.
         """
         if self._is_recorded:
             none = np.zeros(rows.num_rows, np.bool_)
@@ -384,11 +378,7 @@ class RowCache:
         return effects
 
     def repeat(self, effects: Sequence[CacheEffect]) -> None:
-        """Do what another cache has done; ``take_effects`` does not tell of it.
-
-        Raises:
-            SchemaError: as ``put`` and ``update``.
-        """
+        """Do what another cache has done; ``take_effects`` does not tell of it."""
         for effect in effects:
             if effect.keys is None:
                 self.update(effect.rows, effect.marks.tolist())

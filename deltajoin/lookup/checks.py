@@ -22,12 +22,7 @@ def name_of(source: LookupSource) -> str:
 
 
 def check_source(source: LookupSource) -> None:
-    """Refuse a source whose schema and keys do not fit together.
-
-    Raises:
-        ConfigurationError: there is no key, or one is named twice.
-        SchemaError: a key is no column or not scalar, or a column has a type that Spark has not.
-    """
+    """Refuse a source whose schema and keys do not fit together."""
     of = name_of(source)
     check_columns(source.schema, source.keys, of)
 

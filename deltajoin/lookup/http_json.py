@@ -181,12 +181,7 @@ class JsonExchange:
         return b"%b%b]}" % (self._head, ",".join(texts.to_pylist()).encode())
 
     def answer(self, reply: bytes, keys: int) -> Answer:
-        """What a reply says about so many keys.
-
-        Raises:
-            LookupFailedError: it is no reply of this form. What is wrong with the result of a single key only
-                is a failure of that key.
-        """
+        """What a reply says about so many keys."""
         return self._plain_replies.answer(reply, keys) or self._answer(reply, keys)
 
     def _answer(self, reply: bytes, keys: int) -> Answer:

@@ -116,9 +116,6 @@ class Journal:
 
         Returns:
             The steps, oldest first; None if some are gone.
-
-        Raises:
-            BrokenPayloadError: a file is damaged.
         """
         steps: list[CacheStep] = []
         while epoch and epoch != known:
@@ -218,9 +215,6 @@ class EpochCaches:
 
         Returns:
             Whether the entries are those of this epoch; if not, they have been dropped.
-
-        Raises:
-            BrokenPayloadError: a file of the journal is damaged.
         """
         known, self._epoch = self._epoch, None
         is_ours = epoch is not None and (epoch == known or self._caught_up(epoch, known))

@@ -107,9 +107,6 @@ def distinct_keys(keys: pa.Table, fields: pa.Schema) -> DistinctKeys:
     Args:
         keys: one row for each row of the batch.
         fields: names and types that the keys must have, in this order.
-
-    Raises:
-        SchemaError: they have others.
     """
     check_keys(keys, fields)
     columns = [comparable(one_array(column)) for column in keys.columns]

@@ -87,11 +87,7 @@ class TableClient:
         self._table: Table | None = None
 
     async def lookup(self, keys: pa.Table) -> Answer:
-        """The rows at the version that is the latest now.
-
-        Raises:
-            LookupFailedError: the table is gone or damaged.
-        """
+        """The rows at the version that is the latest now."""
         return await asyncio.to_thread(self._read, keys)
 
     def _read(self, keys: pa.Table) -> Answer:

@@ -117,11 +117,7 @@ class ChangesReader(JoinStepReader):
 def join_blobs(
     spec: DeltaJoinSpec, shard: int, blobs: Iterable[bytes | pa.Buffer]
 ) -> Iterator[pa.RecordBatch]:
-    """Consolidated rows of one shard, from all of its blobs in one micro-batch.
-
-    Raises:
-        BrokenPayloadError: a blob is damaged, or belongs to another join or micro-batch.
-    """
+    """Consolidated rows of one shard, from all of its blobs in one micro-batch."""
     payloads = [decode(blob) for blob in blobs]
     if not payloads:
         return

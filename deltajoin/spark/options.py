@@ -74,11 +74,7 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
-        """The options that a read was given.
-
-        Raises:
-            ConfigurationError: an option is unknown or wrong, or the spec is none.
-        """
+        """The options that a read was given."""
         values = parse(FORMAT, OPTIONS, options)
         spec = DeltaJoinSpec.from_json(values["spec"])
         return cls(

@@ -31,11 +31,7 @@ class JoinShard:
     spec: DeltaJoinSpec
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Consolidated rows of the shard.
-
-        Raises:
-            BrokenPayloadError: a blob is damaged, or belongs to another join or micro-batch.
-        """
+        """Consolidated rows of the shard."""
         blobs: list[pa.Buffer] = []
         shard = 0
         for batch in batches:

@@ -51,22 +51,14 @@ class JoinGroup:
         batches: Iterable[pd.DataFrame],
         state: GroupState,  # noqa: ARG002
     ) -> Iterator[pd.DataFrame]:
-        """Blobs of the shard's consolidated rows.
-
-        Raises:
-            BrokenPayloadError: a blob is damaged, or belongs to another join or micro-batch.
-        """
+        """Blobs of the shard's consolidated rows."""
         blobs = (blob for batch in batches for blob in batch[PAYLOAD_COLUMN])
         for rows in join_blobs(self.spec, int(key[0]), blobs):
             yield pd.DataFrame({PAYLOAD_COLUMN: list(to_blobs(pa.Table.from_batches([rows]), {}))})
 
 
 def rows_of_blobs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows of the operator's blobs.
-
-    Raises:
-        BrokenPayloadError: a blob is damaged.
-    """
+    """The rows of the operator's blobs."""
     for batch in batches:
         for blob in batch.column(PAYLOAD_COLUMN):
             yield from from_blob(blob.as_buffer())[0].to_batches()

@@ -77,11 +77,7 @@ class PinnedSide:
         return None if index is None else index.label
 
     def names_now(self, columns: Sequence[str]) -> tuple[str, ...]:
-        """What some columns of the query are called by now.
-
-        Raises:
-            SchemaError: one has been dropped.
-        """
+        """What some columns of the query are called by now."""
         return self._pinned(columns).names_in(self.table.schema)
 
     def id_of(self, column: str) -> str:
@@ -107,11 +103,7 @@ class PinnedSide:
         buckets: Collection[int] | None = None,
         where: Any = None,
     ) -> pa.Table:
-        """The consolidated changes of one step, as ``Table.changes_between`` gives them.
-
-        Raises:
-            SchemaError: a column is gone, or holds a value that its type of then cannot.
-        """
+        """The consolidated changes of one step, as ``Table.changes_between`` gives them."""
         return self._pinned(columns).read(
             self.table,
             lambda names: self.table.changes_between(
@@ -120,20 +112,12 @@ class PinnedSide:
         )
 
     def scan(self, version: Version, columns: Sequence[str], where: Any = None) -> pa.Table:
-        """The rows at a version, as ``View.scan`` gives them.
-
-        Raises:
-            SchemaError: as `changes_between`.
-        """
+        """The rows at a version, as ``View.scan`` gives them."""
         pinned = self._pinned(columns)
         return pinned.read(self.table, lambda names: self.table.at(version).scan(names, self._now(where)))
 
     def lookup(self, version: Version, by: Sequence[str], keys: pa.Table, columns: Sequence[str]) -> pa.Table:
-        """Each row that equals any of the keys once, as ``View.lookup`` gives them.
-
-        Raises:
-            SchemaError: as `changes_between`.
-        """
+        """Each row that equals any of the keys once, as ``View.lookup`` gives them."""
 
         def read(names: tuple[str, ...]) -> pa.Table:
             view = self.table.at(version)
@@ -199,11 +183,6 @@ class JoinedTables:
         Args:
             spec: the join.
             uuids: those of the tables, for who goes on with something; () for any.
-
-        Raises:
-            TableNotFoundError: there is no table at a path, or another one.
-            SchemaError: a column is unknown, a filter does not fit it, or keys cannot be compared.
-            ConfigurationError: a condition could mean something else than in Spark.
         """
         known = uuids or (None,) * len(spec.tables)
         parts = zip(spec.tables, known, strict=True)
@@ -216,11 +195,7 @@ class JoinedTables:
 
     @cached_property
     def sides(self) -> tuple[PinnedSide, ...]:
-        """The tables with the columns that the query began with; those of now where the spec does not say.
-
-        Raises:
-            SchemaError: a column is unknown.
-        """
+        """The tables with the columns that the query began with; those of now where the spec does not say."""
         return tuple(
             PinnedSide(table, part.began or self._columns_now(number, part.columns))
             for number, (table, part) in enumerate(zip(self.tables, self.spec.tables, strict=True))
@@ -268,11 +243,7 @@ class JoinedTables:
             raise SchemaError("; ".join(map(str, missing)))
 
     def paths(self) -> tuple[Path, ...]:
-        """What the changes of each table look up, in turn, in the order in which the tables move.
-
-        Raises:
-            SchemaError: a path needs a lookup that no index serves.
-        """
+        """What the changes of each table look up, in turn, in the order in which the tables move."""
         return paths_of(self._tree, _Facts(self))
 
     @cached_property
@@ -361,11 +332,7 @@ class JoinedTables:
 
     @cached_property
     def join(self) -> Join:
-        """The join as `deltajoin.core.evaluate` evaluates it.
-
-        Raises:
-            SchemaError: a path needs a lookup that no index serves.
-        """
+        """The join as `deltajoin.core.evaluate` evaluates it."""
         known = self._known_by()
         if (join := _JOINS.get(known)) is None:
             schemas = [self.images(table) for table in range(len(self.tables))]
