@@ -96,15 +96,17 @@ def apply_rule(rule: Rule, walk: Walk, plan: Plan, settings: Settings, steps: li
     """The plan after one rule has seen each node; what it did is added to `steps`."""
 
     def change(node: Plan) -> Plan:
-        result = rule(node, settings)
-        if result is None:
-            return node
-        if isinstance(result, Refused):
-            result = (result,)
-        if isinstance(result, tuple):
-            steps.extend(Step(rule.__name__, node, refused) for refused in result)
-            return node
-        steps.append(Step(rule.__name__, node, result))
-        return result
+        match rule(node, settings):
+            case None:
+                return node
+            case Refused() as refused:
+                steps.append(Step(rule.__name__, node, refused))
+                return node
+            case tuple(refusals):
+                steps.extend(Step(rule.__name__, node, refused) for refused in refusals)
+                return node
+            case result:
+                steps.append(Step(rule.__name__, node, result))
+                return result
 
     return walk(plan, change)

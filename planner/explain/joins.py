@@ -181,19 +181,20 @@ def join_reports(trace: Trace, settings: Settings) -> Iterator[JoinReport]:
         if refusals:
             yield JoinReport(name, "refused", refusals=refusals)
             continue
-        parts = [part for result in results if not isinstance(result, Refused) for part in walk(result)]
-        for part in parts:
-            if isinstance(part, DeltaJoin):
-                made = final.get(part.row_kind, part)
-                hidden = blurred(trace.after) if made in final.values() else ()
-                yield _delta_join(name, made, settings, hidden)
-            elif isinstance(part, Enriched):
-                yield JoinReport(name, "lookup", hints=(_ENRICHED,))
-            elif isinstance(part, RegularJoin):
-                why = Refused(part.reason, part.remedy)
-                yield JoinReport(name, "regular", refusals=(why,), hints=(STATE_GROWS,))
-            elif isinstance(part, Changelog) and isinstance(part.origin, LookupJoined):
-                yield _lookup_join(name, part.origin, _whole(part.origin, trace.after))
+        for part in (part for result in results if not isinstance(result, Refused) for part in walk(result)):
+            match part:
+                case DeltaJoin():
+                    made = final.get(part.row_kind, part)
+                    hidden = blurred(trace.after) if made in final.values() else ()
+                    yield _delta_join(name, made, settings, hidden)
+                case Enriched():
+                    yield JoinReport(name, "lookup", hints=(_ENRICHED,))
+                case RegularJoin(reason=reason, remedy=remedy):
+                    yield JoinReport(
+                        name, "regular", refusals=(Refused(reason, remedy),), hints=(STATE_GROWS,)
+                    )
+                case Changelog(origin=LookupJoined() as joined):
+                    yield _lookup_join(name, joined, _whole(joined, trace.after))
     for node in walk(trace.after):
         if not isinstance(node, Join) or join_in_words(node) in handled:
             continue
