@@ -14,10 +14,10 @@
     ├── StaleWriterError      the writer stalled until its files were cleaned up: write the rows again
     ├── SnapshotExpiredError  the version asked for is gone: start from a retained one
     ├── RecordsExpiredError   a topic no longer has the records asked for: start over, or accept the gap
-    ├── KafkaUnavailableError Kafka did not answer in time: start it or correct its address, then go on
+    ├── KafkaUnavailableError Kafka did not answer in time: start it or correct its address, then continue
     ├── DeliveryError         Kafka did not take some records: write them again
     ├── LogNotPublishedError  the commit stands, its log lacks it: repair the log, then publish_log()
-    ├── FencedError           another attempt writes in this one's place: stop
+    ├── FencedError           another attempt writes instead of this one: stop
     ├── MissingStateError     what a query remembers is gone or is another's: restore it, or start over
     ├── BrokenPayloadError    rows were damaged between two tasks: run the batch again
     ├── UntrackedChangesError a commit wrote rows that no change stream shows: reload what depends on it
@@ -79,7 +79,7 @@ class CommitConflictError(UpsertError):
 
 
 class UnknownOutcomeError(UpsertError):
-    """Nobody could say whether a commit has happened, or may yet; no file was deleted."""
+    """It is not known whether a commit has happened, or may yet; no file was deleted."""
 
 
 class StaleWriterError(UpsertError):
@@ -91,7 +91,7 @@ class SnapshotExpiredError(UpsertError):
 
 
 class RecordsExpiredError(UpsertError):
-    """Kafka has deleted records of the range asked for, or the topic was made anew and ends before it."""
+    """Kafka has deleted records of the range asked for, or the topic was created again and ends before it."""
 
 
 class KafkaUnavailableError(UpsertError):
@@ -150,8 +150,8 @@ def own_error(error: BaseException) -> UpsertError | None:
     Args:
         error: what `awaitTermination`, `query.exception()` or an action has given.
 
-    >>> told = "Job aborted\n  File …\nupsert.errors.SchemaError: column 'a' is gone"
-    >>> own_error(RuntimeError(told))
+    >>> text = "Job aborted\n  File …\nupsert.errors.SchemaError: column 'a' is gone"
+    >>> own_error(RuntimeError(text))
     SchemaError("column 'a' is gone")
     """
     cause: BaseException | None = error
@@ -167,7 +167,7 @@ def own_error(error: BaseException) -> UpsertError | None:
 
 @contextmanager
 def own_errors_first() -> Iterator[None]:
-    """Raise the error of this project that Spark has wrapped, from Spark's, in place of Spark's."""
+    """Raise the error of this project that Spark has wrapped, from Spark's, instead of Spark's."""
     try:
         yield
     except UpsertError:

@@ -1,7 +1,7 @@
 """Names of a package that are imported when they are first used (PEP 562).
 
-Each Python process that Spark starts for a source, a sink or a task imports these packages anew, so that what
-it does not need would cost every query processor time.
+Each Python process that Spark starts for a source, a sink or a task imports these packages again, so what it
+does not need would cost every query processor time.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def resolve(
     """The metadata columns of a table with the keys that they hold.
 
     Args:
-        columns: the table's columns; physical ones are passed over.
+        columns: the table's columns; physical ones are ignored.
         offered: all keys that the connector and its formats have.
         aliases: other spellings of keys.
         of: the table, for messages.

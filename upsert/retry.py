@@ -27,7 +27,7 @@ def retried(
         patience_s: no try begins later than so many seconds after the first one.
         first_pause_s: the first pause.
         longest_pause_s: no pause is longer.
-        on_failure: is told of each failure that may pass.
+        on_failure: is called with each failure that may pass.
         sleep: how to wait.
 
     >>> replies = iter([OSError("away"), OSError("away"), 7])

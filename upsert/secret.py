@@ -34,7 +34,7 @@ def shown_url(url: str) -> str:
 
 
 MASK: Final = "***"
-"""What is shown in place of a secret."""
+"""What is shown instead of a secret."""
 
 _SECRET_NAMES: Final = re.compile(
     r"password|passwd|secret|jaas|private|credential|token(?!\.endpoint)|ssl\.key(?!\.location)|\.pem$"

@@ -35,7 +35,7 @@ class UniqueKeys:
 
     @classmethod
     def of_schema(cls, schema: dict[str, Any]) -> Self | None:
-        """The keys of a stream; None if nobody has looked for them.
+        """The keys of a stream; None if they are not known.
 
         Args:
             schema: of the stream, as Spark has it in JSON.

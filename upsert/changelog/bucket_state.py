@@ -50,7 +50,7 @@ def step(
         records: conforming rows, in order of arrival.
 
     Raises:
-        ConfigurationError: the images have become too large for the state store, or the query goes on with
+        ConfigurationError: the images have become too large for the state store, or the query continues with
             other arguments.
         MissingStateError: images are not as the checkpoint says.
     """

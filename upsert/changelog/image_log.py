@@ -5,7 +5,7 @@ batch is one commit of the writer *log*, with the position that it leads to as i
 never forgets a writer's last transaction, so each snapshot says by itself at which position it is
 (`Positions`). Compaction, expiry and clean-up publish snapshots too, which hold the same images at the same
 position. So the state as of a position is a snapshot: cost follows the changed keys, a crash leaves a whole
-commit or none, and merging goes on in the background.
+commit or none, and compaction continues in the background.
 
 Batches are replayed after a crash. The first attempt may have committed its images, and Kafka's compaction
 may have removed records since: it removes a record once the key has a newer one, which may lie in a later
@@ -94,7 +94,7 @@ class Positions:
         """Commit new images as the state at ``end``; False if another attempt has done so before.
 
         Args:
-            start: the position that the images go on from; the log must be there.
+            start: the position that the images continue from; the log must be there.
             end: the position that they lead to.
             images: columns of the table and ``_row_kind``; may be empty.
 
@@ -121,7 +121,7 @@ class Positions:
         )
 
     def changes(self, base: Snapshot, end: int) -> pa.Table:
-        """The net changes of the images between a state and the one at ``end``.
+        """The consolidated changes of the images between a state and the one at ``end``.
 
         Raises:
             MissingStateError: one of them is no longer there.
@@ -177,7 +177,7 @@ def alignment(
     Args:
         base: the images at the start of the batch.
         own: the images that the replay ends with.
-        committed: net changes of the images by the attempt that has committed, with ``_row_kind``.
+        committed: consolidated changes of the images by the attempt that has committed, with ``_row_kind``.
         rules: how rows are told apart.
         schema: the rows' own columns.
 
@@ -204,8 +204,8 @@ def alignment(
     is_gone = ~np.isin(numbers, before.groups)
     gone = undone.filter(pa.array(is_gone))
     goals = [
-        _deletes_told(Keyed(rows, is_there, np.arange(rows.num_rows))),
-        _deletes_told(before),
+        _with_deletes_as_none(Keyed(rows, is_there, np.arange(rows.num_rows))),
+        _with_deletes_as_none(before),
         Keyed(gone, np.zeros(gone.num_rows, np.bool_), numbers[is_gone]),
     ]
     names = schema.names
@@ -224,7 +224,7 @@ def _columns(rows: pa.Table, names: list[str] | tuple[str, ...]) -> pa.Table:
     return pa.table(rows.select(list(names)).columns, names=list(names))
 
 
-def _deletes_told(images: Keyed) -> Keyed:
+def _with_deletes_as_none(images: Keyed) -> Keyed:
     """Images of which those that only remember an order count as none."""
     return images._replace(is_value=images.is_value & images_of(images.rows, images.groups).is_value)
 
@@ -445,7 +445,7 @@ class ImageLog:
         return pa.concat_tables(changes)
 
     def settled(self, start: int, end: int) -> pa.Table | None:
-        """The net changes of a batch that an attempt has committed, with ``_row_kind``; None if none has.
+        """The consolidated changes of a batch that was committed, with ``_row_kind``; None if none was.
 
         Raises:
             MissingStateError: one of the two states is no longer there.

@@ -8,8 +8,8 @@ and the row itself, its *image*. So everything that can happen is a pair
 
 and everything that is said about it follows from two laws:
 
-1. The signs of what is emitted are *row after* − *row before*: a row that was there is taken back once,
-   a row that is there now is given once. Summed over any stretch of the log this telescopes, so at every
+1. The signs of what is emitted are *row after* − *row before*: an earlier row is retracted once, the
+   present row is emitted once. Summed over any stretch of the log this telescopes, so at every
    moment a key has no row or one, whatever a consumer does with kinds.
 2. A kind says whether the other sign comes with it: ``-U`` and ``+U`` are a pair, in this order (a sink that
    applies rows in turn must not see two rows of a key), ``+I`` and ``-D`` stand alone.
@@ -27,7 +27,7 @@ key's image is *late* and not in the line.
 
 An image is compared by the columns of ``Rules.compare`` only: NULL equals NULL, NaN equals NaN, -0.0 is not
 0.0. A record that equals the image gives nothing and leaves the image as it was, metadata included, so that
-the next ``-U`` takes back the very row that was emitted.
+the next ``-U`` retracts the very row that was emitted.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ class Line:
     """Images, numbered from 0, and records, numbered after them.
 
     Attributes:
-        rows: number of the image or record at each place of the line.
+        rows: number of the image or record at each position of the line.
         is_first: whether a key begins there.
-        is_value: whether the key has a row after this place.
+        is_value: whether the key has a row after this position.
         is_record: whether it is a record, rather than an image.
         is_expired: whether what stands before it counts as absent.
         refreshes: whether a record that equals the image replaces it.
@@ -115,18 +115,18 @@ class Line:
 
     @property
     def lasts(self) -> Ints:
-        """Of each key its last place."""
+        """Of each key its last position."""
         ends = np.ones(len(self.rows), np.bool_)
         ends[:-1] = self.is_first[1:]
         return np.flatnonzero(ends)
 
 
 class Encounters(NamedTuple):
-    """What each place of a line meets, and what it leaves behind.
+    """What each position of a line meets, and what it leaves behind.
 
     Attributes:
         before: number of the row that the key had until then, -1 for none.
-        heads: the place whose row the key has from then on (or that deleted it).
+        heads: the position whose row the key has from then on (or that deleted it).
         is_change: whether it is a record that changes anything.
     """
 
@@ -138,7 +138,7 @@ class Encounters(NamedTuple):
 def encounters(line: Line, rows: pa.Table, compare: Sequence[str]) -> Encounters:
     """What every record meets.
 
-    A stretch of equal values, or of deletes, is headed by its first place: the others change nothing.
+    A stretch of equal values, or of deletes, is headed by its first position: the others change nothing.
 
     Args:
         line: the line.
@@ -176,7 +176,7 @@ def _by_order(images: Keyed, records: Keyed, groups: Ints, rules: Rules) -> Ints
 
 
 def _is_expired(images: Keyed, records: Keyed, rows: Ints, expiry: Expiry | None) -> Flags:
-    """Where the place before is more than ``ttl_ms`` older."""
+    """Where the position before is more than ``ttl_ms`` older."""
     expired = np.zeros(len(rows), np.bool_)
     if expiry is None:
         return expired
@@ -248,7 +248,7 @@ def normalize(records: pa.Table, previous: pa.Table, rules: Rules) -> Normalized
             other columns, without it every row is a value.
         previous: the image of each of their keys that has one, and perhaps of others, in the columns of
             ``Rules.image_schema``; no key twice.
-        rules: how rows are told apart.
+        rules: the key, the order and the expiry of rows.
 
     Raises:
         SchemaError: a key or an order is NULL, or a column is missing or has another type than its image.
@@ -339,12 +339,12 @@ def normalize_keyed(images: Keyed, records: Keyed, rules: Rules) -> Normalized:
 
 
 def _changes(line: Line, met: Encounters, rows: pa.Table, *, in_line: bool) -> pa.Table:
-    """What the changing places emit; in the order of the line, or of the records."""
-    places = np.flatnonzero(met.is_change)
+    """What the changing positions emit; in the order of the line, or of the records."""
+    positions = np.flatnonzero(met.is_change)
     if not in_line:
-        places = places[np.argsort(line.rows[places])]
-    arriving, before = line.rows[places], met.before[places]
-    case = 2 * (before >= 0) + line.is_value[places]
+        positions = positions[np.argsort(line.rows[positions])]
+    arriving, before = line.rows[positions], met.before[positions]
+    case = 2 * (before >= 0) + line.is_value[positions]
     lengths = _LENGTHS[case]
     starts = np.cumsum(lengths) - lengths
     taken = np.empty(int(lengths.sum()), np.int64)
@@ -359,7 +359,7 @@ def _changes(line: Line, met: Encounters, rows: pa.Table, *, in_line: bool) -> p
 
 
 def _images(line: Line, met: Encounters, rows: pa.Table) -> pa.Table:
-    """New images of a log: of each key what its last place left, unless the image did already."""
+    """New images of a log: of each key what its last position left, unless the image did already."""
     lasts = line.lasts
     heads = met.heads[lasts]
     had_image = ~line.is_record[np.flatnonzero(line.is_first)]

@@ -66,7 +66,7 @@ def normalize(
     What is remembered: of every key the newest row and its order, of a deleted key the order, so that no
     late row brings it back; for ever, or with ``ttl`` at least as long. Where: in Spark's state store up to
     ``max_state_bytes`` a bucket (a batch rewrites the rows of each bucket that it touches); with
-    ``state_path`` in managed tables, written by their changes. A query that has reached the limit goes on
+    ``state_path`` in managed tables, written by their changes. A query that has reached the limit continues
     when it is started again with ``state_path``.
 
     After a crash a batch is run again from the same state. If its source has lost records in between, as by
@@ -86,7 +86,7 @@ def normalize(
         compare: columns that make two rows different; None for all. Without, say, the offset among them, a
             record that was sent twice gives nothing.
         ttl: how long a row is remembered, by ``time``. A row that is younger by more than this than the one
-            before is ``+I`` again, and nothing is taken back; equal rows give ``-U`` and ``+U``, as in Flink.
+            before is ``+I`` again, and nothing is retracted; equal rows give ``-U`` and ``+U``, as in Flink.
         time: for ``ttl``, a column of TIMESTAMP or of BIGINT milliseconds; None: the first TIMESTAMP in
             ``order_by``.
         state_path: a folder on a disk that driver and executors share. Below it each query has its own,
@@ -218,7 +218,7 @@ class NormalizeBucket:
 
         Raises:
             BrokenPayloadError: a blob is damaged.
-            ConfigurationError: images have become too large, or the query goes on with other arguments.
+            ConfigurationError: images have become too large, or the query continues with other arguments.
             MissingStateError: images in tables are not as the checkpoint says.
         """
         import pandas as pd  # a worker of another step has no need of it

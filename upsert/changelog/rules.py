@@ -1,4 +1,4 @@
-"""What the normalizer is told: how rows are told apart, which is newer, how long one is remembered (pure).
+"""What the normalizer knows of rows: their key, which is newer, how long one is remembered (pure).
 
 `Rules` and `Expiry` are about rows; `NormalizeSpec` has the operator's arguments, plain values that go from
 the driver to its tasks.
@@ -148,7 +148,7 @@ class NormalizeSpec:
 
     Attributes:
         schema: the rows' columns, with the key as primary key.
-        rules: how rows are told apart and ordered.
+        rules: the key and the order of rows.
         buckets: number of groups of keys.
         state_path: absolute folder for images in tables; None: in the state store.
         max_state_bytes: limit for a bucket's images in the state store.
@@ -194,6 +194,6 @@ class NormalizeSpec:
         """
         if found != self.label:
             raise ConfigurationError(
-                f"normalize: a query must go on with the arguments of its checkpoint, {found}, got "
+                f"normalize: a query must continue with the arguments of its checkpoint, {found}, got "
                 f"{self.label}; restore them, or start with a new checkpoint"
             )

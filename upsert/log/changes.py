@@ -118,23 +118,23 @@ class ChangesOfRange:
         key = part.partition, snapshot
         if key not in self._looked_up:
             self._looked_up[key] = snapshot - 1
-            place, connection = self._place(part)
-            end = offsets.latest_offsets(connection, [place])[place]
+            partition, connection = self._partition(part)
+            end = offsets.latest_offsets(connection, [partition])[partition]
             marks = (
                 mark
-                for records in read_range(connection, place, part.start, end, {"headers"}, CHUNK_ROWS)
+                for records in read_range(connection, partition, part.start, end, {"headers"}, CHUNK_ROWS)
                 for mark in self._decoder(self.definition.version).marks(records)
             )
             if (found := next((mark for mark in marks if mark.snapshot >= snapshot), None)) is not None:
                 self._looked_up[key] = found.since
         return self._looked_up[key]
 
-    def _place(self, part: LogRange) -> tuple[TopicPartition, Connection]:
+    def _partition(self, part: LogRange) -> tuple[TopicPartition, Connection]:
         assert self._log.topic is not None, "a table with a log has a topic"
         return TopicPartition(self._log.topic, part.partition), Connection(self._log.properties)
 
     def _records(self, part: LogRange) -> Iterator[pa.Table]:
-        partition, connection = self._place(part)
+        partition, connection = self._partition(part)
         try:
             yield from read_range(
                 connection, partition, part.start, part.behind_records, {"headers"}, max_rows=CHUNK_ROWS

@@ -88,9 +88,9 @@ class Headers:
     def values(self, name: str) -> pa.BinaryArray:
         """A header of each record, NULL where it is not there; of several the last one."""
         found = np.flatnonzero(pc.equal(self._names, name).to_numpy(zero_copy_only=False))
-        places = np.full(self._rows, -1, np.int64)
-        places[self._parents[found]] = found
-        return self._values.take(pa.array(places, mask=places < 0))
+        positions = np.full(self._rows, -1, np.int64)
+        positions[self._parents[found]] = found
+        return self._values.take(pa.array(positions, mask=positions < 0))
 
 
 BATCH_ROWS: Final = 50_000
@@ -110,7 +110,7 @@ class Mark:
         since: up to this one it was complete before.
         untracked: None if it has all changes in between; else the partitions of the table whose changes it
             does not have, () for all of them.
-        record: place of its record among those that were decoded.
+        record: position of its record among those that were decoded.
     """
 
     snapshot: int
@@ -126,7 +126,7 @@ class LogChanges:
     Attributes:
         rows: the table's columns and ``_row_kind``.
         snapshots: the snapshot of each row; 0 for a change that was sent before its commit.
-        records: for each row the place of its record, ascending.
+        records: for each row the position of its record, ascending.
         marks: the marks among the records, in order.
     """
 
@@ -244,7 +244,7 @@ class LogDecoder:
             records: with the columns ``value`` and ``headers``, of one partition and in its order.
 
         Raises:
-            ConfigurationError: records are of another table, or of somebody else.
+            ConfigurationError: records are not of this table.
             CorruptTableError: a record cannot be read.
         """
         known, is_mark, found = self._marks(records)

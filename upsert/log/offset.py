@@ -11,17 +11,17 @@ from upsert.kafka.client.offsets import whole
 from upsert.store.read.version import Version
 
 LOG: Final = "log"
-"""Name in an offset of the reader's place in the log; it is missing while a snapshot is being read."""
+"""Name in an offset of the reader's position in the log; it is missing while a snapshot is being read."""
 
 
 @dataclass(frozen=True)
 class LogOffset:
-    """A place in the log of a table.
+    """A position in the log of a table.
 
     Attributes:
         table: uuid of the table.
         version: a snapshot whose changes, and all before it, lie below ``at``, or were read from the files:
-            messages of it and of earlier ones are passed over.
+            messages of it and of earlier ones are skipped.
         at: of each partition, by number, the next offset to read.
         topic: the log; a table has one after the other, and offsets are of one of them.
         is_whole: whether each partition was read to its end, hence to that of a transaction.
@@ -47,10 +47,10 @@ class LogOffset:
     def to_json(self) -> dict[str, Any]:
         """The form that Spark keeps; equal offsets give equal text."""
         at = {str(partition): self.at[partition] for partition in sorted(self.at)}
-        place = {"at": at, "stream": self.stream, "topic": self.topic, "whole": self.is_whole}
+        position = {"at": at, "stream": self.stream, "topic": self.topic, "whole": self.is_whole}
         if self.topic_id is not None:
-            place["topic_id"] = self.topic_id
-        return {"table": self.table, "version": self.version.to_json(), LOG: place}
+            position["topic_id"] = self.topic_id
+        return {"table": self.table, "version": self.version.to_json(), LOG: position}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], of: str) -> Self:
@@ -64,14 +64,14 @@ class LogOffset:
             ConfigurationError: it is no offset of a log.
         """
         try:
-            place = value[LOG]
-            at = {int(partition): whole(offset) for partition, offset in place["at"].items()}
-            topic, stream, is_whole = place["topic"], place["stream"], place["whole"]
-            topic_id = place.get("topic_id")
+            position = value[LOG]
+            at = {int(partition): whole(offset) for partition, offset in position["at"].items()}
+            topic, stream, is_whole = position["topic"], position["stream"], position["whole"]
+            topic_id = position.get("topic_id")
             if not isinstance(is_whole, bool) or not isinstance(stream, str | None) or type(topic) is not str:
-                raise ValueError(place)
+                raise ValueError(position)
             if not isinstance(topic_id, str | None):
-                raise ValueError(place)
+                raise ValueError(position)
             version = Version.from_json(value["version"])
             return cls(str(value["table"]), version, at, topic, is_whole, stream, topic_id)
         except (KeyError, TypeError, ValueError, AttributeError):
@@ -88,7 +88,7 @@ class LogRange:
         partition: its number, which is that of the bucket.
         start: first offset.
         end: offset after the last one.
-        skip: messages of this snapshot and of earlier ones are passed over.
+        skip: messages of this snapshot and of earlier ones are skipped.
         is_whole: whether it ends with the end of a transaction.
         stream: the read that remembers rows.
         begins_whole: whether it begins behind the end of a transaction.
@@ -106,8 +106,8 @@ class LogRange:
     def behind_records(self) -> int:
         """The offset behind its last record.
 
-        The end of a transaction takes an offset and is no record: whoever reads up to it waits for what does
-        not come, until Kafka says that nothing does.
+        The end of a transaction takes an offset and is no record: a consumer that reads up to it waits for
+        one until Kafka answers that there is none.
         """
         return self.end - self.is_whole
 
@@ -129,14 +129,14 @@ def ranges(start: LogOffset, end: LogOffset) -> list[LogRange]:
     ]
 
 
-def place_in_log(log_offsets: Mapping[str, Any], partitions: int) -> dict[int, int]:
-    """Of each partition where a reader of a snapshot goes on; 0 where nothing was known at its commit.
+def offsets_of_snapshot(log_offsets: Mapping[str, Any], partitions: int) -> dict[int, int]:
+    """Of each partition where a reader of a snapshot continues; 0 where nothing was known at its commit.
 
     Args:
         log_offsets: as the snapshot has them.
         partitions: how many there are.
 
-    >>> place_in_log({"0": 7, "1": 9}, 2), place_in_log({}, 2)
+    >>> offsets_of_snapshot({"0": 7, "1": 9}, 2), offsets_of_snapshot({}, 2)
     ({0: 7, 1: 9}, {0: 0, 1: 0})
     """
     return {number: whole(log_offsets.get(str(number), 0)) for number in range(partitions)}

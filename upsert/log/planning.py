@@ -13,7 +13,7 @@ from upsert.kafka.client import offsets
 from upsert.kafka.client.offsets import share
 from upsert.kafka.client.records import TopicPartition
 from upsert.log.changes import expired
-from upsert.log.offset import LogOffset, place_in_log
+from upsert.log.offset import LogOffset, offsets_of_snapshot
 from upsert.log.publisher import last_published, published_at_least
 from upsert.log.topics import LogTopic
 from upsert.store.log.beginnings import beginning_of
@@ -51,13 +51,13 @@ class LogPlanner:
         self._asked_s: float | None = None
 
     def stop_here(self) -> None:
-        """Read no further than what is there now, which a commit is that has just been published."""
+        """Read no further than the present end, which includes a commit that was just published."""
         self._until, _ = self._settled_ends()
 
-    def place_of(self, table: Table, snapshot: int) -> dict[int, int]:
-        """Where the log goes on for who has read a snapshot: no change of a later one lies below.
+    def offsets_after(self, table: Table, snapshot: int) -> dict[int, int]:
+        """Where a reader that has read a snapshot continues in the log: no change of a later one lies below.
 
-        It is the place that the snapshot names, where changes of earlier ones may follow; or the end, if
+        It is the position that the snapshot names, where changes of earlier ones may follow; or the end, if
         nothing follows.
         """
         # changes that come into a log before their commit say nothing of where the snapshot is
@@ -71,9 +71,9 @@ class LogPlanner:
                 # a publisher is at work, or died: it may be about to send what follows
                 LOG.info("%s; reading the log from where snapshot %d says", cause, snapshot)
         known = table.snapshot(snapshot).info.log_offsets
-        return place_in_log(known, self.topic.buckets)
+        return offsets_of_snapshot(known, self.topic.buckets)
 
-    def place_at(self, table: Table, timestamp_ms: int) -> dict[int, int]:
+    def offsets_at(self, table: Table, timestamp_ms: int) -> dict[int, int]:
         """The first records after a time from which no snapshot is left.
 
         Raises:
@@ -84,9 +84,9 @@ class LogPlanner:
         connection, partitions = self.topic.connection, self.topic.partitions
         earliest = offsets.earliest_offsets(connection, partitions)
         found = offsets.offsets_for_time(connection, partitions, timestamp_ms + 1)
-        if any(0 < earliest[place] == offset for place, offset in found.items()):
+        if any(0 < earliest[partition] == offset for partition, offset in found.items()):
             raise expired(table.name, f"all changes after {timestamp_ms} ms")
-        return {place.partition: offset for place, offset in found.items()}
+        return {partition.partition: offset for partition, offset in found.items()}
 
     def next(self, table: Table, start: LogOffset, max_rows: int | None, *, moves: bool) -> LogOffset:
         """Where a step ends; ``start`` itself when nothing is new.
@@ -109,13 +109,13 @@ class LogPlanner:
         if moves and ends != start.at and self._is_due():
             published = published_at_least(table.as_logged(), self.topic)
             # brokers end a transaction in one partition after the other: its marker may be seen before its
-            # records are, and who has the snapshot passes over them
+            # records are, and a reader that has the snapshot skips them
             ends, has_all = self._settled_ends()
             if has_all:
                 reached = Version.complete(max(reached.base, published))
         wanted = ends if self._until is None else {n: min(end, self._until[n]) for n, end in ends.items()}
         ahead = {TopicPartition(self.topic.name, n): (at, max(at, wanted[n])) for n, at in start.at.items()}
-        at = {place.partition: offset for place, offset in share(ahead, max_rows).items()}
+        at = {partition.partition: offset for partition, offset in share(ahead, max_rows).items()}
         if at == start.at:
             return start
         is_whole = at == ends and not self._is_eventual
@@ -158,9 +158,9 @@ class LogPlanner:
                 )
         if not self._has_looked:  # once in the life of a process; later the clients of tasks notice
             earliest = offsets.earliest_offsets(self.topic.connection, self.topic.partitions)
-            for place, first in earliest.items():
-                if start.at[place.partition] < first:
+            for partition, first in earliest.items():
+                if start.at[partition.partition] < first:
                     raise expired(
-                        table.name, f"offsets {start.at[place.partition]} to {first - 1} of {place}"
+                        table.name, f"offsets {start.at[partition.partition]} to {first - 1} of {partition}"
                     )
             self._has_looked = True

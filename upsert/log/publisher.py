@@ -61,7 +61,7 @@ def turn(uuid: str, patience_s: float) -> Iterator[None]:
         patience_s: seconds to wait.
 
     Raises:
-        KafkaUnavailableError: another process has not let go of it for so long.
+        KafkaUnavailableError: another process has held it for so long.
     """
     path = os.path.join(tempfile.gettempdir(), f"deltajoin-log-{os.getuid()}-{uuid}.lock")
     deadline, pause = time.monotonic() + patience_s, _LOCK_PAUSE_S
@@ -108,7 +108,7 @@ def published_at_least(table: LoggedTable, topic: LogTopic) -> int:
 
 
 def taken_over(table: LoggedTable, topic: LogTopic, wait_s: float) -> int:
-    """The same for who is going to publish: a transaction that stays open for so long is taken back.
+    """The same for a process that is about to publish: a transaction that stays open for so long is aborted.
 
     Raises:
         ConfigurationError, KafkaUnavailableError: as for ``published_at_least``.
@@ -141,15 +141,15 @@ def _check_lineage(table: LoggedTable, topic: LogTopic, published: int, uuid: st
 
 def _newest_mark(table: LoggedTable, topic: LogTopic) -> int:
     """The snapshot of the newest mark in partition 0; 0 if there is none."""
-    place = topic.partitions[0]
+    partition = topic.partitions[0]
     end = topic.ends()[0]
-    begin = earliest_offsets(topic.connection, [place])[place] if end else 0
+    begin = earliest_offsets(topic.connection, [partition])[partition] if end else 0
     decoder = LogDecoder(table.definition.schema, table.log, table.uuid)
     look = _FIRST_LOOK
     while begin < end:
         start = max(begin, end - look)
         newest = 0
-        for records in read_range(topic.connection, place, start, end, {"headers"}):
+        for records in read_range(topic.connection, partition, start, end, {"headers"}):
             marks = decoder.marks(records)
             newest = marks[-1].snapshot if marks else newest
         if newest or start == begin:
@@ -204,12 +204,12 @@ class Step:
 
 
 def publish(table: LoggedTable, topic: LogTopic, *, accept_gap: bool = False) -> int:
-    """Send what the log lacks of the snapshots that are there; how many transactions that took.
+    """Send what the log lacks of the existing snapshots; how many transactions that took.
 
     Args:
         table: the table.
         topic: its log.
-        accept_gap: if changes have expired that the log lacks, go on behind them; readers stop there.
+        accept_gap: if changes have expired that the log lacks, continue behind them; readers stop there.
 
     Raises:
         SnapshotExpiredError: they have, and ``accept_gap`` is not set.
@@ -330,7 +330,7 @@ def _first_step(table: LoggedTable, oldest: SnapshotInfo, head: SnapshotInfo) ->
         oldest = data_commits(table.rows, 0, head.data_version)[0]
     is_first_commit = oldest.changes_rows and oldest.states == 1
     step = _step_of(table, 0, oldest) if is_first_commit else _step_over(0, oldest)
-    # of an empty table all partitions are new: which of the rows do not show cannot be told apart
+    # of an empty table all partitions are new: which of the rows do not show is not known
     return step if step.untracked is None else replace(step, untracked=())
 
 
@@ -351,8 +351,9 @@ def _step_over(position: int, oldest: SnapshotInfo) -> Step:
 def _is_announced(table: LoggedTable, commit: SnapshotInfo) -> bool:
     """Whether the log has a commit's changes since before it, and no older ones of the same keys behind them.
 
-    Whoever announces changes has seen the log complete, and begins after the snapshot that the files name. So
-    it is enough that no other commit, and no other definition, has come between that snapshot and this one.
+    A writer that announces changes has seen the log complete, and begins after the snapshot that the files
+    name. So it is enough that no other commit, and no other definition, has come between
+    that snapshot and this one.
     """
     if not table.log.is_eventual or commit.kind != "append":
         return False

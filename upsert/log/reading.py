@@ -110,7 +110,7 @@ def output_of(name: str, log: LogOptions, changelog: str, state_path: str | None
         state_path: where rows may be remembered.
 
     Raises:
-        ConfigurationError: rows must be remembered, and there is no place for them.
+        ConfigurationError: rows must be remembered, and 'state.path' is missing.
     """
     if log.changelog_mode == ALL:
         if changelog == "upsert":
@@ -145,7 +145,7 @@ class LogRead:
         where: which rows.
         output: what it gives of them.
         topic: the log.
-        skips_untracked: whether commits that are not tracked are passed over.
+        skips_untracked: whether commits that are not tracked are skipped.
         state_path: where rows are remembered.
     """
 
@@ -199,7 +199,7 @@ class LogRead:
             yield halves_where(rows, where)
 
     def settle(self, part: LogRange, snapshot: int, query_id: str | None) -> None:
-        """Remember the rows of a snapshot as what is there at the start of a range; again, nothing happens.
+        """Remember the rows of a snapshot as those at the start of a range; a second call changes nothing.
 
         Raises:
             SnapshotExpiredError: the snapshot has expired.
@@ -207,8 +207,8 @@ class LogRead:
         table = Table.open(self.path, self.uuid)
         pinned = ChangesOfRange(table, table.options.log, Scope()).pinned
         found = pinned.snapshot(snapshot)
-        places = [place for place in found.files.groups if place[1] == part.partition]
-        rows = found.scan(places=places)
+        buckets = [bucket for bucket in found.files.groups if bucket[1] == part.partition]
+        rows = found.scan(places=buckets)
         images = with_kinds(rows, np.ones(rows.num_rows, np.bool_))
         self._images(pinned, part, query_id).take_over(images, part.start + 1)
 

@@ -64,7 +64,7 @@ class LogTopic:
             KafkaUnavailableError: the brokers did not answer.
         """
         found = offsets.latest_offsets(self.connection, self.partitions)
-        return {place.partition: offset for place, offset in found.items()}
+        return {one.partition: offset for one, offset in found.items()}
 
     def id(self) -> str | None:
         """What tells the topic from another one of its name; None where the brokers have no ids.

@@ -1,7 +1,7 @@
 """Compaction of a large table as a Spark job: tasks merge files of one bucket each, the driver commits.
 
 It does what ``Table.compact`` does, and like ``ALTER TABLE … COMPACT`` of FLIP-188 it is synchronous. Writers
-go on meanwhile. An overwrite that takes files away makes the merges of its buckets vain, which is an error
+continue meanwhile. An overwrite that removes files makes the merges of its buckets useless, which is an error
 that names it: run the command again.
 """
 

@@ -101,7 +101,7 @@ def write(df: DataFrame, path: str, options: Mapping[str, str] = {}, *, overwrit
         df: the rows.
         path: the table's folder.
         options: those of the format that say how to write.
-        overwrite: whether the rows take the place of those that are there, as ``options`` says.
+        overwrite: whether the rows replace the existing ones, as ``options`` says.
 
     Raises:
         ConfigurationError: the DataFrame is a stream.

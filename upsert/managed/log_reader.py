@@ -1,7 +1,7 @@
 """A stream of a table's changes out of its log: a snapshot from the files first, where the scan mode says so.
 
-While the snapshot is read, offsets are those of ``reader``. The offset at which it is complete has a place in
-the log too: the one that the snapshot itself knows. From there on the stream reads records, and passes over
+While the snapshot is read, offsets are those of ``reader``. The offset at which it is complete has a position
+in the log too: the one that the snapshot itself knows. From there on the stream reads records, and skips
 those of snapshots that it has; so there is neither a gap nor an overlap, whatever is published meanwhile.
 """
 
@@ -117,7 +117,7 @@ class LogReader(ChangesReader):
         return self._read.output is Output.WITH_BEFORE
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Read no further than what is there now."""
+        """Read no further than the present end."""
         super().prepareForTriggerAvailableNow()
         self._planning.stop_here()
 
@@ -134,7 +134,7 @@ class LogReader(ChangesReader):
             raise log_ended(table.name, self._topic.name)
         if LOG not in start:
             return self._before_log(table, start, limit)
-        begun = self._place(start, table)
+        begun = self._position(start, table)
         self._keep(start, table, begun)
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         end = self._planning.next(table, begun, max_rows, moves=self._needs_snapshots)
@@ -156,25 +156,25 @@ class LogReader(ChangesReader):
             except SnapshotExpiredError:
                 if version is not None or (at_ms := self._time_in_log) is None:
                     raise
-                place = LogOffset(
+                position = LogOffset(
                     table.uuid,
                     Version.EMPTY,
-                    self._planning.place_at(table, at_ms),
+                    self._planning.offsets_at(table, at_ms),
                     self._topic.name,
                     topic_id=self._topic.id(),
                 )
-                return self._offset(start, place)
+                return self._offset(start, position)
         there = version_of(end, table)
         if there is None or not self._is_in_log(there):
             return end
         stream = uuid4().hex if self._read.output is Output.REMEMBERED else None
-        at = self._planning.place_of(table, there.base)
+        at = self._planning.offsets_after(table, there.base)
         topic_id = self._topic.id()
-        place = LogOffset(table.uuid, there, at, self._topic.name, True, stream, topic_id)
+        position = LogOffset(table.uuid, there, at, self._topic.name, True, stream, topic_id)
         if self._needs_snapshots and self._holding.consumer_of(end) is None:
             # an empty table has nothing to hold, and will have
             end = {**end, **self._holding.in_offset(self._holding.new_id())}
-        return self._offset(end, place)
+        return self._offset(end, position)
 
     def _is_in_log(self, version: Version) -> bool:
         """Whether the log has all that follows a version."""
@@ -186,8 +186,8 @@ class LogReader(ChangesReader):
         has_all = self._read.output in (Output.CHANGES, Output.NEWEST)
         return self._options.timestamp_ms if has_all else None
 
-    def _offset(self, before: Offset, place: LogOffset) -> Offset:
-        return self._holding.in_offset(self._holding.consumer_of(before)) | place.to_json()
+    def _offset(self, before: Offset, position: LogOffset) -> Offset:
+        return self._holding.in_offset(self._holding.consumer_of(before)) | position.to_json()
 
     def _keep(self, offset: Offset, table: Table, begun: LogOffset, end: LogOffset | None = None) -> None:
         if self._needs_snapshots:
@@ -202,7 +202,7 @@ class LogReader(ChangesReader):
         table = Table.open(self._options.path)
         consumer = self._holding.consumer_of(end)
         if self._needs_snapshots:
-            self._holding.tell(consumer, [table], [self._place(end, table).version])
+            self._holding.tell(consumer, [table], [self._position(end, table).version])
         elif consumer is not None and not self._has_released:
             table.release(consumer)
             self._has_released = True
@@ -216,11 +216,11 @@ class LogReader(ChangesReader):
         if LOG not in end:
             return [*super().partitions(start, end)]
         table = Table.open(self._options.path)
-        last = self._place(end, table)
+        last = self._position(end, table)
         if LOG not in start:
             files = super().partitions(start, {name: end[name] for name in _OF_FILES if name in end})
             return [*files, *self._remembered(last)]
-        first = self._place(start, table)
+        first = self._position(start, table)
         self._keep(end, table, first)
         return [LogPartition(part) for part in ranges(first, last)]
 
@@ -245,8 +245,8 @@ class LogReader(ChangesReader):
             for rows in self._read.rows(partition.part, id_of_query()):
                 yield from batches(rows, self._asked)
 
-    def _place(self, offset: Offset, table: Table) -> LogOffset:
-        """The place in the log of an offset of this table.
+    def _position(self, offset: Offset, table: Table) -> LogOffset:
+        """The position in the log of an offset of this table.
 
         Raises:
             ConfigurationError: the offset is no offset of this format, or one of another table.
@@ -258,7 +258,7 @@ class LogReader(ChangesReader):
             raise log_ended(table.name, found.topic)
         if found.at.keys() != set(range(self._topic.buckets)):
             raise ConfigurationError(
-                f"table {table.name!r}: the checkpoint must have a place in each of {self._topic.buckets} "
+                f"table {table.name!r}: the checkpoint must have an offset in each of {self._topic.buckets} "
                 f"partitions, got {sorted(found.at)}; choose another one"
             )
         return found

@@ -100,33 +100,33 @@ class RowMetadata:
                 "but has expired; leave the column out, or keep more states with 'snapshot.time-retained'"
             ) from cause
 
-    def check_told(self, snapshot: Snapshot, places: Iterable[BucketId]) -> None:
-        """Refuse to read buckets of whose rows nobody knows any more which commit last wrote them.
+    def check_commits_known(self, snapshot: Snapshot, buckets: Iterable[BucketId]) -> None:
+        """Refuse to read buckets for whose rows the last commit is no longer known.
 
         Raises:
             SchemaError: ``sequence-number`` is asked for, and a file has been compacted.
         """
         if self.needs(SEQUENCE_NUMBER):
-            check_not_compacted(snapshot, places)
+            check_not_compacted(snapshot, buckets)
 
     def scan(
         self,
         snapshot: Snapshot,
         columns: tuple[str, ...],
         where: Where | None,
-        places: Sequence[BucketId],
+        buckets: Sequence[BucketId],
         commit: Commit,
     ) -> pa.Table:
-        """Rows of some buckets of one state, as ``check_told`` let pass, then these columns."""
-        if not self.needs(BUCKET, SEQUENCE_NUMBER) or not places:
-            rows = snapshot.scan(columns, where, places=places)
+        """Rows of some buckets of one state, as ``check_commits_known`` let pass, then these columns."""
+        if not self.needs(BUCKET, SEQUENCE_NUMBER) or not buckets:
+            rows = snapshot.scan(columns, where, places=buckets)
             return self.with_values(rows, commit, 0)
         left = snapshot.places(parse_where(where, snapshot.layout.schema))
         pieces = {
-            place: rows_with_sequence(snapshot, place, left[place], columns)
+            one: rows_with_sequence(snapshot, one, left[one], columns)
             if self.needs(SEQUENCE_NUMBER)
-            else snapshot.scan(columns, where, places=[place])
-            for place in places
+            else snapshot.scan(columns, where, places=[one])
+            for one in buckets
         }
         whole = [self.with_values(rows, commit, bucket) for (_, bucket), rows in pieces.items()]
         return pa.concat_tables(whole)
@@ -155,7 +155,7 @@ class RowMetadata:
         """How far the next step may go: over one commit where the columns tell which one it is.
 
         Raises:
-            SnapshotExpiredError: the commits that follow a tag have expired, so nobody knows them any more.
+            SnapshotExpiredError: the commits that follow a tag have expired, so they are no longer known.
         """
         if not self.needs(SNAPSHOT_ID, COMMIT_TIMESTAMP, SEQUENCE_NUMBER) or not version.base:
             return until

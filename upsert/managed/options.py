@@ -114,7 +114,7 @@ READ_OPTIONS: Final = (
         "scan.untracked",
         options.one_of("fail", "skip"),
         "a commit with change-tracking = false: fail = the stream stops and names it; skip = the stream "
-        "passes over it, and from then on its changes may not fit those before",
+        "skips it, and from then on its changes may not fit those before",
         "fail",
     ),
     Option("row-kind", options.boolean, "whether rows have the column _row_kind; a stream must", True),
@@ -318,7 +318,7 @@ WRITE_OPTIONS: Final = (
         "definition",
         options.integer(0),
         "version of the table's definition that the query's columns are of; set by catalog.write_changes, so "
-        "that a running query goes on when columns are added",
+        "that a running query continues when columns are added",
         None,
     ),
     replace(SINK_MATERIALIZE, default=None),
@@ -341,7 +341,7 @@ class WriteOptions:
     materialize: str | None = None
 
     def check_for_a_stream(self) -> None:
-        """Refuse how to overwrite for a write that adds to what is there.
+        """Refuse an overwrite mode for a write that adds rows.
 
         Raises:
             ConfigurationError: an option says it.
@@ -354,7 +354,7 @@ class WriteOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> WriteOptions:
-        """The options that ``given`` says; those of Spark's own writer are passed over.
+        """The options that ``given`` says; those of Spark's own writer are ignored.
 
         Raises:
             ConfigurationError: an option is unknown or does not convert.

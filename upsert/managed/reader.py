@@ -78,7 +78,7 @@ class SnapshotPartition(InputPartition):
 
     table: str
     snapshot_id: int
-    places: tuple[BucketId, ...]
+    buckets: tuple[BucketId, ...]
     commit: Commit
 
 
@@ -131,13 +131,15 @@ class SnapshotReader(DataSourceReader):
         chosen = state_named_by(self._options, table)
         snapshot = table.snapshot(chosen)
         sizes = {
-            place: sum(entry.bytes for run in snapshot.files.groups[place] for entry in run)
-            for place in snapshot.places(parse_where(self._where.now(table.schema), table.schema))
+            bucket: sum(entry.bytes for run in snapshot.files.groups[bucket] for entry in run)
+            for bucket in snapshot.places(parse_where(self._where.now(table.schema), table.schema))
         }
-        self._metadata.check_told(snapshot, sizes)
+        self._metadata.check_commits_known(snapshot, sizes)
         commit = self._metadata.commit(table, chosen)
         # a source without partitions would be read by Spark as one of no name
-        return [SnapshotPartition(table.uuid, chosen, places, commit) for places in shared_out(sizes) or [()]]
+        return [
+            SnapshotPartition(table.uuid, chosen, buckets, commit) for buckets in shared_out(sizes) or [()]
+        ]
 
     def read(self, partition: SnapshotPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The buckets' rows, every one of kind ``+I``."""
@@ -146,7 +148,7 @@ class SnapshotReader(DataSourceReader):
         def scan(names: tuple[str, ...]) -> pa.Table:
             snapshot = table.snapshot(partition.snapshot_id)
             where = self._where.now(snapshot.layout.schema)
-            return self._metadata.scan(snapshot, names, where, partition.places, partition.commit)
+            return self._metadata.scan(snapshot, names, where, partition.buckets, partition.commit)
 
         rows = self._columns.read(table, scan)
         kinds = pa.repeat(pa.scalar(RowKind.INSERT.value), rows.num_rows)
@@ -161,12 +163,12 @@ def shared_out(sizes: Mapping[BucketId, int]) -> list[tuple[BucketId, ...]]:
     """
     tasks: list[list[BucketId]] = []
     room = 0
-    for place in sorted(sizes, key=repr):
-        cost = OPEN_BYTES + sizes[place]
-        if not place[0] or cost > room:
+    for bucket in sorted(sizes, key=repr):
+        cost = OPEN_BYTES + sizes[bucket]
+        if not bucket[0] or cost > room:
             tasks.append([])
             room = TASK_BYTES
-        tasks[-1].append(place)
+        tasks[-1].append(bucket)
         room -= cost
     return [tuple(task) for task in tasks]
 
@@ -192,7 +194,7 @@ class ChangesReader(SteppingReader[Table]):
         self._where = PinnedWhere(options.where_of(table.schema), table.schema, of)
         if options.pinned is not None:
             raise ConfigurationError(
-                f"{FORMAT}: option 'scan.pinned' must go with a batch, a stream goes on; leave it out"
+                f"{FORMAT}: option 'scan.pinned' is for a batch, a stream has no such state; leave it out"
             )
         if ROW_KIND_COLUMN not in asked.names:
             raise ConfigurationError(
@@ -262,7 +264,7 @@ class ChangesReader(SteppingReader[Table]):
         return [ChangesPartition(table.uuid, first, last, bucket, commit) for bucket in buckets]
 
     def read(self, partition: ChangesPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        """The bucket's net changes, one per key, ``-U`` just before ``+U``."""
+        """The bucket's consolidated changes, one per key, ``-U`` just before ``+U``."""
         table = Table.open(self._options.path, partition.table)
 
         def changes(names: tuple[str, ...]) -> pa.Table:

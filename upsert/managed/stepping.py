@@ -73,11 +73,11 @@ class Holding:
     """The holds of one reader, of one or more tables; can be pickled."""
 
     def __init__(self, named: str | None, lease_ms: int, now: Callable[[], float] = time.time) -> None:
-        """Of a reader that goes on within ``lease_ms``; 0 to hold nothing."""
+        """Of a reader that continues within ``lease_ms``; 0 to hold nothing."""
         self._named = named
         self._lease_s = lease_ms / 1000
         self._now = now
-        self._told: tuple[Version, ...] | None = None
+        self._confirmed: tuple[Version, ...] | None = None
         self._ahead: tuple[Version, ...] | None = None
         self._written: dict[str, _Hold] = {}
 
@@ -98,7 +98,7 @@ class Holding:
         return uuid4().hex if self.is_on else None
 
     def in_offset(self, consumer: str | None) -> dict[str, str]:
-        """What to put into an offset, so that a restart goes on as this consumer."""
+        """What to put into an offset, so that a restart continues as this consumer."""
         return {} if consumer is None or self._named is not None else {CONSUMER: consumer}
 
     def is_needed(self, versions: Sequence[Version]) -> bool:
@@ -107,7 +107,7 @@ class Holding:
 
     def tell(self, consumer: str | None, tables: Sequence[Table], versions: Sequence[Version]) -> None:
         """A micro-batch that ends at these versions is done, so nothing before them is read again."""
-        self._told = tuple(versions)
+        self._confirmed = tuple(versions)
         self.keep(consumer, tables, versions, self._ahead)
 
     def keep(
@@ -125,11 +125,11 @@ class Holding:
         """
         if consumer is None:
             return
-        self._told = self._told or tuple(start)
+        self._confirmed = self._confirmed or tuple(start)
         self._ahead = self._ahead if end is None else tuple(end)
         wanted: dict[str, tuple[Table, Version]] = {}
-        for table, told, begun, ahead in zip(tables, self._told, start, end or start, strict=True):
-            version = told if needed(told) else begun
+        for table, confirmed, begun, ahead in zip(tables, self._confirmed, start, end or start, strict=True):
+            version = confirmed if needed(confirmed) else begun
             if not self._is_fence(consumer, table, version):
                 version = _with_target(version, ahead)
             if needed(version):
@@ -149,7 +149,7 @@ class Holding:
         except SnapshotExpiredError as cause:
             raise SnapshotExpiredError(
                 f"consumer {consumer!r} of table {table.name!r} must come back within its lease of "
-                f"{self._lease_s:g} s, it has lapsed or was released: {cause}; load anew with a new "
+                f"{self._lease_s:g} s, it has lapsed or was released: {cause}; load again with a new "
                 "checkpoint, and give a longer 'consumer.lease', or begin at a tag"
             ) from cause
         except PermissionError as cause:
@@ -260,7 +260,7 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generi
         """
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Read no further than what is there now."""
+        """Read no further than the present versions."""
         self._until = self._data_versions(self.opened())
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802

@@ -119,7 +119,7 @@ class _Writer:
         if first is None:
             return TaskResult(query_id, None)
         table = self._table()
-        # the query goes on with the columns that it began with, whatever has become of the table's
+        # the query continues with the columns that it began with, whatever the table has now
         began = self._definition
         schema = table.published.definition_at(began).schema
         batches = pa.RecordBatchReader.from_batches(first.schema, chain([first], given))
@@ -184,7 +184,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         self._publish(messages, *(self._micro_batch or (None, None)))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Remove what the tasks staged, where it is sure that nobody published it."""
+        """Remove what the tasks staged, where it certainly was not published."""
         self._abort(messages)
 
 
@@ -213,7 +213,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         self._publish(messages, query_ids.pop(), batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
-        """Remove what the tasks staged, where it is sure that nobody published it."""
+        """Remove what the tasks staged, where it certainly was not published."""
         self._abort(messages)
 
 

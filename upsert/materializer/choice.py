@@ -14,7 +14,7 @@ from upsert.stream_keys import UniqueKeys, UpsertKey
 
 
 class UnprovenKeyWarning(UserWarning):
-    """Changes go into a keyed table, and nobody has looked whether its key tells their rows apart.
+    """Changes go into a keyed table, and it is not known whether its key tells their rows apart.
 
     Where it does not, a row that is taken away takes another one of its key with it.
     """
@@ -56,7 +56,7 @@ class Changes:
 
     Attributes:
         has_kinds: whether its rows are changes; else rows are only added.
-        keys: its unique keys; None where nobody has looked.
+        keys: its unique keys; None where that is not known.
         upserts: the key of a stream without UPDATE_BEFORE.
     """
 
@@ -78,7 +78,7 @@ class Choice:
     Attributes:
         is_materialized: whether the sink keeps the rows of each key.
         reason: why, or why not.
-        is_unproven: whether it keeps none although nobody has looked whether it should.
+        is_unproven: whether it keeps none although it is not known whether it should.
     """
 
     is_materialized: bool

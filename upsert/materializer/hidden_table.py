@@ -93,7 +93,7 @@ class KeptRows:
         return TableSchema(tuple(columns), (*self.kept_key, IDENTITY))
 
     def conformed(self, given: pa.Table, of: str) -> tuple[pa.Table, Signs | None]:
-        """Rows in the sink's types, and the sign of each; what does not fit is told by the sink's names.
+        """Rows in the sink's types, and the sign of each; errors use the sink's names.
 
         Args:
             given: the columns under the names that are kept, and perhaps ``_row_kind``.
@@ -143,7 +143,7 @@ class KeptRows:
         return gather(found, np.flatnonzero((after > 0) | (before > 0)))
 
     def written(self, base: Snapshot, target: Snapshot, keys: pa.Table) -> pa.Table:
-        """What the sink is told of some keys: the row that is its newest now, or that none is left.
+        """What the sink is to write of some keys: the newest row, or that none is left.
 
         Args:
             base: the hidden table before the micro-batch.
@@ -218,14 +218,14 @@ class HiddenTable:
             if batch > 0:
                 raise MissingStateError(
                     f"{self.sink}: the rows of its keys must be kept since micro-batch 0, got none in "
-                    f"{path!r} at micro-batch {batch}; begin with a new checkpoint, or go on without "
+                    f"{path!r} at micro-batch {batch}; begin with a new checkpoint, or continue without "
                     "them as before: 'sink.materialize' = 'none'"
                 ) from cause
             table = self._created(path)
         found, wanted = table.schema.arrow, self.rows.table_schema().arrow
         if found != wanted or table.schema.primary_key != self.rows.table_schema().primary_key:
             raise ConfigurationError(
-                f"{self.sink}: a query must go on with the columns and the PRIMARY KEY that it began with, "
+                f"{self.sink}: a query must continue with the columns and the PRIMARY KEY of its start, "
                 "for the rows of its keys are kept with them, got others; begin with a new checkpoint"
             )
         return table

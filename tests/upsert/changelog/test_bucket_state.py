@@ -100,7 +100,7 @@ def test_tables_of_another_query_are_never_read(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_other_arguments_is_refused() -> None:
     _, known = batch(SPEC, None, "+U a 1 10")
-    with pytest.raises(ConfigurationError, match="must go on with the arguments of its checkpoint"):
+    with pytest.raises(ConfigurationError, match="must continue with the arguments of its checkpoint"):
         batch(replace(SPEC, buckets=2), known, "+U a 1 10")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from upsert.errors import ConfigurationError
-from upsert.log.offset import LogOffset, LogRange, place_in_log, ranges
+from upsert.log.offset import LogOffset, LogRange, offsets_of_snapshot, ranges
 from upsert.store.read.version import Version
 
 PLACE = LogOffset("u", Version.complete(3), {0: 5, 1: 9, 10: 0}, "t-log", stream="s")
@@ -25,8 +25,8 @@ def test_ranges_leave_out_what_has_not_moved_and_skip_what_was_read_before() -> 
     assert [part.behind_records for part in found] == [6, 1], "a transaction's end is no record"
 
 
-def test_place_of_a_snapshot_that_knew_nothing_is_the_beginning() -> None:
-    assert place_in_log({"1": 4}, 2) == {0: 0, 1: 4}
+def test_offsets_of_a_snapshot_that_knew_nothing_is_the_beginning() -> None:
+    assert offsets_of_snapshot({"1": 4}, 2) == {0: 0, 1: 4}
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def test_a_reader_that_comes_back_too_late_is_told_what_is_left_and_what_to_do(t
     table.expire(keep=1)
     expected = (
         r"consumer 'nightly' of table 't' must come back within its lease of 259200 s, it has lapsed or was "
-        r"released: .*snapshot 3 has expired; the earliest that is left is 4 of 20.*load anew with a new"
+        r"released: .*snapshot 3 has expired; the earliest that is left is 4 of 20.*load again with a new"
     )
     with pytest.raises(SnapshotExpiredError, match=expected):
         Query(reader_of(table, consumer_id="nightly"), query.logged).plan()
