@@ -22,7 +22,7 @@ from upsert.store.retention import expiry
 from upsert.store.table import Table
 from upsert.store.upkeep import compaction
 from upsert.store.upkeep.background import compaction_lock
-from upsert.store.upkeep.compaction import Merge
+from upsert.store.upkeep.compaction import CompactionJob
 
 _RESULT: Final = "merge BIGINT, files BINARY"
 
@@ -52,15 +52,15 @@ def compact(
             merged in other buckets is published.
     """
     table = Table.open(path)
-    is_wanted = compaction.in_places(table.schema, partition, buckets)
+    is_wanted = compaction.in_buckets(table.schema, partition, buckets)
     committer = Committer(table.published)
     with compaction_lock(table.root, wait=True):
         head = table.published.latest()
-        merges = compaction.full(compaction.wanted(table.published.files(head), is_wanted), table.options)
-        if not merges:
+        jobs = compaction.full(compaction.wanted(table.published.files(head), is_wanted), table.options)
+        if not jobs:
             return None
-        written = _written(spark, _Work(table.path, head.id, tuple(merges)))
-        info = compaction.publish(committer, table.uuid, merges, written, gives_way=False)
+        written = _written(spark, _Work(table.path, head.id, tuple(jobs)))
+        info = compaction.publish(committer, table.uuid, jobs, written, yields=False)
         expiry.after_commit(committer, table.options.retention)
     return None if info is None else table.snapshot(info.id)
 
@@ -71,19 +71,19 @@ class _Work:
 
     path: str
     base: int
-    merges: tuple[Merge, ...]
+    jobs: tuple[CompactionJob, ...]
 
     @property
     def groups(self) -> list[tuple[int, int]]:
         """Number of the merge, and of the group within it."""
-        return [(m, g) for m, merge in enumerate(self.merges) for g in range(len(merge.groups))]
+        return [(m, g) for m, merge in enumerate(self.jobs) for g in range(len(merge.groups))]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         table = Table.open(self.path)
         for batch in batches:
             for number in batch.column("id").to_pylist():
                 m, g = self.groups[number]
-                merge = self.merges[m]
+                merge = self.jobs[m]
                 files = compaction.write(table.root, table.layout, self.base, merge, merge.groups[g])
                 yield pa.record_batch(
                     [pa.array([m]), pa.array([manifest.encode(table.layout, files)], pa.binary())],
@@ -93,7 +93,7 @@ class _Work:
 
 def _written(spark: SparkSession, work: _Work) -> Sequence[Sequence[FileEntry]]:
     """For each merge the files that tasks have written."""
-    found: list[list[FileEntry]] = [[] for _ in work.merges]
+    found: list[list[FileEntry]] = [[] for _ in work.jobs]
     count = len(work.groups)
     if count:
         # one partition a group, so that Spark hands them out one by one

@@ -31,12 +31,12 @@ def run(path: str) -> int:
     history = History.shared(table)
     committer = Committer(history)
     published = 0
-    while merges := _due(history):
-        published += compaction.carry_out(committer, table.uuid, merges[:1]) is not None
+    while jobs := _due(history):
+        published += compaction.execute(committer, table.uuid, jobs[:1]) is not None
     return published
 
 
-def _due(history: History) -> list[compaction.Merge]:
+def _due(history: History) -> list[compaction.CompactionJob]:
     files = history.files(history.latest())
     return compaction.due(files, history.definition.options)
 

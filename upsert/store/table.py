@@ -674,7 +674,7 @@ class Table:
         Raises:
             SchemaError: ``partition`` names no partition column, or a value does not fit it.
         """
-        is_wanted = compaction.in_places(self.schema, partition, buckets)
+        is_wanted = compaction.in_buckets(self.schema, partition, buckets)
         with background.compaction_lock(self.root, wait=True):
             info = compaction.compact_fully(self._committer, self.uuid, self.options, is_wanted)
         expiry.after_commit(self._committer, self.options.retention)

@@ -121,17 +121,19 @@ def _rewrite(
         for within in key_ranges(old, inputs, PIECE_BYTES):
             rows = present(old, merge_runs(old, within))
             for portion in split(new, _converted(root, old, new, rows), None) if rows.num_rows else ():
-                place = portion.partition, portion.bucket
+                bucket_id = portion.partition, portion.bucket
                 run = _folded(new, portion.rows)
-                sorted_files.setdefault(place, []).extend(_written(root, new, [run], place, base, written))
+                sorted_files.setdefault(bucket_id, []).extend(
+                    _written(root, new, [run], bucket_id, base, written)
+                )
     added: list[FileEntry] = []
-    for place, files in sorted_files.items():
+    for bucket_id, files in sorted_files.items():
         if len(files) == 1:
             added += files
             continue
         parts = [rows_of_file(root, new, entry) for entry in files]
         merged = (merge_runs(new, within) for within in key_ranges(new, parts, PIECE_BYTES))
-        added += _written(root, new, merged, place, base, written)
+        added += _written(root, new, merged, bucket_id, base, written)
     return added
 
 
@@ -151,11 +153,11 @@ def _written(
     root: str,
     layout: Layout,
     run: Iterable[SortedRows],
-    place: BucketId,
+    bucket_id: BucketId,
     base: int,
     written: list[FileEntry],
 ) -> list[FileEntry]:
-    partition, bucket = place
+    partition, bucket = bucket_id
     files = write_run(root, layout, run, partition=partition, bucket=bucket, level=0, base=base)
     written += files
     return files

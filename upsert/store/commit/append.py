@@ -48,7 +48,7 @@ class Resolution:
 
     def __init__(self, history: History, raw: Iterable[RawFile]) -> None:
         self._history = history
-        self._places = staging.places_of(raw)
+        self._parts = staging.parts_by_bucket(raw)
         self._written: list[FileEntry] = []
         self._files: tuple[FileEntry, ...] = ()
         self._seen: SnapshotInfo | None = None
@@ -73,8 +73,8 @@ class Resolution:
         if self._seen is None or not self._still_holds(self._seen, latest):
             layout = self._history.definition_at(latest.definition).layout
             files: list[FileEntry] = []
-            for place, parts in self._places.items():
-                files += self._resolve(layout, latest, left.groups.get(place, ()), place, parts)
+            for bucket_id, parts in self._parts.items():
+                files += self._resolve(layout, latest, left.groups.get(bucket_id, ()), bucket_id, parts)
             self._files = tuple(files)
             reach("resolve.after-write")
         self._seen = latest
@@ -91,18 +91,18 @@ class Resolution:
         except SnapshotExpiredError:
             return False
         touched = {(e.partition, e.bucket) for delta in deltas for e in (*delta.added, *delta.removed)}
-        return touched.isdisjoint(self._places)
+        return touched.isdisjoint(self._parts)
 
     def _resolve(
         self,
         layout: Layout,
         latest: SnapshotInfo,
         runs: Sequence[Run],
-        place: BucketId,
+        bucket_id: BucketId,
         parts: Sequence[PlacedPart],
     ) -> list[FileEntry]:
         root = self._history.root
-        partition, bucket = place
+        partition, bucket = bucket_id
         opened = [[DataFile.open(root, layout, entry) for entry in run] for run in runs]
         written = write_run(
             root,

@@ -80,7 +80,7 @@ def second_run_of_level(
 
     Equality of one file's last and another's first key counts as overlap: each key is stored once a run.
     """
-    of_level = _by_place([entry for entry in added if entry.level > 0])
+    of_level = _by_bucket([entry for entry in added if entry.level > 0])
     for entry in _left_in(live, of_level, removed):
         for new in of_level[entry.partition, entry.bucket]:
             if new.level == entry.level and new.overlaps(entry):
@@ -95,18 +95,18 @@ def run_between_inputs(
 
     A file that stays above that level must be newer than every input whose keys it may hold.
     """
-    lowest = {place: max(new.level for new in files) for place, files in _by_place(added).items()}
-    inputs = _by_place(removed)
+    lowest = {bucket_id: max(new.level for new in files) for bucket_id, files in _by_bucket(added).items()}
+    inputs = _by_bucket(removed)
     for entry in _left_in(live, lowest, removed):
-        place = entry.partition, entry.bucket
-        if entry.level < lowest[place]:
-            for sunk in inputs.get(place, ()):
+        bucket_id = entry.partition, entry.bucket
+        if entry.level < lowest[bucket_id]:
+            for sunk in inputs.get(bucket_id, ()):
                 if sunk.age < entry.age and sunk.overlaps(entry):
                     return entry
     return None
 
 
-def _by_place(entries: Iterable[FileEntry]) -> dict[BucketId, list[FileEntry]]:
+def _by_bucket(entries: Iterable[FileEntry]) -> dict[BucketId, list[FileEntry]]:
     found: dict[BucketId, list[FileEntry]] = {}
     for entry in entries:
         found.setdefault((entry.partition, entry.bucket), []).append(entry)

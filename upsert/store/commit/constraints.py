@@ -176,8 +176,8 @@ class UniqueCheck:
         """
         probe, rows = keys
         for runs, part in buckets_for(self._layout, live, probe):
-            place = runs[0][0].partition, runs[0][0].bucket
-            newer = [self._open(entry) for entry in self._files.get(place, ())]
+            bucket_id = runs[0][0].partition, runs[0][0].bucket
+            newer = [self._open(entry) for entry in self._files.get(bucket_id, ())]
             for run in runs:
                 files = [self._open(entry) for entry in run]
                 # the sequence is the entry's: an open file may have been opened before it had one

@@ -122,17 +122,28 @@ class _Deletion:
         self._check_columns(latest)
         snapshot = self._snapshot_of(latest)
         left = snapshot.places(self._where)
-        whole = {place for place, where in left.items() if where == EVERY_ROW}
+        whole = {bucket_id for bucket_id, where in left.items() if where == EVERY_ROW}
         added = self._added_until(latest)
-        for place in list(self._files):
-            if place not in left or place in whole or added is None or added.get(place, ()) is None:
-                self._put(place, None)
-            elif place in added:
-                self._put(place, self._amended(snapshot, place, left[place], added[place] or ()))
-        for place in left.keys() - whole - self._files.keys():
-            self._put(place, self._write(snapshot, place, self._found(snapshot, place, left[place])))
+        for bucket_id in list(self._files):
+            if (
+                bucket_id not in left
+                or bucket_id in whole
+                or added is None
+                or added.get(bucket_id, ()) is None
+            ):
+                self._put(bucket_id, None)
+            elif bucket_id in added:
+                self._put(
+                    bucket_id, self._amended(snapshot, bucket_id, left[bucket_id], added[bucket_id] or ())
+                )
+        for bucket_id in left.keys() - whole - self._files.keys():
+            self._put(
+                bucket_id, self._write(snapshot, bucket_id, self._found(snapshot, bucket_id, left[bucket_id]))
+            )
         self._seen = latest
-        return self.files, tuple(e for place in whole for run in snapshot.files.groups[place] for e in run)
+        return self.files, tuple(
+            e for bucket_id in whole for run in snapshot.files.groups[bucket_id] for e in run
+        )
 
     def _check_columns(self, latest: SnapshotInfo) -> None:
         schema = self._history.definition_at(latest.definition).schema
@@ -167,41 +178,41 @@ class _Deletion:
                     files.append(entry)
         return found
 
-    def _put(self, place: BucketId, files: tuple[FileEntry, ...] | None) -> None:
+    def _put(self, bucket_id: BucketId, files: tuple[FileEntry, ...] | None) -> None:
         """Other files for a bucket, or none; the old ones go: no attempt to publish them has succeeded."""
-        staging.remove(self._history.root, StagedFiles("", self._files.pop(place, ())))
+        staging.remove(self._history.root, StagedFiles("", self._files.pop(bucket_id, ())))
         if files is not None:
-            self._files[place] = files
+            self._files[bucket_id] = files
 
-    def _found(self, snapshot: Snapshot, place: BucketId, where: Filter) -> Iterable[SortedRows]:
-        found = snapshot.stored_rows(place, where, snapshot.layout.stored.names)
+    def _found(self, snapshot: Snapshot, bucket_id: BucketId, where: Filter) -> Iterable[SortedRows]:
+        found = snapshot.stored_rows(bucket_id, where, snapshot.layout.stored.names)
         return (_deletions(snapshot.layout, rows) for rows in found if rows.num_rows)
 
     def _amended(
-        self, snapshot: Snapshot, place: BucketId, where: Filter, added: Sequence[FileEntry]
+        self, snapshot: Snapshot, bucket_id: BucketId, where: Filter, added: Sequence[FileEntry]
     ) -> tuple[FileEntry, ...]:
         """The deletions of a bucket when files were added to it: the keys in these are judged anew.
 
         Without a look at the rest of the bucket, so that a deletion gets through beside a writer that commits
         more often than it takes to read the bucket.
         """
-        if sum(entry.rows for entry in (*self._files[place], *added)) > _MAX_AMENDED_ROWS:
-            return self._write(snapshot, place, self._found(snapshot, place, where))
+        if sum(entry.rows for entry in (*self._files[bucket_id], *added)) > _MAX_AMENDED_ROWS:
+            return self._write(snapshot, bucket_id, self._found(snapshot, bucket_id, where))
         layout = snapshot.layout
-        deleted = [self._opened(layout, entry) for entry in self._files[place]]
+        deleted = [self._opened(layout, entry) for entry in self._files[bucket_id]]
         news = [self._opened(layout, entry) for entry in added]
         amend = _amended_counts if layout.is_counted else _amended_keys
         rows = amend(layout, where, deleted, news)
-        return self._write(snapshot, place, [rows] if rows.rows.num_rows else [])
+        return self._write(snapshot, bucket_id, [rows] if rows.rows.num_rows else [])
 
     def _opened(self, layout: Layout, entry: FileEntry) -> SortedRows:
         file = DataFile.open(self._history.root, layout, entry)
         return SortedRows(file.table, file.kinds)
 
     def _write(
-        self, snapshot: Snapshot, place: BucketId, gone: Iterable[SortedRows]
+        self, snapshot: Snapshot, bucket_id: BucketId, gone: Iterable[SortedRows]
     ) -> tuple[FileEntry, ...]:
-        partition, bucket = place
+        partition, bucket = bucket_id
         layout, base = snapshot.layout, snapshot.id
         root = self._history.root
         return tuple(write_run(root, layout, gone, partition=partition, bucket=bucket, level=0, base=base))

@@ -79,7 +79,7 @@ class PlacedPart(NamedTuple):
     part: RawPart
 
 
-def places_of(raw: Iterable[RawFile]) -> dict[BucketId, list[PlacedPart]]:
+def parts_by_bucket(raw: Iterable[RawFile]) -> dict[BucketId, list[PlacedPart]]:
     """The parts of some files by partition and bucket, in the order of the files."""
     places: dict[BucketId, list[PlacedPart]] = {}
     for file in raw:
@@ -135,7 +135,8 @@ def write_raw(
         pa.ipc.new_file(sink, _schema(layout)) as writer,
     ):
         for piece in pieces:
-            for portion in split(layout, *conform(layout, piece, owner)):
+            stored, signs = conform(layout, piece, owner)
+            for portion in split(layout, stored, signs):
                 writer.write_batch(_sorted_batch(layout, portion))
                 parts.append(RawPart(portion.partition, portion.bucket, len(parts), portion.rows.num_rows))
     if not parts:
@@ -257,10 +258,11 @@ def stage_folded(root: str, layout: Layout, uuid: str, base: int, rows: Rows, or
             return fold_raw(root, layout, uuid, base, staged.raw, order)
         finally:
             remove(root, staged)
-    portions = list(split(layout, *conform(layout, first, _owner(root))))
+    stored, signs = conform(layout, first, _owner(root))
+    portions = list(split(layout, stored, signs))
     with naming(_owner(root)):
-        folded = [(p, fold(layout, p.rows, p.weights, order)) for p in portions]
-    return _write_all(root, layout, uuid, base, (((p.partition, p.bucket), [run]) for p, run in folded))
+        runs = [((p.partition, p.bucket), [fold(layout, p.rows, p.weights, order)]) for p in portions]
+    return _write_all(root, layout, uuid, base, runs)
 
 
 def stage_raw(
@@ -296,7 +298,8 @@ def fold_raw(
         CorruptTableError: a file of raw changes is missing or damaged.
     """
     runs = (
-        (place, folded(root, layout, parts, order, _owner(root))) for place, parts in places_of(raw).items()
+        (bucket_id, folded(root, layout, parts, order, _owner(root)))
+        for bucket_id, parts in parts_by_bucket(raw).items()
     )
     return _write_all(root, layout, uuid, base, runs)
 
@@ -347,10 +350,10 @@ def join(uuid: str, staged: Iterable[StagedFiles]) -> StagedFiles:
         for entry in one.files:
             if owner.setdefault((entry.partition, entry.bucket), number) != number:
                 raise _shared_bucket(entry.bucket)
-        for place, parts in places_of(one.raw).items():
+        for bucket_id, parts in parts_by_bucket(one.raw).items():
             in_order = number if parts[0].file.order == "rows" else None
-            if arrivals.setdefault(place, in_order) != in_order:
-                raise _shared_bucket(place[1])
+            if arrivals.setdefault(bucket_id, in_order) != in_order:
+                raise _shared_bucket(bucket_id[1])
         files += one.files
         raw += one.raw
         retracting |= one.retracting

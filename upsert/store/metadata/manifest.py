@@ -72,26 +72,28 @@ class FileSet:
         {}
         """
         with without_garbage_collection():
-            return cls({group: _runs(files) for group, files in _by_place(entries).items()})
+            return cls({group: _runs(files) for group, files in _by_bucket(entries).items()})
 
     def after(self, added: Iterable[FileEntry], removed: Iterable[FileEntry]) -> FileSet:
         """The set after a commit; only the buckets that it touches are looked at."""
-        came, went = _by_place(added), _by_place(removed)
+        came, went = _by_bucket(added), _by_bucket(removed)
         groups = dict(self.groups)
-        for place in came.keys() | went.keys():
-            runs = self.groups.get(place, ())
-            if after := _after(runs, came.get(place, []), went.get(place, [])):
-                groups[place] = after
+        for bucket_id in came.keys() | went.keys():
+            runs = self.groups.get(bucket_id, ())
+            if after := _after(runs, came.get(bucket_id, []), went.get(bucket_id, [])):
+                groups[bucket_id] = after
             else:
-                del groups[place]
+                del groups[bucket_id]
         return FileSet(groups)
 
     def only(self, is_wanted: Callable[[Partition], bool]) -> FileSet:
         """The files of some partitions."""
-        wanted = {partition: is_wanted(partition) for partition in {place[0] for place in self.groups}}
+        wanted = {
+            partition: is_wanted(partition) for partition in {bucket_id[0] for bucket_id in self.groups}
+        }
         if all(wanted.values()):
             return self
-        return FileSet({place: runs for place, runs in self.groups.items() if wanted[place[0]]})
+        return FileSet({bucket_id: runs for bucket_id, runs in self.groups.items() if wanted[bucket_id[0]]})
 
     @property
     def entries(self) -> tuple[FileEntry, ...]:
@@ -99,7 +101,7 @@ class FileSet:
         return tuple(entry for runs in self.groups.values() for run in runs for entry in run)
 
 
-def _by_place(entries: Iterable[FileEntry]) -> dict[tuple[Partition, int], list[FileEntry]]:
+def _by_bucket(entries: Iterable[FileEntry]) -> dict[tuple[Partition, int], list[FileEntry]]:
     found: dict[tuple[Partition, int], list[FileEntry]] = {}
     for entry in entries:
         found.setdefault((entry.partition, entry.bucket), []).append(entry)

@@ -28,7 +28,7 @@ from upsert.store.storage import storage_of
 from upsert.store.storage.refusals import disk_errors_of
 from upsert.store.table_options import TableOptions
 from upsert.store.upkeep import compaction
-from upsert.store.upkeep.compaction import Merge
+from upsert.store.upkeep.compaction import CompactionJob
 
 MAX_FOREGROUND_ROWS: Final = 250_000
 """Rows that a committing process merges itself: about a tenth of a second."""
@@ -75,29 +75,29 @@ def _compact(committer: Committer, uuid: str, options: TableOptions, done: Commi
     try:
         _tell_earlier_failure(folder)
         places = {(entry.partition, entry.bucket) for entry in done.added}
-        files = compaction.of_places(committer.history.files(done.info), places)
-        merges = compaction.due(files, options)
-        if not merges:
+        files = compaction.of_buckets(committer.history.files(done.info), places)
+        jobs = compaction.due(files, options)
+        if not jobs:
             return
-        small = _small(merges)
+        small = _small(jobs)
         with compaction_lock(root, wait=False) as lock:
             if lock is None:
                 return
             if small:
-                compaction.carry_out(committer, uuid, small)
-            if len(small) < len(merges):
+                compaction.execute(committer, uuid, small)
+            if len(small) < len(jobs):
                 start_compactor(committer.history.folder, lock)
     except Exception as failure:  # the commit is published: nothing that happens here may deny it
         _warn(folder, repr(failure))
 
 
-def _small(merges: Sequence[Merge]) -> Sequence[Merge]:
+def _small(jobs: Sequence[CompactionJob]) -> Sequence[CompactionJob]:
     rows = 0
-    for number, merge in enumerate(merges):
+    for number, merge in enumerate(jobs):
         rows += merge.rows
         if rows > MAX_FOREGROUND_ROWS:
-            return merges[:number]
-    return merges
+            return jobs[:number]
+    return jobs
 
 
 def start_compactor(folder: str, lock: int) -> None:

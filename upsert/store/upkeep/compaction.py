@@ -1,4 +1,8 @@
-"""Carrying out a compaction: merge some runs of some buckets and publish the result in their place.
+"""Compaction: merge some runs of some buckets and publish the result in their place.
+
+The ladder: a *policy* (``policies``) says which of a bucket's runs to merge next (``Chosen``); ``plan`` makes
+a *job* of it; ``execute`` runs jobs in this process, ``write`` a part of one anywhere; ``publish`` commits
+what they wrote.
 
 Readers and change streams do not notice: the rows stay the same. Appends never wait for it, for their files
 are none of its inputs. If an overwrite or another compaction has taken the inputs away meanwhile, the files
@@ -46,7 +50,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Merge:
+class CompactionJob:
     """What is to be done with some files of a bucket, so that they come to one level.
 
     Attributes:
@@ -57,7 +61,7 @@ class Merge:
         target_bytes: size of the files to write.
     """
 
-    place: BucketId
+    bucket_id: BucketId
     groups: tuple[Group, ...]
     moved: tuple[FileEntry, ...]
     output_level: int
@@ -81,30 +85,30 @@ def policy_of(options: TableOptions) -> Policy:
     return Universal(options.compaction_trigger, options.max_size_amplification_percent, options.size_ratio)
 
 
-def due(files: FileSet, options: TableOptions) -> list[Merge]:
+def due(files: FileSet, options: TableOptions) -> list[CompactionJob]:
     """What the policy wants merged, the smallest merge first."""
     policy = policy_of(options)
     found = []
-    for place, runs in files.groups.items():
+    for bucket_id, runs in files.groups.items():
         if chosen := policy.choose(runs):
-            found.append(plan(place, runs, chosen, options.target_file_size))
+            found.append(plan(bucket_id, runs, chosen, options.target_file_size))
     return sorted(found, key=lambda merge: merge.rows)
 
 
-def full(files: FileSet, options: TableOptions) -> list[Merge]:
+def full(files: FileSet, options: TableOptions) -> list[CompactionJob]:
     """What remains to be merged until each bucket is one run, without deletions if nobody asks for them."""
     keeps_deletions = options.merge.keeps_deletions
     max_level = policy_of(options).max_level
     found = []
-    for place, runs in files.groups.items():
+    for bucket_id, runs in files.groups.items():
         if len(runs) > 1 or (not keeps_deletions and any(entry.deletes for entry in runs[0])):
             every = tuple(entry for run in runs for entry in run)
             level = max(max_level, *(entry.level for entry in every))
-            found.append(plan(place, runs, Chosen(every, level), options.target_file_size))
+            found.append(plan(bucket_id, runs, Chosen(every, level), options.target_file_size))
     return found
 
 
-def plan(place: BucketId, runs: Sequence[Run], chosen: Chosen, target_bytes: int) -> Merge:
+def plan(bucket_id: BucketId, runs: Sequence[Run], chosen: Chosen, target_bytes: int) -> CompactionJob:
     """How to bring the chosen files to their level with as little rewriting as possible.
 
     Files that overlap are merged, and small ones with their neighbours. A file of good size that overlaps
@@ -134,10 +138,10 @@ def plan(place: BucketId, runs: Sequence[Run], chosen: Chosen, target_bytes: int
             together.extend(section)
     close()
     moving = tuple(entry for entry in moved if entry.level != chosen.output_level)
-    return Merge(place, tuple(groups), moving, chosen.output_level, target_bytes)
+    return CompactionJob(bucket_id, tuple(groups), moving, chosen.output_level, target_bytes)
 
 
-def carry_out(committer: Committer, uuid: str, merges: Sequence[Merge]) -> SnapshotInfo | None:
+def execute(committer: Committer, uuid: str, jobs: Sequence[CompactionJob]) -> SnapshotInfo | None:
     """Merge and publish, as one snapshot; None if all inputs were taken away meanwhile.
 
     Raises:
@@ -148,33 +152,33 @@ def carry_out(committer: Committer, uuid: str, merges: Sequence[Merge]) -> Snaps
     base = history.latest().id
     written = [
         [entry for group in merge.groups for entry in write(history.root, history.layout, base, merge, group)]
-        for merge in merges
+        for merge in jobs
     ]
     reach("compact.after-write")
-    return publish(committer, uuid, merges, written)
+    return publish(committer, uuid, jobs, written)
 
 
 def publish(
     committer: Committer,
     uuid: str,
-    merges: Sequence[Merge],
+    jobs: Sequence[CompactionJob],
     written: Sequence[Sequence[FileEntry]],
     *,
-    gives_way: bool = True,
+    yields: bool = True,
 ) -> SnapshotInfo | None:
     """Put the files written for each merge in the place of its inputs, as one snapshot.
 
-    A merge of which an input has gone meanwhile was in vain; its files are deleted.
+    A job of which an input has gone meanwhile is a no-op; its files are deleted.
 
     Args:
         committer: that of the table.
         uuid: the table's uuid.
-        merges: what was merged.
-        written: for each merge the files that ``write`` gave for its groups.
-        gives_way: whether merges may have been in vain.
+        jobs: what was merged.
+        written: for each job the files that ``write`` gave for its groups.
+        yields: whether jobs may be no-ops.
 
     Returns:
-        The snapshot; None if all were in vain.
+        The snapshot; None if all were no-ops.
 
     Raises:
         CommitConflictError: some were, and that is not wanted; the message names the commit that came in
@@ -183,21 +187,21 @@ def publish(
     proposed: list[list[int]] = [[]]
 
     def change(numbers: Sequence[int]) -> Change:
-        moved = [(merges[n], entry) for n in numbers for entry in merges[n].moved]
+        moved = [(jobs[n], entry) for n in numbers for entry in jobs[n].moved]
         added = [entry for n in numbers for entry in written[n]]
         added += [replace(entry, level=merge.output_level) for merge, entry in moved]
-        return Change("compact", tuple(added), tuple(entry for n in numbers for entry in merges[n].inputs))
+        return Change("compact", tuple(added), tuple(entry for n in numbers for entry in jobs[n].inputs))
 
     def propose(latest: SnapshotInfo) -> Change | None:
         live = committer.history.live(latest)
-        proposed[0] = [n for n, merge in enumerate(merges) if all(_is_live(live, e) for e in merge.inputs)]
+        proposed[0] = [n for n, merge in enumerate(jobs) if all(_is_live(live, e) for e in merge.inputs)]
         return change(proposed[0]) if proposed[0] else None
 
     info: SnapshotInfo | None
     try:
         info = committer.commit(propose)
     except (CommitConflictError, StaleWriterError):
-        if not gives_way:
+        if not yields:
             raise
         # the next compaction sees what came in between
         info = None
@@ -208,9 +212,9 @@ def publish(
         reach("compact.after-publish")
         # drops what was not published; what was is still needed and stays
         append.discard(committer, [StagedFiles(uuid, tuple(e for files in written for e in files))], uuid)
-    if not gives_way and len(proposed[0]) < len(merges):
+    if not yields and len(proposed[0]) < len(jobs):
         # once more without looking: the check that every commit must pass says what came in between
-        committer.commit(lambda _: change([n for n in range(len(merges)) if n not in proposed[0]]))
+        committer.commit(lambda _: change([n for n in range(len(jobs)) if n not in proposed[0]]))
     return info if proposed[0] else None
 
 
@@ -218,14 +222,14 @@ def _is_live(live: Mapping[str, FileEntry], entry: FileEntry) -> bool:
     return entry.file in live and live[entry.file].level == entry.level
 
 
-def write(root: str, layout: Layout, base: int, merge: Merge, group: Group) -> list[FileEntry]:
+def write(root: str, layout: Layout, base: int, merge: CompactionJob, group: Group) -> list[FileEntry]:
     """Merge the files of one group of a merge and write the result, range by range; publishes nothing.
 
     Raises:
         ChangelogError: a count of a table without primary key is below zero.
         CorruptTableError: an input is missing or damaged.
     """
-    partition, bucket = merge.place
+    partition, bucket = merge.bucket_id
     written = write_run(
         root,
         layout,
@@ -250,9 +254,9 @@ def _merged(root: str, layout: Layout, group: Group, max_bytes: int) -> Iterator
         yield SortedRows(present(layout, merged), None) if is_whole else merged
 
 
-def of_places(files: FileSet, places: Collection[BucketId]) -> FileSet:
+def of_buckets(files: FileSet, places: Collection[BucketId]) -> FileSet:
     """The live files of some buckets only."""
-    return FileSet({place: files.groups[place] for place in places if place in files.groups})
+    return FileSet({bucket_id: files.groups[bucket_id] for bucket_id in places if bucket_id in files.groups})
 
 
 def compact_fully(
@@ -264,12 +268,12 @@ def compact_fully(
     """
     done: SnapshotInfo | None = None
     history = committer.history
-    while merges := full(wanted(history.files(history.latest()), is_wanted), options):
-        done = carry_out(committer, uuid, _within_limit(merges)) or done
+    while jobs := full(wanted(history.files(history.latest()), is_wanted), options):
+        done = execute(committer, uuid, _within_limit(jobs)) or done
     return done
 
 
-def in_places(
+def in_buckets(
     schema: TableSchema, partition: Mapping[str, object] | None, buckets: Collection[int] | None
 ) -> Callable[[BucketId], bool]:
     """Whether a bucket is among those of a partition specification and of a list of numbers.
@@ -278,19 +282,19 @@ def in_places(
         SchemaError: ``partition`` names no partition column, or a value does not fit it.
     """
     spec = specified(schema, partition or {}, of="compact")
-    return lambda place: is_within(place[0], spec) and (buckets is None or place[1] in buckets)
+    return lambda bucket_id: is_within(bucket_id[0], spec) and (buckets is None or bucket_id[1] in buckets)
 
 
 def wanted(files: FileSet, is_wanted: Callable[[BucketId], bool]) -> FileSet:
     """The live files of the wanted buckets."""
-    return of_places(files, [place for place in files.groups if is_wanted(place)])
+    return of_buckets(files, [bucket_id for bucket_id in files.groups if is_wanted(bucket_id)])
 
 
-def _within_limit(merges: Sequence[Merge]) -> Sequence[Merge]:
+def _within_limit(jobs: Sequence[CompactionJob]) -> Sequence[CompactionJob]:
     """The first merges with not too many rows in all, at least one."""
     rows = 0
-    for number, merge in enumerate(merges):
+    for number, merge in enumerate(jobs):
         rows += merge.rows
         if number and rows > _MAX_ROWS_PER_COMMIT:
-            return merges[:number]
-    return merges
+            return jobs[:number]
+    return jobs

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.manifest import FileSet, Run
 from upsert.store.upkeep import compaction
-from upsert.store.upkeep.compaction import Merge
+from upsert.store.upkeep.compaction import CompactionJob
 from upsert.store.upkeep.policies import MAX_LEVEL, Chosen, Leveled, Pick, RunSize, Universal, sections
 
 
@@ -150,7 +150,7 @@ def test_the_last_level_may_have_any_size() -> None:
     assert LEVELED.choose(of_bucket(file(MAX_LEVEL, 10**12, 0, 9))) is None
 
 
-def made_of(merge: Merge) -> tuple[list[list[int]], list[int]]:
+def made_of(merge: CompactionJob) -> tuple[list[list[int]], list[int]]:
     """First keys of the files of each group, and of those that are only moved."""
     groups = [[entry.first_key[0] for entry in group.files] for group in merge.groups]
     return groups, [entry.first_key[0] for entry in merge.moved]
