@@ -37,19 +37,11 @@ class MetadataColumn:
     key: MetadataKey
 
     def read(self, values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-        """Values of the key as values of the column.
-
-        Raises:
-            SchemaError: a value does not fit the column's type.
-        """
+        """Values of the key as values of the column."""
         return cast(values, self.column.type, f"column {self.column.name!r}")
 
     def write(self, values: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-        """Values of the column as values of the key.
-
-        Raises:
-            SchemaError: a value does not fit the key's type.
-        """
+        """Values of the column as values of the key."""
         return cast(values, self.key.type, f"metadata {self.key.key!r} from column {self.column.name!r}")
 
 

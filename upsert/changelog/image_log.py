@@ -121,11 +121,7 @@ class Positions:
         )
 
     def changes(self, base: Snapshot, end: int) -> pa.Table:
-        """The consolidated changes of the images between a state and the one at ``end``.
-
-        Raises:
-            MissingStateError: one of them is no longer there.
-        """
+        """The consolidated changes of the images between a state and the one at ``end``."""
         at_end = self.at(end)
         return self.table.changes(base.id, at_end.id)
 
@@ -183,10 +179,6 @@ def alignment(
 
     Returns:
         The rows' columns and ``_row_kind``; mostly no row.
-
-    Raises:
-        MissingStateError: rows have an order, and the replay has seen newer ones than were committed, so it
-            is no replay of that batch.
     """
     is_after = pc.not_equal(committed.column(ROW_KIND_COLUMN), RowKind.UPDATE_BEFORE.value)
     rows, is_there = split_kinds(committed.filter(is_after))
@@ -430,11 +422,6 @@ class ImageLog:
             end: as for ``advance``.
             records: as for ``advance``.
             compare: as for ``advance``.
-
-        Raises:
-            MissingStateError: there are no images for ``start``.
-            SchemaError: records do not fit the schema, or a key is NULL.
-            ChangelogError: a kind is none of the four.
         """
         rules = Rules(self._layout.key, tuple(compare), self._order_by)
         newest = NewestImages.above(self._positions.at(start), rules.key)
@@ -445,11 +432,7 @@ class ImageLog:
         return pa.concat_tables(changes)
 
     def settled(self, start: int, end: int) -> pa.Table | None:
-        """The consolidated changes of a batch that was committed, with ``_row_kind``; None if none was.
-
-        Raises:
-            MissingStateError: one of the two states is no longer there.
-        """
+        """The consolidated changes of a batch that was committed, with ``_row_kind``; None if none was."""
         if not self._positions.is_recorded(end):
             return None
         return self._positions.changes(self._positions.at(start), end)

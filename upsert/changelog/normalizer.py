@@ -277,11 +277,7 @@ def normalize(records: pa.Table, previous: pa.Table, rules: Rules) -> Normalized
 
 
 def split_kinds(records: pa.Table) -> tuple[pa.Table, Flags]:
-    """The rows without ``_row_kind``, and whether each is a value.
-
-    Raises:
-        ChangelogError: a kind is none of the four.
-    """
+    """The rows without ``_row_kind``, and whether each is a value."""
     if ROW_KIND_COLUMN not in records.column_names:
         return records, np.ones(records.num_rows, np.bool_)
     return records.drop_columns([ROW_KIND_COLUMN]), signs(records.column(ROW_KIND_COLUMN)) > 0
@@ -320,11 +316,7 @@ def check_not_null(rows: pa.Table, names: Sequence[str], what: str) -> None:
 
 
 def normalize_keyed(images: Keyed, records: Keyed, rules: Rules) -> Normalized:
-    """``normalize`` for rows whose keys have numbers already.
-
-    Raises:
-        SchemaError: an order is NULL.
-    """
+    """``normalize`` for rows whose keys have numbers already."""
     check_not_null(records.rows, rules.order_by, "order_by")
     # the images' own fields allow NULL, and so does a record that deletes: nullability is the caller's matter
     columns = images.rows.select(records.rows.column_names), records.rows
@@ -393,10 +385,6 @@ def fold(records: pa.Table, key: Sequence[str]) -> pa.Table:
     Args:
         records: as for ``normalize``, the newest row of a key last.
         key: columns that identify a row.
-
-    Raises:
-        SchemaError: a key is NULL.
-        ChangelogError: a kind is none of the four.
 
     >>> fold(pa.table({"k": [1, 2, 1], "_row_kind": ["+I", "+U", "-D"]}), ["k"]).to_pydict()
     {'k': [2, 1], '_row_kind': ['+U', '-D']}

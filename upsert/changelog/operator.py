@@ -183,12 +183,7 @@ class Pack:
     spec: NormalizeSpec
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Blobs with the number of their bucket.
-
-        Raises:
-            SchemaError: a key or an order is NULL.
-            ChangelogError: a kind is none of the four.
-        """
+        """Blobs with the number of their bucket."""
         ids, layout = bucket_ids(self.spec.buckets), Layout.of(self.spec.schema)
         number = 0
         for rows in gathered(from_spark(batches)):
@@ -214,13 +209,7 @@ class NormalizeBucket:
     spec: NormalizeSpec
 
     def __call__(self, key: tuple[Any, ...], frames: Iterable[Any], state: GroupState) -> Iterator[Any]:
-        """Blobs of changes.
-
-        Raises:
-            BrokenPayloadError: a blob is damaged.
-            ConfigurationError: images have become too large, or the query continues with other arguments.
-            MissingStateError: images in tables are not as the checkpoint says.
-        """
+        """Blobs of changes."""
         import pandas as pd  # a worker of another step has no need of it
 
         parts = [from_blob(blob) for frame in frames for blob in frame[_BLOB]]
@@ -241,11 +230,7 @@ class Unpack:
     """The rows of blobs."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Rows, in the order in which they are in the blobs.
-
-        Raises:
-            BrokenPayloadError: a blob is damaged.
-        """
+        """Rows, in the order in which they are in the blobs."""
         for batch in batches:
             for blob in batch.column(_BLOB):
                 yield from from_blob(blob.as_buffer())[0].to_batches(max_chunksize=_ROWS_PER_BATCH)

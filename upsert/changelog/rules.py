@@ -89,11 +89,7 @@ class Rules:
         return self.key if self.expiry is None else tuple(dict.fromkeys((*self.key, self.expiry.time)))
 
     def image_schema(self, rows: pa.Schema) -> pa.Schema:
-        """Columns of the images of such rows, without ``_row_kind``; all may be NULL.
-
-        Raises:
-            SchemaError: a column is missing, or has a name that images need themselves.
-        """
+        """Columns of the images of such rows, without ``_row_kind``; all may be NULL."""
         self.check(rows)
         fields = [pa.field(field.name, field.type) for field in rows if field.name != ROW_KIND_COLUMN]
         if self.order_by:

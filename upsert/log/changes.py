@@ -83,11 +83,6 @@ class ChangesOfRange:
             part: the range.
             needs_bases: whether the reader looks up what the changes replace; else ``bases`` may be too high
                 where the mark of a snapshot is not among the records that are decoded with it.
-
-        Raises:
-            RecordsExpiredError: Kafka has deleted some of the range; the message has the remedy.
-            UntrackedChangesError: a commit was written with ``change-tracking = false``.
-            CorruptTableError: a record is none of the table's log.
         """
         through = 0
         for records in self._records(part):

@@ -31,9 +31,6 @@ def announce(table: LoggedTable, topic: LogTopic, files: Sequence[FileEntry]) ->
     """Send the rows of files that are about to be committed, as upserts and deletions.
 
     The log gets what it lacks first, so that nothing older comes after them.
-
-    Raises:
-        KafkaUnavailableError, DeliveryError: some may have been sent; calling again is right.
     """
     publish(table, topic)
     produce(topic.connection, topic.name, _records(table, files))

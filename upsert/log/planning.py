@@ -96,9 +96,6 @@ class LogPlanner:
             start: an earlier answer, or where the reader came into the log.
             max_rows: about how many changes the step may read; None: all.
             moves: whether the reader needs no snapshot before those that it has read.
-
-        Raises:
-            RecordsExpiredError: Kafka no longer has what follows ``start``.
         """
         ends = self.topic.ends()
         topic_id = start.topic_id

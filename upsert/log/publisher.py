@@ -87,32 +87,19 @@ def transactional_id(uuid: str) -> str:
 
 
 def last_published(table: LoggedTable, topic: LogTopic) -> int:
-    """Id of the snapshot up to which the log is complete; 0 for a new one.
-
-    Raises:
-        ConfigurationError: the log is not that of this history of the table.
-        KafkaUnavailableError: the brokers did not answer, or a transaction of the log stayed open.
-    """
+    """Id of the snapshot up to which the log is complete; 0 for a new one."""
     marker = read_marker(topic.connection, topic.name, transactional_id(table.uuid))
     return _position(table, topic, marker)
 
 
 def published_at_least(table: LoggedTable, topic: LogTopic) -> int:
-    """The same without waiting for a transaction that is open: the log may be complete up to a later one.
-
-    Raises:
-        ConfigurationError, KafkaUnavailableError: the brokers did not answer, or as above.
-    """
+    """The same without waiting for a transaction that is open: the log may be complete up to a later one."""
     marker = read_marker(topic.connection, topic.name, transactional_id(table.uuid), settled=False)
     return _position(table, topic, marker)
 
 
 def taken_over(table: LoggedTable, topic: LogTopic, wait_s: float) -> int:
-    """The same for a process that is about to publish: a transaction that stays open for so long is aborted.
-
-    Raises:
-        ConfigurationError, KafkaUnavailableError: as for ``published_at_least``.
-    """
+    """The same for a process that is about to publish: a transaction that is open for so long is aborted."""
     marker = settled_marker(topic.connection, topic.name, transactional_id(table.uuid), wait_s)
     return _position(table, topic, marker)
 

@@ -45,9 +45,6 @@ def with_images_before(
         table: the table, in the form that the changes have.
         compare: columns that make two rows different; an update that changes none of them gives nothing.
         begins_whole: whether all changes of their first snapshot are among them.
-
-    Raises:
-        SnapshotExpiredError: the snapshot before a change has expired; the message has the remedy.
     """
     rules = Rules(table.layout.key, tuple(compare))
     images: NewestImages | None = None
@@ -199,11 +196,7 @@ class LogRead:
             yield halves_where(rows, where)
 
     def settle(self, part: LogRange, snapshot: int, query_id: str | None) -> None:
-        """Remember the rows of a snapshot as those at the start of a range; a second call changes nothing.
-
-        Raises:
-            SnapshotExpiredError: the snapshot has expired.
-        """
+        """Remember the rows of a snapshot as those at the start of a range; a second call changes nothing."""
         table = Table.open(self.path, self.uuid)
         pinned = ChangesOfRange(table, table.options.log, Scope()).pinned
         found = pinned.snapshot(snapshot)

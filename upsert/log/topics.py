@@ -57,22 +57,12 @@ class LogTopic:
         return tuple(TopicPartition(self.name, bucket) for bucket in range(self.buckets))
 
     def ends(self) -> dict[int, int]:
-        """Of each partition the offset behind the last committed record.
-
-        Raises:
-            TableNotFoundError: the topic is gone.
-            KafkaUnavailableError: the brokers did not answer.
-        """
+        """Of each partition the offset behind the last committed record."""
         found = offsets.latest_offsets(self.connection, self.partitions)
         return {one.partition: offset for one, offset in found.items()}
 
     def id(self) -> str | None:
-        """What tells the topic from another one of its name; None where the brokers have no ids.
-
-        Raises:
-            TableNotFoundError: the topic is gone.
-            KafkaUnavailableError: the brokers did not answer.
-        """
+        """What tells the topic from another one of its name; None where the brokers have no ids."""
         return admin.existing_topic(self.connection, self.name).id
 
     def ends_of_all(self) -> dict[int, int]:
@@ -131,11 +121,7 @@ def check_is_free(topic: LogTopic, owner: str) -> None:
 
 
 def is_empty(topic: LogTopic) -> bool:
-    """Whether there is a topic of this form in which nothing has been written that can be read.
-
-    Raises:
-        KafkaUnavailableError: the brokers did not answer.
-    """
+    """Whether there is a topic of this form in which nothing has been written that can be read."""
     found = admin.topics(topic.connection, [topic.name]).get(topic.name)
     return found is not None and found.partitions == topic.buckets and not any(topic.ends().values())
 
@@ -148,22 +134,13 @@ def _taken(topic: LogTopic, owner: str) -> ConfigurationError:
 
 
 def change_retention(topic: LogTopic, retention_ms: int | None) -> None:
-    """Another time for which the topic keeps records; None for the brokers' own.
-
-    Raises:
-        TableNotFoundError: the topic is gone.
-        KafkaUnavailableError: the brokers did not answer.
-    """
+    """Another time for which the topic keeps records; None for the brokers' own."""
     value = None if retention_ms is None else str(retention_ms)
     change_settings(topic.connection, topic.name, {"retention.ms": value})
 
 
 def drop(topic: LogTopic) -> bool:
-    """Delete the topic with its records; False if it is not there.
-
-    Raises:
-        KafkaUnavailableError: the brokers did not answer.
-    """
+    """Delete the topic with its records; False if it is not there."""
     try:
         admin.delete_topic(topic.connection, topic.name)
     except TableNotFoundError:

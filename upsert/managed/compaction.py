@@ -45,11 +45,6 @@ def compact(
 
     Returns:
         The snapshot that this made, or None if there was nothing to merge.
-
-    Raises:
-        SchemaError: ``partition`` names no partition column, or a value does not fit it.
-        CommitConflictError: another commit took away what was being merged; the message names it. What was
-            merged in other buckets is published.
     """
     table = Table.open(path)
     is_wanted = compaction.in_buckets(table.schema, partition, buckets)

@@ -52,9 +52,6 @@ def read_changes(spark: SparkSession, path: str, **options: object) -> DataFrame
         spark: the session; the format is registered in it.
         path: the table's folder.
         **options: those of the format, as keywords: ``scan_mode="latest"``, ``max_rows_per_trigger=10_000``.
-
-    Raises:
-        ConfigurationError: an option is unknown; its value is checked by Spark's first look at the format.
     """
     register(spark)
     reader = spark.readStream.format(FORMAT)

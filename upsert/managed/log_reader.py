@@ -75,12 +75,7 @@ class LogReader(ChangesReader):
     """Reads a table's log step by step; the first step of ``scan.mode = full`` is a snapshot."""
 
     def __init__(self, options: ReadOptions, asked: StructType) -> None:
-        """Check what is asked of the table.
-
-        Raises:
-            SchemaError: ``asked`` does not fit the table.
-            ConfigurationError: ``_row_kind`` is missing, or ``state.path`` where rows must be remembered.
-        """
+        """Check what is asked of the table."""
         super().__init__(options, asked)
         table = Table.open(options.path)
         log = table.options.log

@@ -57,11 +57,7 @@ class RowMetadata:
 
     @classmethod
     def asked(cls, given: Mapping[str, str], schema: TableSchema, asked: StructType | None, of: str) -> Self:
-        """The columns that the option ``metadata.columns`` names, and the read's schema has.
-
-        Raises:
-            SchemaError: a key is unknown or one that the table's rows cannot have, or a name is a column's.
-        """
+        """The columns that the option ``metadata.columns`` names, and the read's schema has."""
         found = offered(given, schema, of)
         return cls({n: k for n, k in found.items() if asked is None or n in asked.names}, of)
 
@@ -101,11 +97,7 @@ class RowMetadata:
             ) from cause
 
     def check_commits_known(self, snapshot: Snapshot, buckets: Iterable[BucketId]) -> None:
-        """Refuse to read buckets for whose rows the last commit is no longer known.
-
-        Raises:
-            SchemaError: ``sequence-number`` is asked for, and a file has been compacted.
-        """
+        """Refuse to read buckets for whose rows the last commit is no longer known."""
         if self.needs(SEQUENCE_NUMBER):
             check_not_compacted(snapshot, buckets)
 

@@ -173,12 +173,7 @@ class ReadOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> ReadOptions:
-        """The options that ``given`` says.
-
-        Raises:
-            ConfigurationError: an option is unknown or does not convert, or the scan mode and its
-                snapshot or timestamp are not given together.
-        """
+        """The options that ``given`` says."""
         values = options.parse(FORMAT, READ_OPTIONS, given)
         _check_goes_with_mode(values, ("scan.snapshot-id", "scan.tag-name"), "from-snapshot")
         _check_goes_with_mode(values, ("scan.timestamp-millis",), "from-timestamp")
@@ -243,11 +238,7 @@ class ReadOptions:
         return next((key for key, is_given in given.items() if is_given), None)
 
     def where_of(self, schema: TableSchema) -> Where | None:
-        """The rows to read of a table with this schema; None for all.
-
-        Raises:
-            SchemaError: ``scan.where`` is malformed, or does not fit the schema.
-        """
+        """The rows to read of a table with this schema; None for all."""
         return None if self.where is None else where_from_json(self.where, schema)
 
 
@@ -354,11 +345,7 @@ class WriteOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> WriteOptions:
-        """The options that ``given`` says; those of Spark's own writer are ignored.
-
-        Raises:
-            ConfigurationError: an option is unknown or does not convert.
-        """
+        """The options that ``given`` says; those of Spark's own writer are ignored."""
         own = {key: value for key, value in given.items() if key.lower() not in _SPARKS_OWN}
         values = options.parse(FORMAT, WRITE_OPTIONS, own)
         return cls(

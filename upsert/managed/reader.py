@@ -31,11 +31,7 @@ from upsert.store.table import Table
 
 
 def state_named_by(options: ReadOptions, table: Table) -> int:
-    """Data version of the snapshot that the scan options name.
-
-    Raises:
-        SnapshotExpiredError: it has expired.
-    """
+    """Data version of the snapshot that the scan options name."""
     if options.scan_mode == "from-snapshot":
         return table.snapshot(options.tag or options.snapshot_id).info.data_version
     if options.scan_mode == "from-timestamp" and options.timestamp_ms is not None:

@@ -117,12 +117,7 @@ class Holding:
         start: Sequence[Version],
         end: Sequence[Version] | None = None,
     ) -> None:
-        """Hold what a restart reads again, while a micro-batch from ``start`` to ``end`` is under way.
-
-        Raises:
-            SnapshotExpiredError: some of it is gone; the message tells why, and the way out.
-            ConfigurationError: the table's folder cannot be written.
-        """
+        """Hold what a restart reads again, while a micro-batch from ``start`` to ``end`` is under way."""
         if consumer is None:
             return
         self._confirmed = self._confirmed or tuple(start)
@@ -237,11 +232,7 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generi
 
     @abstractmethod
     def versions_of(self, opened: Opened, offset: Offset) -> tuple[Version | None, ...]:
-        """The versions in an offset; None of a table whose beginning is chosen by the first step.
-
-        Raises:
-            ConfigurationError: the offset belongs to something else.
-        """
+        """The versions in an offset; None of a table whose beginning is chosen by the first step."""
 
     @abstractmethod
     def offset_at(self, opened: Opened, versions: tuple[Version, ...], consumer: str | None = None) -> Offset:
@@ -264,13 +255,7 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generi
         self._until = self._data_versions(self.opened())
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """The end of the next step; ``start`` itself when nothing is new.
-
-        Raises:
-            ConfigurationError: ``start`` belongs to something else.
-            SnapshotExpiredError: the changes after ``start`` are gone.
-            UntrackedChangesError: a commit was written with ``change-tracking = false``.
-        """
+        """The end of the next step; ``start`` itself when nothing is new."""
         if self._until is None:
             self._idle.wait(start)
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
@@ -306,11 +291,7 @@ class SteppingReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generi
         return self.offset_at(opened, tuple(map(Version.complete, self._data_versions(opened))))
 
     def keep(self, start: Offset, end: Offset) -> None:
-        """Hold what a replay of this step reads; for one that was planned before a restart.
-
-        Raises:
-            SnapshotExpiredError: it is gone.
-        """
+        """Hold what a replay of this step reads; for one that was planned before a restart."""
         opened = self.opened()
         first, last = (_reached(self.versions_of(opened, offset)) for offset in (start, end))
         self._holding.keep(self._holding.consumer_of(end), self.tables_of(opened), first, last)

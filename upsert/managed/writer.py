@@ -194,11 +194,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     is_batch = False
 
     def __init__(self, options: WriteOptions, given: StructType, overwrite: bool) -> None:
-        """See `_Writer`; also refuses what only ``catalog.write_changes`` can write, by the option's help.
-
-        Raises:
-            ConfigurationError: the table must keep all rows of each key, which a raw write does not.
-        """
+        """See `_Writer`; also refuses what only ``catalog.write_changes`` can write, by the option's help."""
         super().__init__(options, given, overwrite)
         check_raw(sink_of(Table.open(options.path), options.materialize), given.jsonValue())
 

@@ -23,9 +23,6 @@ class UnprovenKeyWarning(UserWarning):
 def mode_of(given: Mapping[str, str], of: str) -> str | None:
     """What some options say of ``sink.materialize``; None for nothing.
 
-    Raises:
-        ConfigurationError: its value is none that it can have.
-
     >>> mode_of({"Sink.Materialize": "FORCE", "bucket": "2"}, "table 't'")
     'force'
     """
@@ -88,9 +85,6 @@ class Choice:
 
 def choose(sink: Sink, changes: Changes) -> Choice:
     """Whether a sink keeps the rows of each key.
-
-    Raises:
-        ConfigurationError: ``force`` is asked of a sink or a stream that cannot do it.
 
     >>> by_id = Changes(has_kinds=True, keys=UniqueKeys(((("id",),),)))
     >>> choose(Sink("s", ("id", "day")), by_id).is_materialized, choose(Sink("s", ("day",)), by_id).reason

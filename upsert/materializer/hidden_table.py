@@ -98,10 +98,6 @@ class KeptRows:
         Args:
             given: the columns under the names that are kept, and perhaps ``_row_kind``.
             of: the sink, for messages.
-
-        Raises:
-            SchemaError: a column of the key, or one that is NOT NULL, is NULL.
-            ChangelogError: a row kind is none of the four.
         """
         others = given.column_names[len(self.names) :]
         layout = Layout.of(TableSchema(self.schema.columns, self.key))

@@ -56,12 +56,7 @@ class WriteBatch:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
-        """Write the rows of a micro-batch, unless an earlier call has.
-
-        Raises:
-            ConfigurationError: the call comes from no query, or its thread does not know which.
-            TableNotFoundError: another table lies there than when the query was started.
-        """
+        """Write the rows of a micro-batch, unless an earlier call has."""
         self.write(self.shared(rows), batch)
 
     def shared(self, rows: DataFrame) -> DataFrame:
@@ -69,11 +64,7 @@ class WriteBatch:
         return by_bucket(rows, self.buckets, self.bucket)
 
     def write(self, rows: DataFrame, batch: int) -> None:
-        """Write rows that are so shared, unless an earlier call has.
-
-        Raises:
-            ConfigurationError, TableNotFoundError: as when called.
-        """
+        """Write rows that are so shared, unless an earlier call has."""
         Table.open(self.path, self.uuid)
         query = query_of_micro_batch(rows, f"{FORMAT}: micro-batches of write_changes")
         writer = rows.write.format(FORMAT).option("path", self.path).option("micro-batch", f"{query}:{batch}")
@@ -135,13 +126,7 @@ class Materialize:
     write: Write
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
-        """Write the rows of a micro-batch.
-
-        Raises:
-            ConfigurationError: the call comes from no query, or its thread does not know which; or the query
-                writes other columns than before.
-            MissingStateError: what is kept is not that of the checkpoint.
-        """
+        """Write the rows of a micro-batch."""
         hidden = self.hidden
         query = query_of_micro_batch(rows, f"{hidden.sink}: micro-batches of 'sink.materialize'")
         register(rows.sparkSession)
