@@ -66,11 +66,7 @@ OPTIONS: Final = (
 
 
 def schema_of(context: FormatContext) -> str:
-    """The schema that a table has: the one that it was given, or the one of its columns.
-
-    Raises:
-        SchemaError: a name or a type has no form in Avro.
-    """
+    """The schema that a table has: the one that it was given, or the one of its columns."""
     given: str | None = context.options[SCHEMA_KEY]
     if given is not None:
         return given
@@ -153,11 +149,7 @@ class AvroEncoder:
         self._codec = writing_codec(context)
 
     def encode(self, rows: pa.Table, kinds: pa.Array | None = None) -> pa.Array:  # noqa: ARG002
-        """One message a row.
-
-        Raises:
-            SchemaError: a value does not fit the schema.
-        """
+        """One message a row."""
         return self._codec.encode(rows)
 
 

@@ -149,11 +149,7 @@ def _rescaled(number: int | None, digits: int) -> int | None:
 
 
 def from_arrow(column: pa.Array, avro: AvroType) -> list[Any]:
-    """A column as values for the codec.
-
-    Raises:
-        SchemaError: a value does not fit the schema.
-    """
+    """A column as values for the codec."""
     if avro.inner is not None:
         return _collections(column, avro, avro.inner)
     if avro.kind == "record":
@@ -235,11 +231,7 @@ _READ_ERRORS = (EOFError, ValueError, IndexError, OverflowError)
 
 
 def fastavro() -> Any:
-    """The package ``fastavro``.
-
-    Raises:
-        ConfigurationError: it is not installed.
-    """
+    """The package ``fastavro``."""
     return avro_types.fastavro("an avro format", "kafka")
 
 

@@ -81,12 +81,7 @@ class AvroConfluentFormat:
     is_insert_only = True
 
     def check(self, context: FormatContext) -> None:
-        """Refuse fields and options that the format cannot serve; the registry is not asked.
-
-        Raises:
-            ConfigurationError: fastavro is missing, or options contradict each other.
-            SchemaError: a column has no form in Avro, or does not fit the given schema.
-        """
+        """Refuse fields and options that the format cannot serve; the registry is not asked."""
         avro.check(context)
         _check_urls(context.options["url"])
         _check_credentials(context.options)
@@ -171,12 +166,7 @@ class AvroConfluentDecoder:
         self._empty = pa.schema([*self._fields, *self._metadata.items()]).empty_table()
 
     def decode(self, messages: pa.Array) -> Decoded:
-        """One row a message. Bad is what names no schema of the registry, or is no datum of it.
-
-        Raises:
-            KafkaUnavailableError: the registry did not answer.
-            ConfigurationError: it refused the credentials, or is no schema registry.
-        """
+        """One row a message. Bad is what names no schema of the registry, or is no datum of it."""
         headers = pc.binary_slice(messages, 0, _HEADER_BYTES).dictionary_encode()
         numbers = headers.indices.fill_null(-1).to_numpy(zero_copy_only=False)
         by_header = np.argsort(numbers, kind="stable")
@@ -239,13 +229,7 @@ class AvroConfluentEncoder:
         self._registry = registry
 
     def encode(self, rows: pa.Table, kinds: pa.Array | None = None) -> pa.Array:  # noqa: ARG002
-        """One message a row.
-
-        Raises:
-            SchemaError: a value does not fit the schema, or the registry refuses the schema.
-            KafkaUnavailableError: the registry did not answer.
-            ConfigurationError: it refused the credentials, or is no schema registry.
-        """
+        """One message a row."""
         if not rows.num_rows:
             return pa.array([], pa.binary())
         id = self._registry.id_of(self._subject, self._schema)

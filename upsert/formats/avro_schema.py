@@ -229,9 +229,6 @@ def derived(fields: pa.Schema, *, legacy_times: bool = False) -> str:
         fields: the columns; a nullable one is a union with null.
         legacy_times: whether times are ``timestamp-millis``, see the option ``timestamp_mapping.legacy``.
 
-    Raises:
-        SchemaError: a name or a type has no form in Avro.
-
     >>> derived(pa.schema([pa.field("n", pa.int64(), nullable=False)]))
     '{"type":"record","name":"record",...,"fields":[{"name":"n","type":"long"}]}'
     """

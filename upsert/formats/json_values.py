@@ -191,9 +191,6 @@ def to_text(value: Any) -> str:
 def check_types(fields: pa.Schema) -> None:
     """Refuse fields whose types JSON has no form for.
 
-    Raises:
-        SchemaError: a MAP has a key that is not STRING, or Spark has no such type.
-
     >>> check_types(pa.schema([("m", pa.map_(pa.int64(), pa.string()))]))
     Traceback (most recent call last):
     ...

@@ -34,9 +34,6 @@ def row_texts(
         dialect: with ``ignore_null_fields`` a NULL is left out instead of written.
         num_rows: how many rows there are, also without any column.
 
-    Raises:
-        SchemaError: a value has no form in JSON.
-
     >>> row_texts([pa.array([1, None])], [pa.field("n", pa.int64())], JsonDialect(), 2).to_pylist()
     ['{"n":1}', '{"n":null}']
     """

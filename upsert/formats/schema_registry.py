@@ -94,13 +94,7 @@ class SchemaRegistry:
         self._ids: dict[tuple[str, str], int] = {}
 
     def schema(self, id: int) -> str | None:
-        """The JSON text of the Avro schema with this id; None if there is none.
-
-        Raises:
-            SchemaError: the schema is none of Avro, or is spread over several subjects.
-            KafkaUnavailableError: the registry did not answer.
-            ConfigurationError: it refused the credentials, or is no schema registry.
-        """
+        """The JSON text of the Avro schema with this id; None if there is none."""
         if id not in self._schemas:
             reply = self._call(f"schemas/ids/{id}")
             if reply is None:
@@ -109,11 +103,7 @@ class SchemaRegistry:
         return self._schemas[id]
 
     def version(self, id: int, subject: str) -> int | None:
-        """The version that the schema with this id has in a subject; None if it is in another one only.
-
-        Raises:
-            KafkaUnavailableError, ConfigurationError: as ``schema`` does.
-        """
+        """The version that the schema with this id has in a subject; None if it is in another one only."""
         if (id, subject) not in self._versions:
             reply = self._call(f"schemas/ids/{id}/versions")
             for entry in reply if isinstance(reply, list) else ():
@@ -122,12 +112,7 @@ class SchemaRegistry:
         return self._versions.get((id, subject))
 
     def id_of(self, subject: str, schema: str) -> int:
-        """The id of a schema in a subject, in which it is registered if it is not yet.
-
-        Raises:
-            SchemaError: the registry refuses the schema, for example as incompatible with earlier ones.
-            KafkaUnavailableError, ConfigurationError: as ``schema`` does.
-        """
+        """The id of a schema in a subject, in which it is registered if it is not yet."""
         if (subject, schema) not in self._ids:
             path = f"subjects/{quote(subject, safe='')}"
             reply = self._call(path, schema) or self._call(f"{path}/versions", schema)

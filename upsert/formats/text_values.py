@@ -347,9 +347,6 @@ def scalar_texts(
         standard: how times are written.
         is_plain: whether a small DECIMAL is never written like ``1E-8``.
 
-    Raises:
-        SchemaError: a date or time is not within the years 0001 to 9999.
-
     >>> scalar_texts(pa.array([1.5, float("inf"), None])).to_pylist()
     ['1.5', 'Infinity', None]
     """

@@ -119,11 +119,7 @@ def _offset_minutes(text: str) -> int:
 
 
 def parse_column(texts: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Values of texts that all match the ``pattern`` of the type.
-
-    Raises:
-        ArrowInvalid: some text is no date or time, such as February 30; parse them one by one.
-    """
+    """Values of texts that all match the ``pattern`` of the type."""
     if type_ == pa.date32():
         return _within_years(texts.cast(type_), _FIRST_DAY, _LAST_DAY)
     micros_only = pc.replace_substring_regex(texts, r"(\.[0-9]{6})[0-9]+", r"\1")

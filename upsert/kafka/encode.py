@@ -132,9 +132,6 @@ class RecordEncoder:
             rows: conforming rows of the columns that are written.
             is_deleted: which rows become tombstones; None if none does.
             kinds: the kind of each row, for formats of changes.
-
-        Raises:
-            SchemaError: a value cannot be written in its format, or as the metadata of a record.
         """
         columns: dict[str, pa.Array] = {}
         if self._key is not None and self._key_encoder is not None:
@@ -253,12 +250,6 @@ class RecordMaker:
             batches: all rows of the task.
             task: its number.
             seen: counts all rows, if given.
-
-        Raises:
-            SchemaError: a value is NULL where it must not be, or cannot be written.
-            ChangelogError: a row kind is unknown or not for this table, or two values of a key contradict
-                each other.
-            ConfigurationError: a key belongs to another task.
         """
         chunks = self._chunks(batches, task, seen)
         encoder = RecordEncoder(self.table, self.schema)

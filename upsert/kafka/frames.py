@@ -66,10 +66,6 @@ def distribution_of(table: KafkaTable, df: DataFrame) -> Distribution:
     Rows of an upsert table go to the task ``pmod(xxhash64(key), tasks)``, of ``sink.parallelism`` tasks or as
     many as the topic has partitions. Other tables keep every row, in the tasks that have them, or in at most
     ``sink.parallelism`` ones.
-
-    Raises:
-        SchemaError: the columns do not fit the table.
-        ConfigurationError: a topic is missing.
     """
     record_maker(table, df.schema)
     partitions = partitions_of(table)
@@ -173,11 +169,7 @@ class WriteBatch:
     distribution: Distribution
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
-        """Write the rows of a micro-batch.
-
-        Raises:
-            ConfigurationError: the call comes from no query, or its thread does not know which.
-        """
+        """Write the rows of a micro-batch."""
         query = query_of_micro_batch(rows, f"{self.table}: micro-batches of write_upsert")
         options = self.distribution.options | {"sink.micro-batch": f"{query}:{batch}"}
         writer = self.distribution.of(rows).write.format(self.distribution.format)

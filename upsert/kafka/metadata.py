@@ -48,11 +48,7 @@ def record_column(key: str) -> str:
 
 
 def record_values(key: str, records: pa.Table) -> pa.Array:
-    """The values of a metadata key, one for each raw record, in the key's own type.
-
-    Raises:
-        SchemaError: a timestamp lies outside of what a TIMESTAMP holds.
-    """
+    """The values of a metadata key, one for each raw record, in the key's own type."""
     column = records.column(record_column(key)).combine_chunks()
     match key:
         case "timestamp":

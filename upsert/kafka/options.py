@@ -340,9 +340,6 @@ def parse(connector: str, given: Mapping[str, str], *, formats: frozenset[str], 
         given: as they were written, without ``connector``; Spark's own are passed over.
         formats: names of all formats, by which their options are told from unknown ones.
         of: the table or format, for messages.
-
-    Raises:
-        ConfigurationError: an option is unknown, unsupported, given twice, or does not convert.
     """
     own: dict[str, str] = {}
     properties: dict[str, str] = {}

@@ -43,12 +43,7 @@ class PartitionBounds:
         return bool(self._table.values["scan.bounded.mode"] != "unbounded")
 
     def at_start(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, PartitionProgress]:
-        """The progress of a query that begins now; partitions that it does not read are left out.
-
-        Raises:
-            ConfigurationError: a bound or a start that the partition does not have.
-            RecordsExpiredError: the committed start is gone.
-        """
+        """The progress of a query that begins now; partitions that it does not read are left out."""
         read = self._chosen(partitions)
         if self._table.values["scan.bounded.mode"] == "specific-offsets":
             listed = self._table.values["scan.bounded.specific-offsets"]
@@ -183,10 +178,6 @@ class Planner:
             start: an earlier answer; the empty offset at first.
             max_rows: about how many records the step may read; None: all.
             until: read no further than this, and no partition that it lacks; None: no such limit.
-
-        Raises:
-            RecordsExpiredError: records not yet read are gone, and ``fail-on-data-loss`` is on.
-            ConfigurationError: a topic is missing, or partitions were added to an upsert topic.
         """
         known = self._with_discovered(start)
         latest = self._latest_of(known)

@@ -193,11 +193,6 @@ def rows_of(table: KafkaTable, part: Range, output: ReadMode, query_id: str | No
         part: the range.
         output: what is made of the records.
         query_id: whose images these are; needed for a changelog.
-
-    Raises:
-        SchemaError: a record cannot be read, and ``bad-records = fail``.
-        RecordsExpiredError: records of the range are gone, and ``fail-on-data-loss`` is on.
-        MissingStateError: the images that the range begins with are gone.
     """
     match output:
         case ReadMode.ROWS:

@@ -49,11 +49,6 @@ def write_once(
 
     A task without rows leaves no mark: there is nothing that a replay could write twice. Only task 0 always
     does where keys are distributed, so that another number of tasks is noticed whatever rows there are.
-
-    Raises:
-        ConfigurationError: the micro-batch was written before from other rows, or by another number of tasks.
-        FencedError: a later attempt of the task has taken over.
-        DeliveryError, KafkaUnavailableError: nothing of this attempt is visible, or it is not known.
     """
     table = maker.table
     connection, topic = table.connection, (table.topics or ("",))[0]
@@ -208,11 +203,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """``df.writeStream``: micro-batches, which may come again."""
 
     def __init__(self, table: KafkaTable, given: StructType, overwrite: bool) -> None:
-        """See `_Writer`; also refuses a table that must keep all rows of each key, which this does not.
-
-        Raises:
-            ConfigurationError: it must.
-        """
+        """See `_Writer`; also refuses a table that must keep all rows of each key, which this does not."""
         super().__init__(table, given, overwrite)
         check_raw(sink_of(table), given.jsonValue())
 
@@ -225,12 +216,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 
 def declared_for_write(connector: str, given: Mapping[str, str], columns: StructType) -> KafkaTable:
-    """The table that the options of a write declare; without ``columns`` it has those of the query.
-
-    Raises:
-        ConfigurationError: an option is unknown, missing or wrong.
-        SchemaError: the columns are none that the connector and its formats can serve.
-    """
+    """The table that the options of a write declare; without ``columns`` it has those of the query."""
     own = [field for field in columns.fields if field.name != ROW_KIND_COLUMN]
     return declared(connector, given, StructType([*own, StructField(ROW_KIND_COLUMN, StringType())]))
 

@@ -81,13 +81,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until = self._planning().ends()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """The end of the next step; ``start`` itself when nothing is new.
-
-        Raises:
-            RecordsExpiredError: records not yet read are gone, and ``fail-on-data-loss`` is on.
-            ConfigurationError: the checkpoint is not of this format, a topic is missing, or partitions were
-                added to an upsert topic.
-        """
+        """The end of the next step; ``start`` itself when nothing is new."""
         max_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         begun = Offset.from_json(start, self._table.name)
         return self._planning().next(begun, max_rows, self._until).to_json()

@@ -36,12 +36,7 @@ def partitions_of(table: KafkaTable) -> Mapping[str, int]:
 
 
 def create_missing(table: KafkaTable) -> tuple[str, ...]:
-    """Create the table's topics that are not there; the names of those that this call has created.
-
-    Raises:
-        ConfigurationError: a topic is missing, and the table does not say how many partitions it shall have.
-        KafkaUnavailableError: the brokers did not answer; topics may have been created.
-    """
+    """Create the table's topics that are not there; the names of those that this call has created."""
     connection = table.connection
     found = admin.topics(connection, table.topics, None) if table.topics else {}
     missing = [name for name in table.topics or () if name not in found]
@@ -49,11 +44,7 @@ def create_missing(table: KafkaTable) -> tuple[str, ...]:
 
 
 def delete(table: KafkaTable, names: Iterable[str]) -> None:
-    """Delete topics; those that do not exist are passed over.
-
-    Raises:
-        KafkaUnavailableError: the brokers did not answer.
-    """
+    """Delete topics; those that do not exist are passed over."""
     connection = table.connection
     wanted = tuple(names)
     for name in admin.topics(connection, wanted, None):
@@ -82,9 +73,6 @@ def cleanup_warning(table: KafkaTable) -> str | None:
 
     Only a compacted topic keeps the newest value of every key (FLIP-149). Topics that do not exist are
     passed over.
-
-    Raises:
-        KafkaUnavailableError: the brokers do not answer.
     """
     if not table.is_upsert:
         return None

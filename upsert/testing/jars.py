@@ -64,10 +64,6 @@ def kafka_jars() -> Path:
     """A folder with all jars of the broker; fetched when no earlier call did, which takes about 40 s.
 
     A process that is killed while it fetches leaves nothing that looks complete; the next call starts again.
-
-    Raises:
-        ConfigurationError: no Java, or no pyspark with Ivy.
-        UpsertError: the download failed; the message ends with what Ivy said.
     """
     folder = cache_folder()
     if folder.is_dir():

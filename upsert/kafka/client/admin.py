@@ -158,9 +158,6 @@ def topics(
 
     Names that the cluster does not have are left out; so are Kafka's own topics, unless named.
 
-    Raises:
-        KafkaUnavailableError: the cluster did not answer.
-
     Example:
         >>> connection = Connection({"bootstrap.servers": kafka.bootstrap_servers})
         >>> create_topic(connection, "topics-example", partitions=2)
@@ -192,11 +189,7 @@ def _id(uuid: Any) -> str | None:
 
 
 def cleanup_policies(connection: Connection, names: Collection[str]) -> dict[str, frozenset[str]]:
-    """The clean-up policies of topics: ``compact``, ``delete`` or both.
-
-    Raises:
-        TableNotFoundError: a topic does not exist.
-    """
+    """The clean-up policies of topics: ``compact``, ``delete`` or both."""
     if not names:
         return {}
     resource_of = admin_library().ConfigResource
@@ -227,10 +220,6 @@ def create_topic(
         partitions: how many.
         config: settings of the topic, such as ``{"cleanup.policy": "compact"}``.
         replication_factor: how many brokers keep each record; -1 is what the brokers do by default.
-
-    Raises:
-        TableExistsError: it exists already.
-        ConfigurationError: Kafka refuses a setting.
     """
     new = admin_library().NewTopic(name, partitions, replication_factor, config=dict(config))
     subject = f"creating topic {name!r}"
@@ -246,11 +235,7 @@ _NONE: Final = TopicInfo("", None, 0)
 
 
 def delete_topic(connection: Connection, name: str) -> None:
-    """Delete a topic with all its records, and return when it is gone.
-
-    Raises:
-        TableNotFoundError: it does not exist.
-    """
+    """Delete a topic with all its records, and return when it is gone."""
     subject = f"deleting topic {name!r}"
     answers(
         connection,
@@ -292,11 +277,6 @@ def change_settings(connection: Connection, name: str, changed: Mapping[str, str
         name: of the topic.
         changed: settings and their values, such as ``{"retention.ms": "60000"}``; None for the brokers' own.
 
-    Raises:
-        TableNotFoundError: there is no such topic.
-        ConfigurationError: Kafka refuses a setting.
-        KafkaUnavailableError: the cluster did not answer.
-
     Example:
         >>> from upsert.kafka.client.admin import create_topic
         >>> connection = Connection({"bootstrap.servers": kafka.bootstrap_servers})
@@ -326,12 +306,7 @@ def change_settings(connection: Connection, name: str, changed: Mapping[str, str
 
 
 def settings(connection: Connection, name: str) -> dict[str, str | None]:
-    """All settings of a topic, those of the brokers where it has none of its own.
-
-    Raises:
-        TableNotFoundError: there is no such topic.
-        KafkaUnavailableError: the cluster did not answer.
-    """
+    """All settings of a topic, those of the brokers where it has none of its own."""
     kafka = admin_library()
     found = answers(
         connection,

@@ -147,11 +147,7 @@ _DEFAULTS: Final = {
 def client_properties(
     connection: Connection, defaults: Mapping[str, Any] = {}, fixed: Mapping[str, Any] = {}
 ) -> dict[str, Any]:
-    """What a client is made with: our defaults, then the user's properties, then what we rely on.
-
-    Raises:
-        ConfigurationError: a property names a file that is not there.
-    """
+    """What a client is made with: our defaults, then the user's properties, then what we rely on."""
     check_files(connection.properties)
     return {**_DEFAULTS, **defaults, **connection.properties, **fixed}
 

@@ -104,11 +104,7 @@ _consumers: ClientCache[tuple[Any, Reports]] = ClientCache(16, close=lambda kept
 def earliest_offsets(
     connection: Connection, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """The first offset of each partition that Kafka still has.
-
-    Raises:
-        TableNotFoundError: a topic or partition does not exist.
-    """
+    """The first offset of each partition that Kafka still has."""
     return _offsets(connection, partitions, lambda spec: spec.earliest())
 
 
@@ -116,9 +112,6 @@ def latest_offsets(connection: Connection, partitions: Iterable[TopicPartition])
     """The offset after the last record of each partition that a reader of this connection can see.
 
     With ``read_committed``, the default, that is the start of the oldest transaction still open.
-
-    Raises:
-        TableNotFoundError: a topic or partition does not exist.
     """
     return _offsets(connection, partitions, lambda spec: spec.latest())
 
@@ -126,11 +119,7 @@ def latest_offsets(connection: Connection, partitions: Iterable[TopicPartition])
 def offsets_for_time(
     connection: Connection, partitions: Iterable[TopicPartition], timestamp_ms: int
 ) -> dict[TopicPartition, int]:
-    """The first offset of each partition whose record is not older; the latest one where all are older.
-
-    Raises:
-        TableNotFoundError: a topic or partition does not exist.
-    """
+    """The first offset of each partition whose record is not older; the latest one where all are older."""
     asked = list(partitions)
     found = _offsets(connection, asked, lambda spec: spec.for_timestamp(timestamp_ms))
     if older := [partition for partition in asked if found[partition] < 0]:

@@ -116,12 +116,7 @@ def read_marker(
 
 
 def settled_marker(connection: Connection, topic: str, transactional_id: str, wait_s: float) -> Marker | None:
-    """The same; a transaction that stays open for so long is taken for that of a dead attempt, and aborted.
-
-    Raises:
-        ConfigurationError: as for ``read_marker``.
-        KafkaUnavailableError: Kafka did not answer.
-    """
+    """As `read_marker`; a transaction that stays open so long is that of a dead attempt, and is aborted."""
     try:
         return read_marker(replace(connection, patience_s=wait_s), topic, transactional_id)
     except KafkaUnavailableError:
