@@ -24,8 +24,8 @@ from deltajoin.spark.stateful import stateful
 from deltajoin.spark.tables import JoinedTables
 from deltajoin.spec import DeltaJoinSpec
 from upsert.errors import ConfigurationError
-from upsert.store.read.version import Version
 from upsert.store.retention.consumers import DEFAULT_LEASE_S
+from upsert.store.version import Version
 
 
 def read_join(

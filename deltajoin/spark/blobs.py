@@ -45,7 +45,7 @@ class Payload:
 def encode(label: BlobLabel, rows: pa.Table, *, blob_bytes: int = BLOB_BYTES) -> Iterator[bytes]:
     """The rows as blobs of about ``blob_bytes`` at most; a single row may exceed it.
 
-    >>> from upsert.store.read.version import Version
+    >>> from upsert.store.version import Version
     >>> step = JoinStep((Version.EMPTY,), (Version.complete(1),))
     >>> blobs = list(encode(BlobLabel("2f6c", step, 0), pa.table({"k": [1, 2]})))
     >>> decode(blobs[0]).rows.to_pydict()

@@ -28,7 +28,7 @@ from deltajoin.spark.tasks import joined_rows, shard_changes
 from upsert.managed.stepping import Offset
 from upsert.spark_table import arrow_schema
 from upsert.store.read.steps import touched_rows
-from upsert.store.read.version import MAX_HASH, Version
+from upsert.store.version import MAX_HASH, Version
 
 TASK_ROWS: Final = 50_000
 """Changed rows that are worth a task of their own: it costs about as long as it takes to join them."""

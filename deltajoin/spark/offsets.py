@@ -11,7 +11,7 @@ from deltajoin.errors import CheckpointMismatchError
 from deltajoin.fingerprint import what_differs
 from upsert.codec import Jsonable
 from upsert.errors import ConfigurationError
-from upsert.store.read.version import Version
+from upsert.store.version import Version
 
 _FIELDS: Final = ("fingerprint", "join", "tables", "versions")
 _MISMATCH: Final = "choose another checkpoint, or restore what it was made with"

@@ -14,8 +14,8 @@ from deltajoin.spark.offsets import JoinOffset, JoinStep, Versions
 from deltajoin.spark.options import SourceOptions
 from deltajoin.spark.tables import JoinedTables
 from upsert.managed.stepping import CONSUMER, Offset, SteppingReader
-from upsert.store.read.version import Version
 from upsert.store.table import Table
+from upsert.store.version import Version
 
 
 class JoinStepReader(SteppingReader[JoinedTables]):

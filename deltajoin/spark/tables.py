@@ -36,8 +36,8 @@ from upsert.schema import Column, TableSchema
 from upsert.store.predicate import parse_where
 from upsert.store.read.pinned_columns import PinnedColumns, PinnedWhere
 from upsert.store.read.snapshot import Snapshot
-from upsert.store.read.version import Version
 from upsert.store.table import Table
+from upsert.store.version import Version
 
 _POSITION: Final = "\0position"
 _UNUSED: Final = "\0"

@@ -22,7 +22,7 @@ from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 from upsert.spark_table import spark_schema
 from upsert.store.predicate import parse_where
-from upsert.store.read.version import step_between
+from upsert.store.version import step_between
 
 
 def buckets_reached(tables: JoinedTables, step: JoinStep, table: int) -> list[int]:

@@ -25,7 +25,7 @@ from deltajoin.spark.tasks import output_type
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.spark_table import arrow_schema
 from upsert.store import Table
-from upsert.store.read.version import Version
+from upsert.store.version import Version
 
 Versions = Mapping[str, Version]
 """Where tables are, by their paths."""

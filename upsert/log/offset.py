@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 
 from upsert.errors import ConfigurationError
 from upsert.kafka.client.offsets import whole
-from upsert.store.read.version import Version
+from upsert.store.version import Version
 
 LOG: Final = "log"
 """Name in an offset of the reader's position in the log; it is missing while a snapshot is being read."""

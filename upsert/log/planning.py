@@ -17,8 +17,8 @@ from upsert.log.offset import LogOffset, offsets_of_snapshot
 from upsert.log.publisher import last_published, published_at_least
 from upsert.log.topics import LogTopic
 from upsert.store.log.beginnings import beginning_of
-from upsert.store.read.version import Version
 from upsert.store.table import Table
+from upsert.store.version import Version
 
 LOG: Final = logging.getLogger("upsert.log")
 

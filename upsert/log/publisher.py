@@ -42,10 +42,10 @@ from upsert.store.log.protocol import LoggedTable
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.read.changes import Scope, changes_between, data_commits, has_gap
 from upsert.store.read.steps import cut
-from upsert.store.read.version import Version, step_between
 from upsert.store.retention import consumers
 from upsert.store.retention.expiry import CONSUMER
 from upsert.store.rows.partitions import partition_name
+from upsert.store.version import Version, step_between
 
 _LOCK_PAUSE_S: Final = 0.002
 

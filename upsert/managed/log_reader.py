@@ -31,8 +31,8 @@ from upsert.managed.stepping import Offset
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.spark_table import FORMAT
 from upsert.store.log.beginnings import beginning_of
-from upsert.store.read.version import Version
 from upsert.store.table import Table
+from upsert.store.version import Version
 from upsert.streaming_query import QUERY_ID
 
 _OF_FILES: Final = ("consumer", "table", "version")

@@ -32,7 +32,7 @@ from upsert.store.read.row_metadata import (
     rows_with_sequence,
 )
 from upsert.store.read.snapshot import Snapshot
-from upsert.store.read.version import Version
+from upsert.store.version import Version
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from upsert.spark_table import FORMAT, arrow_schema, read_columns
 from upsert.store.paths import BucketId
 from upsert.store.predicate import parse_where
 from upsert.store.read.pinned_columns import PinnedColumns, PinnedWhere, unaltered
-from upsert.store.read.version import Version, step_between
 from upsert.store.table import Table
+from upsert.store.version import Version, step_between
 
 
 def state_named_by(options: ReadOptions, table: Table) -> int:

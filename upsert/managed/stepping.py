@@ -31,10 +31,10 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from upsert.errors import ConfigurationError, SnapshotExpiredError
-from upsert.store.read.version import Version
 from upsert.store.retention.consumers import needed
 from upsert.store.storage import storage_of
 from upsert.store.table import Table
+from upsert.store.version import Version
 
 PAUSE_S: Final = 1.0
 

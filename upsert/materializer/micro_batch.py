@@ -27,10 +27,10 @@ from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.spark_formats import register
 from upsert.spark_table import FORMAT, from_spark, spark_schema
 from upsert.store.read.snapshot import Snapshot
-from upsert.store.read.version import Version
 from upsert.store.rows.keys import equal_rows, order_by
 from upsert.store.rows.merge import gather
 from upsert.store.table import Table
+from upsert.store.version import Version
 from upsert.streaming_query import query_of_micro_batch
 from upsert.types import quoted
 

@@ -35,7 +35,7 @@ from upsert.sql.statements import (
 )
 from upsert.sql.tokens import Cursor, option, partition, table_name, unique
 from upsert.sql.types import read_type
-from upsert.store.commit.alterations import (
+from upsert.store.alterations import (
     AddColumn,
     AddComputed,
     AddIndex,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from upsert.sql.like import Declared, Like
     from upsert.sql.query import QueryText
-    from upsert.store.commit.alterations import Alteration
+    from upsert.store.alterations import Alteration
 
 
 @dataclass(frozen=True)

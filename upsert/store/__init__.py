@@ -5,7 +5,7 @@ Other packages use ``Table`` and the values that its methods take and return.
 
 from upsert.store.commit.staging import StagedFiles
 from upsert.store.read.snapshot import Snapshot
-from upsert.store.read.version import Version
 from upsert.store.table import Table
+from upsert.store.version import Version
 
 __all__ = ["Snapshot", "StagedFiles", "Table", "Version"]

@@ -19,8 +19,8 @@ from upsert.errors import (
 )
 from upsert.schema import TableSchema
 from upsert.store import paths
+from upsert.store.alterations import Alteration
 from upsert.store.commit import append, deletion, staging
-from upsert.store.commit.alterations import Alteration
 from upsert.store.commit.append import Committed
 from upsert.store.commit.committer import Committer
 from upsert.store.commit.staging import Rows, StagedFiles
@@ -40,7 +40,6 @@ from upsert.store.read.row_metadata import with_metadata_aside
 from upsert.store.read.snapshot import PinnedTable, RetainedSnapshot, Snapshot
 from upsert.store.read.statistics import PartitionInfo, partition_infos
 from upsert.store.read.steps import View
-from upsert.store.read.version import Version
 from upsert.store.retention import consumers, expiry, tags
 from upsert.store.retention.consumers import Consumer
 from upsert.store.rows.fold import Order
@@ -50,6 +49,7 @@ from upsert.store.storage import storage_of
 from upsert.store.table_options import TableOptions
 from upsert.store.upkeep import background, check, compaction, orphans
 from upsert.store.upkeep.check import Violation
+from upsert.store.version import Version
 
 __all__ = ["StagedFiles", "Table"]
 
@@ -534,7 +534,7 @@ class Table:
         docs/schema-evolution.md. A crash leaves the old definition or the new one.
 
         Args:
-            changes: values of ``upsert.store.commit.alterations``, applied in their order.
+            changes: values of ``upsert.store.alterations``, applied in their order.
 
         Raises:
             SchemaError: a column is unknown or there already, or may not change like this.

@@ -15,7 +15,7 @@ from upsert.errors import ConfigurationError
 from upsert.rowkind import signs
 from upsert.schema import TableSchema
 from upsert.store import Table
-from upsert.store.read.version import Version
+from upsert.store.version import Version
 
 SCHEMA = {"id": pa.int64(), "g": pa.string(), "h": pa.int64(), "x": pa.int64()}
 WHERE = Call("<", (Field(of_table("x")), Const(9, pa.int64())))

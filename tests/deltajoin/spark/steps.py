@@ -23,8 +23,8 @@ from deltajoin.spec import DeltaJoinSpec
 from deltajoin.tree import Inner
 from tests.deltajoin.core.memory_tables import Row, Rows, hashable, joined, signed
 from upsert.rowkind import ROW_KIND_COLUMN
-from upsert.store.read.version import Version
 from upsert.store.table import Table
+from upsert.store.version import Version
 
 FORMS = ("fused", "shuffled", "stateful")
 

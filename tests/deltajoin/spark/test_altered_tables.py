@@ -28,8 +28,8 @@ from upsert.managed.reader import ChangesReader
 from upsert.schema import Column, TableSchema
 from upsert.spark_table import spark_schema
 from upsert.store import Table
-from upsert.store.commit.alterations import AddColumn, Alteration, DropColumn, RenameColumn, WidenColumn
-from upsert.store.read.version import Version
+from upsert.store.alterations import AddColumn, Alteration, DropColumn, RenameColumn, WidenColumn
+from upsert.store.version import Version
 
 RENAMED = (RenameColumn("amount", "price"), RenameColumn("product", "sku"), RenameColumn("rate", "amount"))
 WIDER = (

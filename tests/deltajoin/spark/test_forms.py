@@ -19,8 +19,8 @@ from tests.deltajoin.core.memory_tables import signed
 from tests.deltajoin.spark.steps import FORMS, Steps
 from tests.helpers import changelog
 from upsert.schema import TableSchema
-from upsert.store.read.version import Version
 from upsert.store.table import Table
+from upsert.store.version import Version
 
 ORDERS = TableSchema.of({"id": pa.int64(), "product": pa.int64()}, primary_key=["id"]).index("product")
 PRODUCTS = TableSchema.of({"code": pa.int64(), "name": pa.string()}, primary_key=["code"])

@@ -15,8 +15,8 @@ from tests.deltajoin.spark.steps import FORMS, Steps, joined_by, multiset_of
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 from upsert.store.predicate import parse_where
-from upsert.store.read.version import Version
 from upsert.store.table import Table
+from upsert.store.version import Version
 
 COLUMNS = {"id": pa.int32(), "k": pa.int64(), "v": pa.float64(), "s": pa.string()}
 SCHEMAS = (

@@ -24,8 +24,8 @@ from tests.deltajoin.core.trees import (
 from tests.deltajoin.spark.steps import FORMS, Steps
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
-from upsert.store.read.version import Version
 from upsert.store.table import Table
+from upsert.store.version import Version
 
 KINDS = ("inner", "left", "full", "semi", "anti")
 EXAMPLES = settings().max_examples

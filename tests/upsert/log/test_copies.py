@@ -13,7 +13,7 @@ from upsert.errors import RecordsExpiredError
 from upsert.kafka.client import admin
 from upsert.kafka.client.connection import Connection
 from upsert.log.offset import LOG
-from upsert.store.commit.alterations import SetOptions
+from upsert.store.alterations import SetOptions
 from upsert.store.commit.append import LeftoverWarning
 from upsert.store.table import Table
 from upsert.testing import LocalKafka

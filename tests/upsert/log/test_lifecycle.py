@@ -14,7 +14,7 @@ from upsert.kafka.client import admin
 from upsert.kafka.client.admin import settings
 from upsert.kafka.client.connection import Connection
 from upsert.log import kafka_log
-from upsert.store.commit.alterations import SetOptions
+from upsert.store.alterations import SetOptions
 from upsert.store.metadata import table_file
 from upsert.store.table import Table
 from upsert.store.upkeep.orphans import LogLeftWarning

@@ -9,7 +9,7 @@ from upsert.kafka.client.records import HEADERS
 from upsert.log.changes import _by_definition, _in_form_of
 from upsert.log.messages import DEFINITION_HEADER, LogEncoder, marks
 from upsert.schema import Column
-from upsert.store.commit.alterations import AddColumn, Alteration, DropColumn, RenameColumn, altered
+from upsert.store.alterations import AddColumn, Alteration, DropColumn, RenameColumn, altered
 from upsert.store.log_options import LogOptions
 from upsert.store.metadata.definition import Definition
 

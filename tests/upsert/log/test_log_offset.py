@@ -7,7 +7,7 @@ import pytest
 
 from upsert.errors import ConfigurationError
 from upsert.log.offset import LogOffset, LogRange, offsets_of_snapshot, ranges
-from upsert.store.read.version import Version
+from upsert.store.version import Version
 
 PLACE = LogOffset("u", Version.complete(3), {0: 5, 1: 9, 10: 0}, "t-log", stream="s")
 

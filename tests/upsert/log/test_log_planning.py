@@ -12,8 +12,8 @@ from upsert.kafka.client.records import TopicPartition
 from upsert.log import planning
 from upsert.log.offset import LogOffset
 from upsert.log.planning import LogPlanner
-from upsert.store.read.version import Version
 from upsert.store.table import Table
+from upsert.store.version import Version
 
 
 class Broker:

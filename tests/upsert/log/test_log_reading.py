@@ -25,7 +25,7 @@ from upsert.errors import (
 from upsert.log import changes, kafka_log, planning
 from upsert.managed import log_reader, stepping
 from upsert.schema import Column, TableSchema
-from upsert.store.commit.alterations import AddColumn, RenameColumn, SetOptions
+from upsert.store.alterations import AddColumn, RenameColumn, SetOptions
 from upsert.store.table import Table
 from upsert.testing import LocalKafka
 

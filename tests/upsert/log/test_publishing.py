@@ -22,7 +22,7 @@ from tests.upsert.log.log_content import (
 from upsert.errors import ConfigurationError, LogNotPublishedError, SnapshotExpiredError
 from upsert.log import kafka_log, publisher, topics
 from upsert.schema import Column, TableSchema
-from upsert.store.commit.alterations import AddColumn, SetOptions
+from upsert.store.alterations import AddColumn, SetOptions
 from upsert.store.read import changes
 from upsert.store.retention.expiry import CONSUMER
 from upsert.store.table import Table
@@ -120,7 +120,7 @@ def test_a_commit_that_is_not_tracked_leaves_a_mark(make: NewTable) -> None:
 
 
 def test_of_a_commit_to_some_tracked_partitions_these_are_in_the_log(make: NewTable) -> None:
-    from upsert.store.commit.alterations import TrackPartition
+    from upsert.store.alterations import TrackPartition
 
     table = make(PARTITIONED, **ALL)
     table.write(rows(("+I", 1, "a")))

@@ -25,7 +25,7 @@ from upsert.kafka.client import admin
 from upsert.kafka.client.connection import Connection
 from upsert.log import kafka_log
 from upsert.schema import TableSchema
-from upsert.store.commit.alterations import ResetOptions, SetOptions
+from upsert.store.alterations import ResetOptions, SetOptions
 from upsert.store.log import beginnings, protocol, tables
 from upsert.store.log.switch import POINTS
 from upsert.store.retention.expiry import CONSUMER

@@ -16,7 +16,7 @@ from contextlib import nullcontext
 from tests.upsert.log.log_content import new_table, rows
 from upsert import failpoints
 from upsert.log import publisher
-from upsert.store.commit.alterations import SetOptions
+from upsert.store.alterations import SetOptions
 from upsert.store.table import Table
 
 

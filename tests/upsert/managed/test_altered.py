@@ -14,7 +14,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from upsert.managed.frames import read, read_changes, write_changes
 from upsert.schema import Column, TableSchema
 from upsert.store import Table
-from upsert.store.commit.alterations import AddColumn, DropColumn, RenameColumn, WidenColumn
+from upsert.store.alterations import AddColumn, DropColumn, RenameColumn, WidenColumn
 
 pytestmark = pytest.mark.spark
 

@@ -11,9 +11,9 @@ from tests.upsert.store.disk import KILLED, assert_nothing_is_left_over, run
 from upsert.failpoints import POINTS
 from upsert.schema import TableSchema
 from upsert.store import Table
-from upsert.store.commit.alterations import SetComment
+from upsert.store.alterations import SetComment
 from upsert.store.metadata import manifest
-from upsert.store.read.version import Version
+from upsert.store.version import Version
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "batch": pa.int64()}, primary_key=["id"])
 OPTIONS = {"bucket": "2", "num-sorted-run.compaction-trigger": "2", "target-file-size": "1 kb"}

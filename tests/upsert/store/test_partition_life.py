@@ -18,8 +18,8 @@ from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 from upsert.store import Table
 from upsert.store.predicate import parse_where
-from upsert.store.read.version import Version
 from upsert.store.rows.partitions import Overwrite, specified
+from upsert.store.version import Version
 
 HUBS = ["a/b", "😀", "-0.0"]
 NUMBERS = [0.0, -1.5]

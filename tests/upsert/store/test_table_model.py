@@ -16,7 +16,7 @@ from upsert.errors import ChangelogError, SnapshotExpiredError
 from upsert.failpoints import POINTS
 from upsert.schema import TableSchema
 from upsert.store import Table
-from upsert.store.commit.alterations import SetOptions
+from upsert.store.alterations import SetOptions
 
 KEYS = st.integers(0, 9)
 VALUES = st.sampled_from(["a", "b", None])

@@ -15,7 +15,7 @@ from upsert.errors import ConfigurationError, TableExistsError
 from upsert.sql import statements as n
 from upsert.sql import statements as s
 from upsert.store import Table
-from upsert.store.commit.alterations import TrackPartition
+from upsert.store.alterations import TrackPartition
 from upsert.store.log_options import TOPIC
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from upsert.errors import SchemaError, UnknownOutcomeError
 from upsert.failpoints import reach
+from upsert.store.alterations import Alteration, altered, needs_empty_table
 from upsert.store.commit import append
-from upsert.store.commit.alterations import Alteration, altered, needs_empty_table
 from upsert.store.commit.change import Change
 from upsert.store.commit.committer import Committer
 from upsert.store.commit.staging import PIECE_BYTES, StagedFiles

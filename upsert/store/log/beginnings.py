@@ -21,10 +21,10 @@ from upsert.store.log.protocol import LEASE_S
 from upsert.store.log_options import CLIENT_PREFIX, KAFKA, LogOptions, file_mode
 from upsert.store.metadata.history import History
 from upsert.store.metadata.snapshot import SnapshotInfo
-from upsert.store.read.version import Version
 from upsert.store.retention import consumers
 from upsert.store.retention.expiry import CONSUMER
 from upsert.store.storage import storage_of
+from upsert.store.version import Version
 
 MADE: Final = "made"
 """The topic is there, or about to be."""

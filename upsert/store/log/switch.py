@@ -16,8 +16,8 @@ from upsert.errors import ConfigurationError, SnapshotExpiredError, UnknownOutco
 from upsert.failpoints import reach
 from upsert.flock import locked
 from upsert.store import paths
+from upsert.store.alterations import Alteration, ResetOptions, SetOptions, altered
 from upsert.store.commit import alter
-from upsert.store.commit.alterations import Alteration, ResetOptions, SetOptions, altered
 from upsert.store.commit.committer import Committer
 from upsert.store.log import beginnings, protocol
 from upsert.store.log.beginnings import GONE, MADE, OVER, LogBeginning

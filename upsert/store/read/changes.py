@@ -37,12 +37,12 @@ from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.paths import Partition
 from upsert.store.predicate import EVERY_ROW, Filter, remaining
 from upsert.store.read.snapshot import Snapshot
-from upsert.store.read.version import MAX_HASH, Step, Version, step_between
 from upsert.store.rows.hashing import row_hashes
 from upsert.store.rows.keys import as_values, equal_rows
 from upsert.store.rows.layout import COUNT_COLUMN, Layout
 from upsert.store.rows.merge import SortedRows, check_counts, gather, merge_runs, present
 from upsert.store.rows.partitions import partition_name
+from upsert.store.version import MAX_HASH, Step, Version, step_between
 
 
 class VersionedTable(Protocol):

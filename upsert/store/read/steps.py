@@ -28,8 +28,8 @@ from upsert.store.read.changes import (
     has_gap,
 )
 from upsert.store.read.snapshot import Snapshot
-from upsert.store.read.version import MAX_HASH, Cursor, Version, has_arrived, step_between
 from upsert.store.rows.layout import Layout
+from upsert.store.version import MAX_HASH, Cursor, Version, has_arrived, step_between
 
 
 def advance(

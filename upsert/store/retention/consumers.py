@@ -20,9 +20,9 @@ from upsert.store.codec import content_of, parse_versioned, subject_of
 from upsert.store.metadata.history import History
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.metadata.tag_file import checked_name
-from upsert.store.read.version import Version
 from upsert.store.retention.lock import lifetime_lock
 from upsert.store.storage import storage_of
+from upsert.store.version import Version
 
 DEFAULT_LEASE_S: Final = 3 * 86_400.0
 """Long enough for a nightly job and for a weekend; a query that nobody runs again costs so much history."""

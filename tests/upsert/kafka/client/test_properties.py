@@ -28,7 +28,7 @@ from upsert.kafka.options import PLAIN as KAFKA
 from upsert.kafka.options import UPSERT
 from upsert.kafka.table import KafkaTable
 from upsert.schema import TableSchema
-from upsert.store.commit.alterations import SetOptions
+from upsert.store.alterations import SetOptions
 from upsert.store.table import Table
 from upsert.testing import LocalKafka
 

@@ -9,8 +9,8 @@ import pytest
 from tests.upsert.store.disk import assert_nothing_is_left_over
 from upsert.schema import Column, TableSchema
 from upsert.store import Table
+from upsert.store.alterations import AddColumn, DropColumn, SetOptions
 from upsert.store.commit import alter
-from upsert.store.commit.alterations import AddColumn, DropColumn, SetOptions
 from upsert.store.rows import merge
 from upsert.store.rows.merge import SortedRows
 

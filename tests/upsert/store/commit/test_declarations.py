@@ -8,7 +8,7 @@ import pytest
 from upsert.errors import SchemaError
 from upsert.schema import Column, ComputedColumn, Index, TableSchema, Watermark
 from upsert.store import Table
-from upsert.store.commit.alterations import (
+from upsert.store.alterations import (
     AddComputed,
     AddIndex,
     AddWatermark,

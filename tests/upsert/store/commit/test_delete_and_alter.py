@@ -9,15 +9,8 @@ import pytest
 from upsert.errors import CommitConflictError
 from upsert.schema import Column, TableSchema
 from upsert.store import Table
+from upsert.store.alterations import AddColumn, Alteration, DropColumn, RenameColumn, SetOptions, WidenColumn
 from upsert.store.commit import deletion
-from upsert.store.commit.alterations import (
-    AddColumn,
-    Alteration,
-    DropColumn,
-    RenameColumn,
-    SetOptions,
-    WidenColumn,
-)
 
 COLUMNS = {"id": pa.int32(), "v": pa.int32(), "w": pa.string()}
 

@@ -20,7 +20,7 @@ from upsert.errors import ConfigurationError, CorruptTableError, SchemaError, St
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
 from upsert.store import Table
-from upsert.store.commit.alterations import (
+from upsert.store.alterations import (
     AddColumn,
     Alteration,
     DropColumn,

@@ -15,9 +15,9 @@ from tests.upsert.store.disk import assert_nothing_is_left_over, finish, start
 from upsert.schema import TableSchema
 from upsert.store import Table
 from upsert.store.commit.committer import Committer, Surroundings
-from upsert.store.read.version import Version
 from upsert.store.storage.resolve import put_if_absent
 from upsert.store.upkeep.background import CompactionWarning
+from upsert.store.version import Version
 
 SCHEMA = TableSchema.of(
     {"day": pa.int32(), "id": pa.int64(), "v": pa.int64()}, primary_key=["day", "id"], partitioned_by=["day"]

@@ -16,7 +16,7 @@ from tests.upsert.store.samples import canonical_rows
 from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
 from upsert.schema import Column, TableSchema
 from upsert.store import Table
-from upsert.store.commit.alterations import AddColumn, RenameColumn, SetOptions, WidenColumn
+from upsert.store.alterations import AddColumn, RenameColumn, SetOptions, WidenColumn
 from upsert.store.files import columns
 from upsert.store.files.data_file import DataFile, forget_open_files
 from upsert.store.files.formats import FORMATS, types

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.upsert.store.samples import KEY_VALUES, Runs, multiset, table_of
 from upsert.schema import Column, TableSchema
-from upsert.store.commit.alterations import AddColumn, DropColumn, RenameColumn, WidenColumn
+from upsert.store.alterations import AddColumn, DropColumn, RenameColumn, WidenColumn
 from upsert.store.files.data_file import forget_open_files
 from upsert.store.files.formats import format_called, types
 from upsert.store.files.formats.base import Compression, FileForm

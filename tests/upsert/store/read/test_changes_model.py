@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.upsert.store.replay import Replay, State, state_of
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
-from upsert.store.read.version import Version
 from upsert.store.table import Table
+from upsert.store.version import Version
 
 KEYED = TableSchema.of({"id": pa.int64(), "v": pa.string()}, primary_key=["id"])
 MULTISET = TableSchema.of({"id": pa.int64(), "v": pa.string()}).index("id")

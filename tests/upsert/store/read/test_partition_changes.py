@@ -18,15 +18,15 @@ from upsert.errors import (
 )
 from upsert.schema import TableSchema
 from upsert.store import Table
-from upsert.store.commit.alterations import SetOptions, TrackPartition
+from upsert.store.alterations import SetOptions, TrackPartition
 from upsert.store.commit.change import Change
 from upsert.store.commit.committer import Committer, Surroundings
 from upsert.store.files.data_file import forget_open_files
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.paths import BucketId
 from upsert.store.read.snapshot import Snapshot
-from upsert.store.read.version import Version
 from upsert.store.storage.resolve import put_if_absent
+from upsert.store.version import Version
 
 SCHEMA = TableSchema.of(
     {"day": pa.string(), "id": pa.int64(), "v": pa.string()},

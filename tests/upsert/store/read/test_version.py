@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from upsert.errors import ConfigurationError
-from upsert.store.read.version import MAX_HASH, Step, Version, has_arrived, step_between
+from upsert.store.version import MAX_HASH, Step, Version, has_arrived, step_between
 
 COMPLETE_3 = Version.complete(3)
 CUT = Version(3, 5, (1, 100))

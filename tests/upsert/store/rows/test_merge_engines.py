@@ -18,8 +18,8 @@ from upsert.errors import ChangelogError, ConfigurationError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
 from upsert.store import Table
+from upsert.store.alterations import AddColumn, SetOptions
 from upsert.store.commit import append
-from upsert.store.commit.alterations import AddColumn, SetOptions
 from upsert.store.commit.committer import Committer, Surroundings
 from upsert.store.rows.partitions import Overwrite
 from upsert.store.storage.resolve import put_if_absent

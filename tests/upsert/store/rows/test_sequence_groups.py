@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from upsert.errors import ChangelogError, ConfigurationError, SchemaError
 from upsert.schema import TableSchema
 from upsert.store import Table
-from upsert.store.commit.alterations import DropColumn, RenameColumn
+from upsert.store.alterations import DropColumn, RenameColumn
 
 COLUMNS = {"id": pa.int64(), "plain": pa.string(), "g": pa.int64(), "h": pa.string(), "a": pa.string()}
 SCHEMA = TableSchema.of({**COLUMNS, "b": pa.int64()}, primary_key=["id"])

@@ -20,12 +20,12 @@ from upsert import Catalog, failpoints
 from upsert.errors import CommitConflictError, ConfigurationError, TableExistsError, TableNotFoundError
 from upsert.schema import TableSchema
 from upsert.store import Table, paths
-from upsert.store.read.version import Version
 from upsert.store.retention import lock
 from upsert.store.storage import hdfs_names, lease, storage_of
 from upsert.store.storage.hdfs_client import USER_VARIABLE
 from upsert.store.storage.lease import Lease
 from upsert.store.storage.resolve import put_if_absent, swapping
+from upsert.store.version import Version
 
 pytestmark = pytest.mark.long
 

@@ -31,10 +31,9 @@ from upsert.errors import (
 )
 from upsert.schema import Column
 from upsert.store import Table, paths
+from upsert.store.alterations import AddColumn
 from upsert.store.codec import content_of
-from upsert.store.commit.alterations import AddColumn
 from upsert.store.files.data_file import forget_open_files
-from upsert.store.read.version import Version
 from upsert.store.retention import consumers, lock
 from upsert.store.storage import lease, s3, s3_client, storage_of
 from upsert.store.storage.base import Versioned
@@ -43,6 +42,7 @@ from upsert.store.storage.lease import Lease
 from upsert.store.storage.locations import s3_split
 from upsert.store.storage.resolve import put_if_absent, swapping
 from upsert.store.storage.s3 import S3Storage
+from upsert.store.version import Version
 
 
 def flipped(content: bytes) -> bytes:

@@ -11,7 +11,7 @@ import pytest
 from tests.upsert.store.upkeep.damage import rewrite_json, rewrite_last_delta, rewrite_snapshot
 from upsert.schema import Column, TableSchema
 from upsert.store import Table, paths
-from upsert.store.commit.alterations import AddColumn, DropColumn, SetOptions
+from upsert.store.alterations import AddColumn, DropColumn, SetOptions
 from upsert.store.upkeep import check_history
 
 SCHEMA = TableSchema.of({"id": pa.int64(), "value": pa.int64()}, primary_key=["id"])

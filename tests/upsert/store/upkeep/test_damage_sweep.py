@@ -19,7 +19,7 @@ from tests.upsert.store.disk import finish, start
 from upsert.errors import CorruptTableError
 from upsert.schema import Column, TableSchema
 from upsert.store import Table, Version, paths
-from upsert.store.commit.alterations import AddColumn
+from upsert.store.alterations import AddColumn
 from upsert.store.files.data_file import forget_open_files
 from upsert.store.log import beginnings
 from upsert.store.metadata import history
