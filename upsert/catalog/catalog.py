@@ -182,9 +182,9 @@ class Catalog:
 
         The mirror has the indexes of the topic's table, and its options that begin with ``mirror.``, as in
         ``'mirror.bucket' = '4'``. One query keeps it, exactly once, with its checkpoint beside the mirror in
-        the warehouse: called again, this goes on where the last query stopped, or gives the one that runs in
-        this session. ``table(name)`` is the mirror; the planner uses it by itself; ``DROP TABLE`` takes it
-        away, once the query is stopped.
+        the warehouse: called again, this continues where the last query stopped, or returns the one that runs
+        in this session. ``table(name)`` is the mirror; the planner uses it by itself; ``DROP TABLE`` drops it
+        too, once the query is stopped.
 
         Args:
             spark: the session that runs the query.
@@ -274,12 +274,12 @@ class Catalog:
             name: the table.
             sink_materialize: ``sink.materialize`` of this query; None: the table's own.
             start_from: checkpoint of a stopped query over the same tables, from whose versions a query of
-                delta joins goes on with a new checkpoint, without a first load; see ``planner.optimize``.
+                delta joins continues with a new checkpoint, without a first load; see ``planner.optimize``.
                 Leave it out once the new query has done a micro-batch.
 
         Raises:
             ConfigurationError: the DataFrame is no stream, or has no ``_row_kind`` and the catalog no
-                ``optimize``; or it cannot go on from another checkpoint, or ``sink.materialize`` cannot be
+                ``optimize``; or it cannot continue from another checkpoint, or ``sink.materialize`` cannot be
                 what it is.
             SchemaError: its columns do not fit the table.
 
@@ -377,7 +377,7 @@ class Catalog:
             >>> catalog.table("squares").snapshot().scan().num_rows
             4
         """
-        from upsert.catalog.create_as.create_as import TableFromQuery
+        from upsert.catalog.create_as.create_as import StreamSettings, TableFromQuery
 
         table_ref = self.databases.resolve(name)
         statement = TableFromQuery(
@@ -389,10 +389,7 @@ class Catalog:
             comment,
             if_not_exists,
             or_replace,
-            None if checkpoint is None else os.fspath(checkpoint),
-            trigger or {},
-            query_name,
-            drop_on_cancel,
+            StreamSettings(os.fspath(checkpoint or ""), trigger or {}, query_name, drop_on_cancel),
             hook or JobStatusHook(),
         )
         return statement.execute(table_ref.tables, df, self.context.optimized)

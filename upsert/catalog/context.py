@@ -99,7 +99,7 @@ class Context:
             df: a batch, which comes back as it is, or a stream.
             name: the table, for messages.
             sink: the table as a sink; None if that is not known.
-            start_from: the checkpoint whose query it goes on from; None for none.
+            start_from: the checkpoint of the query that it continues; None for none.
 
         Raises:
             ConfigurationError: the stream has no ``_row_kind``, and the catalog no ``optimize``, or that

@@ -36,7 +36,7 @@ class JobStatusHook:
     """
 
     def on_created(self, job: Job) -> None:
-        """The table is staged and the job begins, or goes on after a restart."""
+        """The table is staged and the job begins, or continues after a restart."""
 
     def on_finished(self, job: Job) -> None:
         """The job has come to its end, and the table is whole."""

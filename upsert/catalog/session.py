@@ -70,7 +70,7 @@ OPTIONS: Final = (
     Option(
         RUNTIME_MODE,
         options.one_of("batch", "streaming"),
-        "batch: a query reads what is there now; streaming: it goes on with what changes",
+        "batch: a query reads what is there now; streaming: it reads the changes too",
         "batch",
     ),
     Option(

@@ -36,7 +36,7 @@ def ddl_lock(warehouse: str) -> Iterator[None]:
     """Let one statement at a time create or drop a table; the lock is released when its process dies.
 
     Publishing ``table.json`` needs no lock, but the folders around it are made step by step, and a drop in
-    between would take them away. While there is no warehouse, there is nothing to drop, and no lock. An
+    between would delete them. While there is no warehouse, there is nothing to drop, and no lock. An
     object store has no folders and needs none.
     """
     if not storage_of(warehouse).is_local:

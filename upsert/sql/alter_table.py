@@ -19,7 +19,7 @@ Follows FLIP-188, and for columns the spelling of Spark and Flink. After ``ALTER
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from upsert import options
 from upsert.errors import SchemaError
@@ -201,7 +201,7 @@ def _comment(cursor: Cursor) -> list[Alteration]:
     return [SetComment(None, cursor.string("a comment in quotes"))]
 
 
-_CHANGES: Final[Mapping[tuple[str, ...], Callable[[Cursor], list[Any]]]] = {
+_CHANGES: Final[Mapping[tuple[str, ...], Callable[[Cursor], list[Alteration]]]] = {
     ("ADD", "COLUMNS"): _add,
     ("ADD", "COLUMN"): _add,
     ("ADD",): _add,

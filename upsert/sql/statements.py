@@ -147,7 +147,7 @@ class DropTable:
 
 @dataclass(frozen=True)
 class AlterTable:
-    """``ALTER TABLE`` of its definition: all changes at one moment."""
+    """``ALTER TABLE`` of its definition: all changes in one commit."""
 
     name: str
     changes: tuple[Alteration, ...]

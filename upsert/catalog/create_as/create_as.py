@@ -2,7 +2,7 @@
 
 A batch fills a staged table in one commit; before it no reader sees the table, after it every reader sees all
 of it. A streaming query makes the table visible with its first commit, and keeps it: the same statement with
-the same checkpoint goes on after a failure. FLIP-218 creates the table first and leaves it to the sink to
+the same checkpoint continues after a failure. FLIP-218 creates the table first and leaves it to the sink to
 clean up; this is stricter, and a crash of the driver at any time leaves no half of a table.
 """
 
@@ -54,16 +54,22 @@ class StreamSettings:
     """How the query of a streaming statement runs.
 
     Attributes:
-        checkpoint: its checkpoint folder.
+        checkpoint: its checkpoint folder; empty for none.
         trigger: as ``DataStreamWriter.trigger`` takes it.
         query_name: its name in Spark, None for none.
         drop_on_cancel: whether the table is dropped when a user stops the query (FLIP-218's way).
     """
 
-    checkpoint: str
+    checkpoint: str = ""
     trigger: Mapping[str, Any] = field(default_factory=dict)
     query_name: str | None = None
     drop_on_cancel: bool = False
+
+    def applied(self, writer: DataStreamWriter) -> DataStreamWriter:
+        """The writer with these settings."""
+        writer = writer.option("checkpointLocation", self.checkpoint)
+        writer = writer.trigger(**self.trigger) if self.trigger else writer
+        return writer if self.query_name is None else writer.queryName(self.query_name)
 
     @property
     def ends_by_itself(self) -> bool:
@@ -231,11 +237,7 @@ def stream_into_table(
         if is_new:
             target.check_unused(stage.folder, changes.sparkSession)
         prepare(stage, target)
-        writer = target.write(stage.folder, changes).option("checkpointLocation", settings.checkpoint)
-        if settings.trigger:
-            writer = writer.trigger(**settings.trigger)
-        if settings.query_name is not None:
-            writer = writer.queryName(settings.query_name)
+        writer = settings.applied(target.write(stage.folder, changes))
         watcher = QueryWatcher(changes.sparkSession, tables, stage, target.name, settings, hook)
         query = watcher.watch(writer)
     except BaseException:
@@ -311,10 +313,7 @@ class TableFromQuery:
         comment: of the table.
         if_not_exists: do nothing if there is a finished table.
         or_replace: replace an existing table.
-        checkpoint: of the streaming query; None for a batch.
-        trigger: of the streaming query, as ``DataStreamWriter.trigger`` takes it.
-        query_name: of the streaming query, in Spark.
-        drop_on_cancel: whether the table is dropped when a user stops the streaming query.
+        stream: how a streaming query runs; without a checkpoint for a batch.
         hook: notified when the job begins and ends.
     """
 
@@ -326,10 +325,7 @@ class TableFromQuery:
     comment: str | None = None
     if_not_exists: bool = False
     or_replace: bool = False
-    checkpoint: str | None = None
-    trigger: Mapping[str, Any] = field(default_factory=dict)
-    query_name: str | None = None
-    drop_on_cancel: bool = False
+    stream: StreamSettings = field(default_factory=StreamSettings)
     hook: JobStatusHook = field(default_factory=JobStatusHook)
 
     def execute(self, tables: Warehouse, df: DataFrame, optimized: Optimized) -> StreamingQuery | None:
@@ -341,10 +337,7 @@ class TableFromQuery:
             return None
         target, rows = self._target(df, optimized)
         if df.isStreaming:
-            settings = StreamSettings(
-                str(self.checkpoint), self.trigger, self.query_name, self.drop_on_cancel
-            )
-            return stream_into_table(staged, target, rows, settings, self.hook)
+            return stream_into_table(staged, target, rows, self.stream, self.hook)
         if exists and self.or_replace:
             refuse_connector(self.name, tables.existing(self.name))
             replace_table(staged, target, rows, self.hook)
@@ -355,14 +348,15 @@ class TableFromQuery:
     def _check(self, df: DataFrame) -> None:
         if self.or_replace and self.if_not_exists:
             raise self._wrong("either OR REPLACE or IF NOT EXISTS, got both", "leave one out")
-        if df.isStreaming and not self.checkpoint:
+        if df.isStreaming and not self.stream.checkpoint:
             raise self._wrong(
                 "a checkpoint for its streaming query, by which it continues after a failure, got none",
                 "give checkpoint=…",
             )
         if df.isStreaming and self.or_replace:
             raise self._wrong("no OR REPLACE for a streaming query", "DROP TABLE first, or use a batch")
-        if not df.isStreaming and (self.checkpoint or self.trigger or self.drop_on_cancel):
+        own = self.stream
+        if not df.isStreaming and (own.checkpoint or own.trigger or own.drop_on_cancel):
             raise self._wrong(
                 "no checkpoint, trigger or drop_on_cancel for a batch, which ends by itself", "leave them out"
             )
@@ -373,7 +367,8 @@ class TableFromQuery:
     def _continues(self, stages: Stages) -> bool:
         """Whether this statement began the table and has not finished it."""
         entry = stages.entry(self.name)
-        return entry is not None and entry.checkpoint == self.checkpoint and not entry.is_done
+        checkpoint = self.stream.checkpoint
+        return bool(entry and checkpoint and entry.checkpoint == checkpoint and not entry.is_done)
 
     def _target(self, df: DataFrame, optimized: Optimized) -> tuple[Target, DataFrame]:
         if not df.isStreaming:

@@ -1,6 +1,6 @@
-"""Tables that queries fill in an object store: in an unlisted folder, then named at one moment.
+"""Tables that queries fill in an object store: in an unlisted folder, then named atomically.
 
-The moment is a compare-and-swap of ``table.json``, see ``upsert.store.metadata.table_file``. It also says
+That is a compare-and-swap of ``table.json``, see ``upsert.store.metadata.table_file``. It also says
 who fills what, so the name is taken, and a statement that takes it over from a process that seems to be
 dead makes the swap of that process fail. A lease in the folder says whether it lives.
 """

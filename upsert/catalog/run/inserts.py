@@ -69,7 +69,7 @@ def is_assignable(given: Any, wanted: Any) -> bool:
 
 
 START_FROM: Final = "start-from"
-"""Option of a streaming statement: checkpoint of a stopped query from which its delta joins go on."""
+"""Option of a streaming statement: checkpoint of a stopped query from which its delta joins continue."""
 
 _OVERWRITE_MODE: Final = "partition-overwrite-mode"
 
@@ -321,8 +321,8 @@ class Target:
             sink = sink_of(Table.open(str(self.path)), mode_of(self.options, self.what))
             changes = context.optimized(rows, self.name, sink, start_from)
             writer = frames.write_changes(changes, str(self.path), self.options)
-        trigger = jobs.trigger(context.options)
-        return lambda: Running(self.what, job.started(writer, trigger), job.checkpoint)
+        settings = job.settings(context.options)
+        return lambda: Running(self.what, job.started(writer, settings), job.checkpoint)
 
 
 def _with_materialize(context: Context, name: str, options: Mapping[str, str]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
+from upsert.catalog.create_as.create_as import StreamSettings
 from upsert.catalog.session import CHECKPOINT, PIPELINE, TRIGGER, SessionOptions
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.store.storage import storage_of
@@ -106,17 +107,18 @@ class Job:
         commits = os.path.join(self.checkpoint, "commits")
         return os.path.isdir(commits) and any(name.isdecimal() for name in os.listdir(commits))
 
-    def started(self, writer: DataStreamWriter, trigger: Mapping[str, Any]) -> StreamingQuery:
+    def settings(self, options: SessionOptions) -> StreamSettings:
+        """How the query of the job runs."""
+        return StreamSettings(self.checkpoint, trigger(options), self.query_name)
+
+    def started(self, writer: DataStreamWriter, settings: StreamSettings) -> StreamingQuery:
         """The query, running.
 
         Raises:
             SchemaError: Spark has no way to run it as a stream.
         """
-        writer = writer.option("checkpointLocation", self.checkpoint)
-        writer = writer.trigger(**trigger) if trigger else writer
-        writer = writer.queryName(self.query_name) if self.query_name is not None else writer
         try:
-            return writer.start()
+            return settings.applied(writer).start()
         except AnalysisException as cause:
             reason = str(cause.getMessage() or cause).splitlines()[0]
             raise SchemaError(

@@ -80,14 +80,9 @@ def create_table_as(context: Context, statement: s.CreateTableAs, spark: SparkSe
     check_stable(context, statement.query, statement.primary_key, what)
     job = jobs.Job.of(context, statement.name, what)
     job.refuse_left_checkpoint(context)
-    stream = replace(
-        table,
-        checkpoint=job.checkpoint,
-        trigger=jobs.trigger(context.options),
-        query_name=job.query_name,
-        drop_on_cancel=context.options.value(DROP_ON_CANCEL),
-    )
-    query = stream.execute(table_ref.tables, df, context.optimized)
+    drop_on_cancel = context.options.value(DROP_ON_CANCEL)
+    stream = replace(job.settings(context.options), drop_on_cancel=drop_on_cancel)
+    query = replace(table, stream=stream).execute(table_ref.tables, df, context.optimized)
     if query is None:
         return Done(what, "was there already")
     return Running(what, query, job.checkpoint)
