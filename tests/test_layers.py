@@ -87,6 +87,17 @@ def test_store_knows_nothing_above_it() -> None:
     assert {source for source in store if imports_any(source, *above)} == set()
 
 
+def test_sql_lies_below_what_reads_it() -> None:
+    """Columns of topics are declared in SQL too, so Kafka imports it; it imports no Kafka and no catalog."""
+    sql = [source for source in SOURCES if source.startswith("upsert/sql/")]
+    above = ("pyspark", "upsert.catalog", "upsert.kafka", "upsert.log", "upsert.managed", "upsert.formats")
+    assert {source for source in sql if imports_any(source, *above)} == set()
+    below = [
+        source for source in SOURCES if source.startswith(("upsert/kafka/", "upsert/log/", "upsert/managed/"))
+    ]
+    assert {source for source in below if imports_any(source, "upsert.catalog")} == set()
+
+
 def test_pure_files_know_no_spark_and_no_processes() -> None:
     pure = [source for source in LIBRARY if is_pure(source)]
     outside = ("pyspark", "py4j", "subprocess", "socket", "mmap", "tempfile", "shutil")

@@ -1,1 +1,1 @@
-"""Names and DDL: statements, and the tables in a folder that they make."""
+"""A catalog: names, the tables that they refer to, and what SQL statements do with them."""
