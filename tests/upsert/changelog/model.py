@@ -15,7 +15,8 @@ Row = dict[str, Any]
 
 
 def same(one: Row, other: Row, columns: Sequence[str]) -> bool:
-    return all(canonical(plain(one[name])) == canonical(plain(other[name])) for name in columns)
+    """Whether a record repeats its image; as text NaN equals NaN and -0.0 is not 0.0, also in a struct."""
+    return all(repr(plain(one[name])) == repr(plain(other[name])) for name in columns)
 
 
 @dataclass
