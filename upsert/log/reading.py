@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -192,6 +193,8 @@ class LogRead:
             case Output.NEWEST:
                 yield from _newest((each.rows for each in changes), source.pinned.layout.key, where)
                 return
+            case _:
+                assert_never(self.output)
         for rows in found:
             yield halves_where(rows, where)
 
