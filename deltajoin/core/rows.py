@@ -228,11 +228,6 @@ def _are_equal(one: pa.Array, other: pa.Array) -> Mask:
     return is_equal
 
 
-def is_padded(rows: Bundle, table: int) -> Mask:
-    """Rows in which the table's part is not there."""
-    return rows.parts[table].at < 0
-
-
 def keys_of(rows: Bundle, sources: Sequence[Ref | int]) -> pa.Table:
     """Values of the sources as a table of keys, columns named 0, 1, …."""
     return pa.table({str(number): rows.column(source) for number, source in enumerate(sources)})
