@@ -28,7 +28,7 @@ from upsert.store.table_options import OPTIONS
 
 @dataclass(frozen=True)
 class AddIndex:
-    """One more index. A UNIQUE one only while the table has no rows, which nobody has compared."""
+    """One more index. A UNIQUE one only while the table has no rows, which were never compared."""
 
     index: Index
 
@@ -367,7 +367,7 @@ def _set(definition: Definition, change: SetOptions) -> Definition:
 
 def _reset(definition: Definition, change: ResetOptions) -> Definition:
     for key in change.keys:
-        # a key that was never set is no error, one that nobody knows is
+        # a key that was never set is no error, an unknown one is
         if _key(key) not in (option.key for option in OPTIONS) and not _is_of_family(key):
             raise ConfigurationError(f"{definition.owner}: ALTER TABLE: RESET: unknown option {key!r}")
     return replace(definition, given=_without(definition, change.keys))

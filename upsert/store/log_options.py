@@ -2,7 +2,7 @@
 
 Follows FLIP-188. ``log.kafka.*`` goes to the Kafka client, but for ``log.kafka.topic``. Options of a log
 may be given to a table that has none: a session has them for all of its tables. A log's formats are checked
-when the table is made, and are told of the table's columns as here when it is written and read.
+when the table is made, and get the table's columns as here when it is written and read.
 """
 
 from __future__ import annotations
@@ -316,12 +316,12 @@ def check_formats(owner: str, log: LogOptions, schema: TableSchema) -> None:
 
 
 def key_context(schema: TableSchema, log: LogOptions, format: Format) -> FormatContext:
-    """What the format of keys is told of a table with a primary key."""
+    """What the format of keys gets of a table with a primary key."""
     return _context(schema, schema.primary_key, log, format, Side.KEY)
 
 
 def value_context(schema: TableSchema, log: LogOptions, format: Format) -> FormatContext:
-    """What the format of values is told of a table."""
+    """What the format of values gets of a table."""
     names = tuple(column.name for column in schema.physical)
     return _context(schema, names, log, format, Side.VALUE)
 

@@ -352,8 +352,8 @@ class Table:
             transaction: number of the writer's transaction, for example a micro-batch's id.
             overwrite: the partitions that the rows replace; None for none.
             tracked: whether the commit shows in change streams; None: as partitions and table say.
-            unchanged_since: id of the snapshot from which the rows were computed: only if nobody has changed
-                a row of their keys since, they are committed.
+            unchanged_since: id of the snapshot from which the rows were computed: they are
+                committed only if no other commit has changed a row of their keys since.
 
         Returns:
             The snapshot with the rows, or the latest one if there was nothing to commit.
@@ -403,7 +403,7 @@ class Table:
     def discarded_if_failed(self, staged: Iterable[StagedFiles]) -> AbstractContextManager[None]:
         """A block that commits staged files: when it fails they are deleted, as by ``discard``.
 
-        They stay where nobody knows whether the commit has happened (``UnknownOutcomeError``).
+        They stay where it is unknown whether the commit has happened (``UnknownOutcomeError``).
         """
         return append.discarded_if_failed(self._committer, lambda: staged, self.uuid)
 
@@ -529,7 +529,7 @@ class Table:
     def alter(self, *changes: Alteration) -> None:
         """Change the definition of the table: all changes at once, in one snapshot that changes no rows.
 
-        Rows that are there stay as they are stored: an added column is NULL in them, a dropped one is not
+        Existing rows stay as they are stored: an added column is NULL in them, a dropped one is not
         seen, also not in older snapshots, which are read with the present columns too. See
         docs/schema-evolution.md. A crash leaves the old definition or the new one.
 

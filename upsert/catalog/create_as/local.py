@@ -25,7 +25,7 @@ from upsert.catalog.warehouse import Warehouse
 from upsert.errors import ConfigurationError, TableExistsError
 from upsert.failpoints import reach
 from upsert.flock import FileLock
-from upsert.store.codec import content_of
+from upsert.store.checksums import content_of
 from upsert.store.paths import SNAPSHOT_FOLDER, TABLE_FILE
 from upsert.store.storage import storage_of
 from upsert.store.storage.local import make_parent, sync_folder

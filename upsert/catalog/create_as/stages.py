@@ -17,7 +17,7 @@ from typing import Final, Literal, Protocol, Self
 from upsert.codec import Jsonable
 from upsert.errors import CorruptTableError
 from upsert.store import paths
-from upsert.store.codec import parse_versioned
+from upsert.store.checksums import parse_versioned
 from upsert.store.storage import storage_of
 
 ENTRY_FILE: Final = "staged.json"

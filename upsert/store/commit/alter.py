@@ -52,7 +52,7 @@ def alter(committer: Committer, uuid: str, changes: Iterable[Alteration]) -> Sna
         attempt.written.clear()  # the files may be needed yet
         raise
     finally:
-        # drops what was written anew for attempts that lost; what is published is needed and stays
+        # drops what attempts that lost have rewritten; what is published is needed and stays
         append.discard(committer, [StagedFiles(uuid, tuple(attempt.written))], uuid)
 
 
@@ -113,7 +113,7 @@ def _rewrite(
 
     Rows that were apart may be equal now, and lie in another bucket, whose files must not overlap: each range
     of an old bucket becomes sorted files, and those of a new bucket are merged. Neither takes the memory of a
-    bucket. ``written`` is told of every file, for those that only served the merging are not in the result.
+    bucket. ``written`` gets every file, for those that only served the merging are not in the result.
     """
     sorted_files: dict[BucketId, list[FileEntry]] = {}
     for runs in buckets:

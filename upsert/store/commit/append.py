@@ -161,7 +161,7 @@ Announce = Callable[[Sequence[FileEntry]], None]
 
 
 class LeftoverWarning(UserWarning):
-    """Files that nobody needs could not be deleted. The table is right and complete."""
+    """Files that no snapshot needs could not be deleted. The table is right and complete."""
 
 
 Transaction = tuple[str, int]
@@ -212,7 +212,7 @@ def commit_staged(
 
     An overwrite replaces what is there when it is published: it cannot conflict with what others committed
     while its rows were written, and goes after it. When it raises, the staged files are as they were; only
-    ``StaleWriterError`` means that they are lost. ``announce`` is told of the files before they are
+    ``StaleWriterError`` means that they are lost. ``announce`` gets the files before they are
     published, when they fit the latest snapshot. Rows whose keys others have changed after the snapshot
     ``unchanged_since`` are a ``CommitConflictError``.
     """
@@ -251,7 +251,7 @@ def commit_staged(
         info = committer.commit(propose)
     added = last[0].added if last[0] else ()
     published = {entry.file for entry in added}
-    # raw changes are in the folded files now, or were committed by another attempt: nobody needs them
+    # raw changes are in the folded files now, or were committed by another attempt: they are not needed
     left = tuple(entry for entry in rows.written if entry.file not in published)
     _remove_left(history.root, StagedFiles(uuid, left, given.raw))
     return Committed(info, added)
@@ -271,7 +271,7 @@ def _remove_left(root: str, left: StagedFiles) -> None:
 
 
 class _Rows:
-    """The data files of a commit on a snapshot, checked against the rows that are there."""
+    """The data files of a commit on a snapshot, checked against existing rows."""
 
     def __init__(self, committer: Committer, uuid: str, given: StagedFiles, head: SnapshotInfo) -> None:
         history = self._history = committer.history
@@ -338,7 +338,7 @@ def discarded_if_failed(
 ) -> Iterator[None]:
     """Delete what was staged for a commit when the block fails, as ``discard`` does.
 
-    Where nobody knows whether the commit has happened, or it has, the files stay: they may be needed.
+    Where it is unknown whether the commit has happened, or it has, the files stay: they may be needed.
     """
     try:
         yield

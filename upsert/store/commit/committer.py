@@ -114,7 +114,7 @@ class _Delta:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class Environment:
     """What a committer takes from the world, so that tests can give it another one."""
 
     now: Callable[[], float] = time.time
@@ -124,14 +124,14 @@ class Surroundings:
     put_if_absent: Callable[[str, bytes], bool] = resolve.put_if_absent
 
 
-REAL: Final = Surroundings()
+REAL: Final = Environment()
 
 
 class Committer:
     """Publishes changes of one table."""
 
     def __init__(
-        self, history: History, around: Surroundings = REAL, give_up_after_s: float = GIVE_UP_AFTER_S
+        self, history: History, around: Environment = REAL, give_up_after_s: float = GIVE_UP_AFTER_S
     ) -> None:
         self.history = history
         self.root = history.root

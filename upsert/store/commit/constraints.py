@@ -97,7 +97,7 @@ class UniqueCheck:
     """Whether some new files fit the unique indexes; asked again for each snapshot they build on.
 
     It holds the new rows' columns of the index and of the primary key, some hundred bytes a row. Of more than
-    ``_ROWS_AT_ONCE`` rows it takes a share by the hash of their keys after another, and reads the files anew
+    ``_ROWS_AT_ONCE`` rows it takes a share by the hash of their keys after another, and reads the files again
     for each share: equal keys are in the same one.
     """
 

@@ -191,7 +191,7 @@ class _Deletion:
     def _amended(
         self, snapshot: Snapshot, bucket_id: BucketId, where: Filter, added: Sequence[FileEntry]
     ) -> tuple[FileEntry, ...]:
-        """The deletions of a bucket when files were added to it: the keys in these are judged anew.
+        """The deletions of a bucket when files were added to it: the keys in these are judged again.
 
         Without a look at the rest of the bucket, so that a deletion gets through beside a writer that commits
         more often than it takes to read the bucket.

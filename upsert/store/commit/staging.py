@@ -120,7 +120,7 @@ def write_raw(
 ) -> RawFile | None:
     """Write the signed rows of each bucket; None if there are no rows.
 
-    Not synced: power failure ends the task too. After a crash there may be a file that nobody names; cleaning
+    Not synced: power failure ends the task too. A crash may leave a file that no snapshot names; cleaning
     removes it.
 
     Raises:

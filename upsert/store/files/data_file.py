@@ -24,7 +24,7 @@ from cachetools import LRUCache
 from upsert.arrays import Kinds
 from upsert.errors import ConfigurationError, CorruptTableError, StorageError, UpsertError
 from upsert.store import paths
-from upsert.store.codec import checksum_of
+from upsert.store.checksums import checksum_of
 from upsert.store.files.columns import FileColumns, forget_decoded
 from upsert.store.files.formats import ARROW, format_of_file
 from upsert.store.files.formats.base import Bounds, FileFormat
@@ -300,7 +300,7 @@ def check_bytes(path: str, checksum: int) -> None:
     """Compare all bytes of a file, wherever it lies, with the checksum of its manifest; 0: it has none.
 
     Raises:
-        CorruptTableError: it has another one; of a remote file, also a copy that was fetched anew.
+        CorruptTableError: it has another one; of a remote file, also a copy that was fetched again.
         FileNotFoundError: it is missing.
         StorageError: it cannot be read.
     """

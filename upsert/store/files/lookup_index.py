@@ -121,7 +121,7 @@ def search(index: HashIndex, probes: Hashes) -> Hits:
         return Hits(found, index.rows[low].astype(np.int64))
     repeats = np.ones(len(found), dtype=np.int64)
     repeats[more] = np.searchsorted(index.hashes, probes[found[more]], side="right") - low[more]
-    # the offsets within each probe's stretch: a running count that starts anew at every probe
+    # the offsets within each probe's stretch: a running count that restarts at every probe
     within = np.arange(int(repeats.sum())) - np.repeat(np.cumsum(repeats) - repeats, repeats)
     return Hits(np.repeat(found, repeats), index.rows[np.repeat(low, repeats) + within].astype(np.int64))
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from upsert.arrays import Kinds
 from upsert.failpoints import reach
-from upsert.store.codec import ChecksummedFile
+from upsert.store.checksums import ChecksummedFile
 from upsert.store.files.formats import ARROW, format_called
 from upsert.store.files.formats.base import Compression, FileFormat
 from upsert.store.files.lookup_index import build_sidecar

@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 
 from upsert.errors import CorruptTableError
 from upsert.store import paths
-from upsert.store.codec import content_of, parse_versioned, subject_of
+from upsert.store.checksums import content_of, parse_versioned, subject_of
 from upsert.store.log.protocol import LEASE_S
 from upsert.store.log_options import CLIENT_PREFIX, KAFKA, LogOptions, file_mode
 from upsert.store.metadata.history import History
@@ -83,7 +83,7 @@ class LogBeginning:
         storage_of(path).replace(path, content_of(value, subject_of(uuid, paths.log_file(self.topic))), mode)
 
     def forget(self, root: str) -> None:
-        """Say nothing of the log any more: the topic turned out to be somebody else's."""
+        """Say nothing of the log any more: the topic turned out to be another table's."""
         path = os.path.join(root, paths.log_file(self.topic))
         storage_of(path).delete(path)
 

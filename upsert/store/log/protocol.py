@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 from upsert.errors import ConfigurationError, CorruptTableError, LogNotPublishedError, UpsertError
 from upsert.store import paths
-from upsert.store.codec import content_of, parse_versioned, subject_of
+from upsert.store.checksums import content_of, parse_versioned, subject_of
 from upsert.store.commit.append import Announce
 from upsert.store.commit.committer import log_ends
 from upsert.store.log_options import LogOptions
@@ -32,19 +32,19 @@ _claimed: set[str] = set()
 """Folders of which this process knows that they have the file."""
 
 
-def claim(root: str, uuid: str, *, anew: bool = False) -> None:
+def claim(root: str, uuid: str, *, replaces: bool = False) -> None:
     """Say that a table's log belongs to the table in this folder.
 
     Args:
         root: where the table's files lie.
         uuid: of the table.
-        anew: whether that replaces what the file says, as for a new log; else the first one stays.
+        replaces: whether that replaces what the file says, as for a new log; else the first one stays.
     """
-    if root in _claimed and not anew:
+    if root in _claimed and not replaces:
         return
     path, storage = _home_path(root), storage_of(root)
     content = content_of({"folder": root, "inode": _inode(root)}, subject_of(uuid, paths.LOG_HOME))
-    if anew:
+    if replaces:
         storage.replace(path, content)
     elif not storage.exists(path):
         storage.prepare(os.path.dirname(path))
@@ -246,7 +246,7 @@ def after_commit(table: LoggedTable, head: SnapshotInfo) -> LogNotPublishedError
         publish(table, accept_gap=False)
     except Exception as cause:  # the commit is published: nothing that happens here may deny it
         if _is_turned_off(table):
-            return None  # nobody waits for the changes
+            return None  # no reader waits for the changes
         failure = LogNotPublishedError(
             f"{table.owner}: committed as snapshot {head.id}; its log messages were not published: {cause}; "
             "the next commit or publish_log() publishes them"
@@ -257,9 +257,9 @@ def after_commit(table: LoggedTable, head: SnapshotInfo) -> LogNotPublishedError
 
 
 def _is_turned_off(table: LoggedTable) -> bool:
-    """Whether somebody has turned the log off meanwhile; no, if that cannot be seen."""
+    """Whether the log was turned off meanwhile; no, if that cannot be seen."""
     try:
         table.published.latest()
     except (UpsertError, OSError):
-        return False  # the failure at hand is told
+        return False  # the failure at hand is reported
     return table.published.definition.options.log.topic != table.log.topic

@@ -114,13 +114,13 @@ def _begin(
     try:
         _system(log).create(log, new.options.bucket, new.owner, may_be_there=True)
     except ConfigurationError:
-        begun.forget(history.root)  # it is somebody else's, and must not go with this table
+        begun.forget(history.root)  # it is another table's, and must not go with this one
         raise
     reach("switch.after-topic")
     try:
         _hold(history, begun)
         reach("switch.after-hold")
-        protocol.claim(history.root, uuid, anew=True)
+        protocol.claim(history.root, uuid, replaces=True)
         alter.alter(committer, uuid, changes)
     except UnknownOutcomeError:
         raise  # the log may be the table's; if it is not, the statement finds it when it is repeated

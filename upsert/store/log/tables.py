@@ -28,7 +28,7 @@ from upsert.store.metadata.table_file import TableFile
 def create(folder: str, schema: TableSchema, options: Mapping[str, str]) -> TableFile:
     """Make a folder a table; its log, if it has one, is made before.
 
-    After a crash there is a table with its log, or no table, and maybe a log without records that nobody
+    After a crash there is a table with its log, or no table, and maybe a log without records that no table
     knows. When it raises, the log that this call has made is gone; it stays if the table may be there yet.
 
     Raises:
@@ -72,7 +72,7 @@ def _topic_of(folder: str) -> str | None:
 
 
 def drop_log(folder: str) -> None:
-    """Take away the log of a table that nobody sees any more; nothing if it has none.
+    """Drop the log of a table that is dropped already; nothing if it has none.
 
     That of a copied folder stays, with a ``LeftoverWarning``: it is the original's.
 
@@ -138,5 +138,5 @@ def drop_topic(begun: LogBeginning, definition: Definition) -> None:
     """
     system = log_system(begun.log)
     if system is not None:
-        # what was never the table's log has no records; if it has, somebody else has made it meanwhile
+        # what was never the table's log has no records; if it has, another table has made it meanwhile
         system.drop(begun.log, definition.options.bucket, definition.owner, only_empty=begun.state == MADE)

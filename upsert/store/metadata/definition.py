@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 from upsert.errors import CorruptTableError
 from upsert.schema import TableSchema
 from upsert.store import paths
-from upsert.store.codec import checksum_of_value, content_of, parse_versioned, subject_of
+from upsert.store.checksums import checksum_of_value, content_of, parse_versioned, subject_of
 from upsert.store.paths import Partition, partition_from_json
 from upsert.store.rows.layout import Layout
 from upsert.store.table_options import TableOptions
@@ -136,7 +136,7 @@ def why_unreadable(old: Definition, new: Definition) -> str | None:
     """Why rows staged under ``old`` cannot be committed when the table is ``new``; None if they can.
 
     Rows of an older form get NULL in newer columns, so these must take it. Without a primary key the columns
-    are the row's identity, by which present rows have been stored anew.
+    are the row's identity, by which existing rows have been rewritten.
     """
     there = {column.id for column in old.schema.columns}
     for column in new.schema.columns:

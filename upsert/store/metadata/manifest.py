@@ -25,7 +25,7 @@ from upsert import types
 from upsert.arrays import one_array
 from upsert.errors import CorruptTableError
 from upsert.store import paths
-from upsert.store.codec import checksum_of
+from upsert.store.checksums import checksum_of
 from upsert.store.metadata.file_entry import FileEntry, bounds_of
 from upsert.store.metadata.snapshot import ManifestRef
 from upsert.store.paths import Partition

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, cast, get_args
 
 from upsert.errors import CorruptTableError
 from upsert.store import paths
-from upsert.store.codec import content_of, parse_versioned, subject_of
+from upsert.store.checksums import content_of, parse_versioned, subject_of
 from upsert.store.paths import Partition, partition_from_json
 
 Kind = Literal["append", "overwrite", "delete", "compact", "expire", "clean", "alter"]

@@ -30,7 +30,7 @@ from uuid import uuid4
 from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError, TableNotFoundError
 from upsert.schema import TableSchema
 from upsert.store import paths
-from upsert.store.codec import FORMAT_VERSION, checksum_of_value, content_of, parse_versioned
+from upsert.store.checksums import FORMAT_VERSION, checksum_of_value, content_of, parse_versioned
 from upsert.store.log_options import file_mode
 from upsert.store.metadata.definition import Definition
 from upsert.store.storage import storage_of
@@ -50,7 +50,7 @@ FREE: Final = json.dumps({"format": FORMAT_VERSION}).encode()
 
 @dataclass(frozen=True)
 class Pointer:
-    """What ``table.json`` says of the name of a folder in an object store, as somebody has seen it.
+    """What ``table.json`` says of the name of a folder in an object store, as this process has seen it.
 
     Attributes:
         folder: the name.
@@ -145,7 +145,7 @@ def table_in(folder: str) -> dict[str, Any]:
     """What ``table.json`` says of the table in a folder.
 
     Raises:
-        TableNotFoundError: there is none, or nobody sees it yet.
+        TableNotFoundError: there is none, or it is not published yet.
         CorruptTableError: it is damaged.
     """
     value = value_in(folder)
@@ -195,7 +195,7 @@ def definition_of(folder: str) -> dict[str, Any]:
     """What ``table.json`` says of a table that was filled in a folder, when it has its name.
 
     Raises:
-        TableNotFoundError: somebody has taken it away.
+        TableNotFoundError: another process has dropped it.
     """
     value = value_in(folder)
     if not value:
@@ -214,7 +214,7 @@ def show_stream(folder: str) -> None:
 
     Raises:
         TableNotFoundError: the name was taken from it.
-        UnknownOutcomeError: nobody knows whether it is seen.
+        UnknownOutcomeError: it is unknown whether it was published.
     """
     if (place := paths.filled_for(folder)) is None:
         return
@@ -330,7 +330,7 @@ def read(folder: str) -> TableFile:
     """The table in a folder.
 
     Raises:
-        TableNotFoundError: there is none, or nobody sees it yet.
+        TableNotFoundError: there is none, or it is not published yet.
         ConfigurationError: the table has a connector; it lies elsewhere.
         CorruptTableError: its file is damaged, or of another format version.
     """

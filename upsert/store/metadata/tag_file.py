@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from upsert.errors import ConfigurationError, CorruptTableError
 from upsert.store import paths
-from upsert.store.codec import FORMAT_VERSION, content_of, parse_versioned, subject_of
+from upsert.store.checksums import FORMAT_VERSION, content_of, parse_versioned, subject_of
 from upsert.store.metadata.snapshot import SnapshotInfo, from_value
 from upsert.store.storage import storage_of
 

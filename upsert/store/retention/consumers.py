@@ -16,7 +16,7 @@ from typing import Any, Final
 from upsert.errors import ConfigurationError, CorruptTableError
 from upsert.failpoints import reach
 from upsert.store import paths
-from upsert.store.codec import content_of, parse_versioned, subject_of
+from upsert.store.checksums import content_of, parse_versioned, subject_of
 from upsert.store.metadata.history import History
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.metadata.tag_file import checked_name
@@ -25,7 +25,7 @@ from upsert.store.storage import storage_of
 from upsert.store.version import Version
 
 DEFAULT_LEASE_S: Final = 3 * 86_400.0
-"""Long enough for a nightly job and for a weekend; a query that nobody runs again costs so much history."""
+"""Long enough for a nightly job and for a weekend; a query that never runs again costs so much history."""
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def _asked(configured: Retention, keep: int | None, older_than_s: float | None) 
 
 
 def after_commit(committer: Committer, retention: Retention) -> None:
-    """Expire what has become due, if anything has and nobody else is at it; never fails the commit."""
+    """Expire what has become due, if anything has and no other process does; never fails the commit."""
     try:
         marks = _Retained(committer.history, committer.history.latest(), _now_ms(committer))
         if not policy.is_due(marks, retention, _now_ms(committer)):
@@ -199,7 +199,7 @@ def _lineage(history: History, expired: Sequence[int], head: SnapshotInfo) -> li
 
 @dataclass(frozen=True)
 class _Waste:
-    """Names of files that nobody needs."""
+    """Names of files that no snapshot needs."""
 
     manifests: frozenset[str]
     data: frozenset[str]

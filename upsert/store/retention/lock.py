@@ -97,7 +97,7 @@ def lifetime_lock(history: History, *, give_up_after_s: float = GIVE_UP_AFTER_S)
 
 @contextmanager
 def lifetime_lock_if_free(history: History) -> Iterator[Lock | None]:
-    """Hold the lock if nobody else does; yields None if it was not got."""
+    """Hold the lock if it is free; yields None if it is not."""
     path = os.path.join(history.root, paths.LIFETIME_LOCK)
     with _of_kernel(path, history) if storage_of(path).is_local else _leased(path, history) as lock:
         yield lock

@@ -66,7 +66,7 @@ def boundary(marks: Sequence[Mark], rule: Retention, now_ms: int, held: Collecti
         marks: all snapshots that can be read, oldest first, at least one; few of them are looked at.
         rule: what stays.
         now_ms: the time.
-        held: data versions that somebody still reads from: they and all that follows stay.
+        held: data versions that a consumer still reads from: they and all that follows stay.
     """
     at = _by_age(marks, rule, now_ms)
     if rule.max_states is not None:

@@ -58,7 +58,7 @@ def merge_runs(layout: Layout, runs: Sequence[SortedRows]) -> SortedRows:
 
 
 def present(layout: Layout, run: SortedRows) -> pa.Table:
-    """The rows that are there: without deletions; counts stay in ``_count``.
+    """Existing rows: without deletions; counts stay in ``_count``.
 
     Raises:
         ChangelogError: a count is negative: more equal rows were deleted than inserted.
@@ -257,7 +257,7 @@ class _Keys:
 
 
 class _Held:
-    """Rows that are there already, in memory or mapped."""
+    """Rows in memory or mapped."""
 
     def __init__(self, run: SortedRows, layout: Layout) -> None:
         self._run = run

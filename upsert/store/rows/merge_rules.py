@@ -1,6 +1,6 @@
 """How rows of one key become one: the options ``merge-engine``, ``sequence.field`` and ``fields.…`` (pure).
 
-The names and functions are those of Paimon, FLIP-188's successor; what they do here is told in
+The names and functions are those of Paimon, FLIP-188's successor; what they do here is described in
 docs/merge-engines.md. With ``partial-update``, ``fields.<columns>.sequence-group`` declares columns that come
 from one row together: the one that is highest in ``<columns>`` gives all columns of the group, NULL too; a
 row in which all of ``<columns>`` are NULL says nothing about the group.

@@ -161,7 +161,7 @@ def partition_codes(column: pa.Array | pa.ChunkedArray) -> Codes:
 
 
 def check_reads_back(texts: Iterable[str | None], type_: pa.DataType, name: str) -> None:
-    """Refuse values that cannot be told from their texts.
+    """Refuse values whose texts do not read back.
 
     Raises:
         SchemaError: a day or time beyond the year 9999 is among them.

@@ -78,7 +78,7 @@ class Storage(Protocol):
         """
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a new file under a name that nobody else uses; it survives a power failure."""
+        """Write a new file under a name that is used once; it survives a power failure."""
 
     def prepare(self, folder: str) -> None:
         """Make a folder durable before ``put_if_absent`` of the first file in it."""
@@ -130,7 +130,7 @@ class Storage(Protocol):
 
 @runtime_checkable
 class SwappingStorage(Storage, Protocol):
-    """A place that has no folders to move, and replaces a file only if it is as somebody has seen it."""
+    """A place that has no folders to move, and replaces a file only if it is still the one that was seen."""
 
     def versioned(self, path: str) -> Versioned | None:
         """A file as it is now; None if there is none."""

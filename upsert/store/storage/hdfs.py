@@ -4,7 +4,7 @@ A plain rename fails where something has the name, so of many writers of a name 
 comes, it is sent again: the temporary name is used once, so it happens once. Whoever is in doubt reads what
 has the name: it is ours if it has our content, which has a random id of its own. Until that is known, nothing
 is cleaned up. No file is ever written under the name that it will have: a data node that stalls could begin
-it anew when it is in use.
+it again when it is in use.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class HdfsStorage:
         return self._names.repeat(create)
 
     def prepare(self, folder: str) -> None:
-        """Make sure, once in a process, that a rename overwrites if told so, and else never.
+        """Make sure, once in a process, that a rename overwrites if asked to, and else never.
 
         Other stores have gateways that speak this protocol.
 

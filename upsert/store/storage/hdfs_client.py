@@ -91,7 +91,7 @@ def ask(location: HdfsLocation, method: str, path: str, operation: str, **parame
     Raises:
         OSError: HDFS says that it cannot be done; ``FileNotFoundError``: there is no such file or folder.
         NotDoneError: no name node can be asked now.
-        UnansweredError: nobody knows whether it was carried out.
+        UnansweredError: it is unknown whether it was executed.
         ConfigurationError: urllib3 is not installed, an address is wrong, or the user may not do that.
     """
     query = urlencode({"op": operation, "user.name": _user(), **parameters})
@@ -141,7 +141,7 @@ def chunks(location: HdfsLocation, path: str) -> Iterator[bytes]:
             errno.EIO, f"HDFS stopped in an answer, {type(cause).__name__}", path
         ) from cause
     finally:
-        response.close()  # a connection with the rest of an answer serves nobody
+        response.close()  # a connection with the rest of an answer is of no use
 
 
 def value(reply: Reply, path: str, *names: str) -> Any:

@@ -1,6 +1,6 @@
 """How files in HDFS get their names, and are replaced: by renames, whatever answers are lost.
 
-A request that nobody answers is sent again for about a minute. A temporary name is used once, so what has it
+An unanswered request is sent again for about a minute. A temporary name is used once, so what has it
 is renamed once, however often that is asked for.
 
 Compare-and-swap is made of renames that fail where a name is taken: what follows is proposed first. A file
@@ -269,7 +269,7 @@ def _finish(files: Files, names: HdfsNames, path: str, place: str, unique: str, 
     if _number(files, path) == version:
         _move(names, path, place, unique)
         return True
-    # either somebody has moved the proposal, and maybe others have followed, or nobody ever will
+    # either another process has moved the proposal, and maybe others have followed, or none ever will
     if is_late := files.stat(f"{place}/{unique}") is not None:
         names.delete(f"{place}/{unique}")
     _clear(names, place)
@@ -289,7 +289,7 @@ def _move(names: HdfsNames, path: str, place: str, unique: str) -> None:
     try:
         names.move(f"{place}/{unique}", path)
     except FileNotFoundError:
-        return  # somebody else was faster
+        return  # another process was faster
     reach("swap.after-move")
     _clear(names, place)
 

@@ -90,7 +90,7 @@ class Lease:
         return cls(own, passed_over, storage, token)
 
     def renew(self) -> bool:
-        """Hold it for longer; False if somebody has passed this holder over."""
+        """Hold it for longer; False if another process has passed this holder over."""
         self._storage.replace(self.path, self._token)
         name, _, number = self.path.rpartition("-")
         return max(_numbers(self._storage, name), default=0) == int(number)
@@ -101,7 +101,7 @@ class Lease:
 
 
 def age(storage: LeaseStorage, path: str) -> float | None:
-    """For how many seconds the holder of this name has given no sign of life; None if nobody holds it."""
+    """For how many seconds the holder of this name has given no sign of life; None if it is free."""
     newest = max(_numbers(storage, path), default=0)
     found = storage.aged(_path(path, newest)) if newest else None
     return None if found is None or found[0] == _FREE else found[1]
@@ -158,7 +158,7 @@ class KeptLease:
         """Let go of it; again is harmless.
 
         Args:
-            for_good: nobody will ever ask for it, so that nothing has to say that it is free.
+            for_good: no process will ever ask for it, so that nothing has to say that it is free.
         """
         with self._lock:  # a renewal after it would bring it back
             if self._is_over.is_set():

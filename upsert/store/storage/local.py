@@ -180,7 +180,7 @@ LOCAL: Final = LocalStorage()
 
 
 def _unless_missing(error: OSError) -> None:
-    """A folder that cannot be listed is told: what lies in it is not gone."""
+    """A folder that cannot be listed is an error: what lies in it is not gone."""
     with suppress(FileNotFoundError, NotADirectoryError), disk_errors_of(os.fspath(error.filename)):
         raise error
 

@@ -104,7 +104,7 @@ def s3_split(path: str) -> tuple[S3Location, str]:
             "'_' and '-', got another one"
         )
     settings = settings_of(match[2], match[4])
-    # values are not shown: somebody may have put a secret there
+    # values are not shown: one may be a secret
     if unknown := sorted(settings.keys() - set(_S3_SETTINGS)):
         raise ConfigurationError(
             f"table path of bucket {match[1]!r}: settings are {' and '.join(_S3_SETTINGS)}, "
@@ -225,7 +225,7 @@ def hdfs_split(text: str) -> tuple[HdfsLocation, str]:
             "and without a user, got another one; the user's name comes from HADOOP_USER_NAME"
         )
     settings = settings_of(match[3], match[5])
-    # values are not shown: somebody may have put a secret there
+    # values are not shown: one may be a secret
     if unknown := sorted(settings.keys() - {_HDFS_SETTING}):
         raise ConfigurationError(
             f"table path at {match[2]!r}: the only setting is {_HDFS_SETTING}, got {unknown[0]!r}; "

@@ -35,9 +35,9 @@ class CatalogLock(Protocol):
     """Lets one process at a time publish something of a table, among all machines that write to it."""
 
     def run_with_lock(self, database: str, table: str, action: Callable[[], T]) -> T:
-        """What ``action`` returns, while nobody else runs one for the table; what it raises, too.
+        """What ``action`` returns, while no other process runs one for the table; what it raises, too.
 
-        Whoever dies must lose the lock, and nobody may lose it who lives and is still at work.
+        A process that dies must lose the lock; one that lives and works must keep it.
         """
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ def folder_uri(text: str) -> str:
             "docs/object-stores.md"
         )
     if len(parts) < 2 or any(part in ("", ".", "..") for part in parts) or any(c in rest for c in "?#\0"):
-        # it is not shown: somebody may have put a secret there
+        # it is not shown: it may hold a secret
         raise ConfigurationError(
             f"table path must name a folder, {scheme}://bucket/folder, without '?' and '#', got another one; "
             "credentials come from the environment"

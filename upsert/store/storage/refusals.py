@@ -18,7 +18,7 @@ NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _ANSWERS: Final = (
     FileNotFoundError, FileExistsError, NotADirectoryError, BlockingIOError,
 )  # fmt: skip
-"""What callers ask for: they say what is there, and not that it could not be told."""
+"""What callers ask for: they say what exists, and not that it could not be seen."""
 
 _NO_DISK: Final = (*_ANSWERS, ConnectionError, TimeoutError)
 """Beside that, what comes from where rows are read that are being written."""

@@ -138,7 +138,7 @@ class S3Storage:
         Args:
             path: the object.
             content: differs from all that others put there.
-            seen: the version at which a put that nobody answered is tried again; None: where there is none.
+            seen: the version at which an unanswered put is tried again; None: where there is none.
             **condition: as the server knows it.
 
         Raises:
@@ -269,7 +269,7 @@ class S3Storage:
         return self._whole(path, _content)
 
     def _whole(self, path: str, take: Callable[[Any], T]) -> T:
-        """What is made of an object's content; the client asks anew only where no answer has begun."""
+        """What is made of an object's content; the client asks again only where no answer has begun."""
         left = _GETS
         while True:
             body = self._call(path, "get_object")["Body"]

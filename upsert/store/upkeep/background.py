@@ -50,7 +50,7 @@ def compaction_lock(root: str, *, wait: bool) -> Iterator[int | None]:
 
     A process that dies lets go of it; a child process that has inherited the descriptor holds it on. It keeps
     processes of one machine off each other. Those of other machines may compact a table in an object store at
-    the same time: the commit of one of them finds its inputs gone, and its work was in vain.
+    the same time: the commit of one of them finds its inputs gone, and is a no-op.
     """
     path = storage_of(root).lock_file(root, paths.COMPACTION_LOCK)
     with disk_errors_of(path):
@@ -101,7 +101,7 @@ def _small(jobs: Sequence[CompactionJob]) -> Sequence[CompactionJob]:
 
 
 def start_compactor(folder: str, lock: int) -> None:
-    """Start a process that merges whatever is due in the table and ends; nobody waits for it.
+    """Start a process that merges whatever is due in the table and ends; the caller does not wait for it.
 
     It inherits the compaction lock, so that commits in the time that it needs to start begin no other.
     """

@@ -96,7 +96,7 @@ def due(files: FileSet, options: TableOptions) -> list[CompactionJob]:
 
 
 def full(files: FileSet, options: TableOptions) -> list[CompactionJob]:
-    """What remains to be merged until each bucket is one run, without deletions if nobody asks for them."""
+    """What remains to be merged until each bucket is one run; some engines keep its deletions."""
     keeps_deletions = options.merge.keeps_deletions
     max_level = policy_of(options).max_level
     found = []

@@ -185,7 +185,7 @@ class DiskState:
         return live
 
     def walk(self) -> Iterator[Moment]:
-        """Through the retained snapshots, oldest first, anew after each gap; then the tagged ones."""
+        """Through the retained snapshots, oldest first, reread after each gap; then the tagged ones."""
         live: dict[str, FileEntry] | None = None
         before: SnapshotInfo | None = None
         for one in self.published:

@@ -186,7 +186,7 @@ def sweep(folder: str) -> int:
 
     A folder that is named by a uuid gets its files after ``table.json`` has named it, and is named by no
     other one later. So one that is there, and is not named *afterwards*, will never be needed. Nothing is
-    deleted if it cannot be told what the name stands for.
+    deleted if it is unknown what the name stands for.
 
     Raises:
         CorruptTableError: ``table.json`` is damaged.
@@ -210,7 +210,7 @@ def _delete_folder(folder: str, name: str) -> bool:
 def logs_are_gone(folder: str, drop: Callable[[], None]) -> bool:
     """Whether the logs of what was in a folder could be dropped; a warning tells of those that could not."""
     try:
-        # of what a damaged file says nobody can tell where a log is, and its table must be able to go
+        # a damaged file does not say where a log is, and its table must be able to go
         with suppress(CorruptTableError):
             drop()
     except StorageError:

@@ -31,7 +31,7 @@ from upsert.store.alterations import (
     TrackPartition,
     WidenColumn,
 )
-from upsert.store.commit.committer import Committer, Surroundings
+from upsert.store.commit.committer import Committer, Environment
 from upsert.store.files.data_file import forget_open_files
 from upsert.store.storage.resolve import put_if_absent
 
@@ -349,7 +349,7 @@ def test_of_two_that_alter_at_once_the_second_builds_on_the_first(users: Table) 
         return put_if_absent(path, content)
 
     slow = Table.open(users.path)
-    slow._committer = Committer(slow.published, Surroundings(put_if_absent=publish))
+    slow._committer = Committer(slow.published, Environment(put_if_absent=publish))
     slow.alter(AddColumn(Column("second", pa.int8())))
     assert slow.schema.names == ("id", "age", "name", "first", "second")
     assert [column.id for column in slow.schema.columns] == [1, 2, 3, 4, 5]
@@ -367,7 +367,7 @@ def test_whole_rows_that_come_while_their_columns_change_are_in_the_new_form(tmp
         return put_if_absent(path, content)
 
     slow = Table.open(table.path)
-    slow._committer = Committer(slow.published, Surroundings(put_if_absent=publish))
+    slow._committer = Committer(slow.published, Environment(put_if_absent=publish))
     slow.alter(DropColumn("b"))
     table.write(pa.table({"a": [1, 1, 1], ROW_KIND_COLUMN: ["-D"] * 3}))
     assert table.snapshot().scan().to_pylist() == [{"a": 2}]

@@ -14,7 +14,7 @@ from tests.helpers import multiset
 from tests.upsert.store.disk import assert_nothing_is_left_over, finish, start
 from upsert.schema import TableSchema
 from upsert.store import Table
-from upsert.store.commit.committer import Committer, Surroundings
+from upsert.store.commit.committer import Committer, Environment
 from upsert.store.storage.resolve import put_if_absent
 from upsert.store.upkeep.background import CompactionWarning
 from upsert.store.version import Version
@@ -80,7 +80,7 @@ def live(path: str, process: int, count: int) -> None:
 
     warnings.simplefilter("ignore", CompactionWarning)  # what fails after a commit is told, not raised
     table = Table.open(path)
-    table._committer = Committer(table.published, Surroundings(put_if_absent=unreliable))
+    table._committer = Committer(table.published, Environment(put_if_absent=unreliable))
     for action in actions(process, count):
         while True:
             try:

@@ -20,7 +20,7 @@ from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Index, TableSchema
 from upsert.store import Table
 from upsert.store.commit import constraints
-from upsert.store.commit.committer import Committer, Surroundings
+from upsert.store.commit.committer import Committer, Environment
 from upsert.store.files import lookup_index
 from upsert.store.read import lookup
 from upsert.store.storage.resolve import put_if_absent
@@ -168,7 +168,7 @@ def test_the_loser_of_a_race_is_checked_against_the_winner(users: Table):
         return put_if_absent(path, content)
 
     slow = Table.open(users.path)
-    slow._committer = Committer(slow.published, Surroundings(put_if_absent=publish))
+    slow._committer = Committer(slow.published, Environment(put_if_absent=publish))
     with pytest.raises(DuplicateKeyError, match=r"\{'id': 2\} and \{'id': 3\}"):
         slow.write(people((3, "b")))
     assert emails(users) == {1: "a", 2: "b"}

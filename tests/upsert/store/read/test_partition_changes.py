@@ -20,7 +20,7 @@ from upsert.schema import TableSchema
 from upsert.store import Table
 from upsert.store.alterations import SetOptions, TrackPartition
 from upsert.store.commit.change import Change
-from upsert.store.commit.committer import Committer, Surroundings
+from upsert.store.commit.committer import Committer, Environment
 from upsert.store.files.data_file import forget_open_files
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.paths import BucketId
@@ -80,7 +80,7 @@ def beside(table: Table, *acts: Callable[[], object]) -> Table:
     """The table in another process, whose first attempts to publish come just after some acts."""
     other = Table.open(table.path)
     other.published = table.published.reread()
-    other._committer = Committer(other.published, Surroundings(put_if_absent=Rival(*acts).put_if_absent))
+    other._committer = Committer(other.published, Environment(put_if_absent=Rival(*acts).put_if_absent))
     return other
 
 

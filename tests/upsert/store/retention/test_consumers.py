@@ -13,7 +13,7 @@ from tests.upsert.store.disk import assert_nothing_is_left_over
 from upsert.errors import CommitConflictError, ConfigurationError, CorruptTableError, SnapshotExpiredError
 from upsert.schema import TableSchema
 from upsert.store import Table, Version
-from upsert.store.commit.committer import Committer, Surroundings
+from upsert.store.commit.committer import Committer, Environment
 from upsert.store.retention import consumers, expiry
 from upsert.store.retention.consumers import hold
 from upsert.store.retention.lock import lifetime_lock
@@ -31,7 +31,7 @@ def kept(table: Table) -> list[int]:
 
 
 def expire_at(table: Table, now_s: float, keep: int = 1) -> int:
-    committer = Committer(table.published, Surroundings(now=lambda: now_s))
+    committer = Committer(table.published, Environment(now=lambda: now_s))
     return expiry.expire(committer, Retention(), keep=keep)
 
 

@@ -13,7 +13,7 @@ from upsert.errors import ConfigurationError, CorruptTableError, SnapshotExpired
 from upsert.schema import TableSchema
 from upsert.store import Table, Version, paths
 from upsert.store.commit.change import Change
-from upsert.store.commit.committer import Committer, Surroundings
+from upsert.store.commit.committer import Committer, Environment
 from upsert.store.retention.expiry import ExpiryWarning
 from upsert.store.upkeep.orphans import clean
 
@@ -47,7 +47,7 @@ def test_exactly_the_last_states_stay(table: Table) -> None:
 def test_one_commit_with_a_clock_far_ahead_does_not_stop_expiry_by_age(tmp_path: Path) -> None:
     """What comes after it has its time too: the times of the files say what is old."""
     table = Table.create(tmp_path / "t", SCHEMA, {"write-only": "true", "snapshot.time-retained": "1000 d"})
-    ahead = Surroundings(now=lambda: time.time() + 3650 * 86_400)
+    ahead = Environment(now=lambda: time.time() + 3650 * 86_400)
     Committer(table.published, ahead).commit(lambda _: Change("append", transaction=("writer", 1)))
     for value in range(1, 5):
         table.write(pa.table({"id": [1], "value": [value]}))
@@ -125,7 +125,7 @@ def test_clean_takes_old_leftovers_and_nothing_else(table: Table) -> None:
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_text("")
     assert table.clean() == 0
-    later = Surroundings(now=lambda: os.stat(root / leftovers[0]).st_mtime + 100_000)
+    later = Environment(now=lambda: os.stat(root / leftovers[0]).st_mtime + 100_000)
     assert clean(Committer(table.published, later)) == len(leftovers)
     assert all((root / name).exists() for name in others)
     assert value_at(table, 5) == [5]
@@ -150,7 +150,7 @@ def life_of(path: Path, options: dict[str, str], times: list[float]) -> Table:
     """A table with one commit at each of the times, in seconds."""
     table = Table.create(path, SCHEMA, {"num-sorted-run.compaction-trigger": "100", **options})
     clock = [0.0]
-    table._committer = Committer(table.published, Surroundings(now=lambda: clock[0]))
+    table._committer = Committer(table.published, Environment(now=lambda: clock[0]))
     for value, clock[0] in enumerate(times, start=1):
         table.write(pa.table({"id": [1], "value": [value]}))
     return table

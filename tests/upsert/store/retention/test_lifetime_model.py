@@ -29,7 +29,7 @@ from upsert.errors import (
 from upsert.failpoints import POINTS
 from upsert.schema import TableSchema
 from upsert.store import Table, Version
-from upsert.store.commit.committer import Committer, Surroundings
+from upsert.store.commit.committer import Committer, Environment
 from upsert.store.retention import consumers
 from upsert.store.storage.resolve import put_if_absent
 
@@ -78,7 +78,7 @@ class Lifetimes(RuleBasedStateMachine):
 
     def go_on_with(self, table: Table) -> None:
         self.table = table
-        self.table._committer = Committer(self.table.published, Surroundings(now=lambda: self.clock))
+        self.table._committer = Committer(self.table.published, Environment(now=lambda: self.clock))
 
     @property
     def rows(self) -> State:
@@ -292,7 +292,7 @@ class Lifetimes(RuleBasedStateMachine):
 
         slow = Table.open(self.table.path)
         slow.published = slow.published.reread()
-        slow._committer = Committer(slow.published, Surroundings(lambda: self.clock, put_if_absent=put))
+        slow._committer = Committer(slow.published, Environment(lambda: self.clock, put_if_absent=put))
         with suppress(StaleWriterError, CommitConflictError, ChangelogError):
             slow.write(to_arrow(changes))
         possible += [end for state in list(possible) if (end := self.after(changes, base=state)) is not None]

@@ -20,7 +20,7 @@ from upsert.schema import Column, TableSchema
 from upsert.store import Table
 from upsert.store.alterations import AddColumn, SetOptions
 from upsert.store.commit import append
-from upsert.store.commit.committer import Committer, Surroundings
+from upsert.store.commit.committer import Committer, Environment
 from upsert.store.rows.partitions import Overwrite
 from upsert.store.storage.resolve import put_if_absent
 
@@ -177,7 +177,7 @@ def slowed(table: Table, rivals: list[Callable[[Table], object]]) -> Table:
         return put_if_absent(path, content)
 
     slow = Table.open(table.path)
-    slow._committer = Committer(slow.published, Surroundings(put_if_absent=publish))
+    slow._committer = Committer(slow.published, Environment(put_if_absent=publish))
     return slow
 
 

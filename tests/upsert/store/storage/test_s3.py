@@ -32,7 +32,7 @@ from upsert.errors import (
 from upsert.schema import Column
 from upsert.store import Table, paths
 from upsert.store.alterations import AddColumn
-from upsert.store.codec import content_of
+from upsert.store.checksums import content_of
 from upsert.store.files.data_file import forget_open_files
 from upsert.store.retention import consumers, lock
 from upsert.store.storage import lease, s3, s3_client, storage_of

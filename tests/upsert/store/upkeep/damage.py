@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from upsert.store import Table, paths
-from upsert.store.codec import checksum_of, content_of, subject_of
+from upsert.store.checksums import checksum_of, content_of, subject_of
 from upsert.store.files.lookup_index import build_sidecar
 from upsert.store.metadata.file_entry import FileEntry
 

@@ -20,7 +20,7 @@ from tests.upsert.store.upkeep.damage import (
 )
 from upsert.schema import TableSchema
 from upsert.store import Table, Version, paths
-from upsert.store.codec import checksum_of
+from upsert.store.checksums import checksum_of
 from upsert.store.log import beginnings
 from upsert.store.metadata import manifest
 from upsert.store.retention import consumers
