@@ -82,7 +82,7 @@ def test_of_two_writers_of_one_key_the_later_commit_wins(table: Table) -> None:
 
 
 class Rival:
-    """Surroundings in which somebody else does something just before the first attempt to publish."""
+    """An environment in which another process does something just before the first attempt to publish."""
 
     def __init__(self, act: Callable[[], object]) -> None:
         self.acts = [act]

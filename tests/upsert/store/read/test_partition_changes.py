@@ -65,7 +65,7 @@ def full(table: Table) -> Table:
 
 
 class Rival:
-    """Surroundings in which somebody else does something just before the first attempts to publish."""
+    """An environment in which another process does something just before the first attempts to publish."""
 
     def __init__(self, *acts: Callable[[], object]) -> None:
         self.acts = list(acts)

@@ -1,9 +1,13 @@
 """What is asked of every store that tables may lie in, and the table that the tests of each use."""
 
 import threading
+from collections.abc import Callable
 
 import pyarrow as pa
+import pytest
 
+from tests.upsert.store.disk import assert_nothing_is_left_over
+from upsert.errors import TableExistsError, TableNotFoundError
 from upsert.schema import TableSchema
 from upsert.store import Table, paths
 from upsert.store.storage import storage_of
@@ -40,3 +44,27 @@ def assert_one_of_eight_writers_of_a_name_wins(uri: str, races: int) -> None:
     read = storage.read
     assert sorted(won) == sorted(f"{race}: {read(f'{folder}/{race}').decode()}" for race in range(races))
     assert len(storage.names(folder)) == races
+
+
+def assert_a_table_lives_there(new_folder: Callable[[], str]) -> Table:
+    """A table is written, read, tagged, compacted, expired and cleaned in the first of two new folders."""
+    table = Table.create(new_folder(), SCHEMA)
+    for number in range(3):
+        table.write(rows(number, number + 1, name=f"commit {number}"))
+    assert table.changes(0, 3).num_rows == 4
+    table.tag("early", 2)
+    assert table.compact() is not None or table.snapshot().id > 3
+    assert table.expire(keep=1) > 0
+    opened = Table.open(table.path)
+    assert ids_of(opened) == list(range(4))
+    found = opened.snapshot().lookup(["id"], pa.table({"id": [3, 9]})).to_pylist()
+    assert found == [{"id": 3, "name": "commit 2"}]
+    assert sorted(opened.snapshot("early").scan()["id"].to_pylist()) == [0, 1, 2]
+    assert opened.check() == ()
+    opened.clean(older_than_s=0)
+    assert_nothing_is_left_over(opened)
+    with pytest.raises(TableExistsError):
+        Table.create(table.path, SCHEMA)
+    with pytest.raises(TableNotFoundError):
+        Table.open(new_folder())
+    return opened

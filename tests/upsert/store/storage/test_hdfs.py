@@ -12,12 +12,13 @@ from tests.object_store import LossyProxy
 from tests.upsert.store.disk import KILLED, assert_nothing_is_left_over, finish, run, start
 from tests.upsert.store.storage.contract import (
     SCHEMA,
+    assert_a_table_lives_there,
     assert_one_of_eight_writers_of_a_name_wins,
     ids_of,
     rows,
 )
 from upsert import Catalog, failpoints
-from upsert.errors import CommitConflictError, ConfigurationError, TableExistsError, TableNotFoundError
+from upsert.errors import CommitConflictError, ConfigurationError
 from upsert.schema import TableSchema
 from upsert.store import Table, paths
 from upsert.store.retention import lock
@@ -52,26 +53,7 @@ def test_of_eight_writers_of_one_name_one_wins(hdfs: Hdfs) -> None:
 
 
 def test_a_table_lives_as_it_does_on_a_disk(hdfs: Hdfs) -> None:
-    table = Table.create(hdfs.folder(), SCHEMA)
-    for number in range(3):
-        table.write(rows(number, number + 1, name=f"commit {number}"))
-    assert table.changes(0, 3).num_rows == 4
-    table.tag("early", 2)
-    assert table.compact() is not None or table.snapshot().id > 3
-    assert table.expire(keep=1) > 0
-    opened = Table.open(table.path)
-    assert ids_of(opened) == list(range(4))
-    assert opened.snapshot().lookup(["id"], pa.table({"id": [3, 9]})).to_pylist() == [
-        {"id": 3, "name": "commit 2"}
-    ]
-    assert sorted(opened.snapshot("early").scan()["id"].to_pylist()) == [0, 1, 2]
-    assert opened.check() == ()
-    opened.clean(older_than_s=0)
-    assert_nothing_is_left_over(opened)
-    with pytest.raises(TableExistsError):
-        Table.create(table.path, SCHEMA)
-    with pytest.raises(TableNotFoundError):
-        Table.open(hdfs.folder())
+    assert_a_table_lives_there(hdfs.folder)
 
 
 @pytest.mark.parametrize("value", ["a/b", "a b", "a:b", "é+ü;x=1", "a&b#c%2Fd", "100%", "?", "'\""])

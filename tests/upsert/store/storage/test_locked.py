@@ -1,6 +1,5 @@
 """Tables on a file system of pyarrow that only overwrites, under a lock of the user's own."""
 
-import threading
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,11 +7,15 @@ import pyarrow.fs
 import pytest
 
 from tests.file_lock import FileLock
+from tests.upsert.store.storage.contract import (
+    assert_a_table_lives_there,
+    assert_one_of_eight_writers_of_a_name_wins,
+)
 from upsert.errors import ConfigurationError, StorageError
 from upsert.schema import TableSchema
 from upsert.store import Table
 from upsert.store.storage import locked, storage_of
-from upsert.store.storage.resolve import put_if_absent, swapping
+from upsert.store.storage.resolve import swapping
 
 SCHEMA = TableSchema.of({"id": pa.int64()}, primary_key=["id"])
 
@@ -27,16 +30,9 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "gs://bucket/shop.db"
 
 
-def test_a_table_lives_there_as_on_a_disk(bucket: str) -> None:
-    table = Table.create(f"{bucket}/fruit", SCHEMA)
-    for number in range(3):
-        table.write(pa.table({"id": [number]}))
-    table.tag("all")
-    assert table.expire(keep=1) > 0
-    opened = Table.open(table.path)
-    opened.clean(older_than_s=0)
-    assert sorted(opened.snapshot().scan()["id"].to_pylist()) == [0, 1, 2]
-    assert opened.check() == ()
+def test_a_table_lives_as_it_does_on_a_disk(bucket: str) -> None:
+    folders = iter([f"{bucket}/fruit", f"{bucket}/none"])
+    table = assert_a_table_lives_there(lambda: next(folders))
     assert set(FileLock.taken) == {("shop", "fruit")}
     assert FileLock.open == 0
     storage_of(table.path).delete_folder(table.path)
@@ -44,19 +40,7 @@ def test_a_table_lives_there_as_on_a_disk(bucket: str) -> None:
 
 
 def test_of_eight_writers_of_one_name_one_wins(bucket: str) -> None:
-    start_together, won = threading.Barrier(8), list[int]()
-
-    def put(writer: int) -> None:
-        start_together.wait()
-        if put_if_absent(f"{bucket}/name", b"%d" % writer):
-            won.append(writer)
-
-    threads = [threading.Thread(target=put, args=(writer,)) for writer in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [b"%d" % winner for winner in won] == [storage_of(bucket).read(f"{bucket}/name")]
+    assert_one_of_eight_writers_of_a_name_wins(f"{bucket}/fruit", races=3)
 
 
 def test_without_a_lock_the_place_is_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:

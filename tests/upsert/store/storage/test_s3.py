@@ -17,6 +17,7 @@ from tests.upsert.store.disk import KILLED, assert_nothing_is_left_over, finish,
 from tests.upsert.store.storage.contract import (
     SCHEMA,
     WRITERS,
+    assert_a_table_lives_there,
     assert_one_of_eight_writers_of_a_name_wins,
     ids_of,
     rows,
@@ -25,7 +26,6 @@ from upsert.errors import (
     CommitConflictError,
     ConfigurationError,
     StorageError,
-    TableExistsError,
     TableNotFoundError,
     UnknownOutcomeError,
 )
@@ -129,25 +129,7 @@ def test_a_server_that_replaces_whatever_is_there_is_found_out(s3: ObjectStore) 
 
 
 def test_a_table_lives_as_it_does_on_a_disk(s3: ObjectStore) -> None:
-    table = Table.create(s3.folder(), SCHEMA)
-    for number in range(3):
-        table.write(rows(number, number + 1, name=f"commit {number}"))
-    table.tag("early", 2)
-    assert table.compact() is not None or table.snapshot().id > 3
-    assert table.expire(keep=1) > 0
-    opened = Table.open(table.path)
-    assert ids_of(opened) == list(range(4))
-    assert opened.snapshot().lookup(["id"], pa.table({"id": [3, 9]})).to_pylist() == [
-        {"id": 3, "name": "commit 2"}
-    ]
-    assert sorted(opened.snapshot("early").scan()["id"].to_pylist()) == [0, 1, 2]
-    assert opened.check() == ()
-    opened.clean(older_than_s=0)
-    assert_nothing_is_left_over(opened)
-    with pytest.raises(TableExistsError):
-        Table.create(table.path, SCHEMA)
-    with pytest.raises(TableNotFoundError):
-        Table.open(s3.folder())
+    assert_a_table_lives_there(s3.folder)
 
 
 def test_processes_that_commit_at_once_lose_nothing_also_when_forked_from_one_that_uses_the_client(
