@@ -43,6 +43,9 @@ JOINED_SCHEMA: Final = pa.schema(
     [*BOARD_SCHEMA, *map(source.WEATHER.field, _MEASURED.split()), pa.field("celsius", pa.float64())]
 )
 
+ONE_ROW: Final = {"sink.materialize": "none"}
+"""Of the sinks of Debezium's topics, which declare no key: their captured tables have one row a key."""
+
 
 @dataclass(frozen=True)
 class Topics:
@@ -72,9 +75,9 @@ class Topics:
         return [
             _create(FLIGHTS_LOG, FLIGHTS_LOG_SCHEMA, "", self._options("kafka", FLIGHTS_LOG, debezium)),
             _create(WEATHER_LOG, source.WEATHER, "", self._options("kafka", WEATHER_LOG, debezium)),
-            _create(BOARD, BOARD_SCHEMA, flight_key, self._upserts(BOARD)),
+            _create(BOARD, BOARD_SCHEMA, flight_key, self._upserts(BOARD) | ONE_ROW),
             _create(FLIGHTS, BOARD_SCHEMA, f"{flight_key}, INDEX ({join_key})", {"bucket": "2"}),
-            _create(WEATHER, source.WEATHER, f"PRIMARY KEY ({join_key}) NOT ENFORCED", {}),
+            _create(WEATHER, source.WEATHER, f"PRIMARY KEY ({join_key}) NOT ENFORCED", ONE_ROW),
             _create(BOARD_WITH_WEATHER, JOINED_SCHEMA, flight_key, self._upserts(BOARD_WITH_WEATHER)),
         ]
 
