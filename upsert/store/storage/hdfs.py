@@ -72,7 +72,7 @@ class HdfsStorage:
         return hdfs_names.versioned(self, path)
 
     def swap(self, path: str, content: bytes, seen: Versioned, mode: int = _ANYBODY) -> bool:
-        """Put other content in the place of what was seen; see ``hdfs_swap``.
+        """Put other content in the place of what was seen; see ``hdfs_names``.
 
         Raises:
             ConfigurationError: it is no HDFS, but a gateway to something else.
