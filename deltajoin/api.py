@@ -58,7 +58,7 @@ def read_join(
         physical: where the join runs; the rows are the same. ``fused``: inside the source. ``shuffled``: in
             stateless tasks after a shuffle by join key. ``stateful``: in ``applyInPandasWithState``.
             ``auto``: fused. A checkpoint goes on under another form; to or from ``stateful`` see ``start``.
-        first_load: ``batch``: the first micro-batch joins all that is there, in pieces that bound its memory;
+        first_load: ``batch``: the first micro-batch joins all existing rows, in pieces that bound its memory;
             ``micro-batches``: it obeys ``max_rows_per_trigger``; ``auto``: batch where the form is fused
             and one table is in every row of the result.
         start: where a query with a new checkpoint begins: what ``reached`` tells of another one.

@@ -43,7 +43,7 @@ OPTIONS: Final = (
     Option(
         "first-load",
         one_of("auto", "batch", "micro-batches"),
-        "batch: the first micro-batch joins all that is there; micro-batches: it obeys the read limit; auto: "
+        "batch: the first micro-batch joins all existing rows; micro-batches: it obeys the read limit; auto: "
         "batch where one table can drive it",
         "auto",
     ),

@@ -26,7 +26,7 @@ def main() -> None:
         columns = ["order_id", "product", "amount"]
         first = orders.write(pa.table([[1, 2, 3], ["tea", "cup", "tea"], [5.0, 7.5, 1.25]], columns))
 
-        # A key that is there already is an update. A row of kind -D takes its key away.
+        # An existing key is an update. A row of kind -D takes its key away.
         kinds = ["+U", "-D", "+I"]
         changes = [[1, 2, 4], ["tea", "cup", "pot"], [6.0, 7.5, 30.0], kinds]
         second = orders.write(pa.table(changes, [*columns, "_row_kind"]))

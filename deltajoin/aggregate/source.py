@@ -235,7 +235,7 @@ def changes_of(table: Table, spec: DeltaAggregateSpec, part: ShareOfGroups) -> I
     images = _of_share(spec, wanted(spec, changes.drop_columns([ROW_KIND_COLUMN])), part)
     keys = touched_groups(spec, images)
     schema = output_schema(spec, side.schema)
-    if part.start == Version.EMPTY:  # a first load: what came is all that is there
+    if part.start == Version.EMPTY:  # a first load: what came is all of it
         yield from differences(spec, schema, keys, lambda _: images.slice(0, 0), lambda _: images)
         return
     size = max(1, int(LOOKUP_ROWS / max(1.0, table.at(part.end).rows_per_key(side.names_now(spec.groups)))))

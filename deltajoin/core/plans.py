@@ -70,7 +70,7 @@ Equal = tuple[tuple[Source, Source], ...]
 
 @dataclass(frozen=True)
 class Attach:
-    """Rows of one more node for each row that is there.
+    """Rows of one more node for each existing row.
 
     ``sources`` are the values by which the node is looked up, one for each of ``lookup.by``. A row matches
     where ``equal`` and ``where`` hold as well.

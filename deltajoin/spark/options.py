@@ -31,7 +31,7 @@ OPTIONS: Final = (
     Option(
         "first-load",
         one_of(*FIRST_LOADS),
-        "batch: the first micro-batch joins all that is there, at pinned versions; micro-batches: it obeys "
+        "batch: the first micro-batch joins all existing rows, at pinned versions; micro-batches: it obeys "
         "max_rows_per_trigger as any other; auto: batch where one table drives the join alone",
         default="auto",
     ),

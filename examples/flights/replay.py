@@ -87,7 +87,7 @@ class Recorded:
         at: when each happened, in microseconds since 1970.
         kinds: of each, never UPDATE_BEFORE: an update is one change.
         before: the rows that were replaced or deleted; where a row is new, nothing that means anything.
-        after: the rows that are there then; where one is deleted, nothing that means anything.
+        after: the rows that exist then; where one is deleted, nothing that means anything.
     """
 
     at: Ints

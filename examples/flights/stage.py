@@ -63,7 +63,7 @@ class Stage:
         return child
 
     def kill(self, child: Child) -> None:
-        """SIGKILL a child, and hear what it said last; nobody minds its end."""
+        """SIGKILL a child, and read its last messages; its end is expected."""
         child.kill()
         self._listen(child)
         self._children.remove(child)

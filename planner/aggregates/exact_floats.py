@@ -3,7 +3,7 @@
 Every finite DOUBLE is a whole multiple of 2^-1074, so a sum of them is a whole number of such units, of 2098
 bits and some more. It is kept in limbs of 32 bits, each a sum of BIGINTs of its own: a value of 53 bits
 touches three neighbours at most, adds to them whole numbers below 2^33, and takes away the very same when it
-goes. So the limbs are a function of the values that are there, whatever came and went before, and in whatever
+goes. So the limbs are a function of the present values, whatever came and went before, and in whatever
 order. A FLOAT is a multiple of 2^-149, for which nine limbs suffice.
 
 The total is within one unit in the last place of the exact sum of the values, whatever their sizes; a sum of

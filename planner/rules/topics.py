@@ -233,7 +233,7 @@ def _reason(node: Plan) -> str | None:
             refused = (condition(node) for condition in UPSERT_CONDITIONS)
             return next((one.reason for one in refused if one is not None), None)
         case _:
-            return f"{operator_in_words(node)} must be told which rows the upserts replace"
+            return f"{operator_in_words(node)} must know which rows the upserts replace"
 
 
 def use_mirror(node: Plan, settings: Settings) -> Plan | None:

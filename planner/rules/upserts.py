@@ -41,7 +41,7 @@ def unmet_lookup_joins(plan: Plan, sink_key: tuple[str, ...] | None) -> Iterator
             continue
         for child in children(node):
             if (leaf := _lookup_join_of(child)) is not None:
-                yield leaf, f"{operator_in_words(node)} must be told which rows are replaced"
+                yield leaf, f"{operator_in_words(node)} must know which rows are replaced"
     leaf = _lookup_join_of(plan)
     if leaf is not None and sink_key is not None and (reason := sink_is_keyed_by_groups(plan, sink_key)):
         yield leaf, reason

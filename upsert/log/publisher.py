@@ -303,7 +303,7 @@ def next_step(table: LoggedTable, position: int, accept_gap: bool = False) -> St
             raise SnapshotExpiredError(
                 f"{table.owner}: changes must be published before they expire, the log is complete up to "
                 f"snapshot {position}, the earliest that is left is {oldest.id}; "
-                "publish_log(accept_gap=True) goes on from there, and readers of the log have to begin anew"
+                "publish_log(accept_gap=True) goes on from there, and readers of the log must start again"
             ) from cause
         return Step(position, oldest.data_version, oldest.uuid, ())
     if has_gap(table.rows, before, head.data_version):

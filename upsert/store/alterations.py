@@ -180,7 +180,7 @@ def why_needs_no_rows(old: TableSchema, new: TableSchema) -> str | None:
     there = {(index.columns, index.unique) for index in old.indexes}
     for index in new.indexes:
         if index.unique and (index.columns, True) not in there and not _is_renamed(index, old, new):
-            return f"{index} is a promise that nobody has checked for the rows that are there"
+            return f"{index} is a promise that was not checked for the existing rows"
     return None
 
 

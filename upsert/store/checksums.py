@@ -20,7 +20,7 @@ from upsert.errors import CorruptTableError
 
 
 class ChecksummedFile:
-    """A new file that counts what is written to it; whoever opened it flushes and closes it.
+    """A new file that counts what is written to it; the opener flushes and closes it.
 
     It is written from front to end: no format seeks.
 
@@ -66,7 +66,7 @@ class ChecksummedFile:
         self._out.flush()
 
     def close(self) -> None:
-        """Nothing: the file is whoever's that opened it."""
+        """Nothing: the file belongs to its opener."""
 
 
 def checksum_of(content: Any) -> int:

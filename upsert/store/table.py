@@ -102,7 +102,7 @@ class Table:
                 ``s3://bucket/folder``; see docs/object-stores.md.
             schema: its columns, keys and indexes; METADATA columns become columns that reads add.
             options: as in ``WITH (…)``; see ``table_options.OPTIONS``.
-            if_not_exists: open the table that is there, whatever its schema.
+            if_not_exists: open the existing table, whatever its schema.
 
         Raises:
             TableExistsError: there is a table, and ``if_not_exists`` is not set.
@@ -207,7 +207,7 @@ class Table:
         writer_id: str | None = None,
         transaction: int | None = None,
     ) -> Snapshot:
-        """Commit rows in place of those that are there: in the whole table, or in some partitions.
+        """Commit rows in place of the existing ones: in the whole table, or in some partitions.
 
         It replaces what is there when it is published, so also what others committed meanwhile; commits to
         other partitions are left alone.

@@ -49,7 +49,7 @@ ONE_ROW: Final = {"sink.materialize": "none"}
 
 @dataclass(frozen=True)
 class Topics:
-    """The topics of one run, whose names nobody else has.
+    """The topics of one run, whose names are its own.
 
     Attributes:
         bootstrap_servers: the broker.

@@ -106,7 +106,7 @@ def test_an_aggregate_above_and_a_sink_without_a_key_are_given_every_kind_of_cha
     totals = joined.groupBy("who").agg(F.count("*").alias("n"), F.sum("v").alias("v"))
     options = {"state_path": str(tmp_path / "given"), "shards": 2}
     report = str(planner.explain(totals, **options))
-    assert "for an aggregate must be told which rows are replaced; of each" in report
+    assert "for an aggregate must know which rows are replaced; of each" in report
 
     wanted = {"totals": totals, "kept": joined.select("id", "who")}
     queries: dict[str, StreamingQuery] = {}

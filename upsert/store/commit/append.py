@@ -263,7 +263,7 @@ def _remove_left(root: str, left: StagedFiles) -> None:
         staging.remove(root, left)
     except Exception as failure:
         warnings.warn(
-            f"table {root!r}: files that nobody needs could not be deleted after a commit — {failure!r}; "
+            f"table {root!r}: files without use could not be deleted after a commit — {failure!r}; "
             "clean() deletes them",
             LeftoverWarning,
             stacklevel=4,
@@ -288,7 +288,7 @@ class _Rows:
 
     @property
     def files(self) -> tuple[FileEntry, ...]:
-        """The files whose rows do not depend on those that are there."""
+        """The files whose rows do not depend on the existing ones."""
         return self._files
 
     @property

@@ -246,7 +246,7 @@ def _with_mark(run: SortedRows, *, is_new: bool) -> SortedRows:
 
 
 def _deletions(layout: Layout, rows: pa.Table) -> SortedRows:
-    """What takes rows away: whole rows, for whoever reads deletions wants to know what is gone."""
+    """What takes rows away: whole rows, for a reader of deletions wants to know what is gone."""
     if not layout.is_counted:
         return SortedRows(rows, np.ones(rows.num_rows, np.int8))
     position = rows.column_names.index(COUNT_COLUMN)

@@ -64,7 +64,7 @@ def create(folder: str, schema: TableSchema, options: Mapping[str, str]) -> Tabl
 
 
 def _topic_of(folder: str) -> str | None:
-    """The log of the table that is there."""
+    """The log of the existing table."""
     try:
         return table_file.read(folder).definition.options.log.topic
     except TableNotFoundError:

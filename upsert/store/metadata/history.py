@@ -143,7 +143,7 @@ class History:
             if uuid != self.uuid:
                 raise TableNotFoundError(
                     f"table {self.root!r} was dropped and created again: its uuid must be {self.uuid!r}, got "
-                    f"{uuid!r}; open it anew"
+                    f"{uuid!r}; open it again"
                 )
             self._checked = found.version
 
@@ -279,7 +279,7 @@ class History:
         at = datetime.fromtimestamp(earliest.time_ms / 1000, UTC).isoformat(timespec="milliseconds")
         return SnapshotExpiredError(
             f"table {self.root!r}: snapshot {id} has expired; the earliest that is left is {head.oldest} of "
-            f"{at}, start from it or read the table anew"
+            f"{at}, start from it or read the table again"
         )
 
     def retained(self, head: SnapshotInfo | None = None) -> tuple[SnapshotInfo, ...]:

@@ -137,7 +137,7 @@ def has_table(value: Mapping[str, Any]) -> bool:
 
 
 def is_free(value: Mapping[str, Any]) -> bool:
-    """Whether the content of a ``table.json``, {} if there is none, leaves the name to whoever comes."""
+    """Whether the content of a ``table.json``, {} if there is none, leaves the name to the next table."""
     return not has_table(value) and STAGE not in value
 
 
@@ -207,10 +207,10 @@ def definition_of(folder: str) -> dict[str, Any]:
 
 
 def show_stream(folder: str) -> None:
-    """Let everybody see a table that a stream fills and has committed to; nothing for any other folder.
+    """Let all readers see a table that a stream fills and has committed to; nothing for any other folder.
 
-    After a crash between the commit and this it is done when the micro-batch is repeated, or by whoever
-    wants the name.
+    After a crash between the commit and this it is done when the micro-batch is repeated, or by the process
+    that wants the name.
 
     Raises:
         TableNotFoundError: the name was taken from it.
@@ -305,7 +305,7 @@ def publish(table: TableFile) -> bool:
     """
     root, folder, storage = table.root, table.folder, storage_of(table.folder)
     try:
-        # the folder of snapshots comes first: whoever sees table.json may count on it
+        # the folder of snapshots comes first: a reader that sees table.json may count on it
         storage.prepare(os.path.join(root, paths.SNAPSHOT_FOLDER))
         return publish_pointer(folder, to_json(table))
     except (NotADirectoryError, FileExistsError, PermissionError) as cause:

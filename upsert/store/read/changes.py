@@ -287,7 +287,7 @@ def changes_between(
     """The net changes of one step: at most one per key, ``-U`` just before its ``+U``.
 
     A key whose images are equal in ``columns`` has not changed. In a table without primary key the counts of
-    equal rows are netted, and a row that there is n times more or less comes n times.
+    equal rows are consolidated, and a row that exists n times more or less comes n times.
 
     Args:
         table: the table.

@@ -1,4 +1,4 @@
-"""One at a time: whoever decides how long snapshots live.
+"""One at a time: the process that decides how long snapshots live.
 
 An expiry asks who holds what and then publishes its boundary; a tag or a consumer makes sure that its
 snapshot can still be read and then says that it holds it. Each pair of steps happens under this lock, so that
@@ -6,7 +6,7 @@ none comes between another's. Commits, compactions and readers never ask for it.
 
 On a local disk it is a lock of the kernel, which a process that dies releases. In an object store it is a
 lease, and a holder that stalls for its whole time is passed over. An expiry that has been stopped between its
-two steps cannot go on then, for whoever passes it over publishes an empty snapshot first, and so takes the id
+two steps cannot go on then: a process that skips it publishes an empty snapshot first, and takes the id
 that its boundary would have. A tag or a consumer looks once more after its second step; see
 docs/decisions/0022.
 """
@@ -131,5 +131,5 @@ def _leased(path: str, history: History) -> Iterator[Lock | None]:
 
 
 def _stop_expiry(head: SnapshotInfo) -> Change | None:
-    """An empty snapshot, in the way of whoever looked at the table before."""
+    """An empty snapshot, in the way of a process that looked at the table before."""
     return Change("clean") if head.id else None

@@ -36,9 +36,9 @@ PRIMARY_KEY: Final = "PRIMARY KEY"
 class LookupIndex:
     """One way to find rows: by the primary key, by its first columns, or by a secondary index.
 
-    ``name`` names its columns in the sidecar file: that of a secondary index tells field ids, so that nobody
-    takes it for one of other columns that had its label once. ``label`` is what users read; ``is_unique``
-    says that a key has one current row at most.
+    ``name`` names its columns in the sidecar file: that of a secondary index tells field ids, so that no
+    reader takes it for one of other columns that had its label once. ``label`` is what users read;
+    ``is_unique`` says that a key has one current row at most.
     """
 
     name: str

@@ -136,7 +136,7 @@ class SwappingStorage(Storage, Protocol):
         """A file as it is now; None if there is none."""
 
     def swap(self, path: str, content: bytes, seen: Versioned, mode: int = 0o666) -> bool:
-        """Put other content in the place of what was seen; False if that is there no more.
+        """Put other content in the place of what was seen; False if that is gone.
 
         Of several that have seen the same, one wins. A crash leaves the one content or the other. ``mode``
         are a file's permissions where files have some.

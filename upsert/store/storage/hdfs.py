@@ -1,7 +1,7 @@
 """HDFS: every file is written under a temporary name and then renamed, which is one moment of the name node.
 
 A plain rename fails where something has the name, so of many writers of a name one wins. Where no answer
-comes, it is sent again: the temporary name is used once, so it happens once. Whoever is in doubt reads what
+comes, it is sent again: the temporary name is used once, so it happens once. A caller in doubt reads what
 has the name: it is ours if it has our content, which has a random id of its own. Until that is known, nothing
 is cleaned up. No file is ever written under the name that it will have: a data node that stalls could begin
 it again when it is in use.
@@ -143,7 +143,7 @@ class HdfsStorage:
     def aged(self, path: str) -> tuple[bytes, float] | None:
         """The content of a file, and for how many seconds it has it by the name node's clock.
 
-        Whoever replaces it meanwhile makes it younger, never older than it is.
+        A process that replaces it meanwhile makes it younger, never older than it is.
         """
         try:
             content = self.read(path)

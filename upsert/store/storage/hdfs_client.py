@@ -1,7 +1,7 @@
 """The only file that knows how HDFS is reached: WebHDFS, the REST interface of its name and data nodes.
 
-A process has its own connections, made after the fork. A request is sent once; whoever sends it again must
-know what that does. Of several name nodes, the one that answered last is asked first.
+A process has its own connections, made after the fork. A request is sent once; a caller that sends it
+again must know what that does. Of several name nodes, the one that answered last is asked first.
 """
 
 from __future__ import annotations

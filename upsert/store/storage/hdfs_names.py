@@ -4,8 +4,9 @@ An unanswered request is sent again for about a minute. A temporary name is used
 is renamed once, however often that is asked for.
 
 Compare-and-swap is made of renames that fail where a name is taken: what follows is proposed first. A file
-has a number there that no other file ever gets. Whoever wants to replace file 7 makes a folder with the new
-file in it, under a name that is used once, and renames the folder to ``.<name>-after-7``: one of many can.
+has a number there that no other file ever gets. A process that wants to replace file 7 makes a folder with
+the new file in it, under a name that is used once, and renames the folder to ``.<name>-after-7``: one of
+many can.
 Then it looks. If 7 is still there, nothing but a move out of that folder will ever replace it, so the new
 file is moved over it; if not, 7 will never be there again, and what was proposed is deleted. A process that
 finds the folder taken has lost, and does the move for its owner, who may be dead. The proposed file's name is
@@ -241,7 +242,7 @@ def versioned(files: Files, path: str) -> Versioned | None:
 
 
 def swap(files: Files, names: HdfsNames, path: str, content: bytes, seen: Versioned, mode: int) -> bool:
-    """Put other content in the place of what was seen; False if that is there no more.
+    """Put other content in the place of what was seen; False if that is gone.
 
     Raises:
         UnknownOutcomeError: HDFS has not answered for a minute or more; it may have happened, or may yet.

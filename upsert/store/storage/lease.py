@@ -5,7 +5,7 @@ be put when that object says that it is free, or was not written to for ``LEASE_
 So no process ever writes to another's object, and exactly one follows.
 
 A holder that stalled does not know that it was passed over before it looks. What it does under the lock must
-be taken back when a look says so, or be stopped by whoever follows: see ``upsert.store.retention.lock``. A
+be taken back when a look says so, or be stopped by the next holder: see ``upsert.store.retention.lock``. A
 ``KeptLease`` is renewed by a thread: it tells others that the process lives, and nothing more. What the
 process does in the end must fail by itself if another one has gone on in its place.
 """

@@ -33,7 +33,7 @@ _REMEDIES: Final = {
     errno.ENFILE: "raise the limit of open files of this machine",
 }
 
-_REMEDY: Final = "look after the disk and try again; the file need not be damaged"
+_REMEDY: Final = "check the disk and try again; the file need not be damaged"
 
 
 class DeniedError(StorageError, PermissionError):

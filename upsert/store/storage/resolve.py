@@ -37,7 +37,7 @@ def swapping(path: str) -> SwappingStorage:
     storage = storage_of(path)
     if not isinstance(storage, SwappingStorage):
         raise ConfigurationError(
-            f"{path!r}: this needs a place where a file is replaced only if nobody else has done so, as in "
+            f"{path!r}: this needs a place where a file is replaced only if it is the one last read, as in "
             "s3://bucket/folder, got another one; CREATE TABLE and INSERT INTO it"
         )
     return storage

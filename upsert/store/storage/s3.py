@@ -192,7 +192,7 @@ class S3Storage:
         if found is not _OTHER:
             raise UnknownOutcomeError(
                 f"{path!r}: the object store must say whether it has replaced the object, got no answer, and "
-                "somebody else has replaced it since; look at the table"
+                "another process has replaced it since; look at the table"
             )
         return False
 

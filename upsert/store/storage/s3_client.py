@@ -21,7 +21,7 @@ _CONNECT_S: Final = 10
 _READ_S: Final = 60
 _ATTEMPTS: Final = 6
 _NOT_THERE: Final = ("404", "NoSuchKey", "NoSuchUpload", "NotFound")
-_REMEDY: Final = "look after it and the way to it, then try again"
+_REMEDY: Final = "check the server and the network, then try again"
 _NOT_ALLOWED: Final = (
     "401", "403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken",
 )  # fmt: skip

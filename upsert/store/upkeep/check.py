@@ -175,7 +175,7 @@ def held_version_can_be_read(state: DiskState) -> Iterator[Finding]:
                 raise
             except UpsertError as reason:
                 yield Finding(
-                    paths.consumer_file(consumer.name), f"it must hold a snapshot that is there: {reason}"
+                    paths.consumer_file(consumer.name), f"it must hold an existing snapshot: {reason}"
                 )
 
 
@@ -220,7 +220,7 @@ def expired_snapshot_is_gone(state: DiskState) -> Iterator[Finding]:
 def temporary_file_is_gone(state: DiskState) -> Iterator[Finding]:
     """A file under a temporary name is being published."""
     for name in sorted(temporary_files(state.history.root)):
-        yield Finding(name, "nobody reads it; clean() removes it when it is old enough")
+        yield Finding(name, "no snapshot names it; clean() removes it when it is old enough")
 
 
 def lease_goes_on(state: DiskState) -> Iterator[Finding]:

@@ -185,7 +185,7 @@ def sweep(folder: str) -> int:
     """Delete what dropped tables, and queries that died, have left under a name; how many folders.
 
     A folder that is named by a uuid gets its files after ``table.json`` has named it, and is named by no
-    other one later. So one that is there, and is not named *afterwards*, will never be needed. Nothing is
+    other one later. So one that exists, and is not named *afterwards*, will never be needed. Nothing is
     deleted if it is unknown what the name stands for.
 
     Raises:

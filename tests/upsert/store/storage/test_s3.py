@@ -108,7 +108,7 @@ def test_a_replacement_whose_answer_is_lost_counts_once(
     monkeypatch.setattr(storage, "_versioned_if_any", lambda _: Versioned(b"another", "5"))
     seen, lossy.lose = storage.versioned(path), "PUT"
     assert seen is not None
-    with pytest.raises(UnknownOutcomeError, match="somebody else has replaced it since"):
+    with pytest.raises(UnknownOutcomeError, match="another process has replaced it since"):
         storage.swap(path, b"3", seen)
 
 
@@ -260,7 +260,7 @@ def cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempP
     return folder
 
 
-UNANSWERED = 503, StorageError, "got 503; look after it and the way to it, then try again"
+UNANSWERED = 503, StorageError, "got 503; check the server and the network, then try again"
 REFUSED = 403, ConfigurationError, "must allow what is asked, got 403; correct the credentials"
 
 
