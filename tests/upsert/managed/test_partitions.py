@@ -132,7 +132,7 @@ def test_tasks_share_small_partitions_and_skip_those_without_rows(table: Table) 
     options = ReadOptions.parse({"path": table.path, "scan.where": '[["day", "=", "2013-01-02"]]'})
     reader = SnapshotReader(options, spark_schema(table.schema, row_kind=True))
     (only,) = reader.partitions()
-    assert [dict(partition)["day"] for partition, _ in only.places] == ["2013-01-02"]
+    assert [dict(partition)["day"] for partition, _ in only.buckets] == ["2013-01-02"]
 
 
 def test_large_partitions_get_tasks_of_their_own() -> None:
