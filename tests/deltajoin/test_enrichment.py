@@ -108,6 +108,7 @@ class TestQueries:
         )
         return catalog
 
+    @pytest.mark.long
     def test_a_changelog_is_enriched_into_a_sink_keyed_by_its_rows(
         self, spark: SparkSession, catalog: upsert.Catalog, users: Table, tmp_path: Path
     ) -> None:

@@ -169,6 +169,7 @@ VICTIMS = ["driver", "worker", "broker"]
 
 @pytest.mark.kafka
 @pytest.mark.spark
+@pytest.mark.long
 def test_exactly_once_writes_each_record_once_through_crashes(own_kafka: LocalKafka, tmp_path: Path) -> None:
     check_exactly_once(own_kafka, tmp_path, VICTIMS[:1], seed=1)
 

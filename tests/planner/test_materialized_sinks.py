@@ -87,7 +87,10 @@ def pipeline(tmp_path: Path, spark: SparkSession) -> Pipeline:
     return Pipeline(tmp_path, spark)
 
 
-@pytest.mark.parametrize("query", [JOINED, PLAIN], ids=["join", "no join"])
+BOTH = (pytest.param(JOINED, id="join"), pytest.param(PLAIN, id="no join", marks=pytest.mark.long))
+
+
+@pytest.mark.parametrize("query", BOTH)
 def test_a_row_comes_back_when_the_one_that_replaced_it_goes(pipeline: Pipeline, query: str) -> None:
     pipeline.order(10, 1, 100)
     pipeline.run(query)
@@ -102,7 +105,7 @@ def test_a_row_comes_back_when_the_one_that_replaced_it_goes(pipeline: Pipeline,
     assert pipeline.rows == []
 
 
-@pytest.mark.parametrize("query", [JOINED, PLAIN], ids=["join", "no join"])
+@pytest.mark.parametrize("query", BOTH)
 def test_two_rows_of_a_key_may_come_in_one_micro_batch(pipeline: Pipeline, query: str) -> None:
     """Which has no order: the highest counts as the newest."""
     pipeline.order(10, 1, 100)
@@ -134,6 +137,7 @@ class Newest:
 
 
 @pytest.mark.parametrize("bucket", [1, pytest.param(7, marks=pytest.mark.long)])
+@pytest.mark.long
 def test_random_histories_of_a_join(tmp_path: Path, spark: SparkSession, bucket: int) -> None:
     """Orders come, change hands and go, customers are renamed and go; each statement restarts the query."""
     pipeline, model, rng = Pipeline(tmp_path, spark, bucket), Newest(), random.Random(bucket)

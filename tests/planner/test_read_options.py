@@ -200,7 +200,9 @@ KEYS = {"fused": "id", "regular": "id", "sums": "k", "lookups": "k"}
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("name", RESULTS)
+@pytest.mark.parametrize(
+    "name", [n if n in ("fused", "sums") else pytest.param(n, marks=pytest.mark.long) for n in RESULTS]
+)
 def test_rows_that_are_not_asked_for_are_in_no_result(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """Rows come into the filter, leave it and are deleted; a batch over the filtered rows is the oracle."""
     catalog = Catalog(tmp_path / "warehouse", optimize=planner.optimize)
@@ -288,7 +290,14 @@ FORGETS = {"left out": {"state.path", "state.ttl", "changelog"}, "put in": {"cha
 
 @pytest.mark.spark
 @pytest.mark.kafka
-@pytest.mark.parametrize("name", ["left out", "put in", "regular", "mirror", "range", "sums"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "left out",
+        "range",
+        *(pytest.param(n, marks=pytest.mark.long) for n in ("put in", "regular", "mirror", "sums")),
+    ],
+)
 def test_options_of_a_topic_reach_a_source_or_are_refused_by_name(
     spark: SparkSession, catalog: Catalog, kafka: LocalKafka, name: str
 ) -> None:

@@ -66,7 +66,7 @@ QUERIES = {
     "distinct_of_lookups": """
         SELECT DISTINCT m FROM (SELECT g, max(h) AS m FROM {t} WHERE h IS NOT NULL GROUP BY g, g)""",
 }
-ALIKE = {"having", "windows"}
+ALIKE = {"having", "windows", "computed", "distinct_of_lookups", "sliding"}
 """Queries whose parts are in others, and in other tests: `make test-long` has them."""
 KEYS = {
     "distinct_of_lookups": "m",
@@ -248,6 +248,7 @@ def test_an_optimized_aggregate_comes_back_as_it_is(spark: SparkSession, catalog
         assert once.drop("_row_kind").dtypes == df.dtypes
 
 
+@pytest.mark.long
 def test_what_follows_an_optimized_aggregate_is_right_too(
     spark: SparkSession, catalog: Catalog, tmp_path: Path
 ) -> None:

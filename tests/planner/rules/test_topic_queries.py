@@ -170,6 +170,7 @@ def test_sink_has_the_same_rows_with_a_normalizer_and_without(
     assert state.name == query_id(tmp_path / "normalized"), "the other query must have nothing to remember"
 
 
+@pytest.mark.long
 def test_upserts_are_made_whole_where_a_filter_or_the_users_normalizer_needs_that(
     spark: SparkSession, kafka: LocalKafka, followers: Followers, tmp_path: Path
 ) -> None:

@@ -186,6 +186,7 @@ def test_sums_and_distinct_keep_one_shape(changing: Changing, tmp_path: Path) ->
     assert all(state == states[0] for state in states)
 
 
+@pytest.mark.long
 def test_joins_keep_one_shape(changing: Changing, tmp_path: Path) -> None:
     states = states_of(changing, JOINS, tmp_path, "append", net_rows_are_the_batch)
     assert len(states[0]) == len(JOINS)

@@ -98,6 +98,7 @@ def test_mirror_holds_the_topic_goes_on_after_a_stop_and_is_dropped_with_its_tab
         catalog.mirror(spark, "users")
 
 
+@pytest.mark.long
 def test_mirror_in_an_object_store_has_its_checkpoint_elsewhere(
     spark: SparkSession, kafka: LocalKafka, s3: ObjectStore, tmp_path: Path
 ) -> None:

@@ -71,6 +71,7 @@ def dbz(before: tuple[Any, ...] | None, after: tuple[Any, ...] | None) -> dict[s
     return {"before": images[0], "after": images[1], "op": "d" if not after else "u" if before else "c"}
 
 
+@pytest.mark.long
 def test_flip_149(flip: Flip) -> None:
     """A topic of Debezium becomes a compacted one, page views look its users up, and are counted."""
     flip.kafka.create_topic(f"{flip.prefix}-dbz_users")
