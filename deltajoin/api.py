@@ -16,11 +16,11 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from deltajoin.errors import CheckpointMismatchError
+from deltajoin.settings import FIRST_LOADS, PHYSICAL
 from deltajoin.spark.offsets import JoinIdentity, JoinOffset, Versions
-from deltajoin.spark.options import FIRST_LOADS, FORMAT, PHYSICAL, SourceOptions
-from deltajoin.spark.shuffled import shuffled
+from deltajoin.spark.options import FORMAT, SourceOptions
+from deltajoin.spark.shuffled import shuffled, stateful
 from deltajoin.spark.source import register
-from deltajoin.spark.stateful import stateful
 from deltajoin.spark.tables import JoinedTables
 from deltajoin.spec import DeltaJoinSpec
 from upsert.errors import ConfigurationError

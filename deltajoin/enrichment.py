@@ -11,14 +11,14 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
-from deltajoin.newest import Newest
+from deltajoin.lookup.managed import Newest
 from upsert import types
+from upsert.arrays import Positions
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
@@ -32,7 +32,6 @@ from upsert.stream_keys import UPSERTS_MARK, UpsertKey
 from upsert.types import quoted
 
 HOWS: Final = ("inner", "left")
-Positions = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -244,7 +243,7 @@ def lookup_join(
     what = f"lookup_join with table {opened.name!r}"
     if how not in HOWS:
         raise ConfigurationError(f"{what}: how must be one of {', '.join(HOWS)}, got {how!r}")
-    pairs = _pairs(on)
+    pairs = pairs_of(on)
     selected = _selected(opened.schema, pairs, select)
     _check_names(df, pairs, selected, what)
     enrichment = Enrichment(opened.path, opened.uuid, pairs, selected, how, where, snapshot)
@@ -260,7 +259,8 @@ def lookup_join(
     return df.mapInArrow(enrichment, StructType([*df.schema.fields, *fields]))
 
 
-def _pairs(on: On) -> tuple[tuple[str, str], ...]:
+def pairs_of(on: On) -> tuple[tuple[str, str], ...]:
+    """The columns that must be equal, of one side and of the other."""
     parts = [on] if isinstance(on, str) else on
     return tuple((part, part) if isinstance(part, str) else (part[0], part[1]) for part in parts)
 

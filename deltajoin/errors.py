@@ -8,9 +8,28 @@
 All other errors of a join are those of ``upsert``, ``BrokenPayloadError`` among them.
 """
 
+from dataclasses import dataclass
+
 from upsert.errors import BrokenPayloadError, ConfigurationError, UpsertError
 
-__all__ = ["BrokenPayloadError", "CheckpointMismatchError", "LookupFailedError", "LookupUnavailableError"]
+__all__ = [
+    "BrokenPayloadError",
+    "CheckpointMismatchError",
+    "LookupFailedError",
+    "LookupUnavailableError",
+    "Refused",
+]
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Why a plan or a join cannot be right as it is, and what its author can do; not an error yet."""
+
+    reason: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.reason}; {self.remedy}"
 
 
 class CheckpointMismatchError(ConfigurationError):

@@ -102,44 +102,20 @@ class Call:
 
 Condition = Field | Const | Cast | Call
 
+_OF_TWO: Final = (
+    *("=", "<=>", "!=", "<", "<=", ">", ">=", "+", "-", "*", "wrapping +", "wrapping -", "wrapping *"),
+    *("like", "startswith", "endswith", "contains"),
+)
+_OF_ONE: Final = (
+    *("not", "isnull", "isnotnull", "isnan", "neg", "abs", "wrapping neg", "wrapping abs"),
+    *("length", "year", "month", "day"),
+)
 OPERATORS: Final[Mapping[str, tuple[int, int | None]]] = {
-    "=": (2, 2),
-    "<=>": (2, 2),
-    "!=": (2, 2),
-    "<": (2, 2),
-    "<=": (2, 2),
-    ">": (2, 2),
-    ">=": (2, 2),
-    "and": (2, None),
-    "or": (2, None),
-    "not": (1, 1),
-    "isnull": (1, 1),
-    "isnotnull": (1, 1),
-    "isnan": (1, 1),
-    "in": (2, None),
-    "+": (2, 2),
-    "-": (2, 2),
-    "*": (2, 2),
-    "neg": (1, 1),
-    "abs": (1, 1),
-    "wrapping +": (2, 2),
-    "wrapping -": (2, 2),
-    "wrapping *": (2, 2),
-    "wrapping neg": (1, 1),
-    "wrapping abs": (1, 1),
+    **dict.fromkeys(_OF_TWO, (2, 2)),
+    **dict.fromkeys(_OF_ONE, (1, 1)),
+    **dict.fromkeys(("and", "or", "in", "case", "concat"), (2, None)),
+    **dict.fromkeys(("if", "substring"), (3, 3)),
     "coalesce": (1, None),
-    "if": (3, 3),
-    "case": (2, None),
-    "like": (2, 2),
-    "startswith": (2, 2),
-    "endswith": (2, 2),
-    "contains": (2, 2),
-    "length": (1, 1),
-    "concat": (2, None),
-    "substring": (3, 3),
-    "year": (1, 1),
-    "month": (1, 1),
-    "day": (1, 1),
 }
 """Name of each operator -> least and most number of arguments (None: any).
 

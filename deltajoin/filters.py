@@ -51,6 +51,18 @@ def _predicate(part: Any) -> Predicate:
     raise ConfigurationError(f"a filter must be (column, operator, value) or lists of such, got {part!r}")
 
 
+def columns_of(filters: Sequence[Any] | None) -> tuple[str, ...]:
+    """The columns that filters name, each once."""
+    return tuple(dict.fromkeys(column for parts in filters or () for column, _, _ in parts))
+
+
+def renamed(filters: Sequence[Any] | None, name: Callable[[str], str]) -> Filters | None:
+    """The filters with their columns under the names that ``name`` gives them."""
+    if filters is None:
+        return None
+    return tuple(tuple((name(c), op, value) for c, op, value in parts) for parts in filters)
+
+
 def to_json(filters: Sequence[Any] | None) -> Any:
     """JSON values of filters; types that JSON lacks carry their name.
 

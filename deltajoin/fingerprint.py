@@ -31,11 +31,8 @@ def _renamed_table(number: int, table: JoinedTable, name: Name) -> JoinedTable:
     def of(column: str) -> str:
         return name(Ref(number, column))
 
-    where = table.where and tuple(
-        tuple((of(column), operator, value) for column, operator, value in parts) for parts in table.where
-    )
     emit = None if table.emit is None else tuple(map(of, table.emit))
-    return JoinedTable(table.path, tuple(map(of, table.select)), where, emit)
+    return JoinedTable(table.path, tuple(map(of, table.select)), filters.renamed(table.where, of), emit)
 
 
 def renamed_tree(node: Node, name: Name) -> Node:
@@ -120,7 +117,7 @@ OFFSET_FORMAT: Final = 1
 """Format of the offsets that Spark keeps; part of the fingerprint, so another format is another join."""
 
 _SHOWN: Final = 160
-"""Characters of a part that an offset keeps: it is there to be read by people."""
+"""Characters of a part that an offset keeps: people read it."""
 
 
 def named_fingerprint(tables: Sequence[JoinedTable], node: Node, present: Sequence[int]) -> str:

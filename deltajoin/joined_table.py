@@ -63,13 +63,7 @@ class JoinedTable:
     @property
     def columns(self) -> tuple[str, ...]:
         """Every column that must be read: the selected ones, then those that only the filters use."""
-        used = dict.fromkeys(column for parts in self.where or () for column, _, _ in parts)
-        return (*self.select, *(column for column in used if column not in self.select))
-
-    @property
-    def pushed(self) -> list[list[tuple[str, str, Any]]] | None:
-        """The filters in the lists that the store takes."""
-        return None if self.where is None else [list(parts) for parts in self.where]
+        return tuple(dict.fromkeys((*self.select, *filters.columns_of(self.where))))
 
     @property
     def name(self) -> str:

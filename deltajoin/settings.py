@@ -17,6 +17,9 @@ SESSION_PREFIX: Final = "spark.deltajoin."
 FLINK_PREFIXES: Final = ("table.optimizer.delta-join.", "table.exec.delta-join.")
 """What begins with one of these in a session must be an option that is known."""
 
+PHYSICAL: Final = ("auto", "fused", "shuffled", "stateful")
+"""Physical forms of a join; of managed tables ``auto`` is ``fused``."""
+FIRST_LOADS: Final = ("auto", "batch", "micro-batches")
 
 OPTIONS: Final = (
     Option(
@@ -29,7 +32,7 @@ OPTIONS: Final = (
     ),
     Option(
         "physical",
-        one_of("auto", "fused", "shuffled", "stateful"),
+        one_of(*PHYSICAL),
         "fused: the join runs inside the source; shuffled: in stateless tasks after a shuffle; stateful: in "
         "a stateful operator with caches; auto: the fastest that the sides allow",
         "auto",
@@ -42,7 +45,7 @@ OPTIONS: Final = (
     ),
     Option(
         "first-load",
-        one_of("auto", "batch", "micro-batches"),
+        one_of(*FIRST_LOADS),
         "batch: the first micro-batch joins all existing rows; micro-batches: it obeys the read limit; auto: "
         "batch where one table can drive it",
         "auto",

@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
-from planner.explain.explanation import Explanation, explanation_of
-from planner.explain.sinks import sink_report
+from planner.explain.explanation import Explanation, explanation_of, sink_report
 from planner.optimizer import CHEAPER, optimize_plan
 from planner.plan.nodes import DeltaJoin, Filter, Generate, Plan, Project, Union, Wrapper
 from planner.plan.trees import children, reads_changes

@@ -17,7 +17,14 @@ from planner.rules.joins import (
 )
 from planner.rules.lookup_joins import make_lookup_joins_whole, replace_lookup_join
 from planner.rules.push_down import keep_rows_inside, narrow_kafka_range, prune_columns, push_filters
-from planner.rules.row_kinds import carry_group_deletes, carry_row_kind, end_with_row_kind, mark_upserts
+from planner.rules.row_kinds import (
+    carry_group_deletes,
+    carry_row_kind,
+    end_with_row_kind,
+    mark_upserts,
+    refuse_over_groups,
+    refuse_ungrouped_sink,
+)
 from planner.rules.static_joins import enrich_stream, refuse_static_join
 from planner.rules.topics import (
     leave_out_normalizer,
@@ -27,7 +34,6 @@ from planner.rules.topics import (
     use_mirror,
 )
 from planner.rules.unsupported import refuse_unsupported
-from planner.rules.upserts import refuse_over_groups, refuse_ungrouped_sink
 from planner.settings import Settings
 from planner.trace import Step, Trace
 

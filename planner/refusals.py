@@ -8,25 +8,13 @@ way must do what each option says, or it is refused by the option's name: an opt
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeVar
 
+from deltajoin.errors import Refused as Refused  # which rules give, and joins by lookups
 from planner.plan.nodes import Plan
 from planner.plan.sources import KafkaTopic, ManagedTable
 from upsert.errors import UpsertError
-
-
-@dataclass(frozen=True)
-class Refused:
-    """Why a plan cannot be right as it is, and what its author can do."""
-
-    reason: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.reason}; {self.remedy}"
-
 
 Condition = Callable[[Plan], Refused | None]
 

@@ -68,7 +68,7 @@ OF_EXACT_JOINS: Final = frozenset({"first-load"})
 """Options of joins of managed tables."""
 
 OF_ALL_JOINS: Final = frozenset({"physical", "consistency"})
-"""Options of any join. `strategy` says what must become of each join, which holds where there is none."""
+"""Options of any join. `strategy` says what must become of each join, which holds for queries without one."""
 
 OF_ALL_STEPS: Final = frozenset({"shards"})
 """Options of whatever the planner adds to a micro-batch."""
@@ -81,13 +81,6 @@ def unused(
 
     Options of the session are for all of its queries: a sentence names one only where a join does not follow
     it, and not where there is no join.
-
-    Args:
-        before: the plan as it was.
-        after: what was made of it.
-        arguments: options of the call.
-        session: the session's configuration.
-        caller: who was called, for messages.
     """
     nodes = list(walk(after))
     has_lookups = any(

@@ -31,3 +31,15 @@ def is_null(array: pa.Array) -> npt.NDArray[np.bool_]:
     """Mask of the NULLs of an array."""
     mask: npt.NDArray[np.bool_] = pc.is_null(array).to_numpy(zero_copy_only=False)
     return mask
+
+
+def floor_divided(numbers: pa.Array | pa.ChunkedArray, divisor: int) -> pa.Array | pa.ChunkedArray:
+    """Whole numbers of 64 bits divided by a positive one, rounded down also below zero.
+
+    >>> floor_divided(pa.array([1500, -1, None]), 1000).to_pylist()
+    [1, -1, None]
+    """
+    by = pa.scalar(divisor, pa.int64())
+    towards_zero = pc.divide(numbers, by)
+    is_above = pc.greater(pc.multiply(towards_zero, by), numbers)
+    return pc.subtract(towards_zero, is_above.cast(pa.int64()))

@@ -25,7 +25,6 @@ BLOB_BYTES: Final = 4 << 20
 """Bytes of a blob about: the JVM allocates each one whole, so a few large ones exhaust its direct memory."""
 
 _PACK_BYTES: Final = 32 << 20
-
 _ABOUT: Final = b"upsert"
 
 
@@ -89,11 +88,6 @@ def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 def by_number(rows: pa.Table, numbers: npt.NDArray[np.integer], count: int) -> Iterator[tuple[int, pa.Table]]:
     """The rows of each number that has any, in their order.
 
-    Args:
-        rows: any rows.
-        numbers: the number of each row, a bucket or shard, below ``count``.
-        count: how many numbers there are.
-
     >>> [(n, part.to_pydict()) for n, part in by_number(pa.table({"k": [5, 6, 7]}), np.array([2, 0, 2]), 3)]
     [(0, {'k': [6]}), (2, {'k': [5, 7]})]
     """
@@ -106,7 +100,6 @@ def by_number(rows: pa.Table, numbers: npt.NDArray[np.integer], count: int) -> I
 
 
 _SEED = 42
-
 _LOW_32_BITS = np.uint64(0xFFFFFFFF)
 
 

@@ -56,6 +56,7 @@ class Jsonable:
         Raises:
             KeyError: a field is missing.
             TypeError: one is not of the type that it should have.
+            ValueError: one has not as many parts as it should have.
         """
         own: Any = cls  # mypy takes no class of a dataclass as hashable
         parts = (part for part in _parts(own) if part.name in value or not part.may_be_missing)
@@ -117,6 +118,11 @@ def _reader(hint: Any, name: str) -> Callable[[Any], Any]:
         case origin if origin is tuple and arguments[1:] == (...,):
             read_one = _reader(arguments[0], name)
             return lambda value: tuple(map(read_one, _checked(list, name, value)))
+        case origin if origin is tuple:
+            readers = [_reader(one, name) for one in arguments]
+            return lambda value: tuple(
+                read(one) for read, one in zip(readers, _checked(list, name, value), strict=True)
+            )
         case origin if isinstance(origin, type) and issubclass(origin, Mapping):
             read_value = _reader(arguments[1], name)
             return lambda value: {key: read_value(one) for key, one in _checked(dict, name, value).items()}

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
+from upsert.arrays import floor_divided
 from upsert.errors import SchemaError
 from upsert.schema import Column
 
@@ -153,7 +154,7 @@ def cast(values: pa.Array | pa.ChunkedArray, target: pa.DataType, what: str) -> 
         return values
     try:
         if source in _TIMES and target == pa.int64():
-            return _floor_to_thousand(values.cast(pa.int64()))
+            return floor_divided(values.cast(pa.int64()), 1000)
         if source == pa.int64() and target in _TIMES:
             return pc.multiply_checked(values, pa.scalar(1000, pa.int64())).cast(target)
         if source in _TIMES and target in _TIMES:
@@ -161,11 +162,3 @@ def cast(values: pa.Array | pa.ChunkedArray, target: pa.DataType, what: str) -> 
         return values.cast(target)
     except pa.ArrowInvalid as cause:
         raise SchemaError(f"{what} must fit {types.sql_name(target)}: {cause}") from cause
-
-
-def _floor_to_thousand(micros: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Whole thousands, rounded down also before 1970."""
-    thousand = pa.scalar(1000, pa.int64())
-    towards_zero = pc.divide(micros, thousand)
-    is_above = pc.greater(pc.multiply(towards_zero, thousand), micros)
-    return pc.subtract(towards_zero, is_above.cast(pa.int64()))

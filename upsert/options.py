@@ -51,7 +51,8 @@ def parse(owner: str, declared: Iterable[Option], given: Mapping[str, str]) -> d
     for name, text in given.items():
         option = by_name.get(name.lower())
         if option is None:
-            raise ConfigurationError(f"{owner}: unknown option {name!r}{_suggestion(name.lower(), by_name)}")
+            hint = suggestion(name.lower(), sorted(by_name), "known options are")
+            raise ConfigurationError(f"{owner}: unknown option {name!r}; {hint}")
         if option.key in seen:
             raise ConfigurationError(
                 f"{owner}: options {seen[option.key]!r} and {name!r} mean the same; give one"
@@ -67,10 +68,15 @@ def parse(owner: str, declared: Iterable[Option], given: Mapping[str, str]) -> d
     return values
 
 
-def _suggestion(name: str, known: Iterable[str]) -> str:
-    known = sorted(known)
+def suggestion(name: str, known: Iterable[str], listing: str) -> str:
+    """What a message offers instead of an unknown name: one that is similar, else all of them.
+
+    >>> suggestion("bukket", ["bucket"], "options are"), suggestion("x", ["bucket"], "options are")
+    ("did you mean 'bucket'?", 'options are bucket')
+    """
+    known = list(known)
     close = get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; known options are {', '.join(known)}"
+    return f"did you mean {close[0]!r}?" if close else f"{listing} {', '.join(known)}"
 
 
 def text(value: str) -> str:
@@ -112,7 +118,15 @@ def one_of(*choices: str) -> Callable[[str], str]:
     return convert
 
 
-_DURATION: Final = re.compile(r"(\d+)\s*([a-z]*)")
+_MEASURE: Final = re.compile(r"(\d+)\s*([a-z]*)")
+
+
+def _measured(value: str, units: Mapping[str, int]) -> int | None:
+    """A number with a unit in the smallest unit; None if the text is none."""
+    match = _MEASURE.fullmatch(value.strip().lower())
+    return None if match is None or match[2] not in units else int(match[1]) * units[match[2]]
+
+
 _UNITS_MS: Final = {
     **dict.fromkeys(("", "ms", "milli", "millis", "millisecond", "milliseconds"), 1),
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1_000),
@@ -128,10 +142,9 @@ def duration_ms(value: str) -> int:
     >>> duration_ms("5 min")
     300000
     """
-    match = _DURATION.fullmatch(value.strip().lower())
-    if match is None or match[2] not in _UNITS_MS:
+    if (found := _measured(value, _UNITS_MS)) is None:
         raise ValueError("a duration like '250 ms', '10 s', '5 min', '2 h' or '1 d'")
-    return int(match[1]) * _UNITS_MS[match[2]]
+    return found
 
 
 def positive_duration_ms(value: str) -> int:
@@ -141,7 +154,6 @@ def positive_duration_ms(value: str) -> int:
     return duration_ms(value)
 
 
-_SIZE: Final = re.compile(r"(\d+)\s*([a-z]*)")
 _SIZE_UNITS: Final = {
     **dict.fromkeys(("", "b", "bytes"), 1),
     **dict.fromkeys(("k", "kb", "kibibytes"), 1 << 10),
@@ -156,10 +168,9 @@ def byte_size(value: str) -> int:
     >>> byte_size("64 kb")
     65536
     """
-    match = _SIZE.fullmatch(value.strip().lower())
-    if match is None or match[2] not in _SIZE_UNITS or not int(match[1]):
+    if not (found := _measured(value, _SIZE_UNITS)):
         raise ValueError("a size like '4096', '64 kb', '128 mb' or '1 gb'")
-    return int(match[1]) * _SIZE_UNITS[match[2]]
+    return found
 
 
 def names(value: str) -> tuple[str, ...]:

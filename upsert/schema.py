@@ -38,6 +38,11 @@ class Column(Jsonable):
     virtual: bool = field(default=False, metadata=written_with("metadata"))
     id: int = field(default=0, compare=False, metadata=MAY_BE_MISSING)
 
+    @property
+    def as_data(self) -> Self:
+        """The column where metadata is stored, or written, like any other value."""
+        return replace(self, metadata=None, virtual=False)
+
 
 @dataclass(frozen=True)
 class Index(Jsonable):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from weakref import WeakSet
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 _sessions: WeakSet[SparkSession] = WeakSet()
@@ -34,9 +35,15 @@ def register(spark: SparkSession) -> None:
     """
     if spark in _sessions:  # Spark warns of every further registration
         return
-    from upsert.kafka.datasource import KafkaChangelogSource, UpsertKafkaSource
+    from upsert.kafka.source import KafkaChangelogSource, UpsertKafkaSource
     from upsert.managed.datasource import UpsertTableSource
+    from upsert.views.steps import TableStepsSource
 
-    for format_ in (UpsertTableSource, UpsertKafkaSource, KafkaChangelogSource):
-        spark.dataSource.register(format_)
+    for format_ in (UpsertTableSource, UpsertKafkaSource, KafkaChangelogSource, TableStepsSource):
+        try:
+            spark.dataSource.register(format_)
+        except AnalysisException as cause:
+            if cause.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+                raise
+            # the session is a copy of one that knows the format
     _sessions.add(spark)

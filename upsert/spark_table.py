@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import DataType, NullType, StructType
+from pyspark.sql.types import DataType, NullType, StructField, StructType
 
 from upsert import types
 from upsert.errors import CorruptTableError, SchemaError
@@ -25,6 +25,9 @@ from upsert.store.table import Table
 from upsert.stream_keys import UPSERTS_MARK, UpsertKey
 
 FORMAT: Final = "upsert-table"
+
+BATCH_ROWS: Final = 65_536
+"""Rows of an Arrow batch that goes to the JVM: large enough for speed, small beside a task's memory."""
 
 _KIND_FIELD: Final[dict[str, Any]] = {
     "name": ROW_KIND_COLUMN,
@@ -153,6 +156,28 @@ def bucket_expression(table: Table) -> str | None:
         return None
     listed = ", ".join(map(types.quoted, columns))
     return f"pmod(xxhash64({listed}), {table.options.bucket}L)"
+
+
+def stored_type(field: StructField, of: str) -> pa.DataType:
+    """The type in which a table stores a column of Spark's.
+
+    Raises:
+        SchemaError: no table can have a column of such a type.
+    """
+    try:
+        return types.from_json(field.dataType.jsonValue())
+    except CorruptTableError:
+        raise SchemaError(
+            f"{of}: column {field.name!r} must be of a type that a table can have, got "
+            f"{field.dataType.simpleString().upper()}; cast it"
+        ) from None
+
+
+def to_spark(rows: pa.Table, asked: StructType) -> Iterator[pa.RecordBatch]:
+    """The rows as Spark demands them: the columns asked for, exact Arrow types and nullability."""
+    schema = arrow_schema(asked)
+    chosen = pa.Table.from_arrays([rows.column(name) for name in schema.names], schema=schema)
+    return iter(chosen.to_batches(max_chunksize=BATCH_ROWS))
 
 
 def from_spark(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

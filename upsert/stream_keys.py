@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from upsert.codec import Jsonable
 from upsert.errors import ConfigurationError
 from upsert.rowkind import ROW_KIND_COLUMN
 
 KEYS_MARK: Final = "upsert.unique-keys"
 """Key of what is attached to the ``_row_kind`` of such a stream: JSON of `UniqueKeys`."""
+
+
+def _mark(schema: dict[str, Any], key: str) -> Any:
+    """What is attached to the ``_row_kind`` of a stream under a key; None if nothing is."""
+    kinds = [field for field in schema["fields"] if field["name"] == ROW_KIND_COLUMN]
+    return kinds[-1]["metadata"].get(key) if kinds else None
 
 
 @dataclass(frozen=True)
@@ -35,13 +42,8 @@ class UniqueKeys:
 
     @classmethod
     def of_schema(cls, schema: dict[str, Any]) -> Self | None:
-        """The keys of a stream; None if they are not known.
-
-        Args:
-            schema: of the stream, as Spark has it in JSON.
-        """
-        kinds = [field for field in schema["fields"] if field["name"] == ROW_KIND_COLUMN]
-        mark = kinds[-1]["metadata"].get(KEYS_MARK) if kinds else None
+        """The keys of a stream, by its schema as Spark has it in JSON; None if they are not known."""
+        mark = _mark(schema, KEYS_MARK)
         return None if mark is None else cls.from_text(mark)
 
     @classmethod
@@ -67,7 +69,7 @@ UPSERTS_MARK: Final = "upsert.upserts"
 
 
 @dataclass(frozen=True)
-class UpsertKey:
+class UpsertKey(Jsonable):
     """The columns by which rows of a stream of ``+U`` and ``-D`` replace each other.
 
     Attributes:
@@ -88,25 +90,18 @@ class UpsertKey:
 
     @classmethod
     def of_schema(cls, schema: dict[str, Any]) -> Self | None:
-        """The key of a stream that replaces rows; None for any other stream.
-
-        Args:
-            schema: of the stream, as Spark has it in JSON.
-        """
-        kinds = [field for field in schema["fields"] if field["name"] == ROW_KIND_COLUMN]
-        mark = kinds[-1]["metadata"].get(UPSERTS_MARK) if kinds else None
+        """The key of a stream that replaces rows, by its schema as Spark has it in JSON; None for others."""
+        mark = _mark(schema, UPSERTS_MARK)
         return None if mark is None else cls.from_text(mark)
 
     @classmethod
     def from_text(cls, text: str) -> Self:
         """The inverse of `to_text`."""
-        found = json.loads(text)
-        keys = tuple(tuple(names) for names in found["keys"])
-        return cls(keys, tuple(found["constants"]), found["of"], found["is_append"])
+        return cls.from_json(json.loads(text))
 
     def to_text(self) -> str:
         """JSON of the key."""
-        return json.dumps(asdict(self))
+        return json.dumps(self.to_json())
 
     def check_is_key(self, primary_key: Sequence[str], *, of: str) -> None:
         """Make sure that a table replaces a row exactly where the stream does.

@@ -25,28 +25,26 @@ def task_number() -> int:
     return context.partitionId() if context is not None else 0
 
 
+def task_property(name: str) -> str | None:
+    """A local property of the task that runs this code; None where it has none, and outside of tasks."""
+    context = TaskContext.get()
+    return None if context is None else context.getLocalProperty(name)
+
+
 def query_of_task(subject: str) -> str:
     """The id of the streaming query whose task runs this code.
-
-    Args:
-        subject: what runs, first words of the error.
 
     Raises:
         ConfigurationError: it is no task of a streaming query.
     """
-    context = TaskContext.get()
-    found = None if context is None else context.getLocalProperty(QUERY_ID)
+    found = task_property(QUERY_ID)
     if not found:
         raise ConfigurationError(f"{subject} must run in a streaming query, got a task without a query's id")
-    return str(found)
+    return found
 
 
 def query_of_micro_batch(rows: DataFrame, subject: str) -> str:
     """The id of the query whose ``foreachBatch`` has been called with ``rows``.
-
-    Args:
-        rows: the micro-batch.
-        subject: whose micro-batches they are, first words of the error.
 
     Raises:
         ConfigurationError: the call comes from no query, or its thread does not know which.

@@ -97,11 +97,6 @@ def widens(old: pa.DataType, new: pa.DataType) -> bool:
 def canonical(type_: pa.DataType, of: str, levels: int = _MAX_LEVELS) -> pa.DataType:
     """The Arrow type in which a column of ``type_`` is stored: large and view variants become plain ones.
 
-    Args:
-        type_: any Arrow type.
-        of: what has this type, for the message.
-        levels: how deeply it may be nested.
-
     Raises:
         SchemaError: Spark has no type that equals it, or it is nested too deeply.
 

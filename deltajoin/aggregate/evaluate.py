@@ -61,13 +61,7 @@ def result_type(measure: Measure, given: tuple[pa.DataType, ...]) -> pa.DataType
 
 
 def computed(measure: Measure, rows: pa.Table, groups: Ints, count: int) -> pa.Array:
-    """The measure for each group.
-
-    Args:
-        measure: what to compute.
-        rows: rows of all groups.
-        groups: number of each row's group.
-        count: how many groups there are; one may have no row.
+    """The measure for each group; ``groups`` has the number of each row's group, and a group may have no row.
 
     >>> rows = pa.table({"n": [3, None, 5]})
     >>> computed(Measure("max", ("n",)), rows, np.array([0, 0, 1]), 3).to_pylist()
@@ -244,14 +238,7 @@ def touched_groups(spec: DeltaAggregateSpec, images: pa.Table) -> pa.Table:
 def differences(
     spec: DeltaAggregateSpec, schema: pa.Schema, keys: pa.Table, old: Lookup, new: Lookup
 ) -> Iterator[pa.RecordBatch]:
-    """What becomes of the groups with these keys.
-
-    Args:
-        spec: the aggregate.
-        schema: `output_schema` of it.
-        keys: keys of groups, each once.
-        old: looks rows up where the step begins.
-        new: looks rows up where it ends.
+    """What becomes of the groups with these keys, each once, whose rows ``old`` and ``new`` look up.
 
     Yields:
         Batches of ``schema`` and ``_row_kind``; ``-U`` just before ``+U``.

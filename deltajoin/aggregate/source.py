@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
@@ -21,6 +20,7 @@ from pyspark.sql.types import StructType
 
 from deltajoin.aggregate.evaluate import differences, output_schema, touched_groups, wanted
 from deltajoin.aggregate.spec import DeltaAggregateSpec
+from deltajoin.core.codes import have_values
 from deltajoin.errors import CheckpointMismatchError
 from deltajoin.fingerprint import what_differs
 from deltajoin.spark.tables import PinnedSide
@@ -154,7 +154,7 @@ class AggregateReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._versions.getDefaultReadLimit()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Stop at what is there now."""
+        """Stop at the present version."""
         self._versions.prepareForTriggerAvailableNow()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
@@ -178,7 +178,7 @@ class AggregateReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first, last = (version_of(self._inner(offset), table) for offset in (start, end))
         if first is None or last is None or first == last:
             return []
-        shares = max(1, min(self._spec.shards, -(-touched_rows(table, first, last) // TASK_ROWS)))
+        shares = max(1, min(self._spec.shards, -(-touched_rows(table.pinned(), first, last) // TASK_ROWS)))
         return [ShareOfGroups(table.uuid, first, last, share, shares) for share in range(shares)]
 
     def read(self, partition: ShareOfGroups) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
@@ -231,7 +231,7 @@ def _named(side: PinnedSide, spec: DeltaAggregateSpec) -> set[str]:
 def changes_of(table: Table, spec: DeltaAggregateSpec, part: ShareOfGroups) -> Iterator[pa.RecordBatch]:
     """The consolidated changes of a share of the groups that a step touches."""
     side = _side(table, spec)
-    changes = side.changes_between(part.start, part.end, spec.read, where=spec.pushed)
+    changes = side.changes_between(part.start, part.end, spec.read, where=spec.rows)
     images = _of_share(spec, wanted(spec, changes.drop_columns([ROW_KIND_COLUMN])), part)
     keys = touched_groups(spec, images)
     schema = output_schema(spec, side.schema)
@@ -259,16 +259,13 @@ def _of_share(spec: DeltaAggregateSpec, images: pa.Table, part: ShareOfGroups) -
 
 def _rows_of(side: PinnedSide, version: Version, spec: DeltaAggregateSpec, keys: pa.Table) -> pa.Table:
     """All rows of some groups at a version. Groups with a NULL are not in an index: they take a scan."""
-    is_known = np.ones(keys.num_rows, np.bool_)
-    for column in keys.columns:
-        is_known &= pc.is_valid(column).to_numpy(zero_copy_only=False)
+    is_known = have_values(keys, keys.column_names)
     known = keys.filter(pa.array(is_known))
-    where = spec.pushed
-    match = side.match(version, where, side.schema.arrow)
+    match = side.match(version, spec.rows, side.schema.arrow)
     found = [match(spec.groups, known, spec.read)[1]] if known.num_rows else []
     unknown = keys.filter(pa.array(~is_known))
     found += [
-        _first_null_in(name, spec, side.scan(version, spec.read, _with_null_in(name, where)))
+        _first_null_in(name, spec, side.scan(version, spec.read, _with_null_in(name, spec)))
         for name in spec.groups
         if unknown.column(name).null_count
     ]
@@ -277,24 +274,17 @@ def _rows_of(side: PinnedSide, version: Version, spec: DeltaAggregateSpec, keys:
 
 def _where_now(table: Table, spec: DeltaAggregateSpec) -> str | None:
     """The filters of a spec with the present names of their columns, as the option of a reader."""
-    if spec.rows is None:
-        return None
-    side = _side(table, spec)
-    now = [[(*side.names_now([name]), op, value) for name, op, value in parts] for parts in spec.rows]
-    return where_to_json(now)
+    return None if spec.rows is None else where_to_json(_side(table, spec).where_now(spec.rows))
 
 
-def _with_null_in(name: str, where: list[list[Any]] | None) -> list[list[Any]]:
+def _with_null_in(name: str, spec: DeltaAggregateSpec) -> list[list[Any]]:
     """The filters, of rows that have a NULL in a column."""
-    return [[*parts, (name, "is null", None)] for parts in where or [[]]]
+    return [[*parts, (name, "is null", None)] for parts in spec.rows or ((),)]
 
 
 def _first_null_in(name: str, spec: DeltaAggregateSpec, rows: pa.Table) -> pa.Table:
     """The rows whose first NULL among the group columns is in this one, so that none comes twice."""
-    keeps = np.ones(rows.num_rows, np.bool_)
-    for earlier in spec.groups[: spec.groups.index(name)]:
-        keeps &= pc.is_valid(rows.column(earlier)).to_numpy(zero_copy_only=False)
-    return rows.filter(pa.array(keeps))
+    return rows.filter(pa.array(have_values(rows, spec.groups[: spec.groups.index(name)])))
 
 
 def _spec(options: Any) -> DeltaAggregateSpec:

@@ -131,13 +131,8 @@ class DeltaAggregateSpec:
     def read(self) -> tuple[str, ...]:
         """Columns of the table that it reads: those of the groups first."""
         others = {ref.column for ref in refs_of(self.where)}.union(*(m.names for m in self.measures))
-        others |= {column for parts in self.rows or () for column, _, _ in parts}
+        others |= set(filters.columns_of(self.rows))
         return (*self.groups, *sorted(others.difference(self.groups)))
-
-    @property
-    def pushed(self) -> list[list[tuple[str, str, Any]]] | None:
-        """``rows`` in the lists that the store takes."""
-        return None if self.rows is None else [list(parts) for parts in self.rows]
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -173,7 +168,7 @@ class DeltaAggregateSpec:
             groups=tuple(map(name, self.groups)),
             measures=tuple(measure.renamed(name) for measure in self.measures),
             where=self.where and renamed_condition(self.where, lambda ref: name(ref.column)),
-            rows=self.rows and tuple(tuple((name(c), op, v) for c, op, v in parts) for parts in self.rows),
+            rows=filters.renamed(self.rows, name),
             began=(),
         )
 
@@ -189,7 +184,8 @@ class DeltaAggregateSpec:
         if self.where is not None and by_ids.where is not None:
             found.append(part("filter", json.dumps(untyped(by_ids.where)), str(self.where)))
         if by_ids.rows is not None:
-            found.append(part("rows", json.dumps(filters.to_json(by_ids.rows)), str(self.pushed)))
+            words = str([list(parts) for parts in self.rows or ()])
+            found.append(part("rows", json.dumps(filters.to_json(by_ids.rows)), words))
         return tuple(found)
 
     def __str__(self) -> str:
@@ -197,7 +193,7 @@ class DeltaAggregateSpec:
         return f"{functions} by ({', '.join(self.groups)})"
 
     def to_json(self) -> str:
-        """JSON text of which ``from_json`` makes the spec again.
+        """JSON text that ``from_json`` reads.
 
         >>> spec = DeltaAggregateSpec("/t", ("region",), (Measure("max", ("amount",)),))
         >>> DeltaAggregateSpec.from_json(spec.to_json()) == spec

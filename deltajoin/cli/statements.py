@@ -50,21 +50,18 @@ class Statements:
             self._go_on()
             self.run(statement.text)
 
-    def check(self, text: str) -> None:
-        """Make sure that each statement of a text is one; nothing is executed."""
-        for statement in split_statements(text):
-            parse(statement.text)
-
     def plan_script(self, text: str) -> list[Callable[[], Result]]:
         """Execute all statements of a text but its INSERTs; returns what runs those, in their order.
 
         So no query starts before all of them are known to be possible.
         """
-        self.check(text)
+        texts = [statement.text for statement in split_statements(text)]
+        for one in texts:
+            parse(one)  # each must be a statement before any is executed
         found: list[Callable[[], Result]] = []
-        for statement in split_statements(text):
+        for one in texts:
             self._go_on()
-            planned = self._session.planned(statement.text)
+            planned = self._session.planned(one)
             if isinstance(planned, Result):
                 self.show(planned)
             else:

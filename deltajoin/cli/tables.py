@@ -88,7 +88,7 @@ def changes(
         table = table_of(warehouse, name)
         if follow and until is not None:
             raise ConfigurationError("changes: --follow has no end, got --until; leave one of them out")
-        steps = followed(table, since, poll_seconds) if follow else changed(table, since, until)
+        steps = followed(table, since, poll_seconds) if follow else [table.changes(since, until)]
         output = Output(as_json=as_json)
         left = limit
         for rows in steps:
@@ -97,11 +97,6 @@ def changes(
             left = None if left is None else left - shown.num_rows
             if left == 0:
                 break
-
-
-def changed(table: Table, since: int, until: int | None) -> Iterator[pa.Table]:
-    """All changes between two snapshots, as one table."""
-    yield table.changes(since, until)
 
 
 def followed(table: Table, since: int, poll_seconds: float) -> Iterator[pa.Table]:

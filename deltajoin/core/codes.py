@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from upsert import types
-from upsert.arrays import is_null, one_array
+from upsert.arrays import Mask, is_null, one_array
 from upsert.errors import SchemaError
 from upsert.store.rows.hashing import canonical_bytes, fixed_width, normalised_floats
 from upsert.store.rows.keys import as_values, is_integer_like
@@ -21,6 +21,7 @@ from upsert.store.rows.keys import as_values, is_integer_like
 Ints = npt.NDArray[np.int64]
 
 _POSITION_BITS: Final = 32
+_MAX_CODE: Final = 1 << 62
 
 
 def common_key_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
@@ -36,6 +37,14 @@ def common_key_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None
     if pa.types.is_integer(left) and pa.types.is_integer(right):
         return max(left, right, key=lambda type_: type_.bit_width)
     return None
+
+
+def common_type(found: Sequence[pa.DataType]) -> pa.DataType:
+    """The type in which columns or values that meet are compared."""
+    common = found[0]
+    for type_ in found[1:]:
+        common = common_key_type(common, type_)
+    return common
 
 
 def key_columns(rows: pa.Table, keys: Sequence[str], as_types: Sequence[pa.DataType]) -> list[pa.Array]:
@@ -54,16 +63,27 @@ def key_columns(rows: pa.Table, keys: Sequence[str], as_types: Sequence[pa.DataT
     return columns
 
 
+def have_values(rows: pa.Table, columns: Sequence[str]) -> Mask:
+    """Rows without a NULL in these columns.
+
+    >>> have_values(pa.table({"a": [1, None]}), ["a"]).tolist()
+    [True, False]
+    """
+    usable = np.ones(rows.num_rows, np.bool_)
+    for name in columns:
+        column = rows.column(name)
+        if column.null_count:
+            usable &= column.is_valid().to_numpy()
+    return usable
+
+
 def codes_of_keys(columns: Sequence[pa.Array]) -> Ints:
     """A code for every distinct key, dense from 0 in order of first appearance.
 
     >>> codes_of_keys([pa.array([7, 5, 7]), pa.array(["a", "a", "a"])]).tolist()
     [0, 1, 0]
     """
-    codes = _codes(_comparable(columns[0]))
-    for column in columns[1:]:
-        codes = paired(codes, _codes(_comparable(column)))
-    return codes
+    return combined([_codes(_comparable(column)) for column in columns])
 
 
 def numbers_of_keys(columns: Sequence[pa.Array]) -> Ints:
@@ -140,14 +160,20 @@ def _codes(column: pa.Array) -> Ints:
     return _numpy(column.dictionary_encode(null_encoding="encode").indices)
 
 
-def paired(first: Ints, second: Ints) -> Ints:
-    """Codes of pairs of codes; dense, so that the next pairing cannot overflow.
+def combined(columns: Sequence[Ints]) -> Ints:
+    """Codes of rows of codes; dense, in order of first appearance.
 
-    >>> paired(np.array([0, 0, 1]), np.array([5, 6, 5])).tolist()
+    >>> combined([np.array([0, 0, 1]), np.array([5, 6, 5])]).tolist()
     [0, 1, 2]
     """
-    width = int(second.max()) + 1 if len(second) else 1
-    return _codes(pa.array(first * width + second))
+    codes, *others = columns
+    bound = 1 + int(codes.max(initial=0))
+    for other in others:
+        width = 1 + int(other.max(initial=0))
+        if bound * width > _MAX_CODE:
+            codes, bound = dense(codes), len(codes)
+        codes, bound = codes * width + other, bound * width
+    return dense(codes) if others else codes
 
 
 def _numpy(indices: pa.Array) -> Ints:

@@ -21,16 +21,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltajoin.core.rows import Mask
+from deltajoin.core.codes import common_type
 from deltajoin.expressions import Call, Cast, Condition, Const, Field, Ref, walk
 from upsert import types
+from upsert.arrays import Mask
 from upsert.errors import ConfigurationError, SchemaError
 
 
 def regular_expression(pattern: str) -> str:
     r"""What a pattern matches, as a regular expression of the whole text.
 
-    ``%`` stands for any characters, ``_`` for one, a backslash takes the meaning of these and its own away.
+    ``%`` matches any characters, ``_`` for one, a backslash takes the meaning of these and its own away.
 
     >>> regular_expression("a%\\_")
     '(?s)\\Aa.*_\\z'
@@ -86,10 +87,6 @@ _DIGITS: Final = {8: 3, 16: 5, 32: 10, 64: 20}
 def type_of(condition: Condition, types_of: Types) -> pa.DataType:
     """The type of a condition's value.
 
-    Args:
-        condition: any condition.
-        types_of: type of each column.
-
     >>> type_of(Call("<", (Field(Ref(0, "a")), Const(2, pa.int64()))), lambda ref: pa.int32())
     DataType(bool)
     """
@@ -114,15 +111,6 @@ def check_is_condition(condition: Condition, types_of: Types) -> None:
         raise ConfigurationError(
             f"condition {condition}: must be BOOLEAN, is {types.sql_name(found)}; compare it with a value"
         )
-
-
-def wider(found: Sequence[pa.DataType]) -> pa.DataType:
-    """The widest of some integer types, or the one type that all are."""
-    widest = found[0]
-    for type_ in found[1:]:
-        if pa.types.is_integer(type_) and type_.bit_width > widest.bit_width:
-            widest = type_
-    return widest
 
 
 def _type_of_call(call: Call, op: str, args: list[pa.DataType]) -> pa.DataType:
@@ -232,12 +220,7 @@ CAN_FAIL: Final = frozenset({"+", "-", "*", "neg", "abs"})
 
 
 def mask(condition: Condition, column: Callable[[Ref], pa.Array], rows: int) -> Mask:
-    """For each row whether the condition is true; NULL is not.
-
-    Args:
-        condition: one that ``type_of`` accepts.
-        column: values of a column, one for each row.
-        rows: how many.
+    """For each row whether the condition, one that ``type_of`` accepts, is true; NULL is not.
 
     >>> values = {Ref(0, "a"): pa.array([1, None, 3])}
     >>> mask(Call("<", (Field(Ref(0, "a")), Const(2, pa.int64()))), values.__getitem__, 3).tolist()
@@ -374,7 +357,7 @@ def _is_in(values: pa.Array, constants: Sequence[Condition]) -> pa.Array:
         masks = [_equal(values, pa.repeat(pa.scalar(value, values.type), len(values))) for value in wanted]
         found = reduce(pc.or_, masks, pc.and_(pc.is_valid(values), False))
     else:
-        common = wider([values.type, *(c.type for c in constants if isinstance(c, Const))])
+        common = common_type([values.type, *(c.type for c in constants if isinstance(c, Const))])
         found = pc.is_in(values.cast(common), value_set=pa.array(wanted, common))
     may_be = pc.is_valid(values) if len(wanted) == len(given) else found
     return pc.if_else(may_be, found, pa.scalar(None, pa.bool_()))

@@ -9,16 +9,15 @@ time, no row: hashes may collide.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from deltajoin.core.codes import Ints, codes_of_rows, codes_of_values, dense, paired, stable_order
-from deltajoin.core.rows import Bundle, Changes, Marks, Signs, TablePart
-from upsert.arrays import one_array
+from deltajoin.core.codes import Ints, codes_of_rows, codes_of_values, combined, dense, stable_order
+from deltajoin.core.rows import Bundle, Changes, Marks, Signs, TablePart, concatenated
+from upsert.arrays import Mask, one_array
 from upsert.rowkind import ROW_KIND_COLUMN, signs
 from upsert.store.rows.hashing import Hashes, hash_columns
 
@@ -40,7 +39,7 @@ def consolidate_changes(changes: Changes) -> Changes:
     What remains of equal rows is as many of them as the signs sum up to, each with its own kind.
 
     >>> rows = pa.table({"k": [1, 1, 2], "_row_kind": ["-U", "+U", "+I"]})
-    >>> consolidate_changes(Changes(rows, ("k",))).rows.to_pylist()
+    >>> consolidate_changes(Changes(rows)).rows.to_pylist()
     [{'k': 2, '_row_kind': '+I'}]
     """
     sign = changes.signs
@@ -50,14 +49,14 @@ def consolidate_changes(changes: Changes) -> Changes:
     return changes if stays.all() else changes.take(np.flatnonzero(stays))
 
 
-def remain_after_consolidating(codes: Ints, sign: Signs) -> npt.NDArray[np.bool_]:
+def remain_after_consolidating(codes: Ints, sign: Signs) -> Mask:
     """Of each code with the weight w, the first |w| rows of w's own sign.
 
     >>> remain_after_consolidating(np.array([0, 0, 0, 1]), np.array([1, -1, 1, -1], np.int8)).tolist()
     [True, False, False, True]
     """
     weight = weights(codes, sign, int(codes.max()) + 1)
-    stays: npt.NDArray[np.bool_] = _rank_within(codes * 2 + (sign < 0)) < weight[codes] * sign
+    stays: Mask = _rank_within(codes * 2 + (sign < 0)) < weight[codes] * sign
     return stays
 
 
@@ -103,15 +102,13 @@ class ChangedKeys:
         return self._known[by]
 
 
-def opposes(marks: Marks, sign: Signs) -> npt.NDArray[np.bool_]:
+def opposes(marks: Marks, sign: Signs) -> Mask:
     """Rows that hold a mark of the sign opposite to their own."""
-    opposite: npt.NDArray[np.bool_] = (marks & np.where(sign > 0, MINUS, PLUS)) != 0
+    opposite: Mask = (marks & np.where(sign > 0, MINUS, PLUS)) != 0
     return opposite
 
 
-def contested_keys(
-    signs: Sequence[Signs], codes: Sequence[Ints], *, only_opposite: bool
-) -> npt.NDArray[np.bool_]:
+def contested_keys(signs: Sequence[Signs], codes: Sequence[Ints], *, only_opposite: bool) -> Mask:
     """For each code of a key that all tables share, whether several tables changed rows with it.
 
     Args:
@@ -124,16 +121,15 @@ def contested_keys(
     [False, True]
     """
     count = 1 + max(int(own.max(initial=-1)) for own in codes)
-    came, went, either = np.zeros((3, count), np.int64)
-    contested = np.zeros(count, np.bool_)
+    came, went, contested = np.zeros((3, count), np.bool_)
     for sign, own in zip(signs, codes, strict=True):
         plus, minus = np.zeros((2, count), np.bool_)
         plus[own[sign > 0]] = True
         minus[own[sign < 0]] = True
-        contested |= (
-            (plus & (went > 0)) | (minus & (came > 0)) if only_opposite else (plus | minus) & (either > 0)
-        )
-        came, went, either = came + plus, went + minus, either + (plus | minus)
+        contested |= (plus & went) | (minus & came)
+        if not only_opposite:
+            contested |= (plus & came) | (minus & went)
+        came, went = came | plus, went | minus
     return contested
 
 
@@ -144,15 +140,15 @@ def _hashes(keys: pa.Table) -> Hashes:
     return hash_columns(wide, keys.num_rows)
 
 
-def _is_in(asked: Hashes, known: Hashes) -> npt.NDArray[np.bool_]:
+def _is_in(asked: Hashes, known: Hashes) -> Mask:
     if not len(known):
         return np.zeros(len(asked), np.bool_)
     at = np.minimum(np.searchsorted(known, asked), len(known) - 1)
-    found: npt.NDArray[np.bool_] = known[at] == asked
+    found: Mask = known[at] == asked
     return found
 
 
-def consolidate_bundles(bundles: Sequence[Bundle], tables: Iterable[int]) -> list[Bundle]:
+def consolidate_bundles(bundles: Sequence[Bundle], tables: Sequence[int]) -> list[Bundle]:
     """What is left of the rows: of equal ones as many as their signs sum up to, each with its own kind.
 
     Args:
@@ -165,27 +161,15 @@ def consolidate_bundles(bundles: Sequence[Bundle], tables: Iterable[int]) -> lis
     signs = np.concatenate([rows.signs for rows in bundles])
     if (signs == signs[0]).all():
         return list(bundles)
-    codes = np.zeros(len(signs), np.int64)
-    for table in tables:
-        codes = paired(codes, _codes_of_parts([rows.parts[table] for rows in bundles]))
-    stays = remain_after_consolidating(codes, signs)
-    ends = np.cumsum([len(rows) for rows in bundles])
-    pieces = np.split(stays, ends[:-1])
-    return [rows.where(mask) for rows, mask in zip(bundles, pieces, strict=True) if mask.any()]
+    whole = concatenated([rows.only(tables) for rows in bundles])
+    codes = combined([_codes_of_part(whole.parts[table]) for table in tables])
+    return [whole.where(remain_after_consolidating(codes, signs))]
 
 
-def _codes_of_parts(parts: Sequence[TablePart]) -> Ints:
+def _codes_of_part(part: TablePart) -> Ints:
     """A code for each row's part, equal where the stored rows are; padded parts have one of their own."""
-    tables, positions, start = [], [], 1
-    for part in parts:
-        used, at = np.unique(part.at, return_inverse=True)
-        missing = int(len(used) and used[0] < 0)
-        tables.append(part.rows.take(pa.array(used[missing:])))
-        # Position 0 stands for a padded part, which sorts first.
-        positions.append(np.where(part.at < 0, 0, at - missing + start))
-        start += len(used) - missing
-    codes = np.concatenate([[0], codes_of_rows(pa.concat_tables(tables).combine_chunks()) + 1])
-    found: Ints = codes[np.concatenate(positions)]
+    codes = np.append(codes_of_rows(part.rows) + 1, 0)
+    found: Ints = codes[part.at]  # PADDED is the last one
     return found
 
 
@@ -213,7 +197,7 @@ def consolidate_batches(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatc
 
 
 def _with_both_signs(rows: pa.Table, sign: Signs) -> tuple[Ints, Ints]:
-    """Rows of which an equal one has the other sign: their positions, and a code for each row's value.
+    """Rows that have an equal one of the other sign: their positions, and a code for each row's value.
 
     Column by column, so that rows which one column tells apart are not looked at in the next.
     """
@@ -222,7 +206,7 @@ def _with_both_signs(rows: pa.Table, sign: Signs) -> tuple[Ints, Ints]:
     for name in (None, *names):
         if name is not None:
             values = rows.column(name).take(pa.array(at)).combine_chunks()
-            codes = paired(codes, codes_of_values([values]))
+            codes = combined([codes, codes_of_values([values])])
         both = _have_both_signs(codes, sign[at])
         at, codes = at[both], dense(codes[both])
         if not len(at):
@@ -230,9 +214,9 @@ def _with_both_signs(rows: pa.Table, sign: Signs) -> tuple[Ints, Ints]:
     return at, codes
 
 
-def _have_both_signs(codes: Ints, sign: Signs) -> npt.NDArray[np.bool_]:
+def _have_both_signs(codes: Ints, sign: Signs) -> Mask:
     plus, minus = np.zeros((2, int(codes.max(initial=-1)) + 1), np.bool_)
     plus[codes[sign > 0]] = True
     minus[codes[sign < 0]] = True
-    both: npt.NDArray[np.bool_] = (plus & minus)[codes]
+    both: Mask = (plus & minus)[codes]
     return both

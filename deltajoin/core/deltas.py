@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deltajoin.core import conditions
-from deltajoin.core.codes import Ints, KeyChunks, equal_pairs, numbers_of_keys
+from deltajoin.core.codes import Ints, KeyChunks, equal_pairs, have_values, numbers_of_keys
 from deltajoin.core.plans import (
     Attach,
     Delta,
@@ -39,14 +39,13 @@ from deltajoin.core.rows import (
     Changes,
     Kinds,
     Marks,
-    Mask,
     TablePart,
     concatenated,
     equal_keys,
-    have_values,
     keys_of,
 )
 from deltajoin.expressions import Condition
+from upsert.arrays import Mask
 from upsert.errors import ChangelogError
 from upsert.rowkind import every_kind
 
@@ -66,7 +65,7 @@ class Chunk:
         if self.found is None:
             return
         for pairs in equal_pairs(self.keys, self.found.parts[PROBE].at, at_most=piece):
-            joined = self.rows.take(pairs.left).beside(self.found.take(pairs.right))
+            joined = self.rows.take(pairs.left).beside(self.found, pairs.right)
             if not self.step.equal and self.step.where is None:
                 yield pairs.left, pairs.right, joined
                 continue

@@ -8,7 +8,7 @@ holds for any tree T of joins, since each term's old part is the next one's new 
 its changes go up the tree and look the others up: see `deltajoin.core.deltas`. Deletes anywhere, updates of
 join keys, NULL keys and equal rows in tables without primary key need no rule of their own.
 
-Two paths may emit the same row with opposite signs. Rows of which that cannot be excluded
+Two paths may emit the same row with opposite signs. Rows that may be such
 (`deltajoin.core.consolidate`) are held back until all paths have run, and cancel then; all others leave at
 once. Where all joins share one key, they are those of the keys that several tables changed, a bounded number
 of keys at a time; so memory holds the changes, the rows that one lookup brought, one piece of output, and the
@@ -24,20 +24,20 @@ from typing import Final, Self
 import numpy as np
 import pyarrow as pa
 
-from deltajoin.core import two_tables
 from deltajoin.core.codes import Ints, KeyChunks, dense, key_columns, numbers_of_keys
 from deltajoin.core.consolidate import ChangedKeys, consolidate_bundles, contested_keys, opposes
 from deltajoin.core.deltas import Match, PathVersions
 from deltajoin.core.output import Outgoing, rows_schema
 from deltajoin.core.plans import Delta, TableFacts, delta_of, moving_order
-from deltajoin.core.rows import Bundle, Changes, Marks, have_values
-from deltajoin.core.shards import Split, common_type
+from deltajoin.core.rows import Bundle, Changes, Marks
+from deltajoin.core.shards import Split
 from deltajoin.spec import DeltaJoinSpec
 from deltajoin.tree import Node, Outer, flattened, nodes
 from upsert.arrays import one_array
 from upsert.rowkind import every_kind
 
-OUTPUT_ROWS: Final = 65_536
+OUTPUT_ROWS: Final = 16_384
+"""Spark is busy with one batch while the next one is made, so the last one should not be long."""
 
 
 @dataclass(frozen=True)
@@ -105,32 +105,15 @@ def evaluate(
     """
     moving = [table for table, _ in join.plans if changes[table].rows.num_rows]
     has_one_sign = join.is_inner and _have_one_sign([changes[table] for table in moving])
-    found = _rows(join, changes, old, new, output_rows, can_cancel=len(moving) > 1 and not has_one_sign)
-    yield from join.outgoing.rows(found, can_cancel=not has_one_sign)
-
-
-def _rows(
-    join: Join,
-    changes: Sequence[Changes],
-    old: Sequence[Match],
-    new: Sequence[Match],
-    output_rows: int,
-    *,
-    can_cancel: bool,
-) -> Iterator[pa.RecordBatch]:
-    """Consolidated rows with all columns."""
-    if (keys := two_tables.keys_of(join.tree)) is not None:
-        yield from _pairs(join, keys, changes, old[0], new[1], output_rows)
-        return
     step = _AllPaths(join, old, new, output_rows)
-    if not can_cancel:
+    if len(moving) < 2 or has_one_sign:
         found = step.rows(changes)
     elif join.split.is_by_key:
         found = step.rows_by_key(changes)
     else:
         found = step.rows_by_marks(changes)
-    for rows in found:
-        yield from batches(join, rows, output_rows)
+    whole = (batch for rows in found for batch in batches(join, rows, output_rows))
+    yield from join.outgoing.rows(whole, can_cancel=not has_one_sign)
 
 
 @dataclass(frozen=True)
@@ -192,43 +175,6 @@ class _AllPaths:
         ]
         codes = numbers_of_keys([pa.concat_arrays(column) for column in zip(*keys, strict=True)])
         return np.split(codes, np.cumsum([some.rows.num_rows for some in changes])[:-1])
-
-
-def _pairs(
-    join: Join,
-    keys: Sequence[tuple[str, ...]],
-    changes: Sequence[Changes],
-    left_old: Match,
-    right_new: Match,
-    output_rows: int,
-) -> Iterator[pa.RecordBatch]:
-    """The INNER join of two tables, in its own way."""
-
-    def lookup(match: Match, table: int) -> two_tables.Match:
-        by, select = keys[table], tuple(join.schemas[table].names)
-        return lambda probe: match(by, probe.rename_columns(list(by)), select)
-
-    left, right = (
-        Changes(some.rows, own).where(have_values(some.rows, own))
-        for some, own in zip(changes, keys, strict=True)
-    )
-    of_keys = two_tables.JoinTypes(_key_types(join, keys), join.rows)
-    yield from two_tables.inner_join(
-        left,
-        right,
-        lookup(left_old, 0),
-        lookup(right_new, 1),
-        of_keys,
-        output_rows=min(output_rows, two_tables.OUTPUT_ROWS),
-    )
-
-
-def _key_types(join: Join, keys: Sequence[tuple[str, ...]]) -> tuple[pa.DataType, ...]:
-    """The type in which each pair of keys of two tables is compared."""
-    left, right = (
-        [schema.field(name).type for name in own] for schema, own in zip(join.schemas, keys, strict=True)
-    )
-    return tuple(common_type(pair) for pair in zip(left, right, strict=True))
 
 
 def _marks_of(

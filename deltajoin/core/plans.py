@@ -1,8 +1,8 @@
 """How the changes of one table become changes of the join: what is looked up, by what, in which order (pure).
 
 One path for each table of the tree. Within a region of INNER joins the next child is always one that some
-index can find by what is already there; of several the one with fewest expected rows. What is there only
-grows, so this finds an order wherever there is one. Outer joins leave no choice for a change: their other
+index can find by what is already bound; of several the one with fewest expected rows. What is bound only
+grows, so this finds an order if one exists. Outer joins leave no choice for a change: their other
 side is looked up by their keys.
 """
 
@@ -213,7 +213,7 @@ Delta = LeafDelta | WhereDelta | InnerDelta | OuterDelta
 
 
 class TableFacts(Protocol):
-    """What there is to know about the tables of a tree, by number."""
+    """What is known of the tables of a tree, by number."""
 
     def name(self, table: int) -> str:
         """Its name, for people."""
@@ -253,13 +253,7 @@ def _depth(node: Node, table: int) -> int:
 
 
 def delta_of(tree: Node, table: int, facts: TableFacts) -> Delta:
-    """The plan by which changes of a table become changes of the join.
-
-    Args:
-        tree: a flattened tree.
-        table: the table that moves.
-        facts: of all tables.
-    """
+    """The plan by which changes of a table become changes of the join of a flattened tree."""
     return _Planner(tree, table, facts).delta(tree)
 
 
@@ -451,7 +445,7 @@ class _Region:
 
 @dataclass(frozen=True)
 class PathStep:
-    """One lookup of a path: of which table, by which columns and index, how many rows for each it expects."""
+    """One lookup of a path: in which table, by which columns and index, how many rows for each it expects."""
 
     table: int
     name: str

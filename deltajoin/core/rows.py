@@ -16,10 +16,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltajoin.core.codes import Ints, codes_of_keys, common_key_type, key_columns, numbers_of_keys
+from deltajoin.core.codes import Ints, codes_of_keys, common_key_type
 from deltajoin.core.plans import Equal, Source
 from deltajoin.expressions import Ref
-from upsert.arrays import one_array
+from upsert.arrays import Mask, one_array
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind, signs
 
 Signs = npt.NDArray[np.int8]
@@ -27,10 +27,9 @@ Signs = npt.NDArray[np.int8]
 
 @dataclass(frozen=True)
 class Changes:
-    """Changes of one side: its selected columns with ``_row_kind`` last, and the join keys among them."""
+    """Changes of one table: its selected columns with ``_row_kind`` last."""
 
     rows: pa.Table
-    keys: tuple[str, ...] = ()
 
     @property
     def images(self) -> pa.Table:
@@ -47,28 +46,13 @@ class Changes:
         """Sign of each row."""
         return signs(self.kinds)
 
-    def key_table(self, positions: Ints) -> pa.Table:
-        """Keys of the rows at these positions."""
-        return self.rows.select(list(self.keys)).take(pa.array(positions))
-
-    def key_codes(self, as_types: Sequence[pa.DataType]) -> Ints:
-        """A code for each row's key, compared in these types; dense from 0."""
-        return numbers_of_keys(key_columns(self.rows, self.keys, as_types))
-
     def take(self, positions: Ints) -> Changes:
         """The rows at these positions."""
-        return Changes(self.rows.take(pa.array(positions)).combine_chunks(), self.keys)
+        return Changes(self.rows.take(pa.array(positions)).combine_chunks())
 
-    def where(self, mask: npt.NDArray[np.bool_]) -> Changes:
+    def where(self, mask: Mask) -> Changes:
         """The rows for which the mask is true."""
         return self if mask.all() else self.take(np.flatnonzero(mask))
-
-
-def shared_key_codes(left: Changes, right: Changes, as_types: Sequence[pa.DataType]) -> tuple[Ints, Ints]:
-    """Codes of both sides' keys, equal where the keys are; dense over both sides together."""
-    of_left, of_right = (key_columns(side.rows, side.keys, as_types) for side in (left, right))
-    codes = numbers_of_keys([pa.concat_arrays(pair) for pair in zip(of_left, of_right, strict=True)])
-    return codes[: left.rows.num_rows], codes[left.rows.num_rows :]
 
 
 PROBE: Final = -1
@@ -81,7 +65,6 @@ Kinds = npt.NDArray[np.int8]
 """Positions in ``changes.KINDS``."""
 
 Marks = npt.NDArray[np.uint8]
-Mask = npt.NDArray[np.bool_]
 
 SIGN_OF_KIND: Final = np.array([kind.sign for kind in RowKind], np.int8)
 INSERT: Final = list(RowKind).index(RowKind.INSERT)
@@ -157,17 +140,17 @@ class Bundle:
         return Bundle(parts, self.kinds[positions], self.marks[positions])
 
     def where(self, mask: Mask) -> Bundle:
-        """The rows of which the mask is true."""
+        """The rows for which the mask is true."""
         return self if mask.all() else self.take(np.flatnonzero(mask))
 
     def only(self, tables: Iterable[int]) -> Bundle:
         """The rows with the parts of these tables alone."""
         return replace(self, parts={table: self.parts[table] for table in tables})
 
-    def beside(self, other: Bundle) -> Bundle:
-        """These rows with the parts of as many others; kinds and marks are these rows' own."""
-        mine = {table: part for table, part in other.parts.items() if table != PROBE}
-        return replace(self, parts={**self.parts, **mine})
+    def beside(self, other: Bundle, at: Ints) -> Bundle:
+        """These rows with the parts of as many others, at these positions; kinds and marks are their own."""
+        parts = {table: part.take(at) for table, part in other.parts.items() if table != PROBE}
+        return replace(self, parts={**self.parts, **parts})
 
     def padded(self, tables: Iterable[int], schemas: Mapping[int, pa.Schema]) -> Bundle:
         """The rows with NULLs in place of these tables' parts."""
@@ -200,22 +183,17 @@ def concatenated(bundles: Sequence[Bundle]) -> Bundle:
 
 
 def _joined(parts: Sequence[TablePart]) -> TablePart:
-    first = parts[0].rows
-    may_be_padded = any(part.may_be_padded for part in parts)
-    if all(part.rows is first for part in parts):
-        return TablePart(first, np.concatenate([part.at for part in parts]), may_be_padded)
-    starts = np.cumsum([0, *(part.rows.num_rows for part in parts)])
-    at = [
-        np.where(part.at < 0, PADDED, part.at + start) for part, start in zip(parts, starts[:-1], strict=True)
-    ]
+    tables = {id(part.rows): part.rows for part in parts}
+    starts = dict(zip(tables, np.cumsum([0, *(rows.num_rows for rows in tables.values())]), strict=False))
+    at = [np.where(part.at < 0, PADDED, part.at + starts[id(part.rows)]) for part in parts]
     # A padded part has all columns, others may have been looked up with those alone that are needed.
-    names = min((part.rows.column_names for part in parts), key=len)
-    rows = pa.concat_tables([part.rows.select(names) for part in parts]).combine_chunks()
-    return TablePart(rows, np.concatenate(at), may_be_padded)
+    names = min((rows.column_names for rows in tables.values()), key=len)
+    rows = pa.concat_tables([rows.select(names) for rows in tables.values()]).combine_chunks()
+    return TablePart(rows, np.concatenate(at), any(part.may_be_padded for part in parts))
 
 
 def equal_keys(rows: Bundle, equal: Equal) -> Mask:
-    """Rows of which all these pairs of values are equal as join keys are: NULL is equal to nothing."""
+    """Rows whose values are equal in all these pairs, as join keys are: NULL is equal to nothing."""
     masks = [_are_equal(rows.column(one), rows.column(other)) for one, other in equal]
     return reduce(np.logical_and, masks, np.ones(len(rows), np.bool_))
 
@@ -231,17 +209,3 @@ def _are_equal(one: pa.Array, other: pa.Array) -> Mask:
 def keys_of(rows: Bundle, sources: Sequence[Ref | int]) -> pa.Table:
     """Values of the sources as a table of keys, columns named 0, 1, …."""
     return pa.table({str(number): rows.column(source) for number, source in enumerate(sources)})
-
-
-def have_values(rows: pa.Table, columns: Sequence[str]) -> Mask:
-    """Rows without a NULL in these columns.
-
-    >>> have_values(pa.table({"a": [1, None]}), ["a"]).tolist()
-    [True, False]
-    """
-    usable = np.ones(rows.num_rows, np.bool_)
-    for name in columns:
-        column = rows.column(name)
-        if column.null_count:
-            usable &= column.is_valid().to_numpy()
-    return usable

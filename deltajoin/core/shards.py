@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from deltajoin.core.codes import Ints, common_key_type, key_columns
+from deltajoin.core.codes import Ints, common_type, key_columns
 from deltajoin.core.deltas import Match
 from deltajoin.expressions import Ref
 from deltajoin.tree import (
@@ -141,14 +141,6 @@ def _root(
     return table, own
 
 
-def common_type(found: Sequence[pa.DataType]) -> pa.DataType:
-    """The type in which columns that are joined with each other are compared."""
-    common = found[0]
-    for type_ in found[1:]:
-        common = common_key_type(common, type_)
-    return common
-
-
 def shared_keys(tree: Node) -> tuple[dict[int, str], ...]:
     """Keys by which all joins of the tree join: for each a column of every table; together they are one key.
 
@@ -179,7 +171,7 @@ def _joins_by(join: Inner | Outer, members: frozenset[Ref]) -> bool:
 
 
 def roots(tree: Node) -> frozenset[int]:
-    """Tables of which every output row has a part, and whose rows by themselves bring output rows.
+    """Tables that every output row has a part of, and whose rows by themselves bring output rows.
 
     For such a table the join is linear: what it gives for some of the table's rows and what it gives for the
     rest add up to the whole.

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from deltajoin.core.conditions import check_is_condition
+from deltajoin.enrichment import On, pairs_of
 from deltajoin.expressions import Condition
 from deltajoin.latest.conditions import check_join
 from deltajoin.latest.operator import join_streams
@@ -198,9 +199,6 @@ def _check_side(side: LookupSide, keys: Sequence[str]) -> None:
             )
 
 
-On = str | Sequence[str | tuple[str, str]]
-
-
 def lookup_delta_join(
     left: DataFrame,
     right: DataFrame,
@@ -271,7 +269,7 @@ def lookup_delta_join(
     """
     session = left.sparkSession
     settings = JoinSettings.of(options, session.conf.getAll, "lookup_delta_join")
-    join = LatestJoin(side_of(left, "left"), side_of(right, "right"), _pairs(on), how, where, settings)
+    join = LatestJoin(side_of(left, "left"), side_of(right, "right"), pairs_of(on), how, where, settings)
     check_join(join)
     if where is not None:
         check_is_condition(where, lambda ref: join.sides[ref.table].columns.field(ref.column).type)
@@ -293,9 +291,4 @@ def upsert_key_of(left: DataFrame, right: DataFrame, *, on: On, how: str = "inne
     Raises:
         ConfigurationError: a side is not marked.
     """
-    return LatestJoin(side_of(left, "left"), side_of(right, "right"), _pairs(on), how).output_key
-
-
-def _pairs(on: On) -> tuple[tuple[str, str], ...]:
-    names = [on] if isinstance(on, str) else list(on)
-    return tuple((name, name) if isinstance(name, str) else (name[0], name[1]) for name in names)
+    return LatestJoin(side_of(left, "left"), side_of(right, "right"), pairs_of(on), how).output_key

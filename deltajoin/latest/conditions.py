@@ -11,47 +11,35 @@ right.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
+from deltajoin.errors import Refused
 from deltajoin.expressions import refs_of
 from deltajoin.latest.spec import SIDES, LatestJoin
 from upsert import types
 from upsert.errors import ConfigurationError
 from upsert.rowkind import RowKind
 
-
-@dataclass(frozen=True)
-class Fault:
-    """Why a join is refused, and what its author can do."""
-
-    reason: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.reason}; {self.remedy}"
+Condition = Callable[[LatestJoin], Refused | None]
 
 
-Condition = Callable[[LatestJoin], Fault | None]
-
-
-def changes_have_no_images_before(join: LatestJoin) -> Fault | None:
+def changes_have_no_images_before(join: LatestJoin) -> Refused | None:
     """An upsert stream has no `-U`; one among the input says that two rows of one key are under way."""
     for number, side in enumerate(join.sides):
         if RowKind.UPDATE_BEFORE.value in side.kinds:
-            return Fault(
+            return Refused(
                 f"the {SIDES[number]} side carries -U, and a lookup only knows what is newest",
                 "leave them out below with_lookup: df.where(\"_row_kind <> '-U'\")",
             )
     return None
 
 
-def keys_have_one_type(join: LatestJoin) -> Fault | None:
-    """Equal keys must be equal bytes, or the two sides of a key would be joined in two places."""
+def keys_have_one_type(join: LatestJoin) -> Refused | None:
+    """Equal keys must be equal bytes, or the two sides of a key would be joined in two shards."""
     for left, right in join.on:
         one, other = join.left.columns.field(left).type, join.right.columns.field(right).type
         if one != other or not types.is_scalar(one):
-            return Fault(
+            return Refused(
                 f"join columns {left!r} and {right!r} must have one scalar type, got {types.sql_name(one)} "
                 f"and {types.sql_name(other)}",
                 "cast one of them below with_lookup, and in what its source gives",
@@ -59,12 +47,12 @@ def keys_have_one_type(join: LatestJoin) -> Fault | None:
     return None
 
 
-def sources_are_asked_by_join_keys(join: LatestJoin) -> Fault | None:
+def sources_are_asked_by_join_keys(join: LatestJoin) -> Refused | None:
     """A lookup needs a value for each column that it asks by (FLIP-486: an index within the join keys)."""
     for number, side in enumerate(join.sides):
         missing = [name for name in side.source.keys if name not in join.keys(number)]
         if missing:
-            return Fault(
+            return Refused(
                 f"the {SIDES[number]} side's source is asked by ({', '.join(side.source.keys)}), and the "
                 f"join has no value for {', '.join(missing)}",
                 "join by these columns too, or give a source that is asked by "
@@ -73,12 +61,12 @@ def sources_are_asked_by_join_keys(join: LatestJoin) -> Fault | None:
     return None
 
 
-def join_keys_never_change(join: LatestJoin) -> Fault | None:
+def join_keys_never_change(join: LatestJoin) -> Refused | None:
     """A row that moves to another join key would stay joined at the old one."""
     for number, side in enumerate(join.sides):
         changing = [name for name in join.keys(number) if name not in side.fixed]
         if changing:
-            return Fault(
+            return Refused(
                 f"join column(s) {', '.join(changing)} of the {SIDES[number]} side lie outside its upsert "
                 f"key ({', '.join(side.upsert_key)}), and an update may change them",
                 f"declare what never changes, with_lookup(…, immutable={changing!r}), or that rows are only "
@@ -87,12 +75,12 @@ def join_keys_never_change(join: LatestJoin) -> Fault | None:
     return None
 
 
-def rest_of_condition_never_changes(join: LatestJoin) -> Fault | None:
+def rest_of_condition_never_changes(join: LatestJoin) -> Refused | None:
     """A pair that an update makes fail the condition would stay in the result."""
     for ref in sorted(refs_of(join.where)):
         side = join.sides[ref.table]
         if ref.column not in side.fixed:
-            return Fault(
+            return Refused(
                 f"the join's condition uses {ref.column!r} of the {SIDES[ref.table]} side, which an update "
                 "may change",
                 f"declare with_lookup(…, immutable=[{ref.column!r}]) if it never changes; or filter the "
@@ -101,10 +89,10 @@ def rest_of_condition_never_changes(join: LatestJoin) -> Fault | None:
     return None
 
 
-def deletes_come_from_one_side(join: LatestJoin) -> Fault | None:
+def deletes_come_from_one_side(join: LatestJoin) -> Refused | None:
     """A delete finds what it takes away on the other side, unless that is gone too."""
     if join.left.can_delete and join.right.can_delete:
-        return Fault(
+        return Refused(
             "both sides delete rows; two deletes at a time would not find each other, and their pair would "
             "stay",
             "declare with_lookup(…, kinds=['+I', '+U']) for a side that never deletes; or join managed "
@@ -113,11 +101,11 @@ def deletes_come_from_one_side(join: LatestJoin) -> Fault | None:
     return None
 
 
-def padded_side_never_deletes(join: LatestJoin) -> Fault | None:
+def padded_side_never_deletes(join: LatestJoin) -> Refused | None:
     """When the last match goes, the row padded with NULLs would have to come back."""
     for number, side in enumerate(join.sides):
         if side.can_delete and join.keeps(1 - number):
-            return Fault(
+            return Refused(
                 f"a {join.kind} join must bring the padded row back when the last match is deleted, and the "
                 f"{SIDES[number]} side deletes rows",
                 "declare with_lookup(…, kinds=['+I', '+U']) if it never does; or join managed tables with "
@@ -126,10 +114,10 @@ def padded_side_never_deletes(join: LatestJoin) -> Fault | None:
     return None
 
 
-def emitted_rows_are_kept(join: LatestJoin) -> Fault | None:
+def emitted_rows_are_kept(join: LatestJoin) -> Refused | None:
     """A `-U` takes back the very row that was given, also when a micro-batch is run again."""
     if join.is_whole and join.settings.state_path is None:
-        return Fault(
+        return Refused(
             "changelog = 'all' must remember the rows that it has given, and no state_path says where",
             "give state_path='…', a folder on a disk that driver and executors share",
         )
@@ -148,7 +136,7 @@ CONDITIONS: Final[tuple[Condition, ...]] = (
 )
 
 
-def faults_of(join: LatestJoin) -> tuple[Fault, ...]:
+def faults_of(join: LatestJoin) -> tuple[Refused, ...]:
     """All that is in the way of a join, in the order of ``CONDITIONS``; () if it comes out right."""
     return tuple(fault for condition in CONDITIONS if (fault := condition(join)) is not None)
 

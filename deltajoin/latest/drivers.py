@@ -12,18 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from deltajoin.core.codes import Ints, codes_of_keys, codes_of_rows
+from deltajoin.core.codes import Ints, codes_of_keys, codes_of_rows, have_values
 from deltajoin.latest.spec import LatestJoin, LookupSide
-from deltajoin.lookup.keys import distinct_keys, usable_keys
-from upsert.arrays import one_array
+from deltajoin.lookup.keys import distinct_keys
+from upsert.arrays import Mask, one_array
 from upsert.errors import ChangelogError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
-
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -167,7 +164,7 @@ def each_once(keys: pa.Table) -> pa.Table:
 
 def has_value(keys: pa.Table) -> Mask:
     """Which keys have no NULL."""
-    return usable_keys([one_array(column) for column in keys.columns])
+    return have_values(keys, keys.column_names)
 
 
 def is_among(keys: pa.Table, others: pa.Table) -> Mask:

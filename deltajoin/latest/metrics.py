@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import astuple, dataclass, field, fields
 from functools import reduce
 from operator import add
 from typing import Any, Final, Self
@@ -60,23 +60,9 @@ class Measures:
     @classmethod
     def of(cls, cache: CacheCounts, lookups: LookupCounts, waiting: int) -> Self:
         """Those of a side in one step."""
-        return cls(
-            cache.hits,
-            cache.misses,
-            cache.evictions,
-            cache.drops,
-            cache.keys,
-            cache.bytes,
-            lookups.keys,
-            lookups.rows,
-            lookups.requests,
-            lookups.retries,
-            lookups.failed_keys,
-            lookups.most_in_flight,
-            round(lookups.seconds * 1e6),
-            round(lookups.slowest_s * 1e6),
-            waiting,
-        )
+        *counts, seconds, slowest_s = astuple(lookups)  # the fields of all three are in one order
+        us = round(seconds * 1e6), round(slowest_s * 1e6)
+        return cls(*(*astuple(cache), *counts, *us, waiting))
 
     @property
     def hit_rate(self) -> float | None:
@@ -90,7 +76,7 @@ class Measures:
         return self.lookup_us / self.requests if self.requests else None
 
     def __add__(self, other: Self) -> Measures:
-        """Both: counts added, maxima compared, and of what is there now the later one's."""
+        """Both: counts added, maxima compared, and levels as they were later."""
         combined = {}
         for name in NAMES:
             one, two = getattr(self, name), getattr(other, name)
@@ -100,9 +86,9 @@ class Measures:
 
 NAMES: Final = tuple(each.name for each in fields(Measures))
 MAXIMA: Final = frozenset({"most_in_flight", "slowest_us"})
-"""Measures of which several shards or batches have the largest, not the sum."""
+"""Measures that several shards or batches do not add up: they have the largest."""
 LEVELS: Final = frozenset({"cached_keys", "cached_bytes", "waiting"})
-"""Measures that tell what there is after a micro-batch; shards add up, micro-batches do not."""
+"""Measures at the end of a micro-batch; shards add up, micro-batches do not."""
 
 OBSERVED: Final = "deltajoin.lookups"
 """Name of the observed metrics in a query's progress: ``query.lastProgress["observedMetrics"]``."""

@@ -2,7 +2,8 @@
 
 A task of each side packs its changes, by the hash of the join key, as Arrow bytes: neither the JVM nor pandas
 converts a value, and a shard is one call of Python, not one a key. The stateful step folds, looks up, joins;
-a last step unpacks. What a micro-batch cost goes along as numbers, which ``observe`` adds up.
+a last step unpacks. Rows of a side come from the cache where it has them, else from the side's source.
+What a micro-batch cost goes along as numbers, which ``observe`` adds up.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 from pyspark import SparkFiles, TaskContext
 from pyspark.sql import Column, DataFrame
@@ -22,15 +24,16 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from deltajoin.errors import LookupFailedError
 from deltajoin.latest import metrics
-from deltajoin.latest.drivers import TaskRows, change_schema, join_keys
-from deltajoin.latest.finder import SideFinder
+from deltajoin.latest.drivers import Drivers, TaskRows, change_schema, codes_of, is_among, join_keys
 from deltajoin.latest.metrics import OBSERVED, Measures
 from deltajoin.latest.spec import SIDES, LatestJoin
 from deltajoin.latest.state import COLUMNS, EmittedRows, EmittedRowsOfShard, ShardState
-from deltajoin.latest.step import ArrivedChanges, StepResult, Waiting, all_wait, step
-from deltajoin.lookup.batch import Lookups, open_lookups
-from deltajoin.lookup.cache import RowCache
+from deltajoin.latest.step import ArrivedChanges, Found, StepResult, Waiting, all_wait, step
+from deltajoin.lookup.batch import Lookups, Pending, open_lookups
+from deltajoin.lookup.cache import CacheCounts, Cached, RowCache
 from deltajoin.lookup.journal import EpochCaches, Journal, caches_of
+from deltajoin.lookup.protocol import Answer
+from deltajoin.lookup.requests import LookupCounts
 from upsert.arrays import one_array
 from upsert.blobs import bucket_ids, by_number, from_blob, gathered, to_blobs
 from upsert.errors import BrokenPayloadError
@@ -42,6 +45,89 @@ from upsert.store.rows.hashing import bucket_of, hash_columns
 from upsert.stream_keys import UPSERTS_MARK, UpsertKey
 from upsert.streaming_query import QUERY_ID, query_of_task, task_number
 from upsert.types import quoted
+
+
+class SideFinder:
+    """Finds rows of one side for one step; a `deltajoin.latest.step.Finder`.
+
+    The cache knows rows by whole join keys, whichever of their columns the source is asked by: all changes
+    of a join key come to one shard, so an entry of this shard's cache misses none of them.
+    """
+
+    def __init__(self, join: LatestJoin, side: int, lookups: Lookups, cache: RowCache | None) -> None:
+        self._join, self._side = join, side
+        self._lookups, self._cache = lookups, cache
+        self._columns = join.sides[side].columns
+        self._asked = self._empty_keys()
+        self.lookup_counts = LookupCounts()
+
+    def take_cache_counts(self) -> CacheCounts:
+        """What the cache did since this was asked last."""
+        return CacheCounts() if self._cache is None else self._cache.counts()
+
+    def start(self, keys: pa.Table) -> _SidePending:
+        """Begin to look up distinct join keys without NULLs, those that the cache does not know."""
+        cached = None if self._cache is None else self._cache.get(keys)
+        self._asked = keys if cached is None else keys.take(pa.array(cached.missing))
+        return _SidePending(self, keys.num_rows, cached, self._lookups.start(self._in_source_order()))
+
+    def learn(self, keys: pa.Table, rows: pa.Table, changes: Drivers) -> None:
+        """Remember rows that were asked for, and apply changes to those that are known.
+
+        FLIP-486 does it so: the other side's lookups make entries, the own side's changes only keep them up.
+        """
+        if self._cache is None:
+            return
+        own_keys = join_keys(self._join, self._side, rows)
+        new = self._asked.filter(pa.array(is_among(self._asked, keys)))
+        is_new = is_among(own_keys, new)
+        fresh = rows.filter(pa.array(is_new))
+        self._cache.put(new, Answer(_positions(new, own_keys.filter(pa.array(is_new))), fresh))
+        known = changes.take(~is_among(join_keys(self._join, self._side, changes.rows), new))
+        if len(known):
+            self._cache.update(known.rows.drop_columns([ROW_KIND_COLUMN]), (~known.is_value).tolist())
+
+    def _in_source_order(self) -> pa.Table:
+        source = self._lookups.source
+        at = [self._join.keys(self._side).index(name) for name in source.keys]
+        return self._asked.select([str(n) for n in at]).rename_columns(list(source.keys))
+
+    def _empty_keys(self) -> pa.Table:
+        return join_keys(self._join, self._side, self._columns.empty_table())
+
+
+@dataclass(frozen=True, eq=False)
+class _SidePending:
+    """Lookups of a side that are under way."""
+
+    _finder: SideFinder
+    _keys: int
+    _cached: Cached | None
+    _pending: Pending
+
+    def result(self) -> Found:
+        """Wait for them: rows from the cache and from the source, and failures by position of the key."""
+        answer, counts = self._pending.result()
+        self._finder.lookup_counts += counts
+        names = self._finder._columns.names
+        rows = pa.Table.from_arrays(answer.rows.select(names).columns, schema=self._finder._columns)
+        if self._cached is None:
+            return Found(rows, answer.failures)
+        failures: dict[int, LookupFailedError] = {
+            int(self._cached.missing[at]): failure for at, failure in answer.failures.items()
+        }
+        return Found(pa.concat_tables([self._cached.rows, rows]), failures)
+
+    def cancel(self) -> None:
+        """End what is still under way."""
+        self._pending.cancel()
+
+
+def _positions(keys: pa.Table, of_rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """For the key of each row its position among the distinct keys; all of them occur."""
+    codes = codes_of(pa.concat_tables([keys, of_rows]), keys.column_names)
+    return codes[keys.num_rows :]
+
 
 _FOLDER: Final = "deltajoin-caches"
 
@@ -78,10 +164,15 @@ def _folder(shard: int) -> str | None:
 
 WHOLE_MARK: Final = "deltajoin.whole"
 """Metadata of the ``_row_kind`` of a lookup join that gives every kind of change."""
+
 _BLOB: Final = "blob"
+
 _PACKED: Final = f"shard INT, {_BLOB} BINARY"
+
 _ROWS_PER_BATCH: Final = 100_000
+
 _RETRY_MS: Final = 10_000
+
 _JOB_GROUP: Final = "spark.jobGroup.id"
 
 
@@ -96,7 +187,7 @@ def join_streams(left: DataFrame, right: DataFrame, join: LatestJoin, shards: in
     joined = packed.groupBy("shard").applyInPandasWithState(
         JoinShard(join, shards, _emitted_rows(join, shards, keep)), _output_type(), COLUMNS, "append", timeout
     )
-    rows = joined.observe(OBSERVED, *_totals()).select(_BLOB).mapInArrow(Unpack(), _unpacked_type(join))
+    rows = joined.observe(OBSERVED, *_totals()).select(_BLOB).mapInArrow(unpack, _unpacked_type(join))
     return rows.select(*(F.col(quoted(name)) for name in rows.columns[:-1]), _kind(join))
 
 
@@ -292,12 +383,8 @@ def _frame(blob: bytes | None, of_sides: Sequence[Measures]) -> Any:
     return pd.DataFrame([[blob, *values]], columns=[_BLOB, *names])
 
 
-@dataclass(frozen=True)
-class Unpack:
-    """The rows of blobs."""
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Rows, in the order in which they are in the blobs."""
-        for batch in batches:
-            for blob in batch.column(_BLOB).drop_null():
-                yield from from_blob(blob.as_buffer())[0].to_batches(max_chunksize=_ROWS_PER_BATCH)
+def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The rows of blobs, in the order in which they are in these."""
+    for batch in batches:
+        for blob in batch.column(_BLOB).drop_null():
+            yield from from_blob(blob.as_buffer())[0].to_batches(max_chunksize=_ROWS_PER_BATCH)

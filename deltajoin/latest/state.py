@@ -57,7 +57,7 @@ class ShardState(NamedTuple):
         return cls(epoch, label_of(join, shards), left, right, position)
 
     def check_is_of(self, join: LatestJoin, shards: int) -> None:
-        """Refuse to go on with a join of which the state knows nothing, or something else.
+        """Refuse to go on with a join that the state does not know, or knows as another one.
 
         Raises:
             CheckpointMismatchError: rows wait, or have been given, that belong to another join or to another

@@ -25,7 +25,6 @@ from deltajoin.errors import LookupFailedError
 from deltajoin.expressions import Ref
 from deltajoin.latest.drivers import (
     Drivers,
-    Mask,
     TaskRows,
     codes_of,
     each_once,
@@ -36,7 +35,7 @@ from deltajoin.latest.drivers import (
     newest,
 )
 from deltajoin.latest.spec import SIDES, LatestJoin
-from upsert.arrays import one_array
+from upsert.arrays import Mask, one_array
 from upsert.errors import ChangelogError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 

@@ -1,4 +1,4 @@
-"""Lookups in places that have no snapshots: sources, their clients, batches of keys, caches (FLIP-486)."""
+"""Lookups in stores that have no snapshots: sources, their clients, batches of keys, caches (FLIP-486)."""
 
 from deltajoin.lookup.http import HttpLookup
 from deltajoin.lookup.managed import TableLookup

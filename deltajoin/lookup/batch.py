@@ -25,7 +25,7 @@ from deltajoin.lookup.checks import check_source, key_fields, name_of, strangers
 from deltajoin.lookup.event_loop import shared_loop, stop_shared_loop
 from deltajoin.lookup.keys import DistinctKeys, distinct_keys
 from deltajoin.lookup.protocol import Answer, LookupClient, LookupSource, joined_parts
-from deltajoin.lookup.requests import Asker, LookupCounts, Request, Tally
+from deltajoin.lookup.requests import Asker, LookupCounts, Request
 
 CAPACITY: Final = 1_000
 """Distinct keys that may be under way at a time, those included that wait for another try."""
@@ -94,7 +94,7 @@ class Lookups:
         self._askers = min(source.limits.requests, self._requests_at_once)
         self._timeout_s = timeout_s
         self._loop = shared_loop()
-        self._client, self._asker, self._places = self._loop.submit(self._open()).result()
+        self._client, self._asker, self._slots = self._loop.submit(self._open()).result()
 
     async def _open(self) -> tuple[LookupClient, Asker, asyncio.Semaphore]:
         client = self.source.open()
@@ -115,7 +115,7 @@ class Lookups:
         return Pending(batch, self._loop.submit(self._ask_all(batch.keys)))
 
     async def _ask_all(self, keys: pa.Table) -> tuple[Answer, LookupCounts]:
-        tally = Tally()
+        tally = LookupCounts(keys.num_rows)
         requests: list[Request] = []
         all_starts = range(0, keys.num_rows, self._keys_per_request)
         starts = iter(all_starts)
@@ -123,7 +123,7 @@ class Lookups:
         async def ask_in_turn(tasks: asyncio.TaskGroup) -> None:
             """One request after the other; one that waits for its next try goes on by itself."""
             for start in starts:
-                await self._places.acquire()
+                await self._slots.acquire()
                 request = Request(keys.slice(start, self._keys_per_request), start)
                 requests.append(request)
                 failure = None
@@ -131,11 +131,11 @@ class Lookups:
                     failure = await self._asker.ask(request, tally)
                 finally:
                     if failure is None:
-                        self._places.release()
+                        self._slots.release()
                 if failure is not None:
                     again = tasks.create_task(self._asker.ask_again(request, tally, failure))
-                    # not in the task: one that is cancelled before it starts would keep its place
-                    again.add_done_callback(lambda _: self._places.release())
+                    # not in the task: one that is cancelled before it starts would keep its slot
+                    again.add_done_callback(lambda _: self._slots.release())
 
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -144,7 +144,8 @@ class Lookups:
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
         answer = self._joined(keys, requests)
-        return answer, tally.counts(keys.num_rows, answer)
+        tally.rows, tally.failed_keys = answer.rows.num_rows, len(answer.failures)
+        return answer, tally
 
     def _joined(self, keys: pa.Table, requests: list[Request]) -> Answer:
         """What the requests brought as one answer, without the rows of keys that have failed."""

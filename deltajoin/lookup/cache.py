@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from cachetools import Cache, LRUCache
 
 from deltajoin.lookup.keys import key_values
-from deltajoin.lookup.protocol import Answer, Positions
-from upsert.arrays import one_array
+from deltajoin.lookup.protocol import Answer
+from upsert.arrays import Positions, one_array
 from upsert.errors import ConfigurationError, SchemaError
 
 
@@ -117,8 +117,6 @@ class Lru(LRUCache[Hashable, Entry | None]):
         return super().popitem()
 
 
-Ints = npt.NDArray[np.int64]
-
 _MAX_PIECES = 64
 _SIZE_BYTES = 8
 """What it takes to know a row's size."""
@@ -169,7 +167,7 @@ class RowStore:
         self.add(kept)
 
 
-def bytes_of_rows(rows: pa.Table) -> Ints:
+def bytes_of_rows(rows: pa.Table) -> Positions:
     """What each row takes in memory, about: lengths of texts, widths of numbers; the mean of nested values.
 
     >>> bytes_of_rows(pa.table({"n": [1, 2], "s": ["a", None]})).tolist()
@@ -181,10 +179,10 @@ def bytes_of_rows(rows: pa.Table) -> Ints:
     return total
 
 
-def _bytes_of_values(column: pa.Array) -> Ints | int:
+def _bytes_of_values(column: pa.Array) -> Positions | int:
     type_ = column.type
     if pa.types.is_string(type_) or pa.types.is_binary(type_):
-        lengths: Ints = pc.fill_null(pc.binary_length(column), 0).to_numpy().astype(np.int64)
+        lengths: Positions = pc.fill_null(pc.binary_length(column), 0).to_numpy().astype(np.int64)
         return lengths + 4
     if pa.types.is_nested(type_):
         return -(-int(column.nbytes) // max(len(column), 1))
@@ -195,7 +193,7 @@ MAX_KEYS: Final = 10_000
 """Keys of one side's cache; FLIP-486's ``table.exec.delta-join.left-cache-size``."""
 MAX_BYTES: Final = 64 << 20
 
-_ENTRY_BYTES: Final = 460  # the key, the entry, its dictionary, their places in the LRU: measured
+_ENTRY_BYTES: Final = 460  # the key, the entry, its dictionary, their links in the LRU: measured
 _ROW_BYTES: Final = 150  # a number and an upsert key
 
 
@@ -280,12 +278,7 @@ class RowCache:
         return Cached(np.repeat(at, counts), self._store.take(numbers), missing)
 
     def put(self, keys: pa.Table, answer: Answer) -> None:
-        """Remember what a lookup brought, also that a key has no rows; keys that failed are passed over.
-
-        Args:
-            keys: the keys that were asked for, distinct and without NULLs.
-            answer: what is known about them now.
-        """
+        """Remember what a lookup of distinct keys without NULLs brought; keys that failed are passed over."""
         if self._is_recorded:
             self._effects.append(CacheEffect.of(keys, answer))
         order = np.argsort(answer.positions, kind="stable")
@@ -412,7 +405,7 @@ class RowCache:
         return len(self._lru)
 
     def counts(self) -> CacheCounts:
-        """What happened since the last call, and what there is now."""
+        """What happened since the last call, and what the cache holds now."""
         counts = CacheCounts(
             self._hits,
             self._misses,

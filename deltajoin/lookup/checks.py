@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from deltajoin.errors import LookupFailedError
-from deltajoin.lookup.keys import Mask, comparable
-from deltajoin.lookup.protocol import Answer, LookupSource, Positions
+from deltajoin.lookup.keys import comparable
+from deltajoin.lookup.protocol import Answer, LookupSource
 from upsert import types
-from upsert.arrays import is_null, one_array
+from upsert.arrays import Mask, Positions, is_null, one_array
 from upsert.errors import ConfigurationError, SchemaError
 
 

@@ -114,7 +114,7 @@ class LookupContract:
         assert found(self.make(_PEOPLE, ["id"]), {"id": [2]}) == pairs([(0, (2, "bob"))])
 
     def test_unknown_keys_give_no_rows(self) -> None:
-        """What is not there is no failure."""
+        """A row that does not exist is no failure."""
         answer = ask(self.make(_PEOPLE, ["id"]), keys_of(_PEOPLE, {"id": [7, 8]}))
         assert (answer.rows.num_rows, answer.failures) == (0, {})
         assert answer.rows.schema.equals(_PEOPLE.schema)
@@ -182,7 +182,7 @@ class LookupContract:
     # batches
 
     def test_ten_thousand_keys_are_a_batch(self) -> None:
-        """Cut into requests, each answered for itself, every row at its key's place."""
+        """Cut into requests, each answered for itself, every row at its key's position."""
         ids = np.random.default_rng(7).permutation(2 * _TEN_THOUSAND)[:_TEN_THOUSAND]
         rows = pa.table(
             {"id": np.arange(0, 2 * _TEN_THOUSAND, 2), "name": [f"n{i}" for i in range(_TEN_THOUSAND)]}
@@ -261,7 +261,7 @@ def ask(source: LookupSource, keys: pa.Table) -> Answer:
 
 
 def found(source: LookupSource, keys: Mapping[str, Any]) -> Counter[str]:
-    """The rows that are found, each with the place of its key, as a multiset; nothing may fail."""
+    """The rows that are found, each with the position of its key, as a multiset; nothing may fail."""
     schema = key_fields(source)
     arrays = [pa.array(keys[name], schema.field(name).type) for name in schema.names]
     answer = ask(source, pa.Table.from_arrays(arrays, schema=schema))

@@ -78,7 +78,7 @@ class Journal:
     """The files of one shard in one run of a query.
 
     Args:
-        folder: of the shard, in a place that goes away with the executor; made if necessary.
+        folder: of the shard, which goes away with the executor; made if necessary.
         run: of the query; what other runs have left in the folder is deleted.
 
     >>> import tempfile
@@ -211,7 +211,7 @@ class EpochCaches:
         """Start a micro-batch; until ``seal``, what happens to the caches counts for nothing.
 
         Args:
-            epoch: what the state of the query holds; None: there is none.
+            epoch: what the state of the query holds; None: nothing yet.
 
         Returns:
             Whether the entries are those of this epoch; if not, they have been dropped.
@@ -264,10 +264,6 @@ def caches_of(token: Hashable, make: Callable[[], EpochCaches]) -> EpochCaches:
     """The caches that this process keeps under a token; ``make`` makes them where there are none.
 
     The 64 that were used last stay.
-
-    Args:
-        token: names the query and the shard, for example ``(checkpoint, 3)``.
-        make: makes empty caches.
     """
     if token not in _kept:
         _kept[token] = make()

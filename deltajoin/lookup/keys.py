@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from deltajoin.core.codes import codes_of_keys, first_of_each
+from deltajoin.core.codes import codes_of_keys, first_of_each, have_values
 from deltajoin.errors import LookupFailedError
-from deltajoin.lookup.protocol import Answer, Positions
+from deltajoin.lookup.protocol import Answer
 from upsert import types
-from upsert.arrays import one_array
+from upsert.arrays import Positions, is_null, one_array
 from upsert.errors import SchemaError
 from upsert.store.rows.hashing import fixed_width, normalised_floats
 
@@ -31,15 +29,10 @@ def key_values(keys: pa.Table) -> list[Hashable]:
     >>> first == second
     True
     """
-    columns = [one_array(column) for column in keys.columns]
-    values = [_values(column) for column in columns]
+    values = [_values(one_array(column)) for column in keys.columns]
     found: list[Any] = values[0] if len(values) == 1 else list(zip(*values, strict=True))
-    if any(column.null_count for column in columns):
-        usable = pc.is_valid(columns[0])
-        for column in columns[1:]:
-            usable = pc.and_(usable, pc.is_valid(column))
-        for at in np.flatnonzero(~usable.to_numpy(zero_copy_only=False)).tolist():
-            found[at] = None
+    for at in np.flatnonzero(~have_values(keys, keys.column_names)).tolist():
+        found[at] = None
     return found
 
 
@@ -50,9 +43,6 @@ def _values(column: pa.Array) -> list[Any]:
         return values
     # Numbers as such, times as what they are counted in, floats as their normalised bits.
     return fixed_width(column).tolist()  # type: ignore[no-any-return]
-
-
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,16 +92,10 @@ class DistinctKeys:
 
 
 def distinct_keys(keys: pa.Table, fields: pa.Schema) -> DistinctKeys:
-    """The distinct keys of a batch.
-
-    Args:
-        keys: one row for each row of the batch.
-        fields: names and types that the keys must have, in this order.
-    """
+    """The distinct keys of a batch, which must have the names and types of these fields, in their order."""
     check_keys(keys, fields)
     columns = [comparable(one_array(column)) for column in keys.columns]
-    usable = usable_keys(columns)
-    asked = np.flatnonzero(usable)
+    asked = np.flatnonzero(have_values(keys, keys.column_names))
     codes = np.full(keys.num_rows, -1, dtype=np.int64)
     if len(asked) < keys.num_rows:
         columns = [column.take(pa.array(asked)) for column in columns]
@@ -139,17 +123,8 @@ def _shown(schema: pa.Schema) -> str:
     return ", ".join(f"{field.name} {types.sql_name(field.type)}" for field in schema)
 
 
-def usable_keys(columns: list[pa.Array]) -> Mask:
-    """Mask of the keys that have no NULL, and so can match anything."""
-    usable = pc.is_valid(columns[0])
-    for column in columns[1:]:
-        usable = pc.and_(usable, pc.is_valid(column))
-    mask: Mask = usable.to_numpy(zero_copy_only=False)
-    return mask
-
-
 def comparable(column: pa.Array) -> pa.Array:
-    """Key values such that equal ones are the same to every reader: -0.0 is 0.0, there is one NaN."""
+    """Key values such that equal ones are the same to every reader: -0.0 is 0.0, and all NaN are one."""
     if not pa.types.is_floating(column.type):
         return column
-    return pa.array(normalised_floats(column), mask=pc.is_null(column).to_numpy(zero_copy_only=False))
+    return pa.array(normalised_floats(column), mask=is_null(column))

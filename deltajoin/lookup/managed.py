@@ -1,20 +1,60 @@
-"""Lookups in a managed table as it is now, for joins with ``consistency = latest``."""
+"""Lookups in a managed table as it is now, for joins with ``consistency = latest``.
+
+Writers beside them may expire files that have not been opened yet; then the newest snapshot is opened again.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import pyarrow as pa
 
 from deltajoin.errors import LookupFailedError
 from deltajoin.lookup.checks import check_columns
 from deltajoin.lookup.protocol import Answer, RequestLimits
-from deltajoin.newest import Newest
-from upsert.errors import SchemaError, UpsertError
+from upsert.errors import SchemaError, SnapshotExpiredError, UpsertError
+from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
+
+T = TypeVar("T")
+
+
+class Newest:
+    """The newest snapshot of a table, for as long as it can be read; then the one that is newest then.
+
+    A lookup of what is newest needs no hold on a snapshot: one expires only after a newer one has come.
+
+    >>> import tempfile, pyarrow as pa
+    >>> from upsert.schema import TableSchema
+    >>> table = Table.create(tempfile.mkdtemp() + "/t", TableSchema.of({"id": pa.int64()}, ["id"]))
+    >>> _ = table.write(pa.table({"id": [1]}))
+    >>> Newest(table).read(lambda snapshot: snapshot.row_count)
+    1
+    """
+
+    def __init__(self, table: Table, id: int | None = None) -> None:
+        """Of an opened table; with ``id`` that snapshot and no other."""
+        self._table = table
+        self._is_fixed = id is not None
+        self._snapshot = table.snapshot(id)
+
+    def read(self, read: Callable[[Snapshot], T]) -> T:
+        """What ``read`` gives of the snapshot.
+
+        Raises:
+            SnapshotExpiredError: the snapshot that was asked for by its id is gone.
+        """
+        while True:
+            try:
+                return read(self._snapshot)
+            except SnapshotExpiredError:
+                if self._is_fixed:
+                    raise
+                self._snapshot = self._table.snapshot()
 
 
 @dataclass(frozen=True)

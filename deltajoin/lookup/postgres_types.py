@@ -52,7 +52,7 @@ def check_column_types(schema: pa.Schema) -> None:
     """Refuse columns that PostgreSQL has no equal type for.
 
     Raises:
-        SchemaError: there is such a column.
+        SchemaError: a column has such a type.
     """
     for field in schema:
         if not pg_types(field.type):

@@ -13,14 +13,11 @@ from itertools import chain
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from deltajoin.errors import LookupFailedError
+from upsert.arrays import Positions
 from upsert.errors import ConfigurationError
-
-Positions = npt.NDArray[np.int64]
-"""For each row that was found, the position of the key that it answers."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ of its error, whether asking again could help. While a request waits for its nex
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Self
 
 import numpy as np
@@ -23,12 +23,13 @@ from tenacity.wait import wait_base
 
 from deltajoin.errors import LookupFailedError, LookupUnavailableError
 from deltajoin.lookup.checks import check_answer, name_of
-from deltajoin.lookup.protocol import Answer, AnswerRows, LookupClient, LookupSource, Positions, RequestLimits
+from deltajoin.lookup.protocol import Answer, AnswerRows, LookupClient, LookupSource, RequestLimits
+from upsert.arrays import Positions
 
 
-@dataclass(frozen=True)
+@dataclass
 class LookupCounts:
-    """Requests of one batch, or of several added up.
+    """Requests of one batch, or of several added up. While they are made, it belongs to the event loop.
 
     Attributes:
         keys: distinct keys without NULL that were asked for.
@@ -55,44 +56,14 @@ class LookupCounts:
     slowest_s: float = 0.0
 
     def __add__(self, other: Self) -> LookupCounts:
-        return LookupCounts(
-            self.keys + other.keys,
-            self.rows + other.rows,
-            self.requests + other.requests,
-            self.retries + other.retries,
-            self.failed_keys + other.failed_keys,
-            max(self.most_in_flight, other.most_in_flight),
-            self.seconds + other.seconds,
-            max(self.slowest_s, other.slowest_s),
-        )
+        sums = {each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)}
+        sums["most_in_flight"] = max(self.most_in_flight, other.most_in_flight)
+        sums["slowest_s"] = max(self.slowest_s, other.slowest_s)
+        return LookupCounts(**sums)
 
 
 AnswerPart = tuple[Positions, AnswerRows]
 """Some rows, and the positions of the keys that they answer."""
-
-
-@dataclass
-class Tally:
-    """Counts of a batch while it runs; belongs to the event loop."""
-
-    requests: int = 0
-    retries: int = 0
-    most_in_flight: int = 0
-    seconds: float = 0.0
-    slowest_s: float = 0.0
-
-    def counts(self, keys: int, answer: Answer) -> LookupCounts:
-        """The finished counts of a batch of so many distinct keys."""
-        return LookupCounts(
-            keys,
-            answer.rows.num_rows,
-            self.requests,
-            self.retries,
-            len(answer.failures),
-            self.most_in_flight,
-            self.seconds,
-            self.slowest_s,
-        )
 
 
 @dataclass
@@ -167,11 +138,6 @@ class Asker:
     """Asks one client on behalf of all batches of a process; lives on the event loop.
 
     A request costs one turn and one timer; what a request that fails needs besides is paid by that one.
-
-    Args:
-        source: what the client was opened from.
-        client: the client.
-        timeout_s: longest time from the first turn of a request to its end, tries and waits included.
     """
 
     def __init__(self, source: LookupSource, client: LookupClient, timeout_s: float) -> None:
@@ -184,7 +150,7 @@ class Asker:
         self._backoff = _Backoff(source.limits)
         self._time = asyncio.get_running_loop().time
 
-    async def ask(self, request: Request, tally: Tally) -> LookupUnavailableError | None:
+    async def ask(self, request: Request, tally: LookupCounts) -> LookupUnavailableError | None:
         """Make the first attempt at a request.
 
         Returns:
@@ -200,7 +166,7 @@ class Asker:
                 request.fail(failure)
         return None
 
-    async def ask_again(self, request: Request, tally: Tally, failure: LookupUnavailableError) -> None:
+    async def ask_again(self, request: Request, tally: LookupCounts, failure: LookupUnavailableError) -> None:
         """Wait and make further attempts, until all that can be known about the keys is known.
 
         The first attempt is made without tenacity, whose start costs as much as a request.
@@ -233,7 +199,7 @@ class Asker:
                 )
             )
 
-    async def _attempt(self, request: Request, tally: Tally) -> None:
+    async def _attempt(self, request: Request, tally: LookupCounts) -> None:
         keys = request.begin()
         self._in_flight += 1
         tally.requests += 1

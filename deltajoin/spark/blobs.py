@@ -17,7 +17,7 @@ from deltajoin.core.rows import Changes
 from deltajoin.spark.offsets import JoinStep
 from deltajoin.spark.reader import JoinStepReader
 from deltajoin.spark.tables import JoinedTables
-from deltajoin.spark.tasks import bucket_changes, buckets_reached, by_shard, consolidated_changes, joined_rows
+from deltajoin.spark.tasks import bucket_changes, buckets_reached, by_shard, consolidated_changes
 from deltajoin.spec import DeltaJoinSpec
 from upsert.blobs import BLOB_BYTES, from_blob, to_blobs
 from upsert.codec import Jsonable
@@ -124,7 +124,7 @@ def join_blobs(
     step = _one_step(payloads, spec)
     tables = JoinedTables.open(spec, step.tables)
     changes = [_changes(payloads, tables, table) for table in range(len(spec.tables))]
-    yield from joined_rows(tables, step, changes, shard, spec.shards)
+    yield from tables.evaluate(step, changes, shard=shard, shards=spec.shards)
 
 
 def _one_step(payloads: list[Payload], spec: DeltaJoinSpec) -> JoinStep:

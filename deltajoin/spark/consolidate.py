@@ -73,7 +73,7 @@ def consolidate_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBat
     product = np.prod([signs(rows.column(name)) for name in kinds], axis=0)
     kind = np.where(product > 0, RowKind.INSERT.value, RowKind.DELETE.value)
     changes = rows.drop_columns(kinds).append_column(ROW_KIND_COLUMN, pa.array(kind, pa.string()))
-    yield from consolidate_changes(Changes(changes, ())).rows.to_batches()
+    yield from consolidate_changes(Changes(changes)).rows.to_batches()
 
 
 def _has_hash(type_: DataType) -> bool:

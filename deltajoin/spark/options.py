@@ -7,17 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from deltajoin.settings import FIRST_LOADS
 from deltajoin.spec import DeltaJoinSpec
 from upsert.errors import ConfigurationError
 from upsert.managed.options import DEFAULT_LEASE_MS
 from upsert.options import Option, duration_ms, one_of, parse, text
 
 FORMAT: Final = "delta-join"
-
-PHYSICAL: Final = ("auto", "fused", "shuffled", "stateful")
-"""Physical forms of a join; ``auto`` is ``fused``."""
-
-FIRST_LOADS: Final = ("auto", "batch", "micro-batches")
 
 OPTIONS: Final = (
     Option("spec", text, "the join: JSON text of a DeltaJoinSpec"),
@@ -87,7 +83,7 @@ class SourceOptions:
         )
 
     def to_options(self) -> dict[str, str]:
-        """The texts of which ``parse`` makes these options again."""
+        """The texts that ``parse`` reads as these options."""
         options = {
             "spec": self.spec.to_json(),
             "rows": "joined" if self.gives_joined else "changes",

@@ -31,9 +31,6 @@ class JoinStepReader(SteppingReader[JoinedTables]):
         """All tables before their first commit, so that the first load is read as changes.
 
         With the option ``start`` it is where another checkpoint of the same join has got to.
-
-        Raises:
-            CheckpointMismatchError: the option is an offset of another join or of other tables.
         """
         identity = JoinedTables.open(self._spec).identity
         if self._options.start is not None:
@@ -54,11 +51,7 @@ class JoinStepReader(SteppingReader[JoinedTables]):
         return opened.tables
 
     def versions_of(self, opened: JoinedTables, offset: Offset) -> Versions:
-        """Their versions.
-
-        Raises:
-            CheckpointMismatchError: the offset belongs to another join or to other tables.
-        """
+        """Their versions."""
         return JoinOffset.of(offset, opened.identity).versions
 
     def offset_at(self, opened: JoinedTables, versions: Versions, consumer: str | None = None) -> Offset:
@@ -84,12 +77,7 @@ class JoinStepReader(SteppingReader[JoinedTables]):
         return False
 
     def step(self, tables: JoinedTables, start: Offset, end: Offset) -> JoinStep:
-        """What lies between two offsets of this join; a replay finds it held.
-
-        Raises:
-            CheckpointMismatchError: one of them belongs to another join or to other tables.
-            SnapshotExpiredError: some of it is gone.
-        """
+        """What lies between two offsets of this join; a replay finds it held."""
         old, new = (self.versions_of(tables, offset) for offset in (start, end))
         self._holding.keep(self._holding.consumer_of(end), tables.tables, old, new)
         return JoinStep(old, new, tables.identity.tables)

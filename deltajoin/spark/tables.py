@@ -26,7 +26,7 @@ from deltajoin.core.rows import Changes
 from deltajoin.core.shards import Split, split_of
 from deltajoin.expressions import Ref
 from deltajoin.fingerprint import fingerprint_of, named_fingerprint, parts_of, renamed_tables, renamed_tree
-from deltajoin.spark.offsets import JoinIdentity, Versions
+from deltajoin.spark.offsets import JoinIdentity, JoinStep
 from deltajoin.spec import DeltaJoinSpec
 from deltajoin.tree import Inner, Node, Outer, Where, flattened, nodes
 from upsert import types
@@ -68,7 +68,7 @@ class PinnedSide:
 
     @property
     def bucket_key(self) -> tuple[str, ...]:
-        """The columns whose hash places a row, named as those of ``primary_key``."""
+        """The columns whose hash decides a row's bucket, named as those of ``primary_key``."""
         return tuple(map(self._name_then, self.table.layout.bucket_key))
 
     def index_for(self, columns: Sequence[str]) -> str | None:
@@ -79,6 +79,10 @@ class PinnedSide:
     def names_now(self, columns: Sequence[str]) -> tuple[str, ...]:
         """What some columns of the query are called by now."""
         return self._pinned(columns).names_in(self.table.schema)
+
+    def where_now(self, where: Any) -> Any:
+        """Filters with the present names of their columns."""
+        return PinnedWhere(where, self.schema, f"table {self.table.name!r}").now(self.table.schema)
 
     def id_of(self, column: str) -> str:
         """The field id of a column of the query."""
@@ -107,14 +111,16 @@ class PinnedSide:
         return self._pinned(columns).read(
             self.table,
             lambda names: self.table.changes_between(
-                start, end, columns=names, buckets=buckets, where=self._now(where)
+                start, end, columns=names, buckets=buckets, where=self.where_now(where)
             ),
         )
 
     def scan(self, version: Version, columns: Sequence[str], where: Any = None) -> pa.Table:
         """The rows at a version, as ``View.scan`` gives them."""
         pinned = self._pinned(columns)
-        return pinned.read(self.table, lambda names: self.table.at(version).scan(names, self._now(where)))
+        return pinned.read(
+            self.table, lambda names: self.table.at(version).scan(names, self.where_now(where))
+        )
 
     def lookup(self, version: Version, by: Sequence[str], keys: pa.Table, columns: Sequence[str]) -> pa.Table:
         """Each row that equals any of the keys once, as ``View.lookup`` gives them."""
@@ -126,12 +132,12 @@ class PinnedSide:
         return self._pinned(columns).read(self.table, read)
 
     def match(self, version: Version, where: Any, images: pa.Schema) -> Match:
-        """Lookups at a version, of the rows of which ``where`` is true, with the types of ``images``."""
+        """Lookups at a version, among the rows for which ``where`` is true, with the types of ``images``."""
 
         def match(by: Sequence[str], keys: pa.Table, select: Sequence[str]) -> tuple[Ints, pa.Table]:
             def read(names: tuple[str, ...]) -> pa.Table:
                 positions, rows = self.table.at(version).match(
-                    self.names_now(by), self._keys_now(by, keys), select=names, where=self._now(where)
+                    self.names_now(by), self._keys_now(by, keys), select=names, where=self.where_now(where)
                 )
                 return rows.append_column(_POSITION, pa.array(positions, pa.int64()))
 
@@ -143,10 +149,6 @@ class PinnedSide:
 
     def _pinned(self, columns: Sequence[str]) -> PinnedColumns:
         return PinnedColumns.named(self.schema, columns, f"table {self.table.name!r}")
-
-    def _now(self, where: Any) -> Any:
-        """Filters with the present names of their columns."""
-        return PinnedWhere(where, self.schema, f"table {self.table.name!r}").now(self.table.schema)
 
     def _keys_now(self, by: Sequence[str], keys: pa.Table) -> pa.Table:
         """Keys under the present names of their columns; those of a column that has become wider are cast."""
@@ -178,18 +180,13 @@ class JoinedTables:
 
     @classmethod
     def open(cls, spec: DeltaJoinSpec, uuids: Sequence[str] = ()) -> Self:
-        """The tables of a spec.
-
-        Args:
-            spec: the join.
-            uuids: those of the tables, for who goes on with something; () for any.
-        """
+        """The tables of a spec; with ``uuids`` they must be those, for a query that continues."""
         known = uuids or (None,) * len(spec.tables)
         parts = zip(spec.tables, known, strict=True)
         joined = cls(spec, tuple(Table.open(part.path, uuid) for part, uuid in parts))
         for side, part in zip(joined.sides, spec.tables, strict=True):
             side.names_now(part.columns)
-            parse_where(part.pushed, side.schema)
+            parse_where(part.where, side.schema)
         joined._check_tree()
         return joined
 
@@ -328,7 +325,7 @@ class JoinedTables:
 
     def match(self, table: int, version: Version) -> Match:
         """Lookups in one of the tables at a version."""
-        return self.sides[table].match(version, self.spec.tables[table].pushed, self.images(table))
+        return self.sides[table].match(version, self.spec.tables[table].where, self.images(table))
 
     @cached_property
     def join(self) -> Join:
@@ -352,23 +349,15 @@ class JoinedTables:
         return self.spec.to_json(), *definitions, *(count.bit_length() for count in rows)
 
     def evaluate(
-        self, changes: Sequence[Changes], old: Versions, new: Versions, *, shard: int = 0, shards: int = 1
+        self, step: JoinStep, changes: Sequence[Changes], *, shard: int = 0, shards: int = 1
     ) -> Iterator[pa.RecordBatch]:
-        """Consolidated rows of one shard of a step, in batches of ``output``.
-
-        Args:
-            changes: of each table the shard's changes by ``split``, consolidated over all buckets.
-            old: the versions before the step.
-            new: the versions after it.
-            shard: which one.
-            shards: of how many.
-        """
+        """Consolidated rows of one shard of a step, given its consolidated changes; batches as ``output``."""
         before, after = (
             [
                 self.split.cut_lookup(table, self.match(table, version), shard, shards)
                 for table, version in enumerate(versions)
             ]
-            for versions in (old, new)
+            for versions in (step.old, step.new)
         )
         yield from evaluate(self.join, changes, before, after)
 

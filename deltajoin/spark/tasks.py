@@ -6,13 +6,13 @@ join keys, so that what consolidates to nothing meets in one task.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from math import gcd
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.types import StringType, StructField, StructType
 
+from deltajoin.core.codes import have_values
 from deltajoin.core.consolidate import consolidate_changes
 from deltajoin.core.rows import Changes
 from deltajoin.spark.offsets import JoinStep
@@ -38,13 +38,11 @@ def bucket_changes(tables: JoinedTables, step: JoinStep, table: int, buckets: Co
     part, side = tables.spec.tables[table], tables.sides[table]
     changed = side.changes_between(step.old[table], step.new[table], part.columns, buckets)
     # Each signed row by itself: an update may leave, enter or stay within the filter.
-    passed = parse_where(part.pushed, side.schema).apply(changed)
+    passed = parse_where(part.where, side.schema).apply(changed)
     schema = tables.changes(table)
     rows = passed.select(schema.names).combine_chunks().cast(schema)
-    for key in tables.needed_keys(table):
-        if rows.column(key).null_count:
-            rows = rows.filter(pc.is_valid(rows.column(key)))
-    return rows
+    usable = have_values(rows, tables.needed_keys(table))
+    return rows if usable.all() else rows.filter(pa.array(usable))
 
 
 def shard_changes(tables: JoinedTables, step: JoinStep, table: int, shard: int, shards: int) -> Changes:
@@ -95,21 +93,6 @@ def consolidated_changes(tables: JoinedTables, table: int, parts: list[pa.Table]
     key = set(side.primary_key)
     is_consolidated = bool(key) and key <= set(part.select) and part.columns == part.select
     return changes if is_consolidated else consolidate_changes(changes)
-
-
-def joined_rows(
-    tables: JoinedTables, step: JoinStep, changes: Sequence[Changes], shard: int = 0, shards: int = 1
-) -> Iterator[pa.RecordBatch]:
-    """Consolidated rows of the join, in batches of ``tables.output``.
-
-    Args:
-        tables: the join.
-        step: the versions at which to look up.
-        changes: of each table the consolidated changes, all of the step or those of one shard.
-        shard: which shard.
-        shards: of how many.
-    """
-    yield from tables.evaluate(changes, step.old, step.new, shard=shard, shards=shards)
 
 
 def output_type(tables: JoinedTables) -> StructType:

@@ -12,7 +12,7 @@ from deltajoin.core.conditions import check_is_condition
 from deltajoin.expressions import Call as InsideCall
 from deltajoin.expressions import Condition, Ref
 from planner.plan.chains import chain_of, inlined
-from planner.plan.expressions import Aggregation, Column, Expr, Literal, without_ids
+from planner.plan.expressions import Aggregation, Column, Expr, Literal, without_ids, without_kinds
 from planner.plan.nodes import (
     Aggregate,
     Changelog,
@@ -63,12 +63,7 @@ class _NotComputableError(ValueError):
 
 
 def lookup_aggregate(node: Aggregate, because: str) -> LookupAggregate | Refused:
-    """The aggregate by lookups of its groups.
-
-    Args:
-        node: an aggregate that fulfils `AGGREGATE_CONDITIONS`.
-        because: why it is not made of signed sums.
-    """
+    """The aggregate, which fulfils `AGGREGATE_CONDITIONS`, by lookups; `because` it is no signed sum."""
     what = f"{because}, so the rows of a group that changes must be looked up"
     match leaf := chain_of(node.child).leaf:
         case Changelog(origin=ManagedTable() as table):
@@ -122,7 +117,7 @@ def _made(
     node: Aggregate, table: ManagedTable, leaf: Plan, keys: tuple[Column, ...], index: str
 ) -> LookupAggregate:
     ids = fresh_ids(node)
-    refs = {column.id: of_table(column.name) for column in leaf.columns if not column.is_row_kind}
+    refs = {column.id: of_table(column.name) for column in without_kinds(leaf.columns)}
     by_name = {key.name: key for key in keys}  # GROUP BY k, k
     made = {
         name: replace(key, id=next(ids), name=f"group_{number}", ref=None)

@@ -1,6 +1,7 @@
-"""What the planner did with a query and why: as text, as HTML, and as values for programs (pure).
+"""What the planner did with a query, and with the table that it is written into, and why (pure).
 
-In HTML for notebooks, whatever a query or a table is called is text.
+As text, as HTML, and as values for programs. In HTML for notebooks, whatever a query or a table is called is
+text.
 """
 
 from __future__ import annotations
@@ -10,15 +11,65 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
-from planner.explain.aggregates import AggregateReport, aggregate_reports
-from planner.explain.joins import JoinReport, join_reports
-from planner.explain.sinks import SinkReport
-from planner.explain.topics import TopicReport, topic_reports
+from planner.explain.decisions import (
+    AggregateReport,
+    JoinReport,
+    TopicReport,
+    aggregate_reports,
+    join_reports,
+    topic_reports,
+)
 from planner.plan.nodes import Plan
-from planner.plan.trees import tree
+from planner.plan.trees import reads_changes, tree
+from planner.plan.uniqueness import unique_keys
+from planner.plan.upsert_keys import group_keys, upsert_key
 from planner.refusals import Refused
 from planner.settings import Settings
 from planner.trace import Step, Trace
+from upsert.errors import ConfigurationError
+from upsert.materializer.choice import Changes, Sink, choose
+from upsert.stream_keys import UniqueKeys
+
+
+@dataclass(frozen=True)
+class SinkReport:
+    """How the query is written into a table.
+
+    Attributes:
+        key: the table's primary key; () for none.
+        keys: the unique keys of the query's rows, as far as they are known.
+        form: "as it is", "materialized" or "refused".
+        reason: why.
+    """
+
+    key: tuple[str, ...]
+    keys: UniqueKeys
+    form: str
+    reason: str
+
+    def __str__(self) -> str:
+        key = f"PRIMARY KEY ({', '.join(self.key)})" if self.key else "no PRIMARY KEY"
+        lines = [
+            f"sink with {key}",
+            f"  form: {self.form}",
+            f"  the query's rows are told apart by {self.keys}",
+            f"  because {self.reason}",
+        ]
+        if self.form == "materialized":
+            lines.append("  a hidden table keeps all rows of each key, the newest that is left is written")
+        return "\n".join(lines)
+
+
+def sink_report(before: Plan, after: Plan, key: tuple[str, ...], mode: str) -> SinkReport:
+    """What becomes of a query in a table with this key and this `sink.materialize`."""
+    keys = unique_keys(before)
+    upserts = None if group_keys(after) is None else upsert_key(after)
+    changes = Changes(reads_changes(before), keys if reads_changes(before) else None, upserts)
+    try:
+        choice = choose(Sink("sink", key, mode), changes)
+    except ConfigurationError as cause:
+        return SinkReport(key, keys, "refused", str(cause))
+    return SinkReport(key, keys, "materialized" if choice.is_materialized else "as it is", choice.reason)
 
 
 @dataclass(frozen=True)
@@ -106,13 +157,7 @@ _GOOD, _BAD, _PLAN = "#2a7", "#c33", "#888"
 
 
 def page(reports: Sequence[str], refusals: Sequence[tuple[str, str]], before: str, after: str | None) -> str:
-    """Reports, refusals and plans, one below the other.
-
-    Args:
-        reports: on joins and topics.
-        refusals: reason and remedy of each that is in no report.
-        before: the plan of the query.
-        after: the plan after the rules; None if they left it as it is.
+    """Reports, refusals and plans, one below the other; `after` is None if the rules left the plan as it is.
 
     >>> page(["join of <a>"], [], "Relation a", None).count("&lt;a&gt;")
     1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import count
 from typing import Final
 
@@ -24,6 +25,7 @@ from planner.plan.expressions import (
     are_joinable,
     columns_of,
     substituted,
+    without_kinds,
     without_widening,
 )
 from planner.plan.nodes import Changelog, Relation
@@ -63,7 +65,7 @@ class Scope:
     def add(self, leaf: Changelog) -> Raw:
         """One more table."""
         number = len(self.tables)
-        own = tuple(replace(column, ref=None) for column in leaf.columns if not column.is_row_kind)
+        own = tuple(replace(column, ref=None) for column in without_kinds(leaf.columns))
         hidden = tuple(replace(column, id=next(self.fresh)) for column in own)
         raw = Raw(number, own, hidden)
         self.tables.append(leaf)
@@ -139,7 +141,7 @@ class Scope:
         return next((column for column in self.raw[number].hidden if column.name in names), None)
 
     def is_there(self, witnesses: Sequence[int]) -> Expr:
-        """True where a row is there that has a part of one of these tables, by flags of the delta join."""
+        """True where a row exists that has a part of one of these tables, by flags of the delta join."""
         for number in witnesses:
             if number not in self.flags:
                 self.flags[number] = Column(next(self.fresh), f"present_{number}", "boolean")
@@ -179,10 +181,7 @@ class Scope:
 
 
 def _any_of(parts: Sequence[Expr]) -> Expr:
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = Call("Or", (whole, part))
-    return whole
+    return reduce(lambda whole, part: Call("Or", (whole, part)), parts)
 
 
 def table_of(leaf: Changelog) -> ManagedTable:

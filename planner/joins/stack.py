@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from planner.plan.expressions import Call, Cast, Column, Expr
-from planner.plan.nodes import Filter, Output, Plan, Project, Unary, Watermark
+from planner.plan.chains import above
+from planner.plan.expressions import Call, Cast, Column, Expr, without_kinds
+from planner.plan.nodes import Filter, Output, Plan, Project, Unary
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Raw:
 
 @dataclass(frozen=True)
 class Chained:
-    """A node over an input; `present` is true where a row of the input is there, None if it always is."""
+    """A node over an input; `present` is true where the input has a row, None if it always has."""
 
     node: Unary
     below: Staged
@@ -87,7 +88,10 @@ class _Stacker:
             case Raw(number, own, hidden):
                 return _renamed(plan, hidden, own, carried) if number in self.hidden else plan
             case Chained(node, below, present):
-                return _above(node, self.over(below, plan, carried), carried, present)
+                if isinstance(node, Project):
+                    outputs = tuple(_where_present(output, present) for output in node.outputs)
+                    node = replace(node, outputs=outputs)
+                return above(node, self.over(below, plan, carried), carried)
             case Joined(_, _, _, residual):
                 joined = self.joined(staged, plan, carried)
                 return joined if residual is None else Filter(joined, residual)
@@ -113,27 +117,11 @@ def columns_of_stage(staged: Staged) -> tuple[Column, ...]:
         case Raw(_, own):
             return own
         case Chained(Project() as project, _):
-            return tuple(_bare(c) for c in project.columns if not c.is_row_kind)
+            return tuple(map(_bare, without_kinds(project.columns)))
         case Chained(_, below):
             return columns_of_stage(below)
         case Joined(_, _, columns):
             return columns
-
-
-def _above(node: Unary, plan: Plan, carried: Sequence[Column], present: Expr | None) -> Plan:
-    """The node over a plan. Names, hints and distributions are left out: they concerned one input."""
-    match node:
-        case Project():
-            own = (
-                _where_present(output, present) for output in node.outputs if not output.column.is_row_kind
-            )
-            return Project(plan, (*own, *map(Output.of, map(_bare, carried))))
-        case Filter():
-            return Filter(plan, node.condition)
-        case Watermark():
-            return Watermark(plan, node.column, ref=node.ref)
-        case _:
-            return plan
 
 
 def _where_present(output: Output, present: Expr | None) -> Output:
@@ -150,7 +138,7 @@ def _renamed(
     plan: Plan, before: Sequence[Column], after: Sequence[Column], carried: Sequence[Column]
 ) -> Plan:
     renamed = (Output(_bare(new), _bare(old)) for old, new in zip(before, after, strict=True))
-    return Project(plan, (*renamed, *map(Output.of, map(_bare, carried))))
+    return Project(plan, (*renamed, *map(Output.of, carried)))
 
 
 def _bare(column: Column) -> Column:
@@ -174,6 +162,6 @@ def _ids(staged: Staged) -> frozenset[int]:
         case Raw(_, own):
             return frozenset(column.id for column in own)
         case Chained(node, below):
-            return _ids(below).union(column.id for column in node.columns if not column.is_row_kind)
+            return _ids(below).union(column.id for column in without_kinds(node.columns))
         case Joined(left, right):
             return _ids(left) | _ids(right)

@@ -9,6 +9,9 @@ a question of the side of a join:
 - Rows that an outer join may replace by NULLs may not: a filter decides there whether a row has a match.
   Projections run above the join, but must give NULL where the row is missing.
 - Of rows on the right of a semi or anti join nothing comes out.
+
+Which tables the changes of each table look up, in which order and by which index, `deltajoin.core.plans`
+decides from the indexes of the tables and what their store knows of them.
 """
 
 from __future__ import annotations
@@ -18,11 +21,11 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
+from deltajoin.core.plans import Path, UnreachableLookup, paths_of, unreachable_lookups
 from deltajoin.expressions import Condition, Ref, conjunction, refs_of
 from deltajoin.filters import Predicate
 from deltajoin.spec import MAX_TABLES
-from deltajoin.tree import Inner, Leaf, Node, On, Outer, Where, null_supplied, visible
-from planner.joins.paths import lacking_indexes
+from deltajoin.tree import Inner, Leaf, Node, On, Outer, Where, flattened, null_supplied, visible
 from planner.joins.scope import Scope, table_of
 from planner.joins.stack import Chained, Joined, Raw, Staged
 from planner.plan.chains import join_in_words
@@ -35,10 +38,71 @@ from planner.plan.expressions import (
     conjuncts,
     substituted,
     walk_expression,
+    without_kinds,
 )
 from planner.plan.expressions import conjunction as all_of
-from planner.plan.nodes import Changelog, Filter, Join, Plan, Project, Unary, Watermark, Wrapper
+from planner.plan.nodes import Changelog, DeltaJoin, Filter, Join, Plan, Project, Unary, Watermark, Wrapper
+from planner.plan.sources import ManagedTable, index_within
 from planner.refusals import Refused
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of the tables of a join when it is planned; indexes that are `assumed` are not there."""
+
+    tables: Sequence[ManagedTable]
+    selected: Sequence[tuple[str, ...]]
+    assumed: frozenset[tuple[int, tuple[str, ...]]] = frozenset()
+
+    def name(self, table: int) -> str:
+        """Its name."""
+        return self.tables[table].name
+
+    def index_for(self, table: int, columns: Sequence[str]) -> str | None:
+        """What serves a lookup by these columns."""
+        found = index_within(self.tables[table].schema, set(columns))
+        return "INDEX" if found is None and (table, tuple(columns)) in self.assumed else found
+
+    def rows_per_key(self, table: int, columns: Sequence[str]) -> float:
+        """How many rows a lookup is expected to bring for one value of these columns: 1 if unknown."""
+        index = self.index_for(table, columns)
+        return 1.0 if index is None else self.tables[table].rows_per_key.get(index, 1.0)
+
+    def select(self, table: int) -> tuple[str, ...]:
+        """Columns that are read of it."""
+        return self.selected[table]
+
+
+def lookup_paths(join: DeltaJoin) -> tuple[Path, ...]:
+    """For each table of a join, in the order in which the tables move, what its changes look up."""
+    selected = [tuple(column.name for column in one.columns) for one in join.tables]
+    return paths_of(flattened(join.tree), Facts([one.table for one in join.tables], selected))
+
+
+def lacking_indexes(tree: Node, tables: Sequence[ManagedTable]) -> Iterator[Refused]:
+    """What stands in the way of the lookups of a join: one refusal for each index that lacks."""
+    selected = [tuple(column.name for column in table.schema.columns) for table in tables]
+    assumed: frozenset[tuple[int, tuple[str, ...]]] = frozenset()
+    # a path tells the first index that it lacks; with that one it would tell the next
+    while found := unreachable_lookups(flattened(tree), Facts(tables, selected, assumed)):
+        for lookup in found:
+            yield _lacking(lookup)
+        if not all(lookup.by for lookup in found):
+            return
+        assumed |= {(lookup.table, lookup.by) for lookup in found}
+
+
+def _lacking(lookup: UnreachableLookup) -> Refused:
+    columns = ", ".join(lookup.by)
+    if not columns:
+        return Refused(
+            f"no equality leads from {lookup.driver_name!r} to {lookup.name!r}",
+            "join on equal columns; any other condition may come in addition",
+        )
+    return Refused(
+        f"no index of {lookup.name!r} lies within its join columns ({columns})",
+        f"add INDEX ({columns}) to {lookup.name}",
+    )
 
 
 @dataclass(frozen=True)
@@ -51,7 +115,7 @@ class JoinedRows:
         where: what must hold besides.
         columns: id of a column of the plan -> what it is computed from, in raw columns.
         staged: what is to be done above the delta join.
-        witnesses: tables of which one is there in every row.
+        witnesses: tables, one of which every row has a part of.
         tried: conditions that might have been equalities, for messages.
     """
 
@@ -70,7 +134,7 @@ class JoinedRows:
 
     @property
     def always_there(self) -> frozenset[int]:
-        """Tables of which every row has a part."""
+        """Tables that every row has a part of."""
         return self.visible.difference(*map(null_supplied, self.children))
 
 
@@ -154,7 +218,7 @@ class JoinTree:
         present: table -> its flag, of those whose flag is used.
         where: filters that each table's rows must pass, from conditions inside the tree.
         fresh: column ids that are not in use.
-        faults: why there is no such delta join; then the rest means nothing.
+        faults: why it cannot be a delta join; then the rest means nothing.
     """
 
     tables: tuple[Changelog, ...]
@@ -241,7 +305,7 @@ class _Reader:
     def inner(self, join: Join, side: JoinSide) -> JoinedRows:
         left, right = self.part(join.left, side), self.part(join.right, side)
         columns = {**left.columns, **right.columns}
-        own = tuple(column for column in join.columns if not column.is_row_kind)
+        own = without_kinds(join.columns)
         both = JoinedRows(
             (*left.children, *right.children),
             (*left.on, *right.on),
@@ -276,7 +340,7 @@ class _Reader:
         where = [self.scope.condition(part, columns, what) for part in rest]
         self.scope.push(rest, columns, decided_by(kind, one, other))
         node = Outer(kind, self.closed(one), self.closed(other), on, conjunction(*where))
-        staged = Joined(left.staged, right.staged, _own(join.columns), None)
+        staged = Joined(left.staged, right.staged, without_kinds(join.columns), None)
         match kind:
             case "semi" | "anti":
                 condition = all_of(above)
@@ -369,10 +433,6 @@ def _sides(kind: str, side: JoinSide) -> tuple[JoinSide, JoinSide]:
 
 def _chained(node: Unary, below: JoinedRows) -> JoinedRows:
     return replace(below, staged=Chained(node, below.staged))
-
-
-def _own(columns: Sequence[Column]) -> tuple[Column, ...]:
-    return tuple(column for column in columns if not column.is_row_kind)
 
 
 def _is_null_for_null(expr: Expr) -> bool:

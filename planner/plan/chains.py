@@ -7,8 +7,9 @@ stacked on it, each passing the other side's columns on. See docs/decisions/0005
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 from planner.plan.expressions import (
     Call,
@@ -92,7 +93,7 @@ def origins(expr: Expr, plan: Plan) -> frozenset[Column]:
 
 
 def inlined(expr: Expr, plan: Plan) -> Expr:
-    """The expression over the columns of the leaf of a chain: what its projections compute put in place.
+    """The expression over the columns of the leaf of a chain: with what its projections compute put in.
 
     >>> a, b = Column(1, "a", "int"), Column(2, "b", "int")
     >>> below = Project(Relation("t", (a,)), (Output(b, Call("Abs", (a,))),))
@@ -105,25 +106,27 @@ def inlined(expr: Expr, plan: Plan) -> Expr:
     return expr
 
 
-def restack(chain: Chain, base: Plan, carried: tuple[Column, ...]) -> Plan:
-    """The nodes of the chain over `base` instead of its leaf, with the `carried` columns passed on.
+def above(node: Unary, plan: Plan, carried: Sequence[Column]) -> Plan:
+    """The node over another input, with the `carried` columns of that passed on.
 
     Kinds are left out: the carried columns hold the one kind that counts. Names, hints and distributions
     are left out as well: they concerned one input, not the joined rows.
     """
-    plan = base
-    for node in chain.nodes:
-        match node:
-            case Project():
-                own = tuple(output for output in node.outputs if not output.column.is_row_kind)
-                plan = Project(plan, (*own, *(Output.of(column) for column in carried)))
-            case Filter():
-                plan = Filter(plan, node.condition)
-            case Watermark():
-                plan = Watermark(plan, node.column, ref=node.ref)
-            case Wrapper():
-                pass
-    return plan
+    match node:
+        case Project():
+            own = (output for output in node.outputs if not output.column.is_row_kind)
+            return Project(plan, (*own, *map(Output.of, carried)))
+        case Filter():
+            return Filter(plan, node.condition)
+        case Watermark():
+            return Watermark(plan, node.column, ref=node.ref)
+        case Wrapper():
+            return plan
+
+
+def restack(chain: Chain, base: Plan, carried: Sequence[Column]) -> Plan:
+    """The nodes of the chain over `base` instead of its leaf; see `above`."""
+    return reduce(lambda plan, node: above(node, plan, carried), chain.nodes, base)
 
 
 def equalities(join: Join) -> Iterator[tuple[Expr, Expr, Expr]]:

@@ -8,8 +8,9 @@ in comparisons: an expression equals another when it means the same.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from typing import Any, Final
 
 from upsert.rowkind import ROW_KIND_COLUMN
@@ -157,6 +158,11 @@ class Aggregation:
 Expr = Column | Literal | Cast | Call | Aggregation
 
 
+def without_kinds(columns: Iterable[Column]) -> tuple[Column, ...]:
+    """The columns that hold values, not the kind of a change."""
+    return tuple(column for column in columns if not column.is_row_kind)
+
+
 def walk_expression(expr: Expr) -> Iterator[Expr]:
     """The expression and all within it, from the top."""
     yield expr
@@ -187,12 +193,7 @@ def conjuncts(expr: Expr | None) -> tuple[Expr, ...]:
 
 def conjunction(parts: Sequence[Expr]) -> Expr | None:
     """The condition that all parts hold; None for no parts. The inverse of `conjuncts`."""
-    if not parts:
-        return None
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = Call("And", (whole, part))
-    return whole
+    return reduce(lambda whole, part: Call("And", (whole, part)), parts) if parts else None
 
 
 def substituted(expr: Expr, columns: Mapping[int, Expr]) -> Expr:
@@ -212,7 +213,7 @@ TIMES: Final = frozenset({"date", "timestamp", "timestamp_ntz"})
 """Types for which Spark reads texts like 'now' and 'yesterday' as a time of the clock."""
 
 SUBQUERY: Final = "Subquery"
-"""Name of the call that stands for any expression with a plan inside."""
+"""Name of the call as which any expression with a plan inside is read."""
 
 
 def is_clock_word(value: object) -> bool:

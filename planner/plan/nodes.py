@@ -1,6 +1,6 @@
 """The nodes of a plan as frozen values, and `Plan`, the sum of them (pure).
 
-The `ref` of a node stands for the node apart from its children: a rule that replaces a child keeps it, a
+The `ref` of a node names the node apart from its children: a rule that replaces a child keeps it, a
 rule that changes the node itself drops it.
 
 A new node is one edit here: its class, and its name in `Plan`. The rest goes by the types of its fields: its
@@ -19,7 +19,7 @@ from deltajoin.expressions import Condition, Ref
 from deltajoin.filters import Filters, Predicate
 from deltajoin.latest.spec import LatestJoin
 from deltajoin.tree import Inner, Leaf, Node, On, Outer, Where, visible
-from planner.plan.expressions import Aggregation, Column, Expr, ref_field
+from planner.plan.expressions import Aggregation, Column, Expr, ref_field, without_kinds
 from planner.plan.sources import KafkaTopic, ManagedTable
 from upsert.stream_keys import UpsertKey
 
@@ -41,7 +41,7 @@ def predicates_in_words(predicates: Sequence[Predicate]) -> str:
 
 
 def filters_in_words(filters: Filters | None) -> str:
-    """Alternatives of which one must hold, as text; empty for None."""
+    """Alternatives, one of which must hold, as text; empty for None."""
     return " or ".join(map(predicates_in_words, filters or ()))
 
 
@@ -651,8 +651,7 @@ class RegularJoin:
     @property
     def columns(self) -> tuple[Column, ...]:
         """Those of both inputs without their kinds, and the kind."""
-        both = (*self.left.columns, *self.right.columns)
-        return (*(column for column in both if not column.is_row_kind), self.row_kind)
+        return (*without_kinds((*self.left.columns, *self.right.columns)), self.row_kind)
 
     def __str__(self) -> str:
         return f"RegularJoin {self.row_kind} ON {self.condition}"

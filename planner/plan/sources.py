@@ -192,6 +192,12 @@ class KafkaTopic:
         """Whether it is known where the source may keep the newest row of each key."""
         return "state.path" in self.options
 
+    @property
+    def starts_late(self) -> str | None:
+        """The mode in which the query starts if that is not with the earliest records; else None."""
+        mode = self.options.get("scan.startup.mode", "earliest-offset")
+        return None if mode == "earliest-offset" else mode
+
     def within(self, range_: RecordRange) -> KafkaTopic:
         """The topic with less of it read."""
         return replace(self, range=range_, options={**self.options, **range_.options})

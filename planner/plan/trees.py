@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import count, islice
 from typing import Any, Final, get_args, get_type_hints
 
-from planner.plan.expressions import Aggregation, Column, Expr, walk_expression
+from planner.plan.expressions import Aggregation, Column, Expr, walk_expression, without_kinds
 from planner.plan.nodes import (
     Aggregate,
     Changelog,
@@ -146,8 +146,7 @@ def with_row_kind_last(plan: Plan) -> Plan:
     kinds = [column for column in plan.columns if column.is_row_kind]
     if not kinds or plan.columns[-1:] == tuple(kinds):
         return plan
-    own = (column for column in plan.columns if not column.is_row_kind)
-    return Project(plan, tuple(Output.of(column) for column in (*own, kinds[-1])))
+    return Project(plan, tuple(map(Output.of, (*without_kinds(plan.columns), kinds[-1]))))
 
 
 def fresh_ids(plan: Plan) -> Iterator[int]:

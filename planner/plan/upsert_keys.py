@@ -32,6 +32,11 @@ KIND_IF: Final = "KindIf"
 """Call of (kind, condition): the kind where the condition is true, else `-D`; of (kind) alone: the kind."""
 
 
+def is_marked(output: Output) -> bool:
+    """Whether a column is such a kind."""
+    return isinstance(output.value, Call) and output.value.name == KIND_IF
+
+
 @dataclass(frozen=True)
 class GroupKey:
     """One GROUP BY expression, and the columns of a plan that hold it, or the start or end of its window."""

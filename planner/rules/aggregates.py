@@ -15,7 +15,7 @@ from typing import Final
 
 from planner.aggregates.lookups import lookup_aggregate
 from planner.aggregates.sums import SIGNED, is_summable
-from planner.plan.expressions import Column, Expr, columns_of, without_ids
+from planner.plan.expressions import Column, Expr, columns_of, without_ids, without_kinds
 from planner.plan.nodes import (
     Aggregate,
     Changelog,
@@ -68,7 +68,7 @@ def drop_needless_distinct(node: Plan, settings: Settings) -> Plan | Refused | N
     """
     if not isinstance(node, Distinct) or not reads_changes(node):
         return None
-    keys = tuple(key for key in node.keys if not key.is_row_kind)
+    keys = without_kinds(node.keys)
     if is_unique_by(node.child, keys):
         return node.child
     if node.is_of_whole_rows:
@@ -94,7 +94,7 @@ def group_distinct(node: Plan, settings: Settings) -> Plan | None:  # noqa: ARG0
     """
     if not isinstance(node, Distinct) or not reads_changes(node) or not node.is_of_whole_rows:
         return None
-    keys = tuple(key for key in node.keys if not key.is_row_kind)
+    keys = without_kinds(node.keys)
     return Aggregate(node.child, tuple(map(GroupBy, keys)), tuple(Output(key, key) for key in keys))
 
 
@@ -121,7 +121,7 @@ def unstable_columns(plan: Plan) -> Unstable:
             if (name := first_unstable(plan.values, found)) is not None:
                 found[plan.made.id] = name
         case Union():
-            first, *others = map(_without_kinds, plan.inputs)
+            first, *others = (without_kinds(one.columns) for one in plan.inputs)
             for other in others:
                 pairs = zip(other, first, strict=True)
                 found |= {column.id: found[own.id] for own, column in pairs if own.id in found}
@@ -136,14 +136,9 @@ def deciding(plan: Plan) -> Iterator[Expr]:
 
 
 def first_unstable(exprs: Iterable[Expr], unstable: Unstable) -> str | None:
-    """The METADATA column that one of some expressions is made of; None if there is none."""
+    """The METADATA column that one of some expressions is made of; None for none."""
     used = columns_of(*exprs)
     return next((name for id, name in unstable.items() if id in used), None)
-
-
-def _without_kinds(plan: Plan) -> list[Column]:
-    """The columns of a union's input that meet those of the others; some may have their kind already."""
-    return [column for column in plan.columns if not column.is_row_kind]
 
 
 AggregateCondition = Callable[[Aggregate], Refused | None]
@@ -151,7 +146,7 @@ AggregateCondition = Callable[[Aggregate], Refused | None]
 _DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
 
 _EXACT_DIGITS: Final = 28
-"""Digits of a DECIMAL of which ten billion values can be added up: a sum has ten digits more, at most 38."""
+"""Digits of a DECIMAL that may be added up ten billion times: a sum has ten digits more, at most 38."""
 
 _BY_COLUMN: Final = "use min_by(value, column) or max_by(value, column), which say what they go by"
 
@@ -161,7 +156,7 @@ _BY_ORDER: Final = {
     "Last": _BY_COLUMN,
     "ListAgg": "use array_join(array_sort(collect_list(value)), ', '), which has an order",
 }
-"""Functions of which the order of rows decides, and what to use instead."""
+"""Functions whose result the order of rows decides, and what to use instead."""
 
 
 def changes_are_whole(node: Aggregate) -> Refused | None:
@@ -188,10 +183,10 @@ def changes_are_read_from_the_beginning(node: Aggregate) -> Refused | None:
                     "it never counted",
                     "leave out 'scan.mode'",
                 )
-            case Changelog(name, origin=KafkaTopic(options=options)) if _begins_late(options):
+            case Changelog(name, origin=KafkaTopic(starts_late=str(mode))):
                 return Refused(
-                    f"an aggregate over {name!r}, read with scan.startup.mode = "
-                    f"{options['scan.startup.mode']!r}, would take away rows that it never counted",
+                    f"an aggregate over {name!r}, read with scan.startup.mode = {mode!r}, would take away "
+                    "rows that it never counted",
                     "leave out 'scan.startup.mode'",
                 )
     return None
@@ -275,11 +270,6 @@ def sums_can_be_undone(node: Aggregate) -> Refused | None:
                 "spark.sql.ansi.enabled, which makes an overflow an error",
             )
     return None
-
-
-def _begins_late(options: object) -> bool:
-    given = options.get("scan.startup.mode", "earliest-offset") if isinstance(options, dict) else None
-    return given not in (None, "earliest-offset")
 
 
 def replace_aggregate(node: Plan, settings: Settings) -> Plan | Refused | None:

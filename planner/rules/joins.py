@@ -21,7 +21,7 @@ from planner.joins.stack import stacked, with_hidden_ids
 from planner.joins.tree import KINDS, JoinTree, join_tree
 from planner.operators import operator_in_words
 from planner.plan.chains import chain_of, is_observed
-from planner.plan.expressions import Call, Column, columns_of, conjunction, conjuncts
+from planner.plan.expressions import Call, Column, columns_of, conjunction, conjuncts, without_kinds
 from planner.plan.nodes import (
     Aggregate,
     Changelog,
@@ -260,9 +260,9 @@ def inputs_are_changes_from_the_first_on(join: Join) -> Refused | None:
         match node:
             case Changelog(name, origin=ManagedTable(scan_mode=mode)) if mode != "full":
                 how = f"scan.mode {mode!r}"
-            case Changelog(name, origin=KafkaTopic(mode=Mode.CDC | Mode.CDC_NORMALIZED, options=options)) if (
-                mode := options.get("scan.startup.mode", _EARLIEST)
-            ) != _EARLIEST:
+            case Changelog(
+                name, origin=KafkaTopic(mode=Mode.CDC | Mode.CDC_NORMALIZED, starts_late=str(mode))
+            ):
                 how = f"scan.startup.mode {mode!r}"
             case _:
                 continue
@@ -311,8 +311,6 @@ REGULAR_CONDITIONS: Final[tuple[RegularCondition, ...]] = (
     inputs_know_what_they_take_away,
     inputs_have_no_watermark,
 )
-
-_EARLIEST: Final = "earliest-offset"
 
 
 def regular_join(join: Join, why: Refused) -> RegularJoin | Refused:
@@ -399,7 +397,7 @@ def _delta_join(join: Join, tree: JoinTree) -> Plan:
     base = DeltaJoin(tuple(tables), tree.node, row_kind, tuple(tree.present.items()))
     carried = (*tree.present.values(), row_kind)
     plan = stacked(tree.staged, base, carried, hidden, tree.fresh)
-    own = [column for column in join.columns if not column.is_row_kind]
+    own = without_kinds(join.columns)
     return Project(plan, (*(Output(column, column) for column in own), Output.of(row_kind)))
 
 

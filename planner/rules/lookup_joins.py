@@ -13,7 +13,7 @@ from deltajoin.latest.spec import SIDES, LatestJoin
 from deltajoin.settings import JoinSettings
 from planner.joins.stack import Chained, Joined, Raw, Staged, stacked
 from planner.plan.chains import chain_of, equalities, is_observed, trace
-from planner.plan.expressions import Call, Column, Expr, conjunction, conjuncts
+from planner.plan.expressions import Call, Column, Expr, conjunction, conjuncts, without_kinds
 from planner.plan.nodes import (
     LOOKUP_JOIN,
     Changelog,
@@ -29,9 +29,9 @@ from planner.plan.nodes import (
 from planner.plan.sources import ManagedTable
 from planner.plan.translate import NotTranslatableError, translated
 from planner.plan.trees import fresh_ids, joins_changes, transform_up, walk
-from planner.plan.upsert_keys import KIND_IF
+from planner.plan.upsert_keys import KIND_IF, is_marked
 from planner.refusals import Refused, first_refusal
-from planner.rules.upserts import unmet_lookup_joins
+from planner.rules.row_kinds import unmet_lookup_joins
 from planner.settings import Settings
 from upsert.errors import ConfigurationError
 from upsert.rowkind import ROW_KIND_COLUMN
@@ -62,7 +62,7 @@ def faults_of_join(join: Join, settings: Settings) -> tuple[Refused, ...]:
         return (_rest_must_be_evaluated(str(cause)),)
     except ConfigurationError as cause:
         return (Refused(str(cause), "equate a column of one side with one of the other"),)
-    return tuple(Refused(fault.reason, fault.remedy) for fault in faults_of(latest))
+    return faults_of(latest)
 
 
 def _both_inputs_can_be_looked_up(join: Join) -> Refused | None:
@@ -192,7 +192,7 @@ def made_of(join: Join, settings: Settings) -> Plan:
     key = UpsertKey(tuple((name,) for name in latest.output_key), of=LOOKUP_JOIN, is_append=True)
     columns = (*raws[0].hidden, *raws[1].hidden, row_kind)
     base = Changelog(LOOKUP_JOIN, columns, LookupJoined(key, leaves[0], leaves[1], latest))
-    own = tuple(column for column in join.columns if not column.is_row_kind)
+    own = without_kinds(join.columns)
     rest = _rest(join) if join.kind == "inner" else None
     staged = Joined(_staged(join.left, raws[0]), _staged(join.right, raws[1]), own, rest)
     plan = stacked(staged, base, (row_kind,), frozenset({0, 1}), fresh)
@@ -201,7 +201,7 @@ def made_of(join: Join, settings: Settings) -> Plan:
 
 
 def _raw(number: int, leaf: Changelog, fresh: Iterator[int]) -> Raw:
-    own = tuple(replace(column, ref=None) for column in leaf.columns if not column.is_row_kind)
+    own = tuple(replace(column, ref=None) for column in without_kinds(leaf.columns))
     hidden = tuple(Column(next(fresh), f"{SIDES[number]}_{column.name}", column.type) for column in own)
     return Raw(number, own, hidden)
 
@@ -234,7 +234,7 @@ _SIDE: Final = (
     "deltajoin.with_lookup({changes}, TableLookup.of({path!r}, {keys!r}), keys={keys!r}, upsert_key={key!r}, "
     "kinds=['+I', '+U'], immutable={immutable!r})"
 )
-"""A side of which is said that its rows are never deleted and keep their join keys."""
+"""A side whose rows are never deleted and keep their join keys, as is said of it."""
 
 _EXACT: Final = "or leave the consistency at 'snapshot', which is exact"
 
@@ -339,12 +339,8 @@ def _is_whole(project: Project) -> bool:
     return (
         isinstance(leaf, Changelog)
         and isinstance(leaf.origin, LookupChanges)
-        and any(_is_marked(output) for output in project.outputs)
+        and any(map(is_marked, project.outputs))
     )
-
-
-def _is_marked(output: Output) -> bool:
-    return isinstance(output.value, Call) and output.value.name == KIND_IF
 
 
 def _without_mark(output: Output) -> Output:

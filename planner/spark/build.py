@@ -43,7 +43,7 @@ from planner.plan.nodes import (
 )
 from planner.plan.sources import KafkaTopic, ManagedTable, consumer_of
 from planner.plan.trees import children
-from planner.plan.upsert_keys import KIND_IF, UNLESS_GONE, upsert_key
+from planner.plan.upsert_keys import KIND_IF, UNLESS_GONE, is_marked, upsert_key
 from planner.refusals import PlanBuildError
 from planner.settings import Settings
 from planner.spark.catalyst import Catalyst, JavaObject
@@ -53,11 +53,7 @@ from upsert.stream_keys import UPSERTS_MARK
 
 
 def build_plan(catalyst: Catalyst, plan: Plan, settings: Settings) -> DataFrame:
-    """The DataFrame of a plan in the session that `catalyst` belongs to. Runs nothing.
-
-    Raises:
-        PlanBuildError: the parts do not fit together.
-    """
+    """The DataFrame of a plan in the session that `catalyst` belongs to. Runs nothing."""
     return catalyst.dataframe(_Builder(catalyst, settings).node(plan))
 
 
@@ -140,7 +136,7 @@ class _Builder:
         if output.ref is not None:
             return self.catalyst.kept(output.ref)
         value = self.expr(output.value, attributes)
-        if isinstance(output.value, Call) and output.value.name == KIND_IF:
+        if is_marked(output):
             return marked_kind(self.catalyst, plan, output.column.id, value)
         if output.is_passed_on:
             return value
@@ -319,7 +315,7 @@ def _without_marks(rows: DataFrame) -> DataFrame:
 
 
 def marked_kind(catalyst: Catalyst, plan: Plan, number: int, kind: JavaObject) -> JavaObject:
-    """A kind that says of which upserts it is, for `write_changes` and for the planner itself."""
+    """A kind that says whose upserts it marks, for `write_changes` and for the planner itself."""
     return catalyst.alias(kind, ROW_KIND_COLUMN, number, {UPSERTS_MARK: upsert_key(plan).to_text()})
 
 

@@ -78,7 +78,7 @@ class Catalyst:
         return self._kept[ref]
 
     def analyzed(self, df: DataFrame) -> JavaObject:
-        """The analysed plan of a DataFrame, with its common table expressions put in place.
+        """The analysed plan of a DataFrame, with its common table expressions put in.
 
         Spark's own rule does that, and renews the ids of one that is used twice. A plan without any comes
         back as it is.
@@ -159,7 +159,7 @@ class Catalyst:
         return [items_of(projection) for projection in items_of(node.projections())]
 
     def keys(self, node: JavaObject) -> list[JavaObject]:
-        """The attributes of which a Deduplicate looks for equal values."""
+        """The attributes in which a Deduplicate looks for equal values."""
         return items_of(node.keys())
 
     def event_time(self, node: JavaObject) -> JavaObject:
@@ -213,11 +213,7 @@ class Catalyst:
         return str(expr.sql())
 
     def literal(self, expr: JavaObject) -> Any:
-        """Value of a Literal as Python has it.
-
-        Raises:
-            ValueError: Python has no such value, or it is of no use here.
-        """
+        """Value of a Literal as Python has it; a ValueError where it has none."""
         return self._python_value(expr.value(), self.type_name(expr))
 
     def folded(self, expr: JavaObject) -> Any:
@@ -270,6 +266,11 @@ class Catalyst:
 
     # --- making ----------------------------------------------------------------------------------------
 
+    @property
+    def _made(self) -> Any:
+        """Where Catalyst's classes of expressions are."""
+        return self._jvm.org.apache.spark.sql.catalyst.expressions
+
     def attributes(self, node: JavaObject) -> dict[int, JavaObject]:
         """Output attributes of a node by the planner's column ids."""
         found = {}
@@ -286,14 +287,14 @@ class Catalyst:
         It inherits what is attached to a column, unless `metadata` replaces that.
         """
         if number not in self._expr_ids:
-            drawn = self._jvm.org.apache.spark.sql.catalyst.expressions.NamedExpression.newExprId()
+            drawn = self._made.NamedExpression.newExprId()
             self._expr_ids[number] = drawn
             self._numbers[int(drawn.id())] = number
         attached = None if metadata is None else self._metadata(metadata)
         explicit = self._jvm.scala.Option.apply(attached)
         qualifier = self._qualifiers.get(number) or self._seq([])
-        make = self._jvm.org.apache.spark.sql.catalyst.expressions.Alias
-        return make(expr, name, self._expr_ids[number], qualifier, explicit, self._seq([]))
+        own_id = self._expr_ids[number]
+        return self._made.Alias(expr, name, own_id, qualifier, explicit, self._seq([]))
 
     def _metadata(self, values: Mapping[str, str]) -> JavaObject:
         return self._jvm.org.apache.spark.sql.types.Metadata.fromJson(json.dumps(dict(values)))
@@ -306,7 +307,7 @@ class Catalyst:
         return self._with_children_of(expr, lambda part: self.substituted(part, known))
 
     def inlined(self, expr: JavaObject) -> JavaObject:
-        """A With as the expression that it is, with each common part in the places that refer to it."""
+        """A With as the expression that it is, with each common part where it is referred to."""
         whole, *parts = self.children(expr)
         return self._with_parts(whole, [(part.id(), self.children(part)[0]) for part in parts])
 
@@ -316,7 +317,7 @@ class Catalyst:
         return self._with_children_of(expr, lambda child: self._with_parts(child, parts))
 
     def computed(self, expr: JavaObject) -> JavaObject:
-        """The expression with everything in it that Spark replaces before it runs as what stands for it."""
+        """The expression with all that Spark replaces before it runs already replaced."""
         if (replacement := self.replacement(expr)) is not None:
             return self.computed(replacement)
         if self.class_name(expr) == "With":
@@ -337,33 +338,34 @@ class Catalyst:
 
     def unless(self, condition: JavaObject, expr: JavaObject) -> JavaObject:
         """The expression, or NULL where the condition is true; then it is not computed."""
-        made = self._jvm.org.apache.spark.sql.catalyst.expressions
-        return made.If(condition, made.Literal.create(None, expr.dataType()), expr)
+        return self._made.If(condition, self._null_as(expr), expr)
 
     def is_text(self, expr: JavaObject, text: str) -> JavaObject:
         """Whether an expression has this text as its value."""
-        return self._jvm.org.apache.spark.sql.catalyst.expressions.EqualTo(expr, self._text(text))
+        return self._made.EqualTo(expr, self._text(text))
 
     def choice(self, condition: JavaObject, one: JavaObject, text: str) -> JavaObject:
         """One expression where the condition is true, else a text."""
-        return self._jvm.org.apache.spark.sql.catalyst.expressions.If(condition, one, self._text(text))
+        return self._made.If(condition, one, self._text(text))
 
     def _text(self, text: str) -> JavaObject:
         string = self._jvm.org.apache.spark.sql.types.DataTypes.StringType
-        return self._jvm.org.apache.spark.sql.catalyst.expressions.Literal.create(str(text), string)
+        return self._made.Literal.create(str(text), string)
+
+    def _null_as(self, expr: JavaObject) -> JavaObject:
+        return self._made.Literal.create(None, expr.dataType())
 
     def conjunction(self, left: JavaObject, right: JavaObject) -> JavaObject:
         """Both conditions."""
-        return self._jvm.org.apache.spark.sql.catalyst.expressions.And(left, right)
+        return self._made.And(left, right)
 
     def disjunction(self, left: JavaObject, right: JavaObject) -> JavaObject:
         """One of the conditions, or both."""
-        return self._jvm.org.apache.spark.sql.catalyst.expressions.Or(left, right)
+        return self._made.Or(left, right)
 
     def where(self, condition: JavaObject, expr: JavaObject) -> JavaObject:
         """The expression where the condition is true, else NULL; then it is not computed."""
-        made = self._jvm.org.apache.spark.sql.catalyst.expressions
-        return made.If(condition, expr, made.Literal.create(None, expr.dataType()))
+        return self._made.If(condition, expr, self._null_as(expr))
 
     def project(self, named: Iterable[JavaObject], child: JavaObject) -> JavaObject:
         """A Project over a node."""
@@ -391,7 +393,7 @@ class Catalyst:
         columns = self.output(node)
         if taken.isdisjoint(int(column.exprId().id()) for column in columns):
             return node
-        made = self._jvm.org.apache.spark.sql.catalyst.expressions
+        made = self._made
         none, no_names = self._jvm.scala.Option.empty(), self._seq([])
         return self.project(
             (
@@ -416,11 +418,7 @@ class Catalyst:
         return node.withNewChildren(self._seq(children))
 
     def dataframe(self, plan: JavaObject) -> DataFrame:
-        """A DataFrame of the session that has this plan.
-
-        Raises:
-            pyspark.errors.AnalysisException: Spark's analyser refuses the plan.
-        """
+        """A DataFrame of the session that has this plan."""
         rows = self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(self.session._jsparkSession, plan)
         return DataFrame(rows, self.session)
 

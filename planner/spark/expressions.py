@@ -35,7 +35,7 @@ _PARAMETERS: Final = {
 """Parameters of aggregate functions beyond their values."""
 
 _JAVA_CALLS: Final = frozenset({"Invoke", "StaticInvoke"})
-"""Calls of a Java method, which the class of the expression that they stand for tells better."""
+"""Calls of a Java method, which the class of the expression that they replace tells better."""
 
 _DEFAULTS: Final = {
     **dict.fromkeys(("Add", "Subtract", "Multiply"), ("evalMode", "ANSI")),

@@ -49,7 +49,7 @@ _STATEFUL: Final = "org.apache.spark.sql.execution.streaming.operators.stateful.
 class StateShape:
     """The fields of one stateful operator's state: each has a type, and may be NULL or not.
 
-    None stands for what the plan of a silent input says may be NULL: it puts nothing into the state.
+    None: what the plan of a silent input says may be NULL, since that puts nothing into the state.
     """
 
     operator: str
@@ -70,7 +70,7 @@ def with_state_of_one_shape(df: DataFrame) -> DataFrame:
     Raises:
         PlanError: the state differs all the same.
     """
-    plans = _StatePlans(df)
+    plans = StatePlans(df)
     plan = plans.analyzed(df)
     if not plans.is_stateful(plan):
         return df
@@ -94,13 +94,6 @@ def with_state_of_one_shape(df: DataFrame) -> DataFrame:
     return plans.dataframe(fenced)
 
 
-def state_shapes(df: DataFrame) -> set[Shapes]:
-    """The state that Spark would keep for a DataFrame as it is, in micro-batches with some sources silent."""
-    plans = _StatePlans(df)
-    plan = plans.analyzed(df)
-    return plans.shapes(plan, plans.silences(plan))
-
-
 def agree(found: set[Shapes]) -> bool:
     """Whether all micro-batches read the same fields: types, and what may be NULL where rows come in."""
     if len({layout(shapes) for shapes in found}) > 1:
@@ -122,7 +115,7 @@ class _Silences:
     is_whole: bool
 
 
-class _StatePlans(Catalyst):
+class StatePlans(Catalyst):
     """Plans of micro-batches, and plans that the optimizer cannot change below a stateful operator."""
 
     def is_stateful(self, plan: JavaObject) -> bool:
@@ -137,6 +130,7 @@ class _StatePlans(Catalyst):
         return name in _UNARY and self.is_streaming(node)
 
     def nodes(self, plan: JavaObject) -> Iterator[JavaObject]:
+        """The node and all below it."""
         yield plan
         for child in self.children(plan):
             yield from self.nodes(child)
@@ -236,7 +230,7 @@ class _StatePlans(Catalyst):
         """A stateful operator with the mark in the key of its state, or in its value where it has no key."""
         match name:
             case "Join":
-                made = self._jvm.org.apache.spark.sql.catalyst.expressions.EqualTo(*marks)
+                made = self._made.EqualTo(*marks)
                 given = self.condition(node)
                 condition = made if given is None else self.conjunction(given, made)
                 some = self._jvm.scala.Option.apply(condition)
@@ -253,7 +247,7 @@ class _StatePlans(Catalyst):
 
     def _marked_total(self, node: JavaObject, child: JavaObject, mark: JavaObject) -> JavaObject:
         """An aggregate of all rows that keeps the greatest mark, which a filter above asks for."""
-        made = self._jvm.org.apache.spark.sql.catalyst.expressions
+        made = self._made
         packed = made.CreateNamedStruct(self._seq([self._text(STATE_MARK), mark]))
         greatest = made.aggregate.Max(packed).toAggregateExpression()
         kept = self._named(greatest, made.NamedExpression.newExprId())
@@ -264,19 +258,18 @@ class _StatePlans(Catalyst):
 
     def mark(self) -> JavaObject:
         """A column that marks state."""
-        made = self._jvm.org.apache.spark.sql.catalyst.expressions
         types = self._jvm.org.apache.spark.sql.types
-        return made.AttributeReference(
+        return self._made.AttributeReference(
             STATE_MARK,
             types.DataTypes.IntegerType,
             False,
             types.Metadata.empty(),
-            made.NamedExpression.newExprId(),
+            self._made.NamedExpression.newExprId(),
             self._seq([]),
         )
 
     def fence(self, child: JavaObject, mark: JavaObject | None = None) -> JavaObject:
-        """The rows of a node, of which the optimizer knows nothing but the columns.
+        """The rows of a node; the optimizer knows nothing of them but the columns.
 
         They are united with a stream without rows that is none of the query's sources: so no union below is
         ever left out or seen through, and what may be NULL by the analysed plan may always be.
@@ -298,7 +291,7 @@ class _StatePlans(Catalyst):
         They are renamed, so that a filter that the optimizer puts below does not say that none is NULL.
         """
         relation = self._jvm.org.apache.spark.sql.execution.LogicalRDD
-        new_id = self._jvm.org.apache.spark.sql.catalyst.expressions.NamedExpression.newExprId
+        new_id = self._made.NamedExpression.newExprId
         none = self._jvm.scala.Option.empty()
         read = [column.newInstance().withName(_NO_ROWS) for column in columns]
         rows = relation(
@@ -316,9 +309,9 @@ class _StatePlans(Catalyst):
         return self.project([self._named(column, new_id()) for column in read], rows)
 
     def _named(self, expr: JavaObject, number: JavaObject) -> JavaObject:
-        make = self._jvm.org.apache.spark.sql.catalyst.expressions.Alias
-        return make(expr, STATE_MARK, number, self._seq([]), self._jvm.scala.Option.empty(), self._seq([]))
+        none, no_names = self._jvm.scala.Option.empty(), self._seq([])
+        return self._made.Alias(expr, STATE_MARK, number, no_names, none, no_names)
 
     def _number(self, value: int) -> JavaObject:
         integer = self._jvm.org.apache.spark.sql.types.DataTypes.IntegerType
-        return self._jvm.org.apache.spark.sql.catalyst.expressions.Literal.create(value, integer)
+        return self._made.Literal.create(value, integer)

@@ -17,9 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 import deltajoin
 import planner
 from deltajoin import DeltaJoinSpec
-from deltajoin.spark.fused import JoiningReader
 from deltajoin.spark.offsets import JoinOffset
 from deltajoin.spark.options import SourceOptions
+from deltajoin.spark.source import JoiningReader
 from deltajoin.spark.tables import JoinedTables
 from deltajoin.spark.tasks import output_type
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind

@@ -250,7 +250,7 @@ WRITES: Mapping[str, str] = {
     "unchanged-since": "0",
     "sink.materialize": "none",
 }
-OF_THE_CATALOG = {"path", "bucketed", "micro-batch", "definition"}
+OF_THE_CATALOG = {"path", "bucketed", "micro-batch", "definition", "stands-for"}
 """What `catalog.write_changes` sets itself."""
 
 

@@ -13,10 +13,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 import planner
 from planner import PlanError
-from planner.explain.joins import blurred
-from planner.spark.state import agree, state_shapes
+from planner.explain.decisions import blurred
+from planner.spark.state import agree
 from tests.planner.random_histories import CHANGES, write
 from tests.planner.random_queries import SCHEMAS, queries, queries_with_unions
+from tests.planner.spark.state_shapes import state_shapes
 from tests.planner.test_queries import Rows, in_one
 from upsert.managed import frames
 from upsert.rowkind import RowKind

@@ -76,3 +76,16 @@ def test_a_missing_field_is_named() -> None:
 def test_a_value_of_another_type_is_refused(name: str, value: Any) -> None:
     with pytest.raises(TypeError, match=rf"Outer\.{name} is"):
         Outer.from_json(WHOLE.to_json() | {name: value})
+
+
+@dataclass(frozen=True)
+class Pairs(Jsonable):
+    pairs: tuple[tuple[str, int | None], ...]
+
+
+def test_a_tuple_of_some_parts_has_just_these() -> None:
+    assert Pairs.from_json({"pairs": [["a", 1], ["b", None]]}) == Pairs((("a", 1), ("b", None)))
+    with pytest.raises(ValueError, match="shorter"):
+        Pairs.from_json({"pairs": [["a"]]})
+    with pytest.raises(TypeError, match="'1'"):
+        Pairs.from_json({"pairs": [["a", "1"]]})

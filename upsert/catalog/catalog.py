@@ -20,7 +20,7 @@ from upsert.catalog.job_hooks import JobStatusHook
 from upsert.catalog.namespace import Databases
 from upsert.catalog.run.scans import metadata_options, with_declared
 from upsert.catalog.session import CHECKPOINT
-from upsert.errors import ConfigurationError
+from upsert.errors import ConfigurationError, own_errors_first
 from upsert.managed import frames
 from upsert.managed.writer import sink_of
 from upsert.materializer.choice import mode_of
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from upsert.catalog.results import Result
+    from upsert.views.view import View
 
 
 class Catalog:
@@ -129,7 +130,6 @@ class Catalog:
         """
         # Every task of a query imports this module; the parser behind it is for the few that read SQL.
         from upsert.catalog.run.dispatch import execute
-        from upsert.errors import own_errors_first
         from upsert.sql.parser import parse
 
         with own_errors_first():
@@ -318,6 +318,88 @@ class Catalog:
                 "one; use write_changes"
             )
         return connected.write_upsert(self.context.optimized(df, name, connected.sink))
+
+    def create_view(
+        self,
+        name: str,
+        query: str,
+        *,
+        primary_key: Sequence[str] = (),
+        partitioned_by: Sequence[str] = (),
+        indexes: Iterable[Sequence[str]] = (),
+        options: Mapping[str, str] = {},
+        comment: str | None = None,
+        if_not_exists: bool = False,
+        or_replace: bool = False,
+        spark: SparkSession | None = None,
+    ) -> View:
+        """Create a materialized view: a table with the rows of a query, refreshed as its tables change.
+
+        The view appears with all rows of its query, or not at all, whatever fails or is killed in between.
+        ``view.refresh()`` brings it up to date, ``view.start()`` keeps it so; at each of its snapshots it
+        equals the query over one version of each table that it reads. See docs/views.md.
+
+        Args:
+            name: of the view.
+            query: a SELECT over managed tables of this catalog and views, which depends on nothing else.
+            primary_key: columns that tell the rows apart; without them the view is a multiset of rows.
+            partitioned_by: the partition columns.
+            indexes: the columns of each secondary index.
+            options: as in ``WITH (…)``: those of a table.
+            comment: of the view.
+            if_not_exists: do nothing if there is a table or view of this name.
+            or_replace: replace an existing view atomically.
+            spark: the session that runs the query; the active one of this thread if None.
+
+        Raises:
+            TableExistsError: there is a table or view of this name.
+            SchemaError: the text is no query, or one that is no function of its tables.
+            ConfigurationError: the arguments do not fit together, or a session is missing.
+            ChangelogError: two rows of the query have one key.
+
+        >>> import tempfile
+        >>> catalog = Catalog(tempfile.mkdtemp())
+        >>> _ = catalog.sql("CREATE TABLE sold (id INT, fruit STRING, n INT, PRIMARY KEY (id) NOT ENFORCED)")
+        >>> _ = catalog.sql("INSERT INTO sold VALUES (1, 'pear', 2), (2, 'pear', 3)", spark)
+        >>> query = "SELECT fruit, sum(n) AS n FROM sold GROUP BY fruit"
+        >>> view = catalog.create_view("totals", query, primary_key=["fruit"], spark=spark)
+        >>> _ = catalog.sql("DELETE FROM sold WHERE id = 1", spark)
+        >>> view.refresh(), catalog.table("totals").snapshot().scan().to_pylist()
+        (True, [{'fruit': 'pear', 'n': 3}])
+        """
+        from upsert.catalog.run import views
+        from upsert.sql.query import QueryText
+        from upsert.sql.statements import CreateView
+
+        statement = CreateView(
+            name,
+            QueryText.of(query, subject=f"view {name!r}"),
+            tuple(primary_key),
+            tuple(partitioned_by),
+            tuple(map(tuple, indexes)),
+            comment,
+            options,
+            if_not_exists,
+            or_replace,
+        )
+        with own_errors_first():
+            views.create(self.context, statement, spark)
+            return views.opened(self.context, name, spark)
+
+    def view(self, name: str, spark: SparkSession | None = None) -> View:
+        """The materialized view of this name.
+
+        Args:
+            name: of the view.
+            spark: the session that refreshes it; the active one of this thread if None.
+
+        Raises:
+            TableNotFoundError: there is no such table.
+            ConfigurationError: it is a table, and no view.
+        """
+        from upsert.catalog.run import views
+
+        return views.opened(self.context, name, spark)
 
     def create_table_as(
         self,

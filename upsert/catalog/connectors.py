@@ -8,14 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from upsert.catalog import spark_connector
 from upsert.catalog.definitions import Definition, state_folder
-from upsert.catalog.kafka_connector import _MIRROR_OPTION, KafkaConnector, Mirror, split_options
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.materializer.choice import Sink
+from upsert.options import suggestion
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
 
 _STATE_OPTION: Final = "state.path"
-
 _STATE_FOLDER: Final = "state"
 
 _MIRRORED: Final = frozenset({"upsert-kafka"})
@@ -107,7 +105,6 @@ def connect(
         SchemaError: the columns do not fit the connector.
     """
     from upsert.kafka.options import CONNECTOR_ALIASES, OPTIONS, key_of
-    from upsert.kafka.table import KafkaTable
 
     definition = replace(definition, options={**definition.options, **options})
     connector = definition.connector.lower()
@@ -116,20 +113,21 @@ def connect(
         return spark_connector.SparkConnector.of(name, connector, definition.schema, definition.options)
     known = (*OPTIONS, *CONNECTOR_ALIASES, *spark_connector.FORMATS, spark_connector.SPARK)
     if connector not in known:
-        close = get_close_matches(connector, known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"connectors are {', '.join(known)}"
+        hint = suggestion(connector, known, "connectors are")
         raise ConfigurationError(f"table {name!r}: unknown connector {definition.connector!r}; {hint}")
     connector = CONNECTOR_ALIASES.get(connector, connector)
     _refuse_clauses_of_managed_tables(name, connector, definition)
+    from upsert.catalog.kafka_connector import MIRROR_OPTION, KafkaConnector, Mirror, split_options
+    from upsert.kafka.table import KafkaTable
+
     given = dict(definition.options)
     if _STATE_OPTION not in map(str.lower, given):
         given[_STATE_OPTION] = os.path.join(state_folder(folder, definition), _STATE_FOLDER)
-    if connector not in _MIRRORED:
-        plain = KafkaTable.of(connector, definition.schema, given, name=name)
-        return KafkaConnector(plain, None, frozenset(map(key_of, options)))
-    given, of_mirror = split_options(given)
-    mirror = Mirror.of(name, folder, state_folder(folder, definition), definition.schema, of_mirror)
-    given[_MIRROR_OPTION] = mirror.path
+    mirror = None
+    if connector in _MIRRORED:
+        given, of_mirror = split_options(given)
+        mirror = Mirror.of(name, folder, state_folder(folder, definition), definition.schema, of_mirror)
+        given[MIRROR_OPTION] = mirror.path
     table = KafkaTable.of(connector, definition.schema, given, name=name)
     return KafkaConnector(table, mirror, frozenset(map(key_of, options)))
 

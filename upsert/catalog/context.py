@@ -36,6 +36,7 @@ class Context:
         catalogs: the warehouses that names can begin with, and the current one.
         options: what ``SET`` sets, see ``upsert.catalog.session``.
         mirrors: the queries of this session that keep mirrors of topics, by the folder of the table.
+        views: the queries of this session that keep materialized views, by the folder of the view.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Context:
         self.catalogs = Catalogs(Databases(table_folder(warehouse), name))
         self.options = SessionOptions()
         self.mirrors: dict[str, StreamingQuery] = {}
+        self.views: dict[str, StreamingQuery] = {}
         self._optimize = optimize
 
     @property

@@ -2,7 +2,7 @@
 
 A topic is a log and knows no row by its key. Its mirror lies with the state of the table that declares the
 topic, with that table's indexes, and is kept by one streaming query, exactly once: a repeated
-micro-batch commits nothing.
+micro-batch commits nothing. This module brings all of Kafka along, and is imported for a table that needs it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from upsert.catalog import definitions, warehouse
 from upsert.errors import ConfigurationError, SchemaError, TableNotFoundError
+from upsert.kafka import frames, topics
+from upsert.kafka.encode import sink_of
+from upsert.kafka.options import check_in_use, key_of
+from upsert.kafka.table import KafkaTable
+from upsert.managed import frames as managed
 from upsert.materializer.choice import Sink
-from upsert.schema import Column, TableSchema
+from upsert.schema import TableSchema
 from upsert.store.storage import storage_of
 from upsert.store.table import Table
 from upsert.store.table_options import TableOptions
@@ -24,9 +29,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-    from upsert.kafka.table import KafkaTable
-
 
 PREFIX: Final = "mirror."
 """Options in CREATE TABLE of an upsert topic that are the mirror's: ``'mirror.bucket' = '4'``."""
@@ -56,13 +58,6 @@ class Mirror:
     ) -> Mirror:
         """The mirror of a table.
 
-        Args:
-            name: of the table.
-            owner: its folder.
-            folder: where its state lies.
-            schema: its columns and indexes.
-            options: those of the mirror.
-
         Raises:
             ConfigurationError: an option is wrong.
             SchemaError: the table has a UNIQUE INDEX.
@@ -72,7 +67,7 @@ class Mirror:
                 f"table {name!r}: {unique} must not be UNIQUE, for that is not checked when a topic is "
                 "written, and its mirror would stop at the first duplicate; leave out UNIQUE"
             )
-        own = replace(schema, columns=tuple(_as_data(column) for column in schema.columns))
+        own = replace(schema, columns=tuple(column.as_data for column in schema.columns))
         TableOptions.parse(options, own, owner=f"table {name!r}: options '{PREFIX}*'")
         return cls(owner, os.path.join(folder, _FOLDER, name), own, dict(options))
 
@@ -101,8 +96,6 @@ class Mirror:
         Raises:
             ConfigurationError: the mirror lies in an object store, and no folder is given for checkpoints.
         """
-        from upsert.managed import frames
-
         if checkpoints is None and not storage_of(self.path).is_local:
             raise ConfigurationError(
                 f"table {os.path.basename(self.path)!r}: its mirror lies in an object store, which Spark's "
@@ -111,7 +104,7 @@ class Mirror:
             )
         # named by the mirror: a table that is dropped and created again starts from the beginning
         checkpoint = os.path.join(checkpoints or os.path.dirname(self.path), f"checkpoint-{table.uuid}")
-        writer = frames.write_changes(changes, self.path).option("checkpointLocation", checkpoint)
+        writer = managed.write_changes(changes, self.path).option("checkpointLocation", checkpoint)
         writer = writer.trigger(**trigger) if trigger else writer
         return writer.queryName(self._query_name).start()
 
@@ -131,13 +124,7 @@ def split_options(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str,
     return own, of_mirror
 
 
-def _as_data(column: Column) -> Column:
-    """A column as the mirror stores it: metadata of a record is data there."""
-    return replace(column, metadata=None, virtual=False)
-
-
-_MIRROR_OPTION: Final = "mirror.path"
-
+MIRROR_OPTION: Final = "mirror.path"
 _APART_OPTION: Final = "mirror.not-given"
 
 HELD_BY_MIRRORS: Final = frozenset({"max-rows-per-trigger", "changelog"})
@@ -163,8 +150,6 @@ class KafkaConnector:
     @property
     def sink(self) -> Sink:
         """The topic as a sink of changes."""
-        from upsert.kafka.encode import sink_of
-
         return sink_of(self.table)
 
     @property
@@ -174,15 +159,10 @@ class KafkaConnector:
 
     def read_changes(self, spark: SparkSession, **options: object) -> DataFrame:
         """The topic as a streaming DataFrame; ``options`` replace those of the table."""
-        from upsert.kafka import frames
-        from upsert.kafka.options import key_of
-
         self._check_options(options, writes=False)
         return frames.read_changes(spark, self._read_with(map(key_of, options)), **options)
 
     def _check_options(self, names: Iterable[str] = (), *, writes: bool) -> None:
-        from upsert.kafka.options import check_in_use
-
         check_in_use((*self.own, *names), writes=writes, of=self.table.name)
 
     def _read_with(self, names: Iterable[str] = ()) -> KafkaTable:
@@ -191,28 +171,22 @@ class KafkaConnector:
         table = self.table
         if not apart or self.mirror is None:
             return table
-        given = {name: text for name, text in table.given.items() if name != _MIRROR_OPTION}
+        given = {name: text for name, text in table.given.items() if name != MIRROR_OPTION}
         given[_APART_OPTION] = ", ".join(map(repr, apart))
         return table.called(table.name, table.connector, table.schema, given)
 
     def read(self, spark: SparkSession) -> DataFrame:
         """The rows that the topic holds now."""
-        from upsert.kafka import frames
-
         self._check_options(writes=False)
         return frames.read(spark, self._read_with())
 
     def write_changes(self, df: DataFrame) -> DataStreamWriter:
         """A writer of changes, or of upserts, into the topic."""
-        from upsert.kafka import frames
-
         self._check_options(writes=True)
         return frames.write_changes(df, self.table)
 
     def write_upsert(self, df: DataFrame) -> DataStreamWriter:
         """A writer in update mode; only upsert topics have one."""
-        from upsert.kafka import frames
-
         self._check_options(writes=True)
         if not self.table.is_upsert:
             raise ConfigurationError(
@@ -223,8 +197,6 @@ class KafkaConnector:
 
     def write(self, df: DataFrame) -> None:
         """Send all rows of a batch DataFrame."""
-        from upsert.kafka import frames
-
         self._check_options(writes=True)
         frames.write(df, self.table)
 
@@ -237,14 +209,10 @@ class KafkaConnector:
 
     def prepare(self) -> tuple[str, ...]:
         """Create the topics that do not exist, where ``topic.partitions`` says how; the names of these."""
-        from upsert.kafka import topics
-
         return topics.create_missing(self.table)
 
     def clean_up(self, made: tuple[str, ...]) -> None:
         """Delete topics that ``prepare`` has made."""
-        from upsert.kafka import topics
-
         topics.delete(self.table, made)
 
     def keep_mirror(

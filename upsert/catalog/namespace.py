@@ -11,20 +11,18 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Final
 
 from upsert import options
 from upsert.catalog import warehouse
 from upsert.catalog.warehouse import Warehouse, warehouse_at
 from upsert.errors import ConfigurationError, DatabaseExistsError, DatabaseNotFoundError
-from upsert.options import Option
+from upsert.options import Option, suggestion
 from upsert.store.paths import table_folder
 from upsert.store.storage import storage_of
 from upsert.store.storage.local import sync_folder
 
 DEFAULT: Final = "default"
-
 _SUFFIX: Final = ".db"
 
 _MARK: Final = "database"
@@ -111,8 +109,7 @@ class Databases:
         if name == DEFAULT:
             return warehouse_at(self.folder)
         if not self._has(name):
-            close = get_close_matches(name, self.names(), n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"databases are {', '.join(self.names())}"
+            hint = suggestion(name, self.names(), "databases are")
             raise DatabaseNotFoundError(f"database {name!r} does not exist in {self.folder!r}; {hint}")
         return warehouse_at(self._path(name))
 
@@ -295,7 +292,6 @@ class Catalogs:
 
     def _of(self, name: str) -> Databases:
         if name not in self._known:
-            close = get_close_matches(name, self._known, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"catalogs are {', '.join(self.names())}"
+            hint = suggestion(name, self.names(), "catalogs are")
             raise ConfigurationError(f"catalog {name!r} does not exist in this session; {hint}")
         return self._known[name]

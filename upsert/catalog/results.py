@@ -96,7 +96,6 @@ class Materialized:
 
 
 _SHOWN_ROWS = 20
-
 _SHOWN_WIDTH = 40
 
 

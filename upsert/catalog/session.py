@@ -7,12 +7,11 @@ statements run.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping
-from difflib import get_close_matches
 from typing import Any, Final
 
 from upsert import options
 from upsert.errors import ConfigurationError
-from upsert.options import Option
+from upsert.options import Option, suggestion
 from upsert.store import log_options, table_options
 from upsert.store.table_options import SINK_MATERIALIZE
 
@@ -24,7 +23,6 @@ PIPELINE: Final = "pipeline.name"
 DROP_ON_CANCEL: Final = "drop-on-cancel"
 MATERIALIZE: Final = "table.exec.sink.upsert-materialize"
 TABLE_PREFIX: Final = "table-storage."
-
 _FLINK: Final = ("table.optimizer.", "table.exec.")
 _FORWARDED: Final = ("spark.", *_FLINK)
 """Options of Spark and of delta joins, which the Spark session keeps."""
@@ -213,19 +211,13 @@ class SessionOptions(MutableMapping[str, str]):
 
 
 def _check_known(key: str) -> None:
-    """Refuse an option of Flink's that nothing here reads.
-
-    Raises:
-        ConfigurationError: it is none of ``FLINK_OPTIONS``.
-    """
+    """Refuse an option of Flink's that nothing here reads."""
     if (own := _OF_TABLES.get(key.lower())) is not None:
         raise ConfigurationError(
             f"SET: option {key!r} is one of a single table; give {own!r} in WITH (…) of the table"
         )
     if key not in FLINK_OPTIONS:
-        known = (*FLINK_OPTIONS, MATERIALIZE)
-        close = get_close_matches(key, known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
+        hint = suggestion(key, (*FLINK_OPTIONS, MATERIALIZE), "known are")
         raise ConfigurationError(f"SET: unknown option {key!r}; {hint}")
 
 
@@ -252,6 +244,5 @@ def _declared(key: str) -> tuple[str, Option]:
             return key, option
     known = [name for option in OPTIONS for name in (option.key, *option.aliases)]
     known += [TABLE_PREFIX + option.key for option in table_options.OPTIONS]
-    close = get_close_matches(key, known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"options are {', '.join(known)}, spark.*"
+    hint = suggestion(key, [*known, "spark.*"], "options are")
     raise ConfigurationError(f"SET: unknown option {key!r}; {hint}")

@@ -15,12 +15,12 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
-from typing import Final, NoReturn
+from typing import Final
 
 from upsert.catalog.create_as.stages import is_visible
 from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError, TableNotFoundError
 from upsert.flock import locked
+from upsert.options import suggestion
 from upsert.store.log.tables import drop_log
 from upsert.store.metadata import table_file
 from upsert.store.metadata.table_file import FREE
@@ -90,10 +90,11 @@ class Warehouse:
 
     def names(self) -> tuple[str, ...]:
         """Names of all tables, sorted."""
-        if not os.path.isdir(self.folder):
+        try:
+            entries = storage_of(self.folder).names(self.folder)
+        except (FileNotFoundError, NotADirectoryError):
             return ()
-        names = filter(self.is_name, os.listdir(self.folder))
-        return tuple(sorted(name for name in names if self._has(name)))
+        return tuple(sorted(name for name in filter(self.is_name, entries) if self._has(name)))
 
     def is_name(self, name: str) -> bool:
         """Whether a table can have this name."""
@@ -163,8 +164,8 @@ class Warehouse:
         target = to.path(new)
         if not storage_of(target).is_local:
             raise ConfigurationError(
-                f"table {name!r}: RENAME TO needs a warehouse on a file system, where folders can move, got "
-                f"{self.folder!r}; create another table, and copy the rows"
+                f"table {name!r}: a table in an object store keeps its name, got RENAME TO {new!r}; create "
+                "a table of that name and INSERT INTO it"
             )
         with ExitStack() as locks:
             for folder in sorted({self.folder, to.folder}):
@@ -184,10 +185,7 @@ class Warehouse:
     def not_found(self, name: str) -> TableNotFoundError:
         """The error for an unknown table, with the names that exist."""
         known = self.names()
-        if close := get_close_matches(name, known, n=1):
-            hint = f"did you mean {close[0]!r}?"
-        else:
-            hint = f"tables are {', '.join(known)}" if known else "it has no tables yet"
+        hint = suggestion(name, known, "tables are") if known else "it has no tables yet"
         return TableNotFoundError(f"table {name!r} does not exist in {self.folder!r}; {hint}")
 
     def _has(self, name: str) -> bool:
@@ -203,11 +201,6 @@ class Warehouse:
 @dataclass(frozen=True)
 class ObjectStoreWarehouse(Warehouse):
     """Tables are the folders directly in ``folder`` that have a ``table.json``."""
-
-    def names(self) -> tuple[str, ...]:
-        """Names of all tables, sorted."""
-        found = filter(self.is_name, storage_of(self.folder).names(self.folder))
-        return tuple(sorted(name for name in found if self._has(name)))
 
     def is_taken(self, name: str) -> bool:
         """Whether a name is in use, also by what a query fills or has left."""
@@ -228,17 +221,6 @@ class ObjectStoreWarehouse(Warehouse):
         storage_of(path).delete(os.path.join(path, COMPACTION_ERROR))
         sweep(path)
         return True
-
-    def rename(self, name: str, to: Warehouse, new: str, prepare: Callable[[], None]) -> NoReturn:  # noqa: ARG002
-        """Refused: see the module.
-
-        Raises:
-            ConfigurationError: always.
-        """
-        raise ConfigurationError(
-            f"table {name!r}: a table in an object store keeps its name, got RENAME TO {new!r}; create "
-            "a table of that name and INSERT INTO it"
-        )
 
     def empty_trash(self) -> None:
         """Nothing: what is dropped is deleted where it lies."""

@@ -10,12 +10,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from upsert import types
-from upsert.arrays import is_null, one_array
+from upsert.arrays import Mask, Positions, is_null, one_array
 from upsert.store.rows.hashing import canonical_bytes
 from upsert.store.rows.keys import as_values, equal_rows
 from upsert.store.rows.merge import gather
-
-Positions = npt.NDArray[np.int64]
 
 
 def equal_pairs(rows: pa.Table, left: Positions, right: Positions, columns: Sequence[str]) -> Positions:
@@ -45,7 +43,7 @@ def _cost(type_: pa.DataType) -> int:
     return int(pa.types.is_string(type_) or pa.types.is_binary(type_))
 
 
-def same_values(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
+def same_values(left: pa.Array, right: pa.Array) -> Mask:
     """Where two arrays of one type hold the same value, or NULL both; -0.0 is not 0.0.
 
     >>> nan = float("nan")
@@ -55,7 +53,7 @@ def same_values(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
     return same_keys(as_values(left), as_values(right))
 
 
-def same_keys(left: pa.Array, right: pa.Array) -> npt.NDArray[np.bool_]:
+def same_keys(left: pa.Array, right: pa.Array) -> Mask:
     """Where two arrays of one type hold equal keys, or NULL both; -0.0 equals 0.0.
 
     >>> same_keys(pa.array([0.0, None]), pa.array([-0.0, 1.0])).tolist()

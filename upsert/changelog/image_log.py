@@ -30,9 +30,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from upsert.arrays import Mask
 from upsert.changelog.newest import NewestImages
 from upsert.changelog.normalizer import (
-    Flags,
     Keyed,
     earlier,
     group_by_key,
@@ -221,7 +221,7 @@ def _with_deletes_as_none(images: Keyed) -> Keyed:
     return images._replace(is_value=images.is_value & images_of(images.rows, images.groups).is_value)
 
 
-def _is_expired(rows: pa.Table, expiry: Expiry, is_there: Flags) -> Flags:
+def _is_expired(rows: pa.Table, expiry: Expiry, is_there: Mask) -> Mask:
     """Deleted images that were dropped for their age, with nothing to tell."""
     ticks, is_known = ticks_of(rows.column(expiry.time))
     if not (is_known & is_there).any():
@@ -359,11 +359,6 @@ class ImageLog:
 
         Returns:
             Tables of changes; those of a key are in order.
-
-        Raises:
-            MissingStateError: there are no images for ``start``; the message says what to do.
-            SchemaError: records do not fit the schema, or a key is NULL.
-            ChangelogError: a kind is none of the four.
         """
         if end <= start:
             raise ConfigurationError(
@@ -416,12 +411,6 @@ class ImageLog:
 
         As ``advance``, for records that are not the same when a batch is run again: the first attempt settles
         what the batch is, any other asks ``settled``.
-
-        Args:
-            start: as for ``advance``.
-            end: as for ``advance``.
-            records: as for ``advance``.
-            compare: as for ``advance``.
         """
         rules = Rules(self._layout.key, tuple(compare), self._order_by)
         newest = NewestImages.above(self._positions.at(start), rules.key)

@@ -8,8 +8,8 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
+from upsert.arrays import Mask
 from upsert.changelog.normalizer import (
-    Flags,
     Ints,
     Keyed,
     earlier,
@@ -113,7 +113,7 @@ def _limit(rows: pa.Table, expiry: Expiry) -> Ints | None:
     return earlier(ticks[is_known].max(), expiry.ticks(rows.schema.field(expiry.time).type))
 
 
-def _is_before(rows: pa.Table, expiry: Expiry, limit: Ints) -> Flags:
+def _is_before(rows: pa.Table, expiry: Expiry, limit: Ints) -> Mask:
     ticks, is_known = ticks_of(rows.column(expiry.time))
-    found: Flags = is_known & (ticks < limit)
+    found: Mask = is_known & (ticks < limit)
     return found

@@ -32,7 +32,7 @@ the next ``-U`` retracts the very row that was emitted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -41,7 +41,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from upsert.arrays import is_null, one_array
+from upsert.arrays import Kinds, Mask, is_null, one_array
 from upsert.changelog.equality import equal_pairs
 from upsert.changelog.rules import DELETED_COLUMN, Expiry, Rules
 from upsert.errors import SchemaError
@@ -62,14 +62,12 @@ TRANSITIONS: Final[Mapping[tuple[bool, bool], tuple[RowKind, ...]]] = MappingPro
 
 Ints = npt.NDArray[np.int64]
 
-Flags = npt.NDArray[np.bool_]
-
 
 class Keyed(NamedTuple):
     """Rows, whether each is a value (else its key is deleted), and a number for the key of each."""
 
     rows: pa.Table
-    is_value: Flags
+    is_value: Mask
     groups: Ints
 
 
@@ -87,10 +85,10 @@ class Line:
     """
 
     rows: Ints
-    is_first: Flags
-    is_value: Flags
-    is_record: Flags
-    is_expired: Flags
+    is_first: Mask
+    is_value: Mask
+    is_record: Mask
+    is_expired: Mask
     refreshes: bool
 
     @classmethod
@@ -132,18 +130,14 @@ class Encounters(NamedTuple):
 
     before: Ints
     heads: Ints
-    is_change: Flags
+    is_change: Mask
 
 
 def encounters(line: Line, rows: pa.Table, compare: Sequence[str]) -> Encounters:
     """What every record meets.
 
     A stretch of equal values, or of deletes, is headed by its first position: the others change nothing.
-
-    Args:
-        line: the line.
-        rows: images and records, by their numbers in the line.
-        compare: columns in which values differ.
+    ``rows`` are images and records, by their numbers in the line.
     """
     follows = ~line.is_first
     was = np.zeros(len(line.rows), np.bool_)
@@ -175,7 +169,7 @@ def _by_order(images: Keyed, records: Keyed, groups: Ints, rules: Rules) -> Ints
     return found
 
 
-def _is_expired(images: Keyed, records: Keyed, rows: Ints, expiry: Expiry | None) -> Flags:
+def _is_expired(images: Keyed, records: Keyed, rows: Ints, expiry: Expiry | None) -> Mask:
     """Where the position before is more than ``ttl_ms`` older."""
     expired = np.zeros(len(rows), np.bool_)
     if expiry is None:
@@ -188,7 +182,7 @@ def _is_expired(images: Keyed, records: Keyed, rows: Ints, expiry: Expiry | None
     return expired
 
 
-def ticks_of(times: pa.ChunkedArray) -> tuple[Ints, Flags]:
+def ticks_of(times: pa.ChunkedArray) -> tuple[Ints, Mask]:
     """Times as integers of the column's own unit, and whether each is known."""
     column = one_array(times)
     return fixed_width(column), ~is_null(column)
@@ -202,15 +196,10 @@ def earlier(ticks: Ints | np.int64, by: int) -> Ints:
 
 __all__ = ["Expiry", "KeyGroups", "Normalized", "Rules", "fold", "group_by_key", "normalize"]
 
-Kinds = npt.NDArray[np.int8]
-
 _KIND_FIELD: Final = pa.field(ROW_KIND_COLUMN, pa.string(), nullable=False)
-
 _CODES: Final = {kind: code for code, kind in enumerate(RowKind)}
 _IS_POSITIVE: Final = np.array([kind.sign > 0 for kind in RowKind])
-
 _EMITTED: Final = [TRANSITIONS[was, comes] for was in (False, True) for comes in (False, True)]
-
 _LENGTHS: Final = np.array([len(kinds) for kinds in _EMITTED])
 
 _EMITTED_CODES: Final = np.array([[*map(_CODES.__getitem__, k), 0, 0][:2] for k in _EMITTED])
@@ -276,7 +265,7 @@ def normalize(records: pa.Table, previous: pa.Table, rules: Rules) -> Normalized
     return normalize_keyed(images_of(previous, groups[:count]), Keyed(rows, comes, groups[count:]), rules)
 
 
-def split_kinds(records: pa.Table) -> tuple[pa.Table, Flags]:
+def split_kinds(records: pa.Table) -> tuple[pa.Table, Mask]:
     """The rows without ``_row_kind``, and whether each is a value."""
     if ROW_KIND_COLUMN not in records.column_names:
         return records, np.ones(records.num_rows, np.bool_)
@@ -287,7 +276,7 @@ def images_of(rows: pa.Table, groups: Ints) -> Keyed:
     """Images as they were remembered, with the numbers of their keys."""
     if DELETED_COLUMN not in rows.column_names:
         return Keyed(rows, np.ones(rows.num_rows, np.bool_), groups)
-    is_deleted: Flags = one_array(rows.column(DELETED_COLUMN)).to_numpy(zero_copy_only=False)
+    is_deleted: Mask = one_array(rows.column(DELETED_COLUMN)).to_numpy(zero_copy_only=False)
     return Keyed(rows, ~is_deleted, groups)
 
 
@@ -395,7 +384,23 @@ def fold(records: pa.Table, key: Sequence[str]) -> pa.Table:
     return with_kinds(gather(rows, newest), is_value[newest])
 
 
-def with_kinds(rows: pa.Table, is_value: Flags) -> pa.Table:
+_CHUNK_ROWS: Final = 65_536
+
+
+def folded(changes: Iterable[pa.Table], key: Sequence[str]) -> Iterator[pa.Table]:
+    """``fold`` of many tables together; what is kept at any time is at most twice the result, and a chunk."""
+    kept: list[pa.Table] = []
+    newest = 0
+    for rows in changes:
+        kept.append(rows)
+        if sum(map(len, kept)) > 2 * newest + 8 * _CHUNK_ROWS:
+            kept = [fold(pa.concat_tables(kept), key)]
+            newest = len(kept[0])
+    if kept:
+        yield fold(pa.concat_tables(kept), key)
+
+
+def with_kinds(rows: pa.Table, is_value: Mask) -> pa.Table:
     """The rows as upserts and deletes: ``_row_kind`` is ``+U`` for a value, else ``-D``."""
     codes = np.where(is_value, _CODES[RowKind.UPDATE_AFTER], _CODES[RowKind.DELETE])
     return _with_codes(rows, codes.astype(np.int8))

@@ -3,14 +3,20 @@
 Rows go through three steps. A task of the input packs them: bucket by bucket, as Arrow bytes, so that neither
 the JVM nor pandas converts a value. ``applyInPandasWithState`` brings the blobs of a bucket together with
 its images: few groups, for one call of Python a key costs a hundred times as much. A last step unpacks.
+
+The images of a bucket are kept in a blob or in a table. A blob is rewritten whole in every batch in which the
+bucket has rows, so it is for small states. A table (an ``ImageLog``) is written by its changes. Its position
+is the number of batches that the bucket has seen, kept in the group state: after a crash between the table's
+commit and Spark's, the batch starts from the same position and finds its images committed.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -19,21 +25,110 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from upsert import types
 from upsert.blobs import BLOB_BYTES, bucket_ids, by_number, from_blob, gathered, to_blobs
-from upsert.changelog.bucket_state import Remembered, step
-from upsert.changelog.normalizer import check_not_null, with_kinds
+from upsert.changelog.image_log import ImageLog
+from upsert.changelog.newest import NewestImages
+from upsert.changelog.normalizer import Keyed, check_not_null, normalize_keyed, split_kinds, with_kinds
 from upsert.changelog.rules import MAX_STATE_BYTES, Expiry, NormalizeSpec, Rules
-from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
+from upsert.errors import ConfigurationError
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
-from upsert.spark_table import from_spark
+from upsert.spark_table import from_spark, stored_type
 from upsert.store import paths
 from upsert.store.rows.conform import conform
 from upsert.store.rows.hashing import bucket_of, hash_columns
 from upsert.store.rows.layout import Layout
 from upsert.streaming_query import query_of_task, task_number
 
+_DROP_EVERY = 64
+"""Batches of a bucket after which expired images in its table are looked for."""
+
+
+class Remembered(NamedTuple):
+    """What Spark keeps for a bucket: as the state's columns, none of them NULL.
+
+    ``position`` is 0 as long as the images are in the blob ``images``, which may be empty.
+    """
+
+    label: str
+    images: bytes
+    position: int
+
+
+def step(
+    spec: NormalizeSpec, bucket: int, query: str, remembered: Remembered | None, records: pa.Table
+) -> tuple[Iterator[pa.Table], Remembered]:
+    """The changes of one bucket in one batch, and what to remember; take all changes.
+
+    Tables of images belong to the query: its id is in its checkpoint, and those of another are never read.
+    """
+    known = remembered or Remembered(spec.label, b"", 0)
+    spec.check_label(known.label)
+    if spec.state_path is not None:
+        return _in_table(spec, spec.state_path, bucket, query, known, records)
+    if known.position:
+        raise ConfigurationError(
+            f"normalize: the images of bucket {bucket} are in tables since an earlier run; give state_path "
+            "as it was"
+        )
+    return _in_blob(spec, bucket, known, records)
+
+
+def _in_blob(
+    spec: NormalizeSpec, bucket: int, known: Remembered, records: pa.Table
+) -> tuple[Iterator[pa.Table], Remembered]:
+    newest = NewestImages.all(_images(spec, known.images), spec.rules.key)
+    rows, is_value = split_kinds(records)
+    images, groups = newest.meet(rows)
+    changes, changed = normalize_keyed(images, Keyed(rows, is_value, groups), spec.rules)
+    newest.put(changed)
+    if spec.rules.expiry is not None:
+        newest.drop_expired(spec.rules.expiry)
+    kept = newest.changed.drop_columns([ROW_KIND_COLUMN])
+    if kept.nbytes > spec.max_state_bytes:
+        raise ConfigurationError(
+            f"normalize: the images of bucket {bucket} must fit into max_state_bytes={spec.max_state_bytes}, "
+            f"got {kept.nbytes} bytes; give state_path='…' and start the query again: it then keeps them in "
+            "tables of that folder"
+        )
+    blob = b"".join(to_blobs(kept, {}, blob_bytes=2 * spec.max_state_bytes))
+    return iter([changes]), Remembered(known.label, blob, 0)
+
+
+def _images(spec: NormalizeSpec, blob: bytes) -> pa.Table:
+    schema = spec.rules.image_schema(spec.schema.arrow)
+    if not blob:
+        return schema.empty_table()
+    rows, _ = from_blob(blob)
+    return pa.Table.from_arrays(rows.columns, schema=schema)
+
+
+def _in_table(
+    spec: NormalizeSpec, state_path: str, bucket: int, query: str, known: Remembered, records: pa.Table
+) -> tuple[Iterator[pa.Table], Remembered]:
+    name = f"bucket-{bucket}"
+    log = ImageLog.open(
+        os.path.join(state_path, query, name),
+        spec.schema,
+        name,
+        beginning=0,
+        keep=spec.keep,
+        order_by=spec.rules.order_by,
+        drop_every=_DROP_EVERY,
+    )
+    position = known.position
+    if known.images:
+        # until now they were in the state store
+        position = 1
+        log.take_over(NewestImages.all(_images(spec, known.images), spec.rules.key).changed, position)
+    changes = log.advance(
+        position, position + 1, records, compare=spec.rules.compare, expiry=spec.rules.expiry
+    )
+    return changes, Remembered(known.label, b"", position + 1)
+
+
 NORMALIZE_MARK: Final = "upsert.normalize"
 """Metadata of the column that the stateful step puts out: names of the key columns."""
+
 _BLOB: Final = "blob"
 _PACKED: Final = f"bucket INT, {_BLOB} BINARY"
 _STATE: Final = "label STRING, images BINARY, position BIGINT"
@@ -139,19 +234,12 @@ def table_schema(given: StructType, key: Sequence[str]) -> TableSchema:
     Raises:
         SchemaError: no table can have a column of such a type, or there is no such key.
     """
-    columns = []
-    for field in given.fields:
-        if field.name == ROW_KIND_COLUMN:
-            continue
-        try:
-            type_ = types.from_json(field.dataType.jsonValue())
-        except CorruptTableError as cause:
-            raise SchemaError(
-                f"normalize: column {field.name!r} must have a type that a table can have, got "
-                f"{field.dataType.simpleString().upper()}; cast it"
-            ) from cause
-        columns.append(Column(field.name, type_, field.nullable))
-    return TableSchema(tuple(columns), primary_key=tuple(key))
+    columns = tuple(
+        Column(field.name, stored_type(field, "normalize"), field.nullable)
+        for field in given.fields
+        if field.name != ROW_KIND_COLUMN
+    )
+    return TableSchema(columns, primary_key=tuple(key))
 
 
 def _expiry(ttl: timedelta, time: str | None, order_by: Sequence[str], schema: TableSchema) -> Expiry:

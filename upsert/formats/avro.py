@@ -8,8 +8,7 @@ schema: one they were written with otherwise must be given as option ``schema``,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +17,7 @@ from upsert import options
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats.avro_codec import AvroCodec, fastavro, shared_codec
 from upsert.formats.avro_schema import derived, parse
-from upsert.formats.base import Decoded, Decoder, Encoder, Format, FormatContext, Side
+from upsert.formats.base import Decoded, Format, FormatContext
 from upsert.metadata_columns import MetadataKey
 from upsert.options import Option
 
@@ -101,30 +100,6 @@ def writing_codec(context: FormatContext) -> AvroCodec:
     return codec
 
 
-class AvroFormat:
-    """The format ``avro``."""
-
-    name = "avro"
-    options: Sequence[Option] = OPTIONS
-    is_insert_only = True
-
-    def check(self, context: FormatContext) -> None:
-        """Refuse fields and options that the format cannot serve; see ``check`` of this module."""
-        check(context)
-
-    def readable_metadata(self, side: Side, options: Mapping[str, Any]) -> Sequence[MetadataKey]:  # noqa: ARG002
-        """The schema with which messages are read, as JSON text."""
-        return (MetadataKey(SCHEMA_KEY, pa.string()),)
-
-    def decoder(self, context: FormatContext) -> Decoder:
-        """A decoder of messages of the table's schema."""
-        return AvroDecoder(context)
-
-    def encoder(self, context: FormatContext) -> Encoder:
-        """An encoder of the table's rows."""
-        return AvroEncoder(context)
-
-
 class AvroDecoder:
     """Messages of one schema to rows."""
 
@@ -135,11 +110,10 @@ class AvroDecoder:
 
     def decode(self, messages: pa.Array) -> Decoded:
         """One row a message. Bad is what is no datum of the schema, or more than one."""
-        rows, places, bad = self._codec.decode(messages.to_pylist())
+        rows, positions, bad = self._codec.decode(messages.to_pylist())
         for key in self._metadata:
             rows = rows.append_column(key, pa.repeat(self._schema, rows.num_rows))
-        positions = None if len(places) == len(messages) else np.array(places, np.int64)
-        return Decoded(rows, positions, None, tuple(bad))
+        return Decoded.at(np.array(positions, np.int64), len(messages), rows, bad)
 
 
 class AvroEncoder:
@@ -153,4 +127,7 @@ class AvroEncoder:
         return self._codec.encode(rows)
 
 
-FORMAT: Final[Format] = AvroFormat()
+FORMAT: Final = Format(
+    "avro", OPTIONS, check, AvroDecoder, AvroEncoder, metadata=(MetadataKey(SCHEMA_KEY, pa.string()),)
+)
+"""Its metadata is the schema with which messages are read, as JSON text."""

@@ -19,16 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import avro_types, types
+from upsert.arrays import floor_divided, one_array
 from upsert.errors import SchemaError
 from upsert.formats.avro_schema import AvroType, codec_schema, mismatch, parse, record_mismatch, ticks
 from upsert.formats.base import BadMessage
 
 _INTEGERS: Final = ("int", "long")
-
 _TEXTS: Final = ("string", "enum")
-
 _TIMES: Final = (types.TIMESTAMP, types.TIMESTAMP_NTZ)
-
 _MICROS: Final = 1_000_000
 
 
@@ -77,13 +75,13 @@ def fields_to_arrow(
     values: Sequence[Mapping[str, Any] | None], avro: AvroType, fields: Sequence[pa.Field], is_null: Any
 ) -> list[pa.Array]:
     """The columns of records; NULL where the whole record is, also in a column that is NOT NULL."""
-    places = {name: (f"f{i}", inner) for i, (name, inner) in enumerate(avro.fields)}
+    known = {name: (f"f{i}", inner) for i, (name, inner) in enumerate(avro.fields)}
     children = []
     for field in fields:
-        if field.name not in places:
+        if field.name not in known:
             children.append(pa.nulls(len(values), field.type))
             continue
-        key, inner = places[field.name]
+        key, inner = known[field.name]
         if not is_null.any():
             children.append(to_arrow([value[key] for value in values], inner, field))  # type: ignore[index]
             continue
@@ -93,9 +91,9 @@ def fields_to_arrow(
 
 
 def _spread(present: pa.Array, is_null: Any) -> pa.Array:
-    """The values at the places that are not NULL."""
-    places = np.cumsum(~is_null) - 1
-    return present.take(pa.array(places, mask=is_null))
+    """The values at the positions that are not NULL."""
+    positions = np.cumsum(~is_null) - 1
+    return present.take(pa.array(positions, mask=is_null))
 
 
 def _nested(
@@ -116,12 +114,7 @@ def _times(numbers: pa.Array, per_second: int) -> pa.Array:
     """Microseconds, rounded down."""
     if per_second <= _MICROS:
         return pc.multiply_checked(numbers, pa.scalar(_MICROS // per_second, pa.int64()))
-    return _floor_divide(numbers, per_second // _MICROS)
-
-
-def _floor_divide(numbers: pa.Array, divisor: int) -> pa.Array:
-    plain = numbers.fill_null(0).to_numpy(zero_copy_only=False) // divisor
-    return pa.array(plain, mask=pc.is_null(numbers).to_numpy(zero_copy_only=False))
+    return floor_divided(numbers, per_second // _MICROS)
 
 
 def _decimals(values: Iterable[bytes | None], avro: AvroType, type_: pa.DataType) -> pa.Array:
@@ -195,7 +188,7 @@ def _collections(column: pa.Array, avro: AvroType, inner: AvroType) -> list[Any]
 
 def _from_times(micros: pa.Array, per_second: int) -> list[Any]:
     if per_second <= _MICROS:
-        found: list[Any] = _floor_divide(micros, _MICROS // per_second).to_pylist()
+        found: list[Any] = floor_divided(micros, _MICROS // per_second).to_pylist()
         return found
     try:
         found = pc.multiply_checked(micros, pa.scalar(per_second // _MICROS, pa.int64())).to_pylist()
@@ -236,15 +229,7 @@ def fastavro() -> Any:
 
 
 class AvroCodec:
-    """One schema and the columns that its messages hold.
-
-    Args:
-        schema: the schema's JSON text.
-        fields: the columns.
-
-    Raises:
-        SchemaError: the text is no schema, or one that no table can have.
-    """
+    """One schema and the columns that its messages hold."""
 
     def __init__(self, schema: str, fields: pa.Schema) -> None:
         self._root = parse(schema)
@@ -267,13 +252,13 @@ class AvroCodec:
     def decode(
         self, messages: Sequence[bytes | None], start: int = 0
     ) -> tuple[pa.Table, list[int], list[BadMessage]]:
-        """The rows of some messages, the place of each row's message, and the bad ones.
+        """The rows of some messages, the position of each row's message, and the bad ones.
 
         Args:
             messages: their bytes; None gives no row.
             start: how many bytes of each message come before its datum.
         """
-        data, places, bad = self._read(messages, start)
+        data, positions, bad = self._read(messages, start)
         tables: list[pa.Table] = []
         kept: list[int] = []
 
@@ -281,17 +266,16 @@ class AvroCodec:
             """Convert a stretch; where a value does not fit, halve the stretch until it is found."""
             try:
                 tables.append(self._table(data[begin:end]))
-                kept.extend(places[begin:end])
+                kept.extend(positions[begin:end])
             except UnfitError as cause:
                 if end - begin == 1:
-                    bad.append(BadMessage(places[begin], str(cause)))
+                    bad.append(BadMessage(positions[begin], str(cause)))
                     return
                 middle = (begin + end) // 2
                 convert(begin, middle)
                 convert(middle, end)
 
         convert(0, len(data))
-        bad.sort(key=lambda message: message.position)
         return pa.concat_tables(tables or [self._arrow.empty_table()]).combine_chunks(), kept, bad
 
     def _read(
@@ -299,9 +283,9 @@ class AvroCodec:
     ) -> tuple[list[Any], list[int], list[BadMessage]]:
         read, codec = fastavro().schemaless_reader, self._codec
         data: list[Any] = []
-        places: list[int] = []
+        positions: list[int] = []
         bad: list[BadMessage] = []
-        for place, message in enumerate(messages):
+        for position, message in enumerate(messages):
             if message is None:
                 continue
             stream = BytesIO(message)
@@ -309,14 +293,14 @@ class AvroCodec:
             try:
                 datum = read(stream, codec)
             except _READ_ERRORS as cause:
-                bad.append(BadMessage(place, f"no datum of the schema: {type(cause).__name__}"))
+                bad.append(BadMessage(position, f"no datum of the schema: {type(cause).__name__}"))
                 continue
             if (rest := len(message) - stream.tell()) != 0:
-                bad.append(BadMessage(place, f"{rest} bytes follow the datum"))
+                bad.append(BadMessage(position, f"{rest} bytes follow the datum"))
                 continue
             data.append(datum)
-            places.append(place)
-        return data, places, bad
+            positions.append(position)
+        return data, positions, bad
 
     def _table(self, data: list[Any]) -> pa.Table:
         is_null = np.fromiter((datum is None for datum in data), bool, len(data))
@@ -328,10 +312,6 @@ class AvroCodec:
 
     def encode(self, rows: pa.Table, before: bytes = b"") -> pa.Array:
         """One message for each row.
-
-        Args:
-            rows: the columns.
-            before: what comes before each datum.
 
         Raises:
             SchemaError: a value does not fit the schema.
@@ -349,10 +329,7 @@ class AvroCodec:
         return pa.array(messages, pa.binary())
 
     def _data(self, rows: pa.Table) -> list[Any]:
-        columns = {
-            name: pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-            for name, column in zip(rows.column_names, rows.columns, strict=True)
-        }
+        columns = {name: one_array(rows.column(name)) for name in rows.column_names}
         if self._is_record:
             return records_from_arrow(columns, self._root)
         return from_arrow(columns[self._fields[0].name], self._root)

@@ -19,7 +19,7 @@ from upsert import options
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats import avro
 from upsert.formats.avro_codec import AvroCodec, shared_codec
-from upsert.formats.base import BadMessage, Decoded, Decoder, Encoder, Format, FormatContext, Side
+from upsert.formats.base import BadMessage, Decoded, Format, FormatContext
 from upsert.formats.schema_registry import RegistryConfig, SchemaRegistry, shared_registry
 from upsert.metadata_columns import MetadataKey
 from upsert.options import Option
@@ -28,6 +28,8 @@ from upsert.secret import Secret
 _MAGIC: Final = b"\x00"
 _HEADER_BYTES: Final = 5
 _SCHEMA, _ID, _VERSION = avro.SCHEMA_KEY, "schema-id", "schema-version"
+_METADATA: Final = {_SCHEMA: pa.string(), _ID: pa.int32(), _VERSION: pa.int32()}
+"""Of the schema that a message was written with: its JSON text, its id, its version in the subject."""
 
 
 def registry_urls(value: str) -> tuple[Secret, ...]:
@@ -73,34 +75,11 @@ OPTIONS: Final = (
 )
 
 
-class AvroConfluentFormat:
-    """The format ``avro-confluent``."""
-
-    name = "avro-confluent"
-    options: Sequence[Option] = OPTIONS
-    is_insert_only = True
-
-    def check(self, context: FormatContext) -> None:
-        """Refuse fields and options that the format cannot serve; the registry is not asked."""
-        avro.check(context)
-        _check_urls(context.options["url"])
-        _check_credentials(context.options)
-
-    def readable_metadata(self, side: Side, options: Mapping[str, Any]) -> Sequence[MetadataKey]:  # noqa: ARG002
-        """The schema that a message was written with: its JSON text, its id, its version in the subject."""
-        return (
-            MetadataKey(_SCHEMA, pa.string()),
-            MetadataKey(_ID, pa.int32()),
-            MetadataKey(_VERSION, pa.int32()),
-        )
-
-    def decoder(self, context: FormatContext) -> Decoder:
-        """A decoder that fetches schemas as messages name them."""
-        return AvroConfluentDecoder(context, shared_registry(RegistryConfig.of(context.options)))
-
-    def encoder(self, context: FormatContext) -> Encoder:
-        """An encoder that looks the schema up, or registers it, with the first row."""
-        return AvroConfluentEncoder(context, shared_registry(RegistryConfig.of(context.options)))
+def check(context: FormatContext) -> None:
+    """Refuse fields and options that the format cannot serve; the registry is not asked."""
+    avro.check(context)
+    _check_urls(context.options["url"])
+    _check_credentials(context.options)
 
 
 def _check_urls(urls: Sequence[Secret]) -> None:
@@ -157,12 +136,11 @@ def _subject(context: FormatContext) -> str | None:
 class AvroConfluentDecoder:
     """Messages of any schemas of a registry to rows."""
 
-    def __init__(self, context: FormatContext, registry: SchemaRegistry) -> None:
+    def __init__(self, context: FormatContext, registry: SchemaRegistry | None = None) -> None:
         self._fields = context.fields
-        self._registry = registry
+        self._registry = registry or shared_registry(RegistryConfig.of(context.options))
         self._subject = _subject(context)
-        keys = {_SCHEMA: pa.string(), _ID: pa.int32(), _VERSION: pa.int32()}
-        self._metadata = {key: keys[key] for key in context.metadata}
+        self._metadata = {key: _METADATA[key] for key in context.metadata}
         self._empty = pa.schema([*self._fields, *self._metadata.items()]).empty_table()
 
     def decode(self, messages: pa.Array) -> Decoded:
@@ -182,9 +160,7 @@ class AvroConfluentDecoder:
         if len(headers.dictionary) > 1:
             order = np.argsort(positions)
             found, positions = found.take(pa.array(order)), positions[order]
-        bad.sort(key=lambda message: message.position)
-        is_whole = len(positions) == len(messages)
-        return Decoded(found.combine_chunks(), None if is_whole else positions, None, tuple(bad))
+        return Decoded.at(positions, len(messages), found.combine_chunks(), bad)
 
     def _of_schema(self, header: bytes, messages: pa.Array) -> tuple[pa.Table, list[int], list[BadMessage]]:
         """The rows of messages that name one schema."""
@@ -217,7 +193,7 @@ class AvroConfluentDecoder:
 class AvroConfluentEncoder:
     """Rows to messages of one schema, which has an id in a registry."""
 
-    def __init__(self, context: FormatContext, registry: SchemaRegistry) -> None:
+    def __init__(self, context: FormatContext, registry: SchemaRegistry | None = None) -> None:
         subject = _subject(context)
         if subject is None:
             raise ConfigurationError(
@@ -226,7 +202,7 @@ class AvroConfluentEncoder:
         self._subject = subject
         self._schema = avro.schema_of(context)
         self._codec = avro.writing_codec(context)
-        self._registry = registry
+        self._registry = registry or shared_registry(RegistryConfig.of(context.options))
 
     def encode(self, rows: pa.Table, kinds: pa.Array | None = None) -> pa.Array:  # noqa: ARG002
         """One message a row."""
@@ -236,4 +212,11 @@ class AvroConfluentEncoder:
         return self._codec.encode(rows, _MAGIC + id.to_bytes(4, "big"))
 
 
-FORMAT: Final[Format] = AvroConfluentFormat()
+FORMAT: Final = Format(
+    "avro-confluent",
+    OPTIONS,
+    check,
+    AvroConfluentDecoder,
+    AvroConfluentEncoder,
+    metadata=tuple(MetadataKey(key, type_) for key, type_ in _METADATA.items()),
+)

@@ -22,9 +22,7 @@ from upsert import avro_types, types
 from upsert.errors import SchemaError
 
 _PRIMITIVES: Final = ("boolean", "int", "long", "float", "double", "bytes", "string")
-
 _MAX_DEPTH: Final = 64
-
 _RECORD: Final = "record"
 
 _NAMESPACE: Final = "org.apache.flink.avro.generated"
@@ -37,16 +35,12 @@ class AvroType:
 
     Attributes:
         kind: ``boolean`` … ``string``, ``enum``, ``fixed``, ``array``, ``map`` or ``record``.
-        logical: its logical type, if any.
         name: full name of a record, enum or fixed.
         nullable: whether it is in a union with null.
         null_is_first: whether null is the first of the two.
         inner: type of the items of an array, or of the values of a map.
         fields: names and types of a record's fields.
-        symbols: of an enum.
         size: of a fixed, in bytes.
-        precision: of a decimal.
-        scale: of a decimal.
         depth: how deep the types in it are nested.
     """
 
@@ -225,10 +219,6 @@ def codec_schema(root: AvroType) -> Any:
 def derived(fields: pa.Schema, *, legacy_times: bool = False) -> str:
     """The schema that Flink derives from a table's columns, as JSON text.
 
-    Args:
-        fields: the columns; a nullable one is a union with null.
-        legacy_times: whether times are ``timestamp-millis``, see the option ``timestamp_mapping.legacy``.
-
     >>> derived(pa.schema([pa.field("n", pa.int64(), nullable=False)]))
     '{"type":"record","name":"record",...,"fields":[{"name":"n","type":"long"}]}'
     """
@@ -275,13 +265,9 @@ def _plain_type(field: pa.Field, name: str, legacy_times: bool) -> Any:
 
 
 _INTEGERS: Final = ("int", "long")
-
 _FLOATS: Final = ("float", "double")
-
 _TEXTS: Final = ("string", "enum", "bytes", "fixed")
-
 _TIMES: Final = (types.TIMESTAMP, types.TIMESTAMP_NTZ)
-
 _PER_SECOND: Final = {"millis": 1_000, "micros": 1_000_000, "nanos": 1_000_000_000}
 
 

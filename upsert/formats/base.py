@@ -7,12 +7,13 @@ Decoders never raise for the content of a message: they name the bad ones, and t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import import_module
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, Self
 
+import numpy as np
 import pyarrow as pa
 
 from upsert.arrays import Positions
@@ -49,7 +50,7 @@ class FormatContext:
 
 @dataclass(frozen=True)
 class BadMessage:
-    """A message that could not be decoded: its place among the given ones, and why in a few words."""
+    """A message that could not be decoded: its position among the given ones, and why in a few words."""
 
     position: int
     reason: str
@@ -61,7 +62,7 @@ class Decoded:
 
     Attributes:
         rows: the fields in their order and exact types, then one column for each metadata key asked for.
-        positions: for each row the place of its message, ascending; None: row i is message i, for all rows.
+        positions: for each row that of its message, ascending; None: row i is message i, for all rows.
         kinds: the kind of each row, ``+I`` to ``-D``, for formats of changes; None: every row is an insert.
         bad: messages that gave no rows because they could not be read, by ascending position.
     """
@@ -70,6 +71,20 @@ class Decoded:
     positions: Positions | None = None
     kinds: pa.Array | None = None
     bad: tuple[BadMessage, ...] = ()
+
+    @classmethod
+    def at(
+        cls,
+        positions: Positions,
+        count: int,
+        rows: pa.Table,
+        bad: Iterable[BadMessage],
+        kinds: pa.Array | None = None,
+    ) -> Self:
+        """Rows of which each one's message among ``count`` is known, and bad messages in any order."""
+        is_one_each = len(positions) == count and bool((positions == np.arange(count)).all())
+        ordered = sorted(bad, key=lambda message: message.position)
+        return cls(rows, None if is_one_each else positions, kinds, tuple(ordered))
 
 
 class Decoder(Protocol):
@@ -98,37 +113,29 @@ class Encoder(Protocol):
         """
 
 
-class Format(Protocol):
-    """One wire format. Implementations are values without state."""
+@dataclass(frozen=True)
+class Format:
+    """One wire format.
 
-    @property
-    def name(self) -> str:
-        """The name by which options choose it."""
+    Attributes:
+        name: the name by which options choose it.
+        options: its options, without any prefix.
+        check: refuses fields and options that the format cannot serve, before a query starts, by a
+            `ConfigurationError` where options contradict each other, and a `SchemaError` where a field's type
+            has no form in this format.
+        decoder: makes a decoder for one task.
+        encoder: makes an encoder for one task.
+        metadata: the metadata that messages carry, by keys without a prefix.
+        is_insert_only: whether a message is a row, as opposed to a change of a row.
+    """
 
-    @property
-    def options(self) -> Sequence[Option]:
-        """Its options, without any prefix."""
-
-    @property
-    def is_insert_only(self) -> bool:
-        """Whether a message is a row, as opposed to a change of a row."""
-
-    def check(self, context: FormatContext) -> None:
-        """Refuse fields and options that the format cannot serve, before a query starts.
-
-        Raises:
-            ConfigurationError: options contradict each other.
-            SchemaError: a field's type has no form in this format.
-        """
-
-    def readable_metadata(self, side: Side, options: Mapping[str, Any]) -> Sequence[MetadataKey]:
-        """The metadata that messages of this side carry, by keys without a prefix."""
-
-    def decoder(self, context: FormatContext) -> Decoder:
-        """A decoder for one task."""
-
-    def encoder(self, context: FormatContext) -> Encoder:
-        """An encoder for one task."""
+    name: str
+    options: Sequence[Option]
+    check: Callable[[FormatContext], None]
+    decoder: Callable[[FormatContext], Decoder]
+    encoder: Callable[[FormatContext], Encoder]
+    metadata: tuple[MetadataKey, ...] = ()
+    is_insert_only: bool = True
 
 
 FORMATS: Final[Mapping[str, str]] = {

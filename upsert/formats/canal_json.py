@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -24,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
-from upsert.arrays import Mask, Positions
+from upsert.arrays import Mask, Positions, is_null
 from upsert.formats.base import BadMessage, FormatContext
 from upsert.formats.cdc import (
     DELETE,
@@ -32,10 +33,10 @@ from upsert.formats.cdc import (
     NO_ROW,
     UPDATE_BEFORE,
     Around,
-    CdcFormat,
+    CdcTool,
     ChangedRows,
     Envelopes,
-    any_null,
+    cdc_format,
 )
 from upsert.formats.json_reader import JsonReader
 from upsert.formats.json_values import JsonDialect, parse
@@ -103,20 +104,20 @@ class CanalReader:
 
     def read(self, messages: pa.Array) -> Envelopes:
         """The envelopes of all messages to the tables asked for."""
-        unnamed: tuple[BadMessage, ...] = ()
+        unnamed: list[BadMessage] = []
         if self._included:
             messages, unnamed = self._of_tables(messages)
         envelopes = Envelopes(self._reader.read(messages), messages, unnamed)
-        envelopes.refuse(any_null(envelopes.columns["type"]), "field 'type' is missing")
+        envelopes.refuse(is_null(envelopes.columns["type"]), "field 'type' is missing")
         return envelopes
 
-    def _of_tables(self, messages: pa.Array) -> tuple[pa.Array, tuple[BadMessage, ...]]:
+    def _of_tables(self, messages: pa.Array) -> tuple[pa.Array, list[BadMessage]]:
         """The messages of the tables asked for, NULL for others; and those that name none."""
         envelopes = Envelopes(self._names.read(messages), messages)
         is_kept = np.ones(len(envelopes.positions), dtype=np.bool_)
         for name, pattern in self._included.items():
             names = envelopes.columns[name]
-            envelopes.refuse(any_null(names), f"field {name!r} is missing, which {name}.include is about")
+            envelopes.refuse(is_null(names), f"field {name!r} is missing, which {name}.include is about")
             known = names.unique().drop_null()
             matching = pa.array([text for text in known.to_pylist() if pattern.fullmatch(text)], pa.string())
             is_kept &= pc.is_in(names, value_set=matching).to_numpy(zero_copy_only=False)
@@ -139,7 +140,7 @@ class CanalReader:
 
         A text without ``null`` says nothing of the kind, unless a bad value has been taken for NULL.
         """
-        found = [~any_null(column) for column in old.columns]
+        found = [~is_null(column) for column in old.columns]
         texts = envelopes.messages.take(pa.array(envelopes.positions))
         if not self._dialect.ignore_parse_errors:
             is_update = is_update & pc.match_substring(texts, "null").to_numpy(zero_copy_only=False)
@@ -172,39 +173,43 @@ class _RowLists:
 
     def __init__(self, envelopes: Envelopes, name: str, is_needed: Mask) -> None:
         lists = envelopes.columns[name]
-        envelopes.refuse(any_null(lists) & is_needed, f"field {name!r} is missing")
+        envelopes.refuse(is_null(lists) & is_needed, f"field {name!r} is missing")
         self.columns = lists.values.flatten()
         self.starts = lists.offsets.to_numpy()[:-1].astype(np.int64)
-        self.lengths = lists.value_lengths().fill_null(0).to_numpy().astype(np.int64)
+        self.lengths: Positions = lists.value_lengths().fill_null(0).to_numpy().astype(np.int64)
         if lists.values.null_count:
-            holes = np.concatenate([[0], np.cumsum(any_null(lists.values))])
+            holes = np.concatenate([[0], np.cumsum(is_null(lists.values))])
             has_hole = holes[self.starts + self.lengths] > holes[self.starts]
             envelopes.refuse(has_hole & is_needed, f"field {name!r} has a NULL among its rows")
 
 
+@dataclass(frozen=True)
 class _Images:
     """The rows in ``data``; before an update each field is as in ``old``, where ``old`` has it."""
 
-    def __init__(self, data: _RowLists, old: _RowLists, is_in_old: list[Mask]) -> None:
-        self._data = data
-        self._old = old
-        self._is_in_old = is_in_old
-        self.lengths: Positions | None = data.lengths
+    data: _RowLists
+    old: _RowLists
+    is_in_old: list[Mask]
+
+    @property
+    def lengths(self) -> Positions:
+        """How many images each envelope has."""
+        return self.data.lengths
 
     def columns(self, rows: ChangedRows) -> list[pa.Array]:
         """The columns of the changed rows."""
         is_before = rows.kinds == UPDATE_BEFORE
-        places = self._data.starts[rows.envelope] + rows.within
-        before = self._old.starts[rows.envelope[is_before]] + rows.within[is_before]
+        positions = self.data.starts[rows.envelope] + rows.within
+        before = self.old.starts[rows.envelope[is_before]] + rows.within[is_before]
         found = []
-        for now, then, is_there in zip(self._data.columns, self._old.columns, self._is_in_old, strict=True):
-            where = places.copy()
-            where[is_before] = np.where(is_there[before], before + len(now), places[is_before])
+        for now, then, is_there in zip(self.data.columns, self.old.columns, self.is_in_old, strict=True):
+            where = positions.copy()
+            where[is_before] = np.where(is_there[before], before + len(now), positions[is_before])
             found.append(pa.concat_arrays([now, then]).take(pa.array(where)))
         return found
 
 
-FORMAT: Final = CdcFormat(
+TOOL: Final = CdcTool(
     name="canal-json",
     own_options=(
         Option("database.include", regular_expression, "which databases are read, all of the name", None),
@@ -217,3 +222,5 @@ FORMAT: Final = CdcFormat(
     added=Around('{"data":[', '],"type":"INSERT"}'),
     removed=Around('{"data":[', '],"type":"DELETE"}'),
 )
+
+FORMAT: Final = cdc_format(TOOL)

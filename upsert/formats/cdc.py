@@ -5,7 +5,7 @@ metadata. Envelopes that make no sense are refused, and the images of the others
 changelog: an update gives two rows, ``-U`` and ``+U``. A message is written as the image of a row between two
 texts, which say whether the row was added or removed.
 
-A tool is a `CdcFormat`: its names, kinds of change and texts are values, and `EnvelopeReader` is what its
+A tool is a `CdcTool`: its names, kinds of change and texts are values, and `EnvelopeReader` is what its
 envelopes look like.
 """
 
@@ -13,16 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from functools import partial
+from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
-from upsert.arrays import Mask, Positions
+from upsert.arrays import Mask, Positions, is_null, one_array
 from upsert.errors import ConfigurationError
-from upsert.formats.base import BadMessage, Decoded, Decoder, Encoder, FormatContext, Side
+from upsert.formats.base import BadMessage, Decoded, Format, FormatContext, Side
+from upsert.formats.json import JsonEncoder
 from upsert.formats.json_values import (
     DECIMAL_AS_PLAIN_NUMBER,
     IGNORE_PARSE_ERRORS,
@@ -32,8 +34,7 @@ from upsert.formats.json_values import (
     JsonDialect,
     check_types,
 )
-from upsert.formats.json_writer import row_texts
-from upsert.formats.text_values import encoded, shown
+from upsert.formats.text_values import shown
 from upsert.metadata_columns import MetadataKey
 from upsert.options import Option
 from upsert.rowkind import every_kind, signs
@@ -52,18 +53,15 @@ class Envelopes:
         columns: the members of the envelopes by name, a value for each envelope.
         positions: the position of each envelope's message.
         is_good: which envelopes have not been refused.
+        bad: the bad messages, in any order.
     """
 
     def __init__(self, read: Decoded, messages: pa.Array, bad: Sequence[BadMessage] = ()) -> None:
         self.messages = messages
-        rows = read.rows.combine_chunks()
-        self.columns: dict[str, pa.Array] = {
-            name: column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-            for name, column in zip(rows.column_names, rows.columns, strict=True)
-        }
+        self.columns = {name: one_array(read.rows.column(name)) for name in read.rows.column_names}
         self.positions = np.arange(len(messages)) if read.positions is None else read.positions
         self.is_good = np.ones(len(self.positions), dtype=np.bool_)
-        self._bad = [*bad, *read.bad]
+        self.bad = [*bad, *read.bad]
 
     def refuse(self, is_bad: Mask, reason: str | Callable[[int], str]) -> None:
         """Count envelopes as bad that are not yet; a reason may depend on the number of the envelope."""
@@ -73,13 +71,8 @@ class Envelopes:
     def refuse_one(self, row: int, reason: str) -> None:
         """Count one envelope as bad if it is not yet."""
         if self.is_good[row]:
-            self._bad.append(BadMessage(int(self.positions[row]), reason))
+            self.bad.append(BadMessage(int(self.positions[row]), reason))
         self.is_good[row] = False
-
-    @property
-    def bad(self) -> tuple[BadMessage, ...]:
-        """The bad messages by ascending position."""
-        return tuple(sorted(self._bad, key=lambda message: message.position))
 
     def times(self, millis: pa.Array, name: str) -> pa.Array:
         """Times of milliseconds since 1970; refuses the envelopes whose time is out of range."""
@@ -160,13 +153,13 @@ class Around(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CdcFormat:
-    """A format of changes in JSON.
+class CdcTool:
+    """What a tool that captures changes writes.
 
     Attributes:
-        name: the name of the format.
+        name: the name of its format.
         own_options: the options that other JSON formats do not have.
-        metadata: the metadata of a message.
+        metadata: the origin and the times of a change.
         operation: the member of an envelope that names the kind of change.
         first_kinds: for each of its texts the kind of the first row.
         reader: makes the reader of envelopes.
@@ -184,63 +177,48 @@ class CdcFormat:
     added: Around
     removed: Around
     read_only: tuple[str, str] | None = None
-    is_insert_only: bool = False
 
-    @property
-    def options(self) -> Sequence[Option]:
-        """Its own options, then those that the JSON formats share."""
-        return (
-            *self.own_options,
-            IGNORE_PARSE_ERRORS,
-            TIMESTAMP_STANDARD,
-            MAP_NULL_KEY_MODE,
-            MAP_NULL_KEY_LITERAL,
-            DECIMAL_AS_PLAIN_NUMBER,
+
+def cdc_format(tool: CdcTool) -> Format:
+    """The format of a tool's messages."""
+    shared = (
+        IGNORE_PARSE_ERRORS,
+        TIMESTAMP_STANDARD,
+        MAP_NULL_KEY_MODE,
+        MAP_NULL_KEY_LITERAL,
+        DECIMAL_AS_PLAIN_NUMBER,
+    )
+    return Format(
+        tool.name,
+        (*tool.own_options, *shared),
+        check=partial(_check, tool.name),
+        decoder=partial(CdcDecoder, tool),
+        encoder=partial(CdcEncoder, tool),
+        metadata=tool.metadata,
+        is_insert_only=False,
+    )
+
+
+def _check(name: str, context: FormatContext) -> None:
+    """Refuse MAPs whose key is no STRING, and use as the format of a key."""
+    if context.side is Side.KEY:
+        raise ConfigurationError(
+            f"{name}: must be the format of values, got that of keys; a key is no change, use json for it"
         )
-
-    def check(self, context: FormatContext) -> None:
-        """Refuse MAPs whose key is no STRING, and use as the format of a key."""
-        if context.side is Side.KEY:
-            raise ConfigurationError(
-                f"{self.name}: must be the format of values, got that of keys; a key is no change, use json "
-                "for it"
-            )
-        check_types(context.fields)
-
-    def readable_metadata(self, side: Side, options: Mapping[str, Any]) -> Sequence[MetadataKey]:
-        """The origin and the times of a change, which only a value has."""
-        del options
-        return self.metadata if side is Side.VALUE else ()
-
-    def decoder(self, context: FormatContext) -> Decoder:
-        """A decoder for one task."""
-        return CdcDecoder(self, context)
-
-    def encoder(self, context: FormatContext) -> Encoder:
-        """An encoder for one task.
-
-        Raises:
-            ConfigurationError: an option is set that is for reading only.
-        """
-        if self.read_only is not None and context.options.get(self.read_only[0]):
-            option, reason = self.read_only
-            raise ConfigurationError(
-                f"{self.name}: option {option!r} must be false to write, got true; {reason}"
-            )
-        return CdcEncoder(self, context)
+    check_types(context.fields)
 
 
 class CdcDecoder:
     """Reads the envelopes as rows, then takes their images apart."""
 
-    def __init__(self, format: CdcFormat, context: FormatContext) -> None:
-        self._operation = format.operation
-        self._names = pa.array(format.first_kinds)
-        self._first_kinds = np.array([*format.first_kinds.values(), NO_ROW])
+    def __init__(self, tool: CdcTool, context: FormatContext) -> None:
+        self._operation = tool.operation
+        self._names = pa.array(tool.first_kinds)
+        self._first_kinds = np.array([*tool.first_kinds.values(), NO_ROW])
         self._dialect = JsonDialect.of(context.options)
-        self._reader = format.reader(context, self._dialect)
+        self._reader = tool.reader(context, self._dialect)
         self._metadata = context.metadata
-        type_of = {key.key: key.type for key in format.metadata}
+        type_of = {key.key: key.type for key in tool.metadata}
         asked = (pa.field(key, type_of[key]) for key in context.metadata)
         self._schema = pa.schema([*context.fields, *asked])
 
@@ -256,17 +234,14 @@ class CdcDecoder:
             [*images.columns(rows), *(column.take(where) for column in metadata)], schema=self._schema
         )
         positions = envelopes.positions[rows.envelope]
-        is_one_each = len(positions) == len(messages) and bool((positions == np.arange(len(positions))).all())
         bad = () if self._dialect.ignore_parse_errors else envelopes.bad
-        return Decoded(
-            table, None if is_one_each else positions, every_kind().take(pa.array(rows.kinds)), bad
-        )
+        return Decoded.at(positions, len(messages), table, bad, every_kind().take(pa.array(rows.kinds)))
 
     def _kinds(self, envelopes: Envelopes) -> Positions:
         names = envelopes.columns[self._operation]
         found = pc.index_in(names, value_set=self._names)
         envelopes.refuse(
-            any_null(found),
+            is_null(found),
             lambda row: (
                 f"field {self._operation!r}: {shown(names[row].as_py())} is none of "
                 f"{', '.join(self._names.to_pylist())}"
@@ -277,27 +252,26 @@ class CdcDecoder:
 
 
 class CdcEncoder:
-    """One row is one change: ``+I`` and ``+U`` add it, ``-U`` and ``-D`` remove it."""
+    """One row is one change: ``+I`` and ``+U`` add it, ``-U`` and ``-D`` remove it.
 
-    def __init__(self, format: CdcFormat, context: FormatContext) -> None:
-        self._fields = list(context.fields)
-        self._dialect = JsonDialect.of(context.options)
-        self._added = format.added
-        self._removed = format.removed
+    Raises:
+        ConfigurationError: an option is set that is for reading only.
+    """
+
+    def __init__(self, tool: CdcTool, context: FormatContext) -> None:
+        if tool.read_only is not None and context.options.get(tool.read_only[0]):
+            option, reason = tool.read_only
+            raise ConfigurationError(
+                f"{tool.name}: option {option!r} must be false to write, got true; {reason}"
+            )
+        self._rows = JsonEncoder(context)
+        self._added = tool.added
+        self._removed = tool.removed
 
     def encode(self, rows: pa.Table, kinds: pa.Array | None = None) -> pa.Array:
         """The messages of all rows; rows without kinds are inserts."""
-        images = encoded(rows.select([field.name for field in self._fields]), self._texts).cast(pa.string())
+        images = self._rows.encode(rows).cast(pa.string())
         is_added = pa.array(np.ones(rows.num_rows, np.bool_) if kinds is None else signs(kinds) > 0)
         before = pc.if_else(is_added, self._added.before, self._removed.before)
         after = pc.if_else(is_added, self._added.after, self._removed.after)
         return pc.binary_join_element_wise(before, images, after, "").cast(pa.binary())
-
-    def _texts(self, batch: pa.RecordBatch) -> pa.Array:
-        return row_texts(batch.columns, self._fields, self._dialect, batch.num_rows)
-
-
-def any_null(column: pa.Array) -> Mask:
-    """Which values are NULL."""
-    found: Mask = column.is_null().to_numpy(zero_copy_only=False)
-    return found

@@ -16,12 +16,19 @@ same for many lines: those that a regular expression finds well formed, with the
 through ``pyarrow.csv``. A field is quoted as a whole or not at all; in quotes a quote is doubled, and line
 breaks are text. After an escape character ``n``, ``r``, ``t`` and ``0`` are the control characters of that
 name, any other character is itself. Line breaks at the end of a message do not count.
+
+>>> context = FormatContext(pa.schema([("word", pa.string()), ("n", pa.int64())]))
+>>> messages = FORMAT.encoder(context).encode(pa.table({"word": ["a,b", "c"], "n": [1, None]}))
+>>> messages.to_pylist()
+[b'"a,b",1', b'c,']
+>>> FORMAT.decoder(context).decode(messages).rows.to_pylist()
+[{'word': 'a,b', 'n': 1}, {'word': 'c', 'n': None}]
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -33,16 +40,21 @@ import pyarrow.csv as pa_csv
 from upsert import options, types
 from upsert.arrays import Mask, Positions
 from upsert.errors import ConfigurationError, SchemaError
-from upsert.formats.base import BadMessage, Decoded, Decoder, Encoder, FormatContext, Side
-from upsert.formats.text_values import BadValueError, encoded, read_column, scalar_reader, scalar_texts, shown
+from upsert.formats.base import BadMessage, Decoded, Format, FormatContext
+from upsert.formats.text_values import (
+    BadValueError,
+    encoded,
+    joined_lists,
+    read_column,
+    scalar_reader,
+    scalar_texts,
+    shown,
+)
 from upsert.formats.timestamps import TimestampStandard
-from upsert.metadata_columns import MetadataKey
 from upsert.options import Option
 
 _CONTROLS: Final = {"n": "\n", "r": "\r", "t": "\t", "0": "\0"}
-
 _MAX_BULK_FIELDS: Final = 200
-
 BREAKS: Final = "\r\n"
 
 
@@ -93,17 +105,17 @@ class LineReader:
         line = line.rstrip(BREAKS)
         quote = self._dialect.quote
         found = []
-        place = 0
+        position = 0
         while True:
-            is_quoted = quote is not None and line.startswith(quote, place)
-            match = (self._quoted if is_quoted else self._unquoted).match(line, place)
+            is_quoted = quote is not None and line.startswith(quote, position)
+            match = (self._quoted if is_quoted else self._unquoted).match(line, position)
             if match is None:
                 why = "the quote is not closed in its field" if is_quoted else "a line break or a lone escape"
-                raise BadValueError(f"not valid CSV: {why}, after character {place}")
+                raise BadValueError(f"not valid CSV: {why}, after character {position}")
             found.append(self._unescaped(match[1], self._escapes_in_quotes if is_quoted else self._escapes))
             if match.end() == len(line):
                 return found
-            place = match.end() + len(self._dialect.delimiter)
+            position = match.end() + len(self._dialect.delimiter)
 
     def _unescaped(self, text: str, escapes: re.Pattern[str] | None) -> str:
         if escapes is None:
@@ -111,7 +123,7 @@ class LineReader:
         return escapes.sub(lambda m: _CONTROLS.get(m[1], m[1]) or self._dialect.quote or "", text)
 
     def columns(self, lines: pa.Array, count: int) -> tuple[Positions, list[pa.Array]]:
-        """The places of lines, ascending, and the texts of their fields, a column for each field.
+        """The positions of lines, ascending, and the texts of their fields, a column for each field.
 
         Args:
             lines: strings.
@@ -121,7 +133,7 @@ class LineReader:
             Only lines that are plain enough to be read together; the others are left to ``fields_of``.
         """
         field, delimiter = self._plain_field, re.escape(self._dialect.delimiter)
-        places = np.zeros(0, np.int64)
+        positions = np.zeros(0, np.int64)
         if 0 < count <= _MAX_BULK_FIELDS and self._dialect.delimiter.isascii():
             lines = pc.utf8_rtrim(lines, BREAKS)
             is_plain = pc.match_substring_regex(
@@ -130,10 +142,10 @@ class LineReader:
             # An empty line would be no row for this reader, a byte order mark no text, a comment a row.
             odd_start = f"^(?:$|[\ufeff{'#' if self._dialect.allows_comments else ''}])"
             is_plain = pc.and_not(is_plain, pc.match_substring_regex(lines, pattern=odd_start))
-            places = np.flatnonzero(is_plain.fill_null(False).to_numpy(zero_copy_only=False))
-        if not len(places):
-            return places, []
-        text = pc.binary_join_element_wise(lines.take(pa.array(places)), "\n", "").buffers()[2]
+            positions = np.flatnonzero(is_plain.fill_null(False).to_numpy(zero_copy_only=False))
+        if not len(positions):
+            return positions, []
+        text = pc.binary_join_element_wise(lines.take(pa.array(positions)), "\n", "").buffers()[2]
         names = [str(index) for index in range(count)]
         table = pa_csv.read_csv(
             pa.BufferReader(text),
@@ -145,15 +157,12 @@ class LineReader:
             ),
             convert_options=pa_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string())),
         )
-        return places, [column.combine_chunks() for column in table.columns]
+        return positions, [column.combine_chunks() for column in table.columns]
 
 
 _STANDARD: Final = TimestampStandard.SQL
-
 _BYTE_ORDER_MARK: Final = "\ufeff"
-
 _EMPTY_IS_A_VALUE: Final = (pa.string(), pa.binary())
-
 _NULL: Final = pa.scalar(None, pa.string())
 
 
@@ -199,16 +208,16 @@ def _value_of(text: str, type_: pa.DataType, dialect: CsvDialect) -> Any:
 class CsvDecoder:
     """Lines to rows: values of scalar types column by column, arrays and structs one by one."""
 
-    def __init__(self, fields: pa.Schema, dialect: CsvDialect) -> None:
-        self._fields = fields
-        self._dialect = dialect
-        self._lines = LineReader(dialect)
+    def __init__(self, context: FormatContext) -> None:
+        self._fields = context.fields
+        self._dialect = dialect_of(context.options)
+        self._lines = LineReader(self._dialect)
 
     def decode(self, messages: pa.Array) -> Decoded:
         """The rows of all messages."""
         reasons: dict[int, str] = {}
-        places, texts = self._split(messages, reasons)
-        is_good = np.ones(len(places), dtype=np.bool_)
+        positions, texts = self._split(messages, reasons)
+        is_good = np.ones(len(positions), dtype=np.bool_)
         columns = []
         for text, field in zip(texts, self._fields, strict=True):
             values, doubtful = self._values(text, field)
@@ -216,16 +225,16 @@ class CsvDecoder:
                 try:
                     value_of(text[row].as_py(), field, self._dialect)
                 except BadValueError as bad:
-                    reasons[int(places[row])] = f"field {field.name!r}: {bad}"
+                    reasons[int(positions[row])] = f"field {field.name!r}: {bad}"
                     is_good[row] = False
             columns.append(values)
         if not is_good.all():
             kept = pa.array(is_good)
-            places, columns = places[is_good], [column.filter(kept) for column in columns]
-        named = () if self._dialect.ignores_parse_errors else sorted(reasons.items())
-        bad_messages = tuple(BadMessage(place, reason) for place, reason in named)
+            positions, columns = positions[is_good], [column.filter(kept) for column in columns]
+        named = {} if self._dialect.ignores_parse_errors else reasons
+        bad_lines = (BadMessage(position, reason) for position, reason in named.items())
         rows = pa.Table.from_arrays(columns, schema=self._fields)
-        return Decoded(rows, None if len(places) == len(messages) else places, bad=bad_messages)
+        return Decoded.at(positions, len(messages), rows, bad_lines)
 
     def _split(self, messages: pa.Array, reasons: dict[int, str]) -> tuple[Positions, list[pa.Array]]:
         """Messages that are lines with enough fields, and the texts of their fields, by column."""
@@ -235,23 +244,23 @@ class CsvDecoder:
         is_left[together] = False
         rest = np.flatnonzero(is_left)
         where, rows = [], []
-        for place, line in zip(rest.tolist(), lines.take(pa.array(rest)).to_pylist(), strict=True):
+        for position, line in zip(rest.tolist(), lines.take(pa.array(rest)).to_pylist(), strict=True):
             try:
                 fields = self._fields_of(line)
             except BadValueError as bad:
-                reasons[place] = str(bad)
+                reasons[position] = str(bad)
                 continue
             if fields is not None:
-                where.append(place)
+                where.append(position)
                 rows.append(fields)
         singly = [pa.array([row[i] for row in rows], pa.string()) for i in range(len(self._fields))]
         if not len(together):
             return np.array(where, dtype=np.int64), singly
         if not where:
             return together, columns
-        places = np.concatenate([together, np.array(where, dtype=np.int64)])
-        order = np.argsort(places)
-        return places[order], [
+        positions = np.concatenate([together, np.array(where, dtype=np.int64)])
+        order = np.argsort(positions)
+        return positions[order], [
             pa.concat_arrays(both).take(pa.array(order)) for both in zip(columns, singly, strict=True)
         ]
 
@@ -298,11 +307,11 @@ def _decoded(messages: pa.Array, reasons: dict[int, str]) -> pa.Array:
         return messages.cast(pa.string())
     except pa.ArrowInvalid:
         texts: list[str | None] = []
-        for place, message in enumerate(messages.to_pylist()):
+        for position, message in enumerate(messages.to_pylist()):
             try:
                 texts.append(None if message is None else message.decode())
             except UnicodeDecodeError as cause:
-                reasons[place] = f"not valid UTF-8 at byte {cause.start}"
+                reasons[position] = f"not valid UTF-8 at byte {cause.start}"
                 texts.append(None)
         return pa.array(texts, pa.string())
 
@@ -310,9 +319,9 @@ def _decoded(messages: pa.Array, reasons: dict[int, str]) -> pa.Array:
 class CsvEncoder:
     """Rows to lines."""
 
-    def __init__(self, fields: pa.Schema, dialect: CsvDialect) -> None:
-        self._fields = fields
-        self._dialect = dialect
+    def __init__(self, context: FormatContext) -> None:
+        self._fields = context.fields
+        self._dialect = dialect = dialect_of(context.options)
         special = "".join(text for text in (dialect.delimiter, dialect.quote, dialect.escape) if text)
         self._special = f"[{re.escape(special)}\r\n]"
         self._line_starts = f"^[{_BYTE_ORDER_MARK}{'#' if dialect.allows_comments else ''}]"
@@ -342,9 +351,7 @@ class CsvEncoder:
             return pc.if_else(column.is_valid(), texts, null)
         if pa.types.is_list(column.type):
             parts = self._without_delimiter(self._cells(column.flatten()))
-            lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-            offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
-            texts = pc.binary_join(pa.ListArray.from_arrays(offsets, parts), self._dialect.array_delimiter)
+            texts = joined_lists(column, parts, self._dialect.array_delimiter)
             return pc.if_else(column.is_valid(), texts, null)
         return scalar_texts(column, _STANDARD).fill_null(null)
 
@@ -390,7 +397,6 @@ def _replaced(texts: pa.Array, by: dict[str, str]) -> pa.Array:
 
 
 _JAVA_ESCAPES: Final = {"\\t": "\t", "\\\\": "\\", "\\'": "'", '\\"': '"', "\\b": "\b", "\\f": "\f"}
-
 _ONE_CHARACTER: Final = "one character that is no letter, digit or line break"
 
 
@@ -428,78 +434,48 @@ def dialect_of(given: Mapping[str, Any]) -> CsvDialect:
     )
 
 
-@dataclass(frozen=True)
-class CsvFormat:
-    """One CSV line for each row.
+OPTIONS: Final = (
+    Option("field-delimiter", character, "the character between fields", ","),
+    Option("disable-quote-character", options.boolean, "whether no field is in quotes", False),
+    Option("quote-character", character, 'the character around fields that need it; " without it', None),
+    Option("allow-comments", options.boolean, "whether lines that begin with # are passed over", False),
+    Option(
+        "ignore-parse-errors",
+        options.boolean,
+        "whether bad values become NULL and unreadable lines are passed over",
+        False,
+    ),
+    Option("array-element-delimiter", options.text, "the text between elements of an ARRAY or STRUCT", ";"),
+    Option("escape-character", character, "the character that makes the next one text", None),
+    Option("null-literal", str, "the text that stands for NULL", None),
+)
 
-    >>> context = FormatContext(pa.schema([("word", pa.string()), ("n", pa.int64())]))
-    >>> messages = FORMAT.encoder(context).encode(pa.table({"word": ["a,b", "c"], "n": [1, None]}))
-    >>> messages.to_pylist()
-    [b'"a,b",1', b'c,']
-    >>> FORMAT.decoder(context).decode(messages).rows.to_pylist()
-    [{'word': 'a,b', 'n': 1}, {'word': 'c', 'n': None}]
-    """
 
-    name: str = "csv"
-    options: Sequence[Option] = (
-        Option("field-delimiter", character, "the character between fields", ","),
-        Option("disable-quote-character", options.boolean, "whether no field is in quotes", False),
-        Option("quote-character", character, 'the character around fields that need it; " without it', None),
-        Option("allow-comments", options.boolean, "whether lines that begin with # are passed over", False),
-        Option(
-            "ignore-parse-errors",
-            options.boolean,
-            "whether bad values become NULL and unreadable lines are passed over",
-            False,
-        ),
-        Option(
-            "array-element-delimiter", options.text, "the text between elements of an ARRAY or STRUCT", ";"
-        ),
-        Option("escape-character", character, "the character that makes the next one text", None),
-        Option("null-literal", str, "the text that stands for NULL", None),
-    )
-    is_insert_only: bool = True
-
-    def check(self, context: FormatContext) -> None:
-        """Refuse MAPs and deeper nesting, and characters that have two meanings."""
-        if context.options.get("disable-quote-character") and context.options.get("quote-character"):
-            raise ConfigurationError(
-                "csv: options 'quote-character' and 'disable-quote-character' must not both be set; drop one"
-            )
-        dialect = dialect_of(context.options)
-        meanings = [text for text in (dialect.delimiter, dialect.quote, dialect.escape) if text is not None]
-        if len(set(meanings)) < len(meanings):
-            raise ConfigurationError(
-                "csv: the options 'field-delimiter', 'quote-character' and 'escape-character' must differ, "
-                f"got {meanings}"
-            )
-        for field in context.fields:
-            _check_type(field)
-
-    def readable_metadata(self, side: Side, options: Mapping[str, Any]) -> Sequence[MetadataKey]:
-        """Nothing: a line has no data besides its fields."""
-        del side, options
-        return ()
-
-    def decoder(self, context: FormatContext) -> Decoder:
-        """A decoder for one task."""
-        return CsvDecoder(context.fields, dialect_of(context.options))
-
-    def encoder(self, context: FormatContext) -> Encoder:
-        """An encoder for one task."""
-        return CsvEncoder(context.fields, dialect_of(context.options))
+def check(context: FormatContext) -> None:
+    """Refuse MAPs and deeper nesting, and characters that have two meanings."""
+    if context.options.get("disable-quote-character") and context.options.get("quote-character"):
+        raise ConfigurationError(
+            "csv: options 'quote-character' and 'disable-quote-character' must not both be set; drop one"
+        )
+    dialect = dialect_of(context.options)
+    meanings = [text for text in (dialect.delimiter, dialect.quote, dialect.escape) if text is not None]
+    if len(set(meanings)) < len(meanings):
+        raise ConfigurationError(
+            "csv: the options 'field-delimiter', 'quote-character' and 'escape-character' must differ, "
+            f"got {meanings}"
+        )
+    for field in context.fields:
+        _check_type(field)
 
 
 def _check_type(field: pa.Field) -> None:
     type_ = field.type
-    inner = (
-        [type_.field(index).type for index in range(type_.num_fields)] if pa.types.is_nested(type_) else []
-    )
-    if pa.types.is_map(type_) or not all(types.is_scalar(found) for found in inner or [type_]):
+    inner = [type_.field(i).type for i in range(type_.num_fields)] if pa.types.is_nested(type_) else [type_]
+    if pa.types.is_map(type_) or not all(map(types.is_scalar, inner)):
         raise SchemaError(
             f"column {field.name!r}: in CSV it must be of a scalar type, or an ARRAY or STRUCT of them, "
             f"got {types.sql_name(type_)}; write it as a STRING"
         )
 
 
-FORMAT: Final = CsvFormat()
+FORMAT: Final = Format("csv", OPTIONS, check, CsvDecoder, CsvEncoder)

@@ -13,6 +13,7 @@ format ``json``. Written are ``+I`` and ``+U`` as ``c``, ``-U`` and ``-D`` as ``
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -20,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import options, types
-from upsert.arrays import Positions
+from upsert.arrays import Positions, is_null
 from upsert.formats.base import FormatContext
 from upsert.formats.cdc import (
     DELETE,
@@ -28,10 +29,10 @@ from upsert.formats.cdc import (
     UPDATE_AFTER,
     UPDATE_BEFORE,
     Around,
-    CdcFormat,
+    CdcTool,
     ChangedRows,
     Envelopes,
-    any_null,
+    cdc_format,
 )
 from upsert.formats.json_reader import JsonReader
 from upsert.formats.json_values import JsonDialect
@@ -95,21 +96,21 @@ class DebeziumReader:
         missing = "field 'op' is missing"
         if self._has_schema:
             payload = envelopes.columns.pop("payload")
-            envelopes.refuse(any_null(payload), "field 'payload' is missing; schema-include is set")
+            envelopes.refuse(is_null(payload), "field 'payload' is missing; schema-include is set")
             names = [field.name for field in payload.type]
             envelopes.columns |= dict(zip(names, payload.flatten(), strict=True))
         else:
             missing += "; where messages carry their schema, set schema-include"
-        envelopes.refuse(any_null(envelopes.columns["op"]), missing)
+        envelopes.refuse(is_null(envelopes.columns["op"]), missing)
         return envelopes
 
     def images(self, envelopes: Envelopes, first_kinds: Positions) -> _Images:
         """The rows before and after each change."""
         before, after = envelopes.columns["before"], envelopes.columns["after"]
         is_update = first_kinds == UPDATE_BEFORE
-        envelopes.refuse((is_update | (first_kinds == DELETE)) & any_null(before), _NO_IMAGE_BEFORE)
+        envelopes.refuse((is_update | (first_kinds == DELETE)) & is_null(before), _NO_IMAGE_BEFORE)
         envelopes.refuse(
-            (is_update | (first_kinds == INSERT)) & any_null(after),
+            (is_update | (first_kinds == INSERT)) & is_null(after),
             "field 'after' is NULL in an insert or update",
         )
         return _Images(before, after)
@@ -143,25 +144,25 @@ def _of_source(source: pa.Array, name: str) -> pa.Array:
     return source.flatten()[source.type.get_field_index(name)]
 
 
+@dataclass(frozen=True)
 class _Images:
     """The rows before and after changes, one of each for an envelope."""
 
-    def __init__(self, before: pa.Array, after: pa.Array) -> None:
-        self._before = before
-        self._after = after
-        self.lengths: Positions | None = None
+    before: pa.Array
+    after: pa.Array
+    lengths: Positions | None = None
 
     def columns(self, rows: ChangedRows) -> list[pa.Array]:
         """The columns of the changed rows."""
         is_after = (rows.kinds == INSERT) | (rows.kinds == UPDATE_AFTER)
-        places = pa.array(rows.envelope + np.where(is_after, len(self._before), 0))
+        positions = pa.array(rows.envelope + np.where(is_after, len(self.before), 0))
         return [
-            pa.concat_arrays(both).take(places)
-            for both in zip(self._before.flatten(), self._after.flatten(), strict=True)
+            pa.concat_arrays(both).take(positions)
+            for both in zip(self.before.flatten(), self.after.flatten(), strict=True)
         ]
 
 
-FORMAT: Final = CdcFormat(
+TOOL: Final = CdcTool(
     name="debezium-json",
     own_options=(
         Option("schema-include", options.boolean, "whether each message carries its schema", False),
@@ -174,3 +175,5 @@ FORMAT: Final = CdcFormat(
     removed=Around('{"before":', ',"after":null,"op":"d"}'),
     read_only=("schema-include", "messages are written without a schema"),
 )
+
+FORMAT: Final = cdc_format(TOOL)

@@ -3,18 +3,23 @@
 It follows Flink's format of this name; where it is stricter, ``json_values`` says so. With
 ``ignore-parse-errors`` a bad value is NULL and a message that is no JSON, or whose NULL goes into a
 NOT NULL column, is passed over without a trace.
+
+>>> context = FormatContext(pa.schema([("word", pa.string()), ("n", pa.int64())]))
+>>> message = FORMAT.encoder(context).encode(pa.table({"word": ["a"], "n": [1]}))
+>>> message.to_pylist()
+[b'{"word":"a","n":1}']
+>>> FORMAT.decoder(context).decode(message).rows.to_pylist()
+[{'word': 'a', 'n': 1}]
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
 from upsert.errors import ConfigurationError
-from upsert.formats.base import Decoded, Decoder, Encoder, FormatContext, Side
+from upsert.formats.base import Decoded, Format, FormatContext
 from upsert.formats.json_reader import JsonReader
 from upsert.formats.json_values import (
     DECIMAL_AS_PLAIN_NUMBER,
@@ -29,8 +34,6 @@ from upsert.formats.json_values import (
 )
 from upsert.formats.json_writer import row_texts
 from upsert.formats.text_values import encoded
-from upsert.metadata_columns import MetadataKey
-from upsert.options import Option
 
 OPTIONS: Final = (
     FAIL_ON_MISSING_FIELD,
@@ -43,7 +46,7 @@ OPTIONS: Final = (
 )
 
 
-class _Decoder:
+class JsonDecoder:
     """One object, or one element of a top-level array, is one row."""
 
     def __init__(self, context: FormatContext) -> None:
@@ -54,7 +57,7 @@ class _Decoder:
         return self._reader.read(messages)
 
 
-class _Encoder:
+class JsonEncoder:
     """One row is one object."""
 
     def __init__(self, context: FormatContext) -> None:
@@ -70,44 +73,15 @@ class _Encoder:
         return row_texts(batch.columns, self._fields, self._dialect, batch.num_rows)
 
 
-@dataclass(frozen=True)
-class JsonFormat:
-    """One JSON object for each row.
-
-    >>> context = FormatContext(pa.schema([("word", pa.string()), ("n", pa.int64())]))
-    >>> message = FORMAT.encoder(context).encode(pa.table({"word": ["a"], "n": [1]}))
-    >>> message.to_pylist()
-    [b'{"word":"a","n":1}']
-    >>> FORMAT.decoder(context).decode(message).rows.to_pylist()
-    [{'word': 'a', 'n': 1}]
-    """
-
-    name: str = "json"
-    options: Sequence[Option] = OPTIONS
-    is_insert_only: bool = True
-
-    def check(self, context: FormatContext) -> None:
-        """Refuse MAPs whose key is no STRING, and options that exclude each other."""
-        check_types(context.fields)
-        dialect = JsonDialect.of(context.options)
-        if dialect.fail_on_missing_field and dialect.ignore_parse_errors:
-            raise ConfigurationError(
-                "json: options 'fail-on-missing-field' and 'ignore-parse-errors' must not both be true; "
-                "a missing field cannot fail where errors are ignored"
-            )
-
-    def readable_metadata(self, side: Side, options: Mapping[str, Any]) -> Sequence[MetadataKey]:
-        """Nothing: an object has no data besides its members."""
-        del side, options
-        return ()
-
-    def decoder(self, context: FormatContext) -> Decoder:
-        """A decoder for one task."""
-        return _Decoder(context)
-
-    def encoder(self, context: FormatContext) -> Encoder:
-        """An encoder for one task."""
-        return _Encoder(context)
+def check(context: FormatContext) -> None:
+    """Refuse MAPs whose key is no STRING, and options that exclude each other."""
+    check_types(context.fields)
+    dialect = JsonDialect.of(context.options)
+    if dialect.fail_on_missing_field and dialect.ignore_parse_errors:
+        raise ConfigurationError(
+            "json: options 'fail-on-missing-field' and 'ignore-parse-errors' must not both be true; "
+            "a missing field cannot fail where errors are ignored"
+        )
 
 
-FORMAT: Final = JsonFormat()
+FORMAT: Final = Format("json", OPTIONS, check, JsonDecoder, JsonEncoder)

@@ -19,7 +19,7 @@ each message is exactly one row.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any, Final
 
@@ -31,31 +31,22 @@ import pyarrow.json as pj
 from upsert.arrays import Mask, Positions
 from upsert.formats.base import BadMessage, Decoded
 from upsert.formats.json_values import MAX_DEPTH, JsonDialect, Number, parse, struct_converter
-from upsert.formats.text_values import BadValueError, read_column
+from upsert.formats.text_values import BadValueError, flat_bytes, read_column
 
 _SPACE: Final = r"[ \t\r\n]"
-
 _NOT_AN_OBJECT: Final = rf"^{_SPACE}*(?:[^{{ \t\r\n]|$)|[^}} \t\r\n]{_SPACE}*$"
-
 _MORE_AFTER_A_BRACE: Final = rf"\}}{_SPACE}*[^,\]}} \t\r\n]"
-
 _NO_JSON: Final = (b"\x00", b"NaN", b"Inf")
-
 _ODD_DECIMAL: Final = rf'[:,\["]{_SPACE}*[-+]?[0-9]*\.?[0-9]*[eE][-+]?[0-9]{{3}}'
 
 
 def candidates(messages: pa.Array, *, has_decimal: bool) -> Positions:
-    """Positions, ascending, of the messages whose rows that reader surely finds, if it can read them at all.
-
-    Args:
-        messages: texts as binary; NULL is no candidate.
-        has_decimal: whether one of the columns to read is a DECIMAL.
-    """
+    """Positions, ascending, of the messages whose rows that reader surely finds, if it can read them."""
     is_candidate = _is_text(messages) & _is_object(messages)
     if has_decimal:
         is_candidate &= ~_matches(messages, _ODD_DECIMAL)
     is_candidate &= ~_matches(messages, _MORE_AFTER_A_BRACE)
-    text = _data(messages)
+    text = flat_bytes(messages)[0].tobytes()
     for word in _NO_JSON:
         if word in text:
             is_candidate &= ~_matches(messages, re.escape(word.decode()))
@@ -93,14 +84,6 @@ def _mask(found: pa.Array) -> Mask:
     return mask
 
 
-def _data(messages: pa.Array) -> Any:
-    """The bytes of all messages, one after the other."""
-    ends = np.frombuffer(messages.buffers()[1], dtype=np.int32)[messages.offset :]
-    first, last = int(ends[0]), int(ends[len(messages)])
-    buffer = messages.buffers()[2]
-    return b"" if buffer is None else buffer.slice(first, last - first).to_pybytes()
-
-
 def _is_utf8(message: bytes | None) -> bool:
     try:
         return message is not None and message.decode() is not None
@@ -111,9 +94,7 @@ def _is_utf8(message: bytes | None) -> bool:
 Path = tuple[str, ...]
 
 _PIECE: Final = 512
-
 _WIDE_DIGITS: Final = 76
-
 _SAMPLE: Final = 16
 
 
@@ -127,8 +108,8 @@ class BulkReader:
         self._fields = fields
         self._dialect = dialect
         self._quoted: frozenset[Path] = frozenset()
-        self._is_able = len(fields) > 0 and not any(_has_map(field.type) for field in fields)
-        self._has_decimal = any(_has_decimal(field.type) for field in fields)
+        self._is_able = len(fields) > 0 and not any(_has(pa.types.is_map, field.type) for field in fields)
+        self._has_decimal = any(_has(pa.types.is_decimal, field.type) for field in fields)
 
     def read(self, messages: pa.Array) -> Iterator[tuple[Positions, list[pa.Array]]]:
         """Positions of messages, ascending, and the columns of their rows, one row each.
@@ -137,18 +118,18 @@ class BulkReader:
         """
         if not self._is_able:
             return
-        places = candidates(messages, has_decimal=self._has_decimal)
-        if not len(places):
+        positions = candidates(messages, has_decimal=self._has_decimal)
+        if not len(positions):
             return
-        columns = self._columns(_taken(messages, places))
-        if columns is None and self._learn(messages, places):
-            columns = self._columns(_taken(messages, places))
+        columns = self._columns(_taken(messages, positions))
+        if columns is None and self._learn(messages, positions):
+            columns = self._columns(_taken(messages, positions))
         if columns is not None:
-            yield _good(places, *columns)
+            yield _good(positions, *columns)
             return
-        for start in range(0, len(places), _PIECE):
-            piece = places[start : start + _PIECE]
-            columns = self._columns(_taken(messages, piece)) if len(piece) < len(places) else None
+        for start in range(0, len(positions), _PIECE):
+            piece = positions[start : start + _PIECE]
+            columns = self._columns(_taken(messages, piece)) if len(piece) < len(positions) else None
             if columns is not None:
                 yield _good(piece, *columns)
 
@@ -191,7 +172,7 @@ class BulkReader:
         Args:
             found: the values of the wire type.
             field: the field that they are to become.
-            rows: the row of each value; None: its place.
+            rows: the row of each value; None: its position.
             doubtful: set for rows whose message the reference must read.
             is_member: whether a NULL may be a missing field.
             is_within: whether there is an object that has the value; None: there always is.
@@ -226,10 +207,10 @@ class BulkReader:
             found = pc.if_else(too_large, pa.scalar(None, found.type), found).cast(type_)
         return found
 
-    def _learn(self, messages: pa.Array, places: Positions) -> bool:
+    def _learn(self, messages: pa.Array, positions: Positions) -> bool:
         """Look which numbers and booleans come as strings; whether that is news."""
         values = []
-        for message in messages.take(pa.array(places[:_SAMPLE])).to_pylist():
+        for message in messages.take(pa.array(positions[:_SAMPLE])).to_pylist():
             try:
                 values.append(parse(message))
             except BadValueError:
@@ -241,17 +222,17 @@ class BulkReader:
         return is_news
 
 
-def _good(places: Positions, columns: list[pa.Array], doubtful: Mask) -> tuple[Positions, list[pa.Array]]:
+def _good(positions: Positions, columns: list[pa.Array], doubtful: Mask) -> tuple[Positions, list[pa.Array]]:
     if not doubtful.any():
-        return places, columns
+        return positions, columns
     good = pa.array(~doubtful)
-    return places[~doubtful], [column.filter(good) for column in columns]
+    return positions[~doubtful], [column.filter(good) for column in columns]
 
 
-def _taken(messages: pa.Array, places: Positions) -> pa.Array:
-    if len(places) == len(messages):
+def _taken(messages: pa.Array, positions: Positions) -> pa.Array:
+    if len(positions) == len(messages):
         return messages
-    return messages.take(pa.array(places))
+    return messages.take(pa.array(positions))
 
 
 def _mark(doubtful: Mask, mask: Mask, rows: Positions | None) -> None:
@@ -269,18 +250,12 @@ def _is_too_large(decimals: pa.Array, type_: pa.DataType) -> pa.Array:
     return outside.fill_null(False)
 
 
-def _has_map(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_map(type_)) or any(_has_map(child) for child in _children(type_))
-
-
-def _has_decimal(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_decimal(type_)) or any(_has_decimal(child) for child in _children(type_))
-
-
-def _children(type_: pa.DataType) -> Iterable[pa.DataType]:
-    if not pa.types.is_nested(type_):
-        return ()
-    return [type_.field(index).type for index in range(type_.num_fields)]
+def _has(is_wanted: Callable[[pa.DataType], bool], type_: pa.DataType) -> bool:
+    """Whether a type is, or has inside it, one of some kind."""
+    if is_wanted(type_):
+        return True
+    fields = range(type_.num_fields) if pa.types.is_nested(type_) else ()
+    return any(_has(is_wanted, type_.field(index).type) for index in fields)
 
 
 def _wire_type(type_: pa.DataType, path: Path, quoted: frozenset[Path]) -> pa.DataType:
@@ -321,7 +296,6 @@ def _quoted_paths(type_: pa.DataType, values: list[Any], path: Path) -> Iterator
 
 
 _MESSAGES_AT_ONCE: Final = 8192
-
 _BYTES_AT_ONCE: Final = 16 << 20
 
 
@@ -346,29 +320,23 @@ class JsonReader:
 
     def read(self, messages: pa.Array) -> Decoded:
         """The rows of all messages, in their order; bad messages give none, and no exception."""
-        tables: list[pa.Table] = []
-        positions: list[Positions] = []
+        tables = [self._fields.empty_table()]
+        positions = [np.zeros(0, np.int64)]
         bad: list[BadMessage] = []
         start = 0
         while start < len(messages):
             chunk = _chunk(messages, start)
-            self._read_chunk(chunk, start, tables, positions, bad)
+            where, table = self._read_chunk(chunk, start, bad)
+            tables.append(table)
+            positions.append(where + start)
             start += len(chunk)
-        where = np.concatenate([np.zeros(0, np.int64), *positions])
-        rows = pa.concat_tables([self._fields.empty_table(), *tables])
-        if not len(self._fields):
-            rows = _without_columns(len(where))
-        is_one_each = len(where) == len(messages) and bool((where == np.arange(len(where))).all())
-        return Decoded(rows, None if is_one_each else where, bad=tuple(bad))
+        found = np.concatenate(positions)
+        rows = pa.concat_tables(tables) if len(self._fields) else _without_columns(len(found))
+        return Decoded.at(found, len(messages), rows, bad)
 
     def _read_chunk(
-        self,
-        messages: pa.Array,
-        start: int,
-        tables: list[pa.Table],
-        positions: list[Positions],
-        bad: list[BadMessage],
-    ) -> None:
+        self, messages: pa.Array, start: int, bad: list[BadMessage]
+    ) -> tuple[Positions, pa.Table]:
         found = [
             (where, pa.Table.from_arrays(columns, schema=self._fields))
             for where, columns in self._bulk.read(messages)
@@ -376,32 +344,31 @@ class JsonReader:
         is_left = messages.is_valid().to_numpy(zero_copy_only=False).copy()
         for where, _ in found:
             is_left[where] = False
-        if is_left.any():
+        if is_left.any() or not found:
             found.append(self._read_singly(messages, np.flatnonzero(is_left), start, bad))
-        if not found:
-            return
+        if len(found) == 1:
+            return found[0]
         where = np.concatenate([where for where, _ in found])
+        order = np.argsort(where, kind="stable")
         table = pa.concat_tables([table for _, table in found])
-        if len(found) > 1:
-            order = np.argsort(where, kind="stable")
-            where, table = where[order], table.take(pa.array(order))
-        tables.append(table)
-        positions.append(where + start)
+        return where[order], table.take(pa.array(order))
 
     def _read_singly(
-        self, messages: pa.Array, places: Positions, start: int, bad: list[BadMessage]
+        self, messages: pa.Array, positions: Positions, start: int, bad: list[BadMessage]
     ) -> tuple[Positions, pa.Table]:
         rows: list[tuple[Any, ...]] = []
         where: list[int] = []
-        for place, message in zip(places.tolist(), messages.take(pa.array(places)).to_pylist(), strict=True):
+        for position, message in zip(
+            positions.tolist(), messages.take(pa.array(positions)).to_pylist(), strict=True
+        ):
             try:
                 of_message = self.rows_of(message)
             except BadValueError as cause:
                 if not self._dialect.ignore_parse_errors:
-                    bad.append(BadMessage(start + place, cause.reason))
+                    bad.append(BadMessage(start + position, cause.reason))
                 continue
             rows += of_message
-            where += [place] * len(of_message)
+            where += [position] * len(of_message)
         columns = [
             pa.array([row[index] for row in rows], field.type) for index, field in enumerate(self._fields)
         ]

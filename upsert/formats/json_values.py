@@ -107,13 +107,9 @@ SPACES: Final = " \t\r\n"
 """What JSON takes as space between tokens."""
 
 _PLAIN_DIGITS: Final = 19
-
 _MAX_DIGITS: Final = 40
-
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
-
 _STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
-
 _STEPS: Final = np.zeros(256, dtype=np.int8)
 
 _STEPS[list(b"[{")] = 1
@@ -316,11 +312,11 @@ def _list_converter(element: pa.Field, dialect: JsonDialect) -> Converter:
         if not isinstance(value, list):
             raise BadValueError(f"{_kind(value)} is no ARRAY")
         found = []
-        for place, item in enumerate(value):
+        for position, item in enumerate(value):
             try:
                 found.append(convert(item))
             except BadValueError as bad:
-                bad.path.insert(0, str(place))
+                bad.path.insert(0, str(position))
                 raise
         return found
 

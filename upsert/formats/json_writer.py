@@ -11,13 +11,12 @@ from json.encoder import encode_basestring
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert.errors import SchemaError
 from upsert.formats.json_values import JsonDialect
-from upsert.formats.text_values import scalar_texts
+from upsert.formats.text_values import flat_bytes, joined_lists, scalar_texts
 
 TextPart = Any
 """An Arrow string array, or a text that is the same for all rows."""
@@ -27,12 +26,6 @@ def row_texts(
     columns: Sequence[pa.Array], fields: Sequence[pa.Field], dialect: JsonDialect, num_rows: int
 ) -> pa.Array:
     """The JSON object of each row, as a string array without NULLs.
-
-    Args:
-        columns: the columns, in the order of the fields.
-        fields: names and types.
-        dialect: with ``ignore_null_fields`` a NULL is left out instead of written.
-        num_rows: how many rows there are, also without any column.
 
     >>> row_texts([pa.array([1, None])], [pa.field("n", pa.int64())], JsonDialect(), 2).to_pylist()
     ['{"n":1}', '{"n":null}']
@@ -86,7 +79,7 @@ def _texts(column: pa.Array, type_: pa.DataType, dialect: JsonDialect) -> tuple[
         return "", row_texts(column.flatten(), list(type_), dialect, len(column)), ""
     if pa.types.is_list(type_):
         elements = _joined(_parts(column.flatten(), type_.value_field, dialect))
-        return "[", _lists(column, elements), "]"
+        return "[", joined_lists(column, elements, ","), "]"
     if pa.types.is_map(type_):
         return "{", _map_texts(column, type_, dialect), "}"
     if type_ == pa.string():
@@ -96,13 +89,6 @@ def _texts(column: pa.Array, type_: pa.DataType, dialect: JsonDialect) -> tuple[
     if pa.types.is_floating(type_):
         return "", _float_texts(column), ""
     return "", scalar_texts(column, dialect.timestamps, is_plain=dialect.decimal_as_plain_number), ""
-
-
-def _lists(column: pa.Array, elements: pa.Array) -> pa.Array:
-    """The texts of a list's elements, with commas between; empty for NULL."""
-    lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    return pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets), elements), ",")
 
 
 def _map_texts(column: pa.Array, type_: pa.DataType, dialect: JsonDialect) -> pa.Array:
@@ -122,7 +108,7 @@ def escaped(texts: pa.Array) -> pa.Array:
     >>> escaped(pa.array(['say "hi"', "a\tb", None])).to_pylist()
     ['say \\"hi\\"', 'a\\tb', None]
     """
-    data = _bytes_of(texts)
+    data, _ = flat_bytes(texts)
     # The backslash comes first: those that the others bring must stay.
     codes = [code for code in (ord("\\"), ord('"')) if (data == code).any()]
     is_control = data < 32
@@ -131,14 +117,6 @@ def escaped(texts: pa.Array) -> pa.Array:
     for code in codes:
         texts = pc.replace_substring(texts, chr(code), encode_basestring(chr(code))[1:-1])
     return texts
-
-
-def _bytes_of(texts: pa.Array) -> npt.NDArray[np.uint8]:
-    """All bytes of the texts, one after the other."""
-    if not len(texts) or texts.buffers()[2] is None:
-        return np.empty(0, np.uint8)
-    ends = np.frombuffer(texts.buffers()[1], dtype=np.int32)[texts.offset :][: len(texts) + 1]
-    return np.frombuffer(texts.buffers()[2], dtype=np.uint8)[ends[0] : ends[-1]]
 
 
 def _float_texts(column: pa.Array) -> pa.Array:

@@ -7,7 +7,6 @@ BIGINT and DOUBLE 8; the first byte of a BOOLEAN is 0 for false.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -15,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import options, types
+from upsert.arrays import one_array
 from upsert.errors import SchemaError
-from upsert.formats.base import BadMessage, Decoded, Decoder, Encoder, Format, FormatContext, Side
-from upsert.metadata_columns import MetadataKey
+from upsert.formats.base import BadMessage, Decoded, Format, FormatContext
 from upsert.options import Option
 
 _BIG: Final = "big-endian"
@@ -53,42 +52,23 @@ OPTIONS: Final = (
 )
 
 
-class RawFormat:
-    """The format ``raw``."""
+def check(context: FormatContext) -> None:
+    """Refuse all but one field of a type that has a plain form.
 
-    name = "raw"
-    options: Sequence[Option] = OPTIONS
-    is_insert_only = True
-
-    def check(self, context: FormatContext) -> None:
-        """Refuse all but one field of a type that has a plain form.
-
-        Raises:
-            SchemaError: there are several fields, or its type is another one.
-        """
-        fields = context.fields
-        if len(fields) != 1:
-            raise SchemaError(
-                f"raw: a {context.side} must be one column, got {', '.join(fields.names) or 'none'}; choose "
-                "another format, or keep the key's columns out by 'value.fields-include' = 'EXCEPT_KEY'"
-            )
-        if fields[0].type not in (*_NUMPY, pa.string(), pa.binary()):
-            raise SchemaError(
-                f"raw: column {fields[0].name!r} must be STRING, BINARY, BOOLEAN, a whole number, FLOAT or "
-                f"DOUBLE, got {types.sql_name(fields[0].type)}"
-            )
-
-    def readable_metadata(self, side: Side, options: Mapping[str, Any]) -> Sequence[MetadataKey]:  # noqa: ARG002
-        """None: a message is nothing but its value."""
-        return ()
-
-    def decoder(self, context: FormatContext) -> Decoder:
-        """A decoder of the field's type."""
-        return RawDecoder(context)
-
-    def encoder(self, context: FormatContext) -> Encoder:
-        """An encoder of the field's type."""
-        return RawEncoder(context)
+    Raises:
+        SchemaError: there are several fields, or its type is another one.
+    """
+    fields = context.fields
+    if len(fields) != 1:
+        raise SchemaError(
+            f"raw: a {context.side} must be one column, got {', '.join(fields.names) or 'none'}; choose "
+            "another format, or keep the key's columns out by 'value.fields-include' = 'EXCEPT_KEY'"
+        )
+    if fields[0].type not in (*_NUMPY, pa.string(), pa.binary()):
+        raise SchemaError(
+            f"raw: column {fields[0].name!r} must be STRING, BINARY, BOOLEAN, a whole number, FLOAT or "
+            f"DOUBLE, got {types.sql_name(fields[0].type)}"
+        )
 
 
 class RawDecoder:
@@ -111,10 +91,9 @@ class RawDecoder:
             values, reasons = self._texts(present)
         else:
             values, reasons = self._numbers(present)
-        bad = tuple(BadMessage(int(positions[place]), reason) for place, reason in sorted(reasons.items()))
+        bad = (BadMessage(int(positions[place]), reason) for place, reason in reasons.items())
         good = np.delete(positions, np.array(list(reasons), np.int64))
-        rows = pa.table([values], schema=self._fields)
-        return Decoded(rows, None if len(good) == len(messages) else good, None, bad)
+        return Decoded.at(good, len(messages), pa.table([values], schema=self._fields), bad)
 
     def _texts(self, present: pa.Array) -> tuple[pa.Array, dict[int, str]]:
         if self._charset == _UTF8:
@@ -165,7 +144,7 @@ class RawEncoder:
         if column.null_count:
             raise SchemaError(f"raw: column {self._name!r} must not be NULL, for no bytes mean NULL")
         if self._type == pa.binary():
-            return _combined(column)
+            return one_array(column)
         if self._type == pa.string():
             return self._texts(column)
         numbers = column.cast(pa.uint8()) if self._type == pa.bool_() else column
@@ -175,7 +154,7 @@ class RawEncoder:
 
     def _texts(self, column: pa.ChunkedArray) -> pa.Array:
         if self._charset == _UTF8:
-            return _combined(column.cast(pa.binary()))
+            return one_array(column.cast(pa.binary()))
         try:
             return pa.array([text.encode(self._charset) for text in column.to_pylist()], pa.binary())
         except UnicodeError as cause:
@@ -184,14 +163,10 @@ class RawEncoder:
             ) from cause
 
 
-def _combined(column: pa.ChunkedArray) -> pa.Array:
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-
-
 def _dtype(context: FormatContext) -> np.dtype[Any]:
     """How numpy lays a number out; for texts and bytes any."""
     plain = np.dtype(_NUMPY.get(context.fields[0].type, "u1"))
     return plain.newbyteorder(">" if context.options["endianness"] == _BIG else "<")
 
 
-FORMAT: Final[Format] = RawFormat()
+FORMAT: Final = Format("raw", OPTIONS, check, RawDecoder, RawEncoder)

@@ -2,8 +2,8 @@
 
 ``scalar_reader`` is what a text means. ``read_column`` gives the same for a column: texts in a plain form,
 which a regular expression picks, are cast by Arrow at once, the others are read one by one. ``scalar_texts``
-writes a column. Python's ``base64`` takes one value a call; here the texts of a column, whose lengths are
-multiples of four, are one run of groups of four characters, so that a whole column is a few numpy operations.
+writes a column. Base64 is made for all values of a column in one call: their texts, whose lengths are
+multiples of four, are one run of groups of four characters.
 """
 
 from __future__ import annotations
@@ -37,15 +37,8 @@ from upsert.formats.timestamps import (
 _BASE64: Final = "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
 """What a base64 text looks like, as a regular expression without anchors."""
 
-_ALPHABET: Final = np.frombuffer(
-    b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", dtype=np.uint8
-)
-
 _PAD: Final = ord("=")
-
-_SIX_BITS: Final = np.zeros(256, dtype=np.uint32)
-
-_SIX_BITS[_ALPHABET] = np.arange(64, dtype=np.uint32)
+_ZERO_BITS: Final = ord("A")
 
 
 def base64_bytes(texts: pa.Array) -> pa.Array:
@@ -54,11 +47,11 @@ def base64_bytes(texts: pa.Array) -> pa.Array:
     >>> base64_bytes(pa.array(["3q2+7w==", None, ""])).to_pylist()
     [b'\xde\xad\xbe\xef', None, b'']
     """
-    data, lengths = _flat_bytes(texts.cast(pa.binary()))
-    groups = _SIX_BITS[data].reshape(-1, 4)
-    words = (groups[:, 0] << 18) | (groups[:, 1] << 12) | (groups[:, 2] << 6) | groups[:, 3]
-    triples = np.stack([words >> 16, words >> 8, words], axis=1).astype(np.uint8)
-    padding = (data.reshape(-1, 4) == _PAD).sum(axis=1)
+    data, lengths = flat_bytes(texts.cast(pa.binary()))
+    is_padding = data == _PAD
+    unpadded = binascii.a2b_base64(np.where(is_padding, _ZERO_BITS, data).data)
+    triples = np.frombuffer(unpadded, np.uint8).reshape(-1, 3)
+    padding = is_padding.reshape(-1, 4).sum(axis=1)
     kept = np.arange(3) < (3 - padding)[:, None]
     ends = np.concatenate([[0], np.cumsum(3 - padding)])
     offsets = ends[np.concatenate([[0], np.cumsum(lengths // 4)])]
@@ -71,14 +64,13 @@ def base64_texts(values: pa.Array) -> pa.Array:
     >>> base64_texts(pa.array([b"\xde\xad\xbe\xef", None, b""])).to_pylist()
     ['3q2+7w==', None, '']
     """
-    data, lengths = _flat_bytes(values)
+    data, lengths = flat_bytes(values)
     groups = (lengths + 2) // 3
     starts = np.cumsum(groups) - groups
-    padded = np.zeros(int(groups.sum()) * 3, dtype=np.uint32)
-    places = np.repeat(starts * 3 - (np.cumsum(lengths) - lengths), lengths) + np.arange(len(data))
-    padded[places] = data
-    words = padded.reshape(-1, 3) @ np.array([1 << 16, 1 << 8, 1], dtype=np.uint32)
-    texts = _ALPHABET[np.stack([words >> 18, words >> 12, words >> 6, words], axis=1) & 63]
+    padded = np.zeros(int(groups.sum()) * 3, dtype=np.uint8)
+    positions = np.repeat(starts * 3 - (np.cumsum(lengths) - lengths), lengths) + np.arange(len(data))
+    padded[positions] = data
+    texts = np.frombuffer(bytearray(binascii.b2a_base64(padded.data, newline=False)), np.uint8).reshape(-1, 4)
     missing = groups * 3 - lengths
     last = starts + groups - 1
     texts[last[missing > 0], 3] = _PAD
@@ -87,12 +79,12 @@ def base64_texts(values: pa.Array) -> pa.Array:
     return _binary_array(offsets, texts.reshape(-1), pa.string(), values)
 
 
-def _flat_bytes(values: pa.Array) -> tuple[npt.NDArray[np.uint8], Positions]:
-    """The bytes of all values in one run, and how many each value has."""
-    filled = values.fill_null(b"")
-    offsets = np.frombuffer(filled.buffers()[1], dtype=np.int32)[filled.offset :][: len(filled) + 1]
+def flat_bytes(values: pa.Array) -> tuple[npt.NDArray[np.uint8], Positions]:
+    """The bytes of all texts or binary values in one run, and how many each value has."""
+    filled = values.fill_null("" if values.type == pa.string() else b"")
     if not len(filled):
         return np.zeros(0, np.uint8), np.zeros(0, np.int64)
+    offsets = np.frombuffer(filled.buffers()[1], dtype=np.int32)[filled.offset :][: len(filled) + 1]
     buffer = filled.buffers()[2]
     data = np.frombuffer(buffer, dtype=np.uint8) if buffer is not None else np.zeros(0, np.uint8)
     return data[offsets[0] : offsets[-1]], np.diff(offsets).astype(np.int64)
@@ -112,11 +104,8 @@ _SPACES: Final = "".join(map(chr, range(33)))
 """What Java's ``trim`` takes away."""
 
 _INTEGER: Final = re.compile("[+-]?[0-9]{1,40}")
-
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "+Infinity": math.inf, "-Infinity": -math.inf}
-
 _MAX_SHOWN: Final = 80
 
 Reader = Callable[[str], Any]
@@ -288,13 +277,13 @@ def _with_odd_ones(
     read = scalar_reader(values.type, standard)
     found: list[Any] = []
     bad = []
-    places = np.flatnonzero(odd)
-    for place, text in zip(places, texts.take(pa.array(places)).to_pylist(), strict=True):
+    positions = np.flatnonzero(odd)
+    for position, text in zip(positions, texts.take(pa.array(positions)).to_pylist(), strict=True):
         try:
             found.append(read(text))
         except BadValueError:
             found.append(None)
-            bad.append(place)
+            bad.append(position)
     values = pc.replace_with_mask(values, pa.array(odd), pa.array(found, values.type))
     if not bad:
         return values, None
@@ -396,7 +385,6 @@ def _float_texts(column: pa.Array) -> pa.Array:
 
 
 _INFINITY: Final = float("inf")
-
 _SMALLEST: Final = 1e-3
 
 _LARGEST: Final = 1e7
@@ -459,6 +447,13 @@ def _decimal_texts(column: pa.Array, *, is_plain: bool) -> pa.Array:
     is_small = pc.match_substring(texts, "E").fill_null(False)
     small = [f"{value:f}" for value in column.filter(is_small).to_pylist()]
     return pc.replace_with_mask(texts, is_small, pa.array(small, pa.string()))
+
+
+def joined_lists(column: pa.Array, elements: pa.Array, separator: str) -> pa.Array:
+    """The texts of each list's elements, with a separator between them; empty for NULL."""
+    lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    return pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets), elements), separator)
 
 
 def encoded(rows: pa.Table, texts: Callable[[pa.RecordBatch], pa.Array]) -> pa.Array:

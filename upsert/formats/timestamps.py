@@ -39,7 +39,6 @@ _SECONDS: Final = r":([0-9]{2})(?:\.([0-9]{1,9}))?"
 _HOURS: Final = "([0-9]{2}):([0-9]{2})"
 _OFFSET: Final = "(Z|[+-](?:0[0-9]|1[0-8]):[0-5][0-9])"
 _DATE_PATTERN: Final = re.compile(_DATE)
-
 _DAY: Final = 86_400_000_000
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 _FIRST_DAY: Final = 1 - _EPOCH
@@ -89,10 +88,6 @@ def _day(found: re.Match[str]) -> int | None:
 
 def parse_timestamp(text: str, compiled: re.Pattern[str]) -> int | None:
     """Microseconds since 1970, or None when the text is no time.
-
-    Args:
-        text: the value.
-        compiled: the ``pattern`` of its type and standard, compiled.
 
     >>> sql = re.compile(pattern(types.TIMESTAMP_NTZ, TimestampStandard.SQL))
     >>> parse_timestamp("1970-01-01 00:00:01.5", sql), parse_timestamp("1970-01-01 24:00:00", sql)

@@ -9,14 +9,13 @@ from typing import Final
 
 from pyspark.sql.types import StringType, StructField, StructType
 
-from upsert import types
 from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
 from upsert.kafka.options import SECRET_PREFIX
 from upsert.kafka.table import SPARK_FORMATS, KafkaTable
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
 from upsert.secret import is_secret
-from upsert.spark_table import read_columns, spark_schema
+from upsert.spark_table import read_columns, spark_schema, stored_type
 
 COLUMNS: Final = "columns"
 """Option of the Spark formats: the columns as in DDL, or a schema's JSON form, which `read_changes` gives."""
@@ -131,14 +130,7 @@ def _schema_of_struct(asked: StructType, key: tuple[str, ...], of: str) -> Table
 def _column(field: StructField, of: str) -> Column:
     from upsert.sql.columns import metadata_from_comment
 
-    try:
-        type_ = types.from_json(field.dataType.jsonValue())
-    except CorruptTableError:
-        raise SchemaError(
-            f"{of}: column {field.name!r} has the type {field.dataType.simpleString().upper()}, which no "
-            "topic can hold; cast it after the read"
-        ) from None
-    column = Column(field.name, type_, field.nullable)
+    column = Column(field.name, stored_type(field, of), field.nullable)
     comment = field.metadata.get("comment")
     if not isinstance(comment, str):
         return column

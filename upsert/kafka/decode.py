@@ -3,12 +3,12 @@
 A record gives as many rows as its key and its value hold, each with each. The value's columns win over the
 key's where both hold one. On an upsert topic a record without a value is a tombstone: a row of kind ``-D``
 that has the key's columns and metadata only. A record without a key gives no row where the table has key
-columns. A record that cannot be read gives no rows but a `BadRecord`.
+columns. A record that cannot be read gives no rows but a `BadMessage`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,13 +18,16 @@ import pyarrow.compute as pc
 from upsert.arrays import Mask, Positions, is_null, one_array
 from upsert.changelog.equality import same_keys
 from upsert.errors import SchemaError
-from upsert.formats.base import Decoded, Decoder, Side
+from upsert.formats.base import BadMessage, Decoded, Decoder, Side
 from upsert.kafka.client.records import ALWAYS
 from upsert.kafka.metadata import record_column, record_values
 from upsert.kafka.table import KafkaTable, RecordPart
 from upsert.metadata_columns import MetadataColumn
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import Column
+
+Reasons = dict[int, str]
+"""Of each record that cannot be read, by number, the first reason."""
 
 
 @dataclass(frozen=True)
@@ -100,14 +103,6 @@ def _take(values: pa.Array, rows: Positions) -> pa.Array:
 
 
 @dataclass(frozen=True)
-class BadRecord:
-    """A record that could not be read: its number in the chunk, and why."""
-
-    position: int
-    reason: str
-
-
-@dataclass(frozen=True)
 class DecodedRecords:
     """The rows of one chunk of records.
 
@@ -118,17 +113,12 @@ class DecodedRecords:
     """
 
     rows: pa.Table
-    bad: tuple[BadRecord, ...]
+    bad: tuple[BadMessage, ...]
     without_key: int
 
 
 class RecordDecoder:
     """Decodes the records of one topic for one task.
-
-    Args:
-        table: the table.
-        topic: the topic that the records are from.
-        hidden: metadata that is needed beside the table's columns.
 
     >>> from upsert.schema import TableSchema
     >>> schema = TableSchema.of({"k": pa.string(), "v": pa.string()}, primary_key=["k"])
@@ -157,17 +147,13 @@ class RecordDecoder:
         return ALWAYS | {record_column(key) for key in own}
 
     def decode(self, records: pa.Table) -> DecodedRecords:
-        """The rows of some records of the topic.
-
-        Args:
-            records: raw records (see ``upsert.kafka.client.records``), at least the columns ``wanted``.
-        """
+        """The rows of some records of the topic."""
         values = self._value.decode(one_array(records.column("value")))
         keys = None if self._key is None else self._key.decode(one_array(records.column("key")))
-        bad = _Bad()
+        bad: Reasons = {}
         for side, decoded in ((Side.KEY, keys), (Side.VALUE, values)):
-            if decoded is not None:
-                bad.add((b.position for b in decoded.bad), (f"{side}: {b.reason}" for b in decoded.bad))
+            for message in () if decoded is None else decoded.bad:
+                bad.setdefault(message.position, f"{side}: {message.reason}")
         parts = self._parts(records, keys, values, bad)
         columns = [self._column(column, parts, bad) for column in self._columns]
         self._check(parts, columns, bad)
@@ -176,18 +162,19 @@ class RecordDecoder:
             columns.append(self._kinds(parts))
             names.append(ROW_KIND_COLUMN)
         rows = pa.Table.from_arrays(columns, names=names)
-        if bad.of(parts.record):
-            rows = rows.filter(pa.array(~np.isin(parts.record, bad.positions)))
-        return DecodedRecords(rows, bad.sorted, self._without_key(records, bad))
+        if bad and (is_bad := np.isin(parts.record, list(bad))).any():
+            rows = rows.filter(pa.array(~is_bad))
+        found = tuple(BadMessage(position, reason) for position, reason in sorted(bad.items()))
+        return DecodedRecords(rows, found, self._without_key(records, bad))
 
-    def _parts(self, records: pa.Table, keys: Decoded | None, values: Decoded, bad: _Bad) -> RowSources:
+    def _parts(self, records: pa.Table, keys: Decoded | None, values: Decoded, bad: Reasons) -> RowSources:
         """Which record, which row of its key and which of its value make each row."""
         record = positions_of(values)
         value_row = np.arange(len(record))
         if self._table.is_upsert:
             record, value_row = with_tombstones(record, value_row, one_array(records.column("value")))
-        if bad.positions:
-            is_good = ~np.isin(record, bad.positions)
+        if bad:
+            is_good = ~np.isin(record, list(bad))
             record, value_row = record[is_good], value_row[is_good]
         if keys is None:
             return RowSources(records, None, values, record, None, value_row)
@@ -198,12 +185,14 @@ class RecordDecoder:
             record, value_row, first = record[which], value_row[which], first[which] + within
         return RowSources(records, keys, values, record, first, value_row)
 
-    def _column(self, column: Column, parts: RowSources, bad: _Bad) -> pa.Array:
+    def _column(self, column: Column, parts: RowSources, bad: Reasons) -> pa.Array:
         metadata = self._metadata.get(column.name)
         in_key = None if self._key is None else self._key.index_of(column, metadata)
         in_value = self._value.index_of(column, metadata)
         if in_key is None and in_value is None and metadata is not None:
-            return parts.of_record(_readable(metadata, parts.records, bad))
+            key, records = metadata.key.key, parts.records
+            values = lambda start, count: record_values(key, records.slice(start, count))  # noqa: E731
+            return parts.of_record(_fitting(metadata, values, np.arange(records.num_rows), bad))
         if in_value is None:
             assert in_key is not None, "every column is in the key, in the value, or metadata"
             found = parts.of_key(in_key)
@@ -211,9 +200,9 @@ class RecordDecoder:
             found = parts.of_value(in_value)
             if in_key is not None and parts.is_tombstone.any():
                 found = pc.if_else(pa.array(parts.is_tombstone), parts.of_key(in_key), found)
-        return found if metadata is None else _cast(metadata, found, parts.record, bad)
+        return found if metadata is None else _fitting(metadata, found.slice, parts.record, bad)
 
-    def _check(self, parts: RowSources, columns: Sequence[pa.Array], bad: _Bad) -> None:
+    def _check(self, parts: RowSources, columns: Sequence[pa.Array], bad: Reasons) -> None:
         """Find records whose rows break a promise of the schema, or of ``fields.verify-integrity``."""
         key_columns = set(self._table.key.columns) if self._table.key is not None else set()
         for column, values in zip(self._columns, columns, strict=True):
@@ -222,13 +211,14 @@ class RecordDecoder:
                 if column.name not in key_columns:
                     broken &= ~parts.is_tombstone
                 reason = f"column {column.name!r} is NOT NULL, and the record has no value for it"
-                bad.add(parts.record[broken].tolist(), [reason] * int(broken.sum()))
+                for position in parts.record[broken].tolist():
+                    bad.setdefault(position, reason)
         if self._table.values["fields.verify-integrity"] and self._key is not None:
             for name in self._table.value.columns:
                 if name in key_columns:
                     self._check_same(self._table.schema.column(name), parts, bad)
 
-    def _check_same(self, column: Column, parts: RowSources, bad: _Bad) -> None:
+    def _check_same(self, column: Column, parts: RowSources, bad: Reasons) -> None:
         assert self._key is not None
         in_key, in_value = self._key.index_of(column, None), self._value.index_of(column, None)
         assert in_key is not None
@@ -239,7 +229,7 @@ class RecordDecoder:
                 f"column {column.name!r} must be the same in key and value, got {one[row].as_py()!r} and "
                 f"{other[row].as_py()!r}"
             )
-            bad.add([int(parts.record[row])], [reason])
+            bad.setdefault(int(parts.record[row]), reason)
 
     def _kinds(self, parts: RowSources) -> pa.Array:
         if not self._table.is_upsert:
@@ -248,10 +238,10 @@ class RecordDecoder:
             return pa.repeat(RowKind.UPDATE_AFTER.value, len(parts.record))
         return pc.if_else(pa.array(parts.is_tombstone), RowKind.DELETE.value, RowKind.UPDATE_AFTER.value)
 
-    def _without_key(self, records: pa.Table, bad: _Bad) -> int:
+    def _without_key(self, records: pa.Table, bad: Reasons) -> int:
         if self._key is None or not (keys := records.column("key")).null_count:
             return 0
-        return int(keys.null_count) - sum(not keys[position].is_valid for position in bad.positions)
+        return int(keys.null_count) - sum(not keys[position].is_valid for position in bad)
 
 
 class _Side:
@@ -259,7 +249,7 @@ class _Side:
 
     def __init__(self, part: RecordPart, topic: str, metadata: dict[str, MetadataColumn]) -> None:
         prefix = f"{part.side}."
-        offered = {key.key for key in part.format.readable_metadata(part.side, part.options)}
+        offered = {key.key for key in part.format.metadata}
         asked = {column.key.key for column in metadata.values()}
         self.metadata = {prefix + key for key in sorted(offered) if prefix + key in asked}
         ordered = tuple(sorted(key.removeprefix(prefix) for key in self.metadata))
@@ -280,58 +270,22 @@ class _Side:
         return self._indexes.get(column.name)
 
 
-class _Bad:
-    """Records that cannot be read, the first reason of each."""
+def _fitting(
+    metadata: MetadataColumn, values: Callable[[int, int], pa.Array], record: Positions, bad: Reasons
+) -> pa.Array:
+    """Metadata in the type of its column; records whose value does not fit are bad.
 
-    def __init__(self) -> None:
-        self._reasons: dict[int, str] = {}
-
-    def add(self, positions: Iterator[int] | Sequence[int], reasons: Iterator[str] | Sequence[str]) -> None:
-        for position, reason in zip(positions, reasons, strict=True):
-            self._reasons.setdefault(position, reason)
-
-    def of(self, record: Positions) -> bool:
-        """Whether some row is of a bad record."""
-        return bool(self._reasons) and bool(np.isin(record, self.positions).any())
-
-    @property
-    def positions(self) -> list[int]:
-        return list(self._reasons)
-
-    @property
-    def sorted(self) -> tuple[BadRecord, ...]:
-        return tuple(BadRecord(position, reason) for position, reason in sorted(self._reasons.items()))
-
-
-def _cast(metadata: MetadataColumn, values: pa.Array, record: Positions, bad: _Bad) -> pa.Array:
-    """Metadata of a format in the type of its column; records whose value does not fit are bad."""
+    ``values`` gives those of so many rows from one on, ``record`` has the record of each row.
+    """
     try:
-        return metadata.read(values)
+        return metadata.read(values(0, len(record)))
     except SchemaError:
-        rows = [_cast_row(metadata, values[row : row + 1], record[row], bad) for row in range(len(values))]
-        return pa.concat_arrays(rows)
-
-
-def _cast_row(metadata: MetadataColumn, value: pa.Array, record: int, bad: _Bad) -> pa.Array:
-    try:
-        return metadata.read(value)
-    except SchemaError as cause:
-        bad.add([int(record)], [str(cause)])
-        return pa.nulls(1, metadata.column.type)
-
-
-def _readable(metadata: MetadataColumn, records: pa.Table, bad: _Bad) -> pa.Array:
-    """A metadata column, one value a record; records whose value does not fit its type are bad."""
-    try:
-        return metadata.read(record_values(metadata.key.key, records))
-    except SchemaError:
-        found = [_readable_row(metadata, records.slice(row, 1), row, bad) for row in range(records.num_rows)]
-        return pa.concat_arrays(found)
-
-
-def _readable_row(metadata: MetadataColumn, record: pa.Table, row: int, bad: _Bad) -> pa.Array:
-    try:
-        return metadata.read(record_values(metadata.key.key, record))
-    except SchemaError as cause:
-        bad.add([row], [str(cause)])
-        return pa.nulls(1, metadata.column.type)
+        pass  # find out which
+    found = []
+    for row, position in enumerate(record.tolist()):
+        try:
+            found.append(metadata.read(values(row, 1)))
+        except SchemaError as cause:
+            bad.setdefault(position, str(cause))
+            found.append(pa.nulls(1, metadata.column.type))
+    return pa.concat_arrays(found)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -32,7 +32,7 @@ from upsert.kafka.table import KafkaTable, RecordPart
 from upsert.materializer.choice import Sink
 from upsert.metadata_columns import cast
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
-from upsert.schema import Column, TableSchema
+from upsert.schema import TableSchema
 from upsert.store.rows.conform import conform
 from upsert.store.rows.hashing import row_hashes
 from upsert.store.rows.layout import Layout
@@ -43,14 +43,10 @@ def written_schema(table: KafkaTable, names: Collection[str]) -> TableSchema:
 
     The schema has no metadata any more: its columns are checked and cast like others.
 
-    Args:
-        table: the table.
-        names: the query's columns; unknown and missing physical ones are for the check of types to refuse.
-
     Raises:
         SchemaError: a column is VIRTUAL, holds metadata that cannot be written, or is the missing topic.
 
-    >>> import pyarrow as pa
+    >>> from upsert.schema import Column
     >>> columns = (Column("id", pa.int64()), Column("at", pa.int64(), metadata="timestamp"))
     >>> given = {"topic": "t", "properties.bootstrap.servers": "localhost:9092", "format": "json",
     ...          "key.format": "json"}
@@ -71,7 +67,7 @@ def written_schema(table: KafkaTable, names: Collection[str]) -> TableSchema:
                 "where a table has several; add it"
             )
     columns = tuple(
-        _plain(column)
+        column.as_data
         for column in table.schema.columns
         if column.metadata is None or (column.name in writable and column.name in names)
     )
@@ -95,16 +91,8 @@ def sink_of(table: KafkaTable) -> Sink:
     return Sink(table.name, sink_key(table), table.values.get("sink.materialize", "none"))
 
 
-def _plain(column: Column) -> Column:
-    return replace(column, metadata=None, virtual=False)
-
-
 class RecordEncoder:
     """Rows to records, for one task.
-
-    Args:
-        table: the table.
-        schema: the columns that are written, see ``written_schema``.
 
     >>> given = {"topic": "t", "properties.bootstrap.servers": "localhost:9092", "format": "raw",
     ...          "key.format": "raw", "value.fields-include": "EXCEPT_KEY"}
@@ -220,12 +208,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class RecordMaker:
-    """How the rows of one query become records of a table; frozen and picklable.
-
-    Attributes:
-        table: the table.
-        schema: the columns that the query writes, see ``written_schema``.
-    """
+    """How the rows of one query become records of a table; frozen and picklable."""
 
     table: KafkaTable
     schema: TableSchema
@@ -244,13 +227,7 @@ class RecordMaker:
     def records(
         self, batches: Iterable[pa.RecordBatch], task: int, seen: Seen | None = None
     ) -> Iterator[pa.Table]:
-        """The records of a task, in the order in which they are to be written.
-
-        Args:
-            batches: all rows of the task.
-            task: its number.
-            seen: counts all rows, if given.
-        """
+        """The records of a task, in the order in which they are to be written."""
         chunks = self._chunks(batches, task, seen)
         encoder = RecordEncoder(self.table, self.schema)
         if not self.table.is_upsert:

@@ -180,12 +180,6 @@ def one_row_per_key(
 ) -> Effects | None:
     """What all rows of a task do to each key, ascending by key; None without rows.
 
-    Args:
-        chunks: the rows of a task.
-        layout: columns and key.
-        sequence: the column that orders rows of a key, if any.
-        of: the table, for messages.
-
     Raises:
         ChangelogError: two different values are left for a key.
     """

@@ -136,11 +136,7 @@ def write_upsert(df: DataFrame, table: KafkaTable | Mapping[str, str]) -> DataSt
 
 
 def _hidden_table(table: KafkaTable, df: DataFrame, distribution: Distribution) -> HiddenTable:
-    """Where the rows of the topic's keys are kept: with its state, in a bucket for each task that writes.
-
-    Raises:
-        ConfigurationError: it is not known where the state lies.
-    """
+    """Where the rows of the topic's keys are kept: with its state, in a bucket for each task that writes."""
     if (state := table.values["state.path"]) is None:
         raise ConfigurationError(
             f"{table.name}: 'sink.materialize' keeps the rows of each key in a folder that the driver and "
@@ -158,12 +154,7 @@ def _hidden_table(table: KafkaTable, df: DataFrame, distribution: Distribution) 
 
 @dataclass(frozen=True)
 class WriteBatch:
-    """Writes one micro-batch; Spark calls it in the driver, for the same one again after a failure.
-
-    Attributes:
-        table: the table, for messages.
-        distribution: how its rows are shared among tasks, and written.
-    """
+    """Writes one micro-batch; Spark calls it in the driver, for the same one again after a failure."""
 
     table: str
     distribution: Distribution
@@ -187,10 +178,6 @@ def read_changes(spark: SparkSession, table: KafkaTable, **options: object) -> D
         table: the table.
         **options: those of the connector, as keywords: ``changelog="upsert"``,
             ``max_rows_per_trigger=10_000``. For this query they replace those of the table.
-
-    Raises:
-        ConfigurationError: an option is unknown or wrong.
-        KafkaUnavailableError: the brokers do not answer.
 
     Example:
         >>> import pyarrow as pa
@@ -262,14 +249,7 @@ def write_changes(df: DataFrame, table: KafkaTable) -> DataStreamWriter:
 
 
 def write(df: DataFrame, table: KafkaTable) -> None:
-    """Send all rows of a batch DataFrame to a table.
-
-    Raises:
-        ConfigurationError: the DataFrame is a stream, or a topic is missing.
-        SchemaError: its columns do not fit the table.
-        KafkaUnavailableError: the brokers do not answer.
-        DeliveryError: they did not take a record; others may have arrived.
-    """
+    """Send all rows of a batch DataFrame to a table."""
     if df.isStreaming:
         raise ConfigurationError(
             f"{table.name}: write needs a batch DataFrame, got a streaming one; use write_changes"

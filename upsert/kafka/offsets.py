@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Self
 
+from upsert.codec import Jsonable
 from upsert.errors import ConfigurationError
 from upsert.kafka.client.offsets import whole
 from upsert.kafka.client.records import TopicPartition
@@ -65,41 +66,34 @@ class Offset:
 
     def to_json(self) -> dict[str, Any]:
         """The form that Spark keeps; equal offsets give equal text."""
-        topics: dict[str, dict[str, Any]] = {
-            name: {"begin": {}, "id": self.ids[name], "partitions": {}, "until": {}}
-            for name in sorted(self.ids)
-        }
+        topics = {name: _Topic({}, self.ids[name], {}, {}) for name in sorted(self.ids)}
         for (topic, partition), progress in sorted(self.partitions.items()):
-            entry = topics[topic]
-            entry["begin"][str(partition)] = progress.begin
-            entry["partitions"][str(partition)] = progress.at
+            number, entry = str(partition), topics[topic]
+            entry.begin[number] = progress.begin
+            entry.partitions[number] = progress.at
             if progress.until is not None:
-                entry["until"][str(partition)] = progress.until
-        return {"stream": self.stream, "topics": topics}
+                entry.until[number] = progress.until
+        return _Topics(self.stream, topics).to_json()
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], of: str) -> Self:
         """The offset of its JSON form.
 
-        Args:
-            value: what Spark kept.
-            of: the table, for messages.
-
         Raises:
             ConfigurationError: it is no offset of this source.
         """
         try:
+            kept = _Topics.from_json(value)
             partitions = {
                 TopicPartition(name, int(number)): PartitionProgress(
-                    whole(entry["begin"][number]),
+                    whole(entry.begin[number]),
                     whole(at),
-                    whole(entry["until"][number]) if number in entry["until"] else None,
+                    whole(entry.until[number]) if number in entry.until else None,
                 )
-                for name, entry in value["topics"].items()
-                for number, at in entry["partitions"].items()
+                for name, entry in kept.topics.items()
+                for number, at in entry.partitions.items()
             }
-            ids = {name: _name(entry["id"]) for name, entry in value["topics"].items()}
-            return cls(partitions, ids, _name(value["stream"]))
+            return cls(partitions, {name: entry.id for name, entry in kept.topics.items()}, kept.stream)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise ConfigurationError(
                 f"{of}: the checkpoint must hold offsets of Kafka topics, got {value!r}; choose another one"
@@ -128,10 +122,22 @@ class Offset:
         )
 
 
-def _name(value: object) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise ValueError(value)
-    return value
+@dataclass(frozen=True)
+class _Topic(Jsonable):
+    """A topic of an ``Offset``, as JSON has it: its partitions by number."""
+
+    begin: dict[str, int]
+    id: str | None
+    partitions: dict[str, int]
+    until: dict[str, int]
+
+
+@dataclass(frozen=True)
+class _Topics(Jsonable):
+    """An ``Offset``, as JSON has it."""
+
+    stream: str | None
+    topics: Mapping[str, _Topic]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from upsert.errors import ConfigurationError, RecordsExpiredError, TableNotFoundError
@@ -25,17 +25,12 @@ from upsert.kafka.topics import cleanup_warning
 _Offsets = dict[TopicPartition, int]
 
 
+@dataclass(frozen=True)
 class PartitionBounds:
-    """Looks up begins and ends for one table.
+    """Looks up begins and ends for one table."""
 
-    Args:
-        table: the table that is read.
-        connection: its brokers.
-    """
-
-    def __init__(self, table: KafkaTable, connection: Connection) -> None:
-        self._table = table
-        self._connection = connection
+    _table: KafkaTable
+    _connection: Connection
 
     @property
     def are_bounded(self) -> bool:
@@ -143,18 +138,11 @@ class PartitionBounds:
 
 
 LOG: Final = logging.getLogger("upsert.kafka")
-
 _GO_ON: Final = "set 'fail-on-data-loss' = 'false' to go on with what is left, or choose another checkpoint"
 
 
 class Planner:
-    """Plans the steps of one query, or one batch read; lives in one process, and keeps nothing that matters.
-
-    Args:
-        table: the table to read.
-        now: seconds on a clock that never goes back, for the discovery interval.
-        new_name: makes the name of a stream that begins.
-    """
+    """Plans the steps of one query, or one batch read; lives in one process, keeps nothing that matters."""
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -21,15 +21,16 @@ import pyarrow.compute as pc
 from upsert.arrays import one_array
 from upsert.changelog.equality import same_keys
 from upsert.changelog.image_log import ImageLog
-from upsert.changelog.normalizer import fold
+from upsert.changelog.normalizer import folded
 from upsert.changelog.rules import Expiry
 from upsert.errors import ConfigurationError, RecordsExpiredError, SchemaError
+from upsert.formats.base import BadMessage
 from upsert.kafka.client import offsets
 from upsert.kafka.client.connection import Connection
 from upsert.kafka.client.consumer import read_range
 from upsert.kafka.client.producer import produce
 from upsert.kafka.client.records import HEADERS, TopicPartition
-from upsert.kafka.decode import BadRecord, DecodedRecords, RecordDecoder
+from upsert.kafka.decode import DecodedRecords, RecordDecoder
 from upsert.kafka.metadata import record_metadata
 from upsert.kafka.offsets import Range
 from upsert.kafka.table import KafkaTable
@@ -38,32 +39,23 @@ from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import Column, TableSchema
 
 LOG: Final = logging.getLogger("upsert.kafka")
-
 REASON_HEADER: Final = "upsert.error.reason"
-
 TOPIC_HEADER: Final = "upsert.error.topic"
-
 PARTITION_HEADER: Final = "upsert.error.partition"
 
 OFFSET_HEADER: Final = "upsert.error.offset"
 """Headers that a copy in the dead-letter topic has beside those of the record."""
 
 
+@dataclass
 class BadRecords:
-    """Applies ``bad-records`` to one task's records, and counts what gave no rows.
+    """Applies ``bad-records`` to one task's records, and counts what gave no rows."""
 
-    Args:
-        table: the table that is read.
-        connection: its brokers.
-        partition: the partition that the task reads.
-    """
-
-    def __init__(self, table: KafkaTable, connection: Connection, partition: TopicPartition) -> None:
-        self._table = table
-        self._connection = connection
-        self._partition = partition
-        self._count = 0
-        self._without_key = 0
+    _table: KafkaTable
+    _connection: Connection
+    _partition: TopicPartition
+    _count: int = 0
+    _without_key: int = 0
 
     @property
     def wanted(self) -> frozenset[str]:
@@ -93,26 +85,15 @@ class BadRecords:
 
     def report(self) -> None:
         """Log how many records gave no rows, on the executor that read them; nothing where all did."""
+        where = f"{self._table.name}: {self._partition}"
         if self._count:
-            is_copied = self._table.values["bad-records"] == "dead-letter"
-            LOG.warning(
-                "%s: %s: %d records could not be read and were %s",
-                self._table.name,
-                self._partition,
-                self._count,
-                f"copied to topic {self._table.values['bad-records.topic'][0]!r}"
-                if is_copied
-                else "left out",
-            )
+            copies = self._table.values["bad-records.topic"]
+            fate = "left out" if copies is None else f"copied to topic {copies[0]!r}"
+            LOG.warning("%s: %d records could not be read and were %s", where, self._count, fate)
         if self._without_key:
-            LOG.warning(
-                "%s: %s: %d records have no key and gave no rows",
-                self._table.name,
-                self._partition,
-                self._without_key,
-            )
+            LOG.warning("%s: %d records have no key and gave no rows", where, self._without_key)
 
-    def _failure(self, records: pa.Table, bad: Sequence[BadRecord]) -> SchemaError:
+    def _failure(self, records: pa.Table, bad: Sequence[BadMessage]) -> SchemaError:
         first = bad[0]
         offset = records.column("offset")[first.position].as_py()
         return SchemaError(
@@ -121,22 +102,15 @@ class BadRecords:
             "'bad-records' = 'skip' or 'dead-letter' to go on without such records"
         )
 
-    def _copies(self, records: pa.Table, bad: Sequence[BadRecord]) -> pa.Table:
+    def _copies(self, records: pa.Table, bad: Sequence[BadMessage]) -> pa.Table:
         chosen = records.take(pa.array([record.position for record in bad]))
         origin = {TOPIC_HEADER: self._partition.topic, PARTITION_HEADER: str(self._partition.partition)}
         offsets = chosen.column("offset").to_pylist()
-        headers = [
-            [
-                *(own or ()),
-                *(
-                    {"key": name, "value": text.encode()}
-                    for name, text in (
-                        {REASON_HEADER: record.reason} | origin | {OFFSET_HEADER: str(offset)}
-                    ).items()
-                ),
-            ]
-            for record, own, offset in zip(bad, chosen.column("headers").to_pylist(), offsets, strict=True)
-        ]
+        headers = []
+        for record, own, offset in zip(bad, chosen.column("headers").to_pylist(), offsets, strict=True):
+            added = {REASON_HEADER: record.reason, **origin, OFFSET_HEADER: str(offset)}
+            entries = ({"key": name, "value": text.encode()} for name, text in added.items())
+            headers.append([*(own or ()), *entries])
         columns = {name: chosen.column(name) for name in ("key", "value")}
         return pa.table({**columns, "headers": pa.array(headers, HEADERS)})
 
@@ -188,19 +162,15 @@ def mode_of_stream(table: KafkaTable) -> ReadMode:
 def rows_of(table: KafkaTable, part: Range, output: ReadMode, query_id: str | None) -> Iterator[pa.Table]:
     """The rows of a range, in log order: the table's columns, and ``_row_kind`` where they are changes.
 
-    Args:
-        table: the table.
-        part: the range.
-        output: what is made of the records.
-        query_id: whose images these are; needed for a changelog.
+    A changelog needs the id of the query, whose images these are.
     """
     match output:
         case ReadMode.ROWS:
             return _decoded(table, part)
         case ReadMode.NEWEST:
-            return _newest(table, part)
+            return folded(_decoded(table, part), table.primary_key)
         case ReadMode.TABLE:
-            return _present(_newest(table, part))
+            return _present(folded(_decoded(table, part), table.primary_key))
         case ReadMode.CHANGES:
             return _changes(table, part, query_id)
 
@@ -245,19 +215,6 @@ def _records(
             earliest - 1,
         )
         start = earliest
-
-
-def _newest(table: KafkaTable, part: Range) -> Iterator[pa.Table]:
-    """One row for each key; what is kept at any time is at most twice that, and a chunk."""
-    kept: list[pa.Table] = []
-    folded = 0
-    for rows in _decoded(table, part):
-        kept.append(rows)
-        if sum(map(len, kept)) > 2 * folded + 8 * CHUNK_ROWS:
-            kept = [fold(pa.concat_tables(kept), table.primary_key)]
-            folded = len(kept[0])
-    if kept:
-        yield fold(pa.concat_tables(kept), table.primary_key)
 
 
 def _present(rows: Iterator[pa.Table]) -> Iterator[pa.Table]:
@@ -311,7 +268,7 @@ def _state_folder(table: KafkaTable, part: Range, query_id: str) -> str:
 def _plain(schema: TableSchema, hidden: Sequence[MetadataColumn]) -> TableSchema:
     """The columns of images: metadata is data here."""
     own = (*schema.columns, *(column.column for column in hidden))
-    return TableSchema(tuple(replace(c, metadata=None, virtual=False) for c in own), schema.primary_key)
+    return TableSchema(tuple(c.as_data for c in own), schema.primary_key)
 
 
 def _compared(table: KafkaTable) -> list[str]:

@@ -17,7 +17,6 @@ from itertools import chain
 from typing import Final, NoReturn
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StringType, StructField, StructType
 
@@ -32,7 +31,7 @@ from upsert.kafka.topics import cleanup_warning, partitions_of
 from upsert.materializer.choice import check_raw
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.spark_table import check_fits, from_spark
-from upsert.streaming_query import QUERY_ID
+from upsert.streaming_query import QUERY_ID, task_number, task_property
 
 DEAD_AFTER_S: Final = 2.0
 """A transaction that stays open for longer while its task runs again is that of a task that died."""
@@ -64,15 +63,11 @@ def write_once(
     return produce_once(
         connection,
         topic,
-        _joined(first, records),
+        records if first is None else chain((first,), records),
         transactional_id=f"{base}-{task}",
         batch=batch,
         fingerprint=fingerprint,
     )
-
-
-def _joined(first: pa.Table | None, rest: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    return rest if first is None else chain((first,), rest)
 
 
 def _needs_mark(
@@ -101,7 +96,6 @@ def _check_number_of_tasks(connection: Connection, topic: str, base: str, tasks:
 
 
 LOG: Final = logging.getLogger("upsert.kafka")
-
 _BATCH_ID: Final = "streaming.sql.batchId"
 
 
@@ -122,12 +116,7 @@ class _Writer:
     """What batch and stream have in common."""
 
     def __init__(self, table: KafkaTable, given: StructType, overwrite: bool) -> None:
-        """Check the query's columns and the topics before any task runs.
-
-        Raises:
-            SchemaError: the query's columns do not fit the table.
-            ConfigurationError: the options do not fit a write, or a topic is missing.
-        """
+        """Check the query's columns and the topics before any task runs."""
         if overwrite:
             raise ConfigurationError(
                 f"{table.name}: a topic cannot be overwritten, got mode 'overwrite' or output mode "
@@ -142,27 +131,24 @@ class _Writer:
         """Write one task's records; what is visible of them when it fails depends on the guarantee."""
         given = from_spark(iterator)
         table = self._maker.table
-        context = TaskContext.get()
-        task = context.partitionId() if context else 0
         guarantee = table.values["sink.delivery-guarantee"]
         if guarantee == "exactly-once":
-            query, batch = self._micro_batch(context)
-            outcome = write_once(self._maker, given, query=query, batch=batch, task=task)
+            query, batch = self._micro_batch()
+            outcome = write_once(self._maker, given, query=query, batch=batch, task=task_number())
             return TaskResult(outcome.rows, outcome.skipped)
-        records = self._maker.records(given, task)
+        records = self._maker.records(given, task_number())
         topic = (table.topics or ("",))[0]  # where there are several, each record names its own
         return TaskResult(produce(table.connection, topic, records, guarantee))
 
-    def _micro_batch(self, context: TaskContext | None) -> tuple[str, int]:
+    def _micro_batch(self) -> tuple[str, int]:
         """The id of the query and the number of the micro-batch that the task belongs to."""
         given = self._maker.table.values["sink.micro-batch"]
         if given is not None:
-            query, batch = given
-            return str(query), int(batch)
-        found = [context.getLocalProperty(name) if context else None for name in (QUERY_ID, _BATCH_ID)]
-        if found[0] is None or found[1] is None:
+            return given[0], given[1]
+        query, batch = task_property(QUERY_ID), task_property(_BATCH_ID)
+        if query is None or batch is None:
             _refuse_without_batch(self._maker.table)
-        return found[0], int(found[1])
+        return query, int(batch)
 
     def _check(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Refuse a micro-batch whose tasks are not all there; nothing can be taken back any more."""

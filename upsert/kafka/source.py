@@ -1,4 +1,4 @@
-"""Spark partitions from a Kafka table: offsets, and ranges of them, for a stream and for a batch.
+"""The Spark formats ``upsert-kafka`` and ``kafka-changelog``, and their sources: offsets, and ranges of them.
 
 A reader is made, pickled and dropped by Spark as it likes; what a task needs is in its partition. One process
 on the driver plans all micro-batches of a query; it keeps the planner.
@@ -6,30 +6,36 @@ on the driver plans all micro-batches of a query; it keeps the planner.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from itertools import chain
+from typing import Any, ClassVar
 
 import pyarrow as pa
-from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from upsert.errors import ConfigurationError
 from upsert.kafka.client.records import TopicPartition
-from upsert.kafka.declaration import check_asked
+from upsert.kafka.declaration import check_asked, declared, struct_of
 from upsert.kafka.offsets import Offset, Range, ranges, split
+from upsert.kafka.options import PLAIN, UPSERT
 from upsert.kafka.planning import Planner
 from upsert.kafka.reading import ReadMode, mode_of_stream, rows_of
-from upsert.kafka.table import KafkaTable
+from upsert.kafka.sink import BatchWriter, StreamWriter, declared_for_write
+from upsert.kafka.table import SPARK_FORMATS, KafkaTable
 from upsert.rowkind import ROW_KIND_COLUMN
-from upsert.spark_table import arrow_schema
+from upsert.spark_table import to_spark
 from upsert.store.paths import table_folder
-from upsert.streaming_query import QUERY_ID
-
-BATCH_ROWS: Final = 65_536
-"""Rows of an Arrow batch that goes to the JVM: large enough for speed, small beside a task's memory."""
+from upsert.streaming_query import QUERY_ID, task_property
 
 
 @dataclass(frozen=True)
@@ -97,9 +103,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: RangePartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """The rows of a range."""
-        context = TaskContext.get()
-        query_id = None if context is None else context.getLocalProperty(QUERY_ID)
-        return batches(rows_of(self._table, partition.part, self._output, query_id), self._asked)
+        rows = rows_of(self._table, partition.part, self._output, task_property(QUERY_ID))
+        return chain.from_iterable(to_spark(some, self._asked) for some in rows)
 
     def _planning(self) -> Planner:
         if self._planner is None:
@@ -137,15 +142,16 @@ class BatchReader(DataSourceReader):
         if not isinstance(partition, RangePartition):
             return iter(())  # Spark's own partition, which it reads where there is none
         output = ReadMode.TABLE if self._table.is_upsert else ReadMode.ROWS
-        return batches(rows_of(self._table, partition.part, output, None), self._asked)
+        rows = rows_of(self._table, partition.part, output, None)
+        return chain.from_iterable(to_spark(some, self._asked) for some in rows)
 
 
 def _with_absolute_state(table: KafkaTable) -> KafkaTable:
     """The table with a state folder that does not depend on where a task runs."""
     path = table.values["state.path"]
-    return (
-        table if path is None else replace(table, values={**table.values, "state.path": table_folder(path)})
-    )
+    if path is None:
+        return table
+    return replace(table, values={**table.values, "state.path": table_folder(path)})
 
 
 def _partitions(table: KafkaTable, found: list[Range]) -> list[RangePartition]:
@@ -155,9 +161,52 @@ def _partitions(table: KafkaTable, found: list[Range]) -> list[RangePartition]:
     return [RangePartition(part) for part in parts]
 
 
-def batches(tables: Iterable[pa.Table], asked: StructType) -> Iterator[pa.RecordBatch]:
-    """The rows as Spark demands them: the columns asked for, exact Arrow types and nullability."""
-    schema = arrow_schema(asked)
-    for rows in tables:
-        chosen = pa.Table.from_arrays([rows.column(name) for name in schema.names], schema=schema)
-        yield from chosen.to_batches(max_chunksize=BATCH_ROWS)
+class _KafkaSource(DataSource):
+    """What both formats share; see ``upsert.kafka.options`` for the options.
+
+    The columns are declared with ``columns`` and ``primary-key``, or with ``.schema(…)``; for a write they
+    may be those of the query.
+    """
+
+    connector: ClassVar[str]
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return SPARK_FORMATS[cls.connector]
+
+    def schema(self) -> StructType:
+        """The declared columns, and ``_row_kind`` where rows are changes, unless ``row-kind = false``."""
+        table = self._table()
+        return struct_of(table, row_kind=table.values["row-kind"])
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A batch read."""
+        return BatchReader(self._table(schema), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """A stream read."""
+        return StreamReader(self._table(schema), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A batch write."""
+        return BatchWriter(declared_for_write(self.connector, self.options, schema), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """A stream write."""
+        return StreamWriter(declared_for_write(self.connector, self.options, schema), schema, overwrite)
+
+    def _table(self, asked: StructType | None = None) -> KafkaTable:
+        return declared(self.connector, self.options, asked)
+
+
+class UpsertKafkaSource(_KafkaSource):
+    """``spark.read`` and ``readStream`` of topics that hold the newest value of each key (FLIP-149)."""
+
+    connector = UPSERT
+
+
+class KafkaChangelogSource(_KafkaSource):
+    """``spark.read`` and ``readStream`` of all other topics: rows that are only added, or changes."""
+
+    connector = PLAIN

@@ -7,7 +7,7 @@ a value; tasks get it pickled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Self
@@ -17,8 +17,7 @@ import pyarrow as pa
 from upsert import options as option_parser
 from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats.base import FORMATS, Format, FormatContext, Side, format_named
-from upsert.kafka.client.connection import Connection
-from upsert.kafka.client.properties import check_allowed
+from upsert.kafka.client.connection import Connection, check_allowed
 from upsert.kafka.metadata import record_metadata
 from upsert.kafka.options import CONNECTOR_ALIASES, PLAIN, UPSERT, parse
 from upsert.metadata_columns import MetadataColumn, MetadataKey, resolve
@@ -139,22 +138,19 @@ class KafkaTable:
 
     def _check(self) -> None:
         for part in filter(None, (self.key, self.value)):
-            self._check_part(part)
+            if (self.is_upsert or part.side is Side.KEY) and not part.format.is_insert_only:
+                hint = "; use the connector 'kafka'" if part.side is Side.VALUE else ""
+                raise ConfigurationError(
+                    f"{self.name}: option '{part.side}.format' must be a format of rows, got "
+                    f"{part.format_name!r}, which is not in insert-only mode{hint}"
+                )
+            part.format.check(part.context(self.only_topic))
         if self.values.get("cdc-events-duplicate") and self.value.format.is_insert_only:
             raise ConfigurationError(
                 f"{self.name}: option 'cdc-events-duplicate' is for formats of changes, got "
                 f"{self.value.format_name!r}; leave it out, or use the connector 'upsert-kafka'"
             )
         self._check_written_metadata()
-
-    def _check_part(self, part: RecordPart) -> None:
-        if (self.is_upsert or part.side is Side.KEY) and not part.format.is_insert_only:
-            hint = "; use the connector 'kafka'" if part.side is Side.VALUE else ""
-            raise ConfigurationError(
-                f"{self.name}: option '{part.side}.format' must be a format of rows, got "
-                f"{part.format_name!r}, which is not in insert-only mode{hint}"
-            )
-        part.format.check(part.context(self.only_topic))
 
     def _check_written_metadata(self) -> None:
         written = [c.key.key for c in self.metadata(writing=False) if not c.column.virtual]
@@ -198,7 +194,7 @@ class KafkaTable:
         """All metadata keys of the table: its formats', then the record's own."""
         found: dict[str, MetadataKey] = {}
         for part in filter(None, (self.key, self.value)):
-            for key in part.format.readable_metadata(part.side, part.options):
+            for key in part.format.metadata:
                 name = f"{part.side}.{key.key}"
                 found[name] = MetadataKey(name, key.type, key.is_writable)
         own = record_metadata(
@@ -241,13 +237,11 @@ def _record_part(
             f"{of}: option '{side}.format' is required; formats are {', '.join(FORMATS)}"
         )
     chosen = format_named(format_name.lower(), f"{of}: option '{side}.format'")
-    prefixes = (
-        (f"{side}.{chosen.name}.", f"{chosen.name}.") if side is Side.VALUE else (f"{side}.{chosen.name}.",)
-    )
+    prefix = f"{side}.{chosen.name}."
     own: dict[str, str] = {}
-    for prefix in reversed(prefixes):
-        own |= {key.removeprefix(prefix): text for key, text in given.items() if key.startswith(prefix)}
-    parsed = option_parser.parse(f"{of}: {prefixes[0]}*", chosen.options, own)
+    for start in (f"{chosen.name}.", prefix) if side is Side.VALUE else (prefix,):
+        own |= {key.removeprefix(start): text for key, text in given.items() if key.startswith(start)}
+    parsed = option_parser.parse(f"{of}: {prefix}*", chosen.options, own)
     columns_by_name = {c.name: c for c in schema.columns}
     fields = [
         pa.field(name, columns_by_name[column].type, nullable=columns_by_name[column].nullable)
@@ -272,15 +266,12 @@ def _refuse_options_of_other_formats(
 SPARK_FORMATS: Final[Mapping[str, str]] = {UPSERT: "upsert-kafka", PLAIN: "kafka-changelog"}
 """Connector -> the Spark format of it."""
 
-_NEEDED_BY_MODE = {
-    "scan.bounded.mode": {
-        "timestamp": "scan.bounded.timestamp-millis",
-        "specific-offsets": "scan.bounded.specific-offsets",
-    },
-    "scan.startup.mode": {
-        "timestamp": "scan.startup.timestamp-millis",
-        "specific-offsets": "scan.startup.specific-offsets",
-    },
+_NEEDED_BY_MODE: Final = {
+    f"scan.{kind}.mode": {
+        "timestamp": f"scan.{kind}.timestamp-millis",
+        "specific-offsets": f"scan.{kind}.specific-offsets",
+    }
+    for kind in ("bounded", "startup")
 }
 
 
@@ -293,41 +284,67 @@ def check_options(
         ConfigurationError: with the first condition that fails.
         SchemaError: the connector needs a primary key.
     """
-    _check_topics(values, of)
-    if "bootstrap.servers" not in properties:
-        raise ConfigurationError(
-            f"{of}: option 'properties.bootstrap.servers' is required: the Kafka brokers"
-        )
+    _refuse_first(_missing(values, properties), of)
     check_allowed(properties, of)
     if connector == UPSERT:
         _check_upsert(schema, values, of)
-    _check_modes(values, of)
-    _check_group(values, properties, of)
-    _check_sink(values, of)
     _check_columns_named(schema, values, of)
-    if (values["bad-records"] == "dead-letter") != (values["bad-records.topic"] is not None):
-        raise ConfigurationError(
-            f"{of}: options 'bad-records' = 'dead-letter' and 'bad-records.topic' must be given together"
+    _refuse_first(_contradictions(schema, values, properties), of)
+
+
+def _refuse_first(reasons: Iterator[str], of: str) -> None:
+    if (reason := next(reasons, None)) is not None:
+        raise ConfigurationError(f"{of}: {reason}")
+
+
+def _missing(values: Mapping[str, Any], properties: Mapping[str, str]) -> Iterator[str]:
+    if values["topic"] is None and values["topic-pattern"] is None:
+        yield "one of the options 'topic' and 'topic-pattern' must be set"
+    if values["topic"] is not None and values["topic-pattern"] is not None:
+        yield "options 'topic' and 'topic-pattern' shouldn't be set together; give one"
+    if "bootstrap.servers" not in properties:
+        yield "option 'properties.bootstrap.servers' is required: the Kafka brokers"
+
+
+def _contradictions(
+    schema: TableSchema, values: Mapping[str, Any], properties: Mapping[str, str]
+) -> Iterator[str]:
+    yield from _of_modes(values)
+    modes = (values["scan.bounded.mode"], values.get("scan.startup.mode"))
+    if "group-offsets" in modes and "group.id" not in properties:
+        yield "'group-offsets' needs the option 'properties.group.id'"
+    if "group-offsets" not in modes and "group.id" in properties:
+        yield (
+            "option 'properties.group.id' is only for 'group-offsets': the offsets of a query are in its "
+            "checkpoint; leave it out"
+        )
+    rows, interval = values.get("sink.buffer-flush.max-rows", 0), values.get("sink.buffer-flush.interval", 0)
+    if (rows > 0) != (interval > 0):
+        yield (
+            "options 'sink.buffer-flush.max-rows' and 'sink.buffer-flush.interval' must be set to be greater "
+            f"than zero together, got {rows} and {interval} ms"
+        )
+    is_once = values["sink.delivery-guarantee"] == "exactly-once"
+    if is_once and values["sink.transactional-id-prefix"] is None:
+        yield (
+            "option 'sink.transactional-id-prefix' must be specified for 'exactly-once'; no other query that "
+            "writes to these brokers may have it"
+        )
+    if is_once and values["topic"] is None:
+        yield (
+            "'exactly-once' needs the option 'topic', for the first topic keeps the number of the last "
+            f"micro-batch; got 'topic-pattern' = {values['topic-pattern']!r}"
         )
     copies = values["bad-records.topic"]
+    if (values["bad-records"] == "dead-letter") != (copies is not None):
+        yield "options 'bad-records' = 'dead-letter' and 'bad-records.topic' must be given together"
     if copies is not None and (len(copies) != 1 or copies[0] in (values["topic"] or ())):
-        raise ConfigurationError(
-            f"{of}: option 'bad-records.topic' must be one topic that the table does not read itself, got "
+        yield (
+            "option 'bad-records.topic' must be one topic that the table does not read itself, got "
             f"{';'.join(copies)!r}"
         )
     if values.get("cdc-events-duplicate") and not schema.primary_key:
-        raise ConfigurationError(
-            f"{of}: option 'cdc-events-duplicate' needs a PRIMARY KEY, by which repeated changes are known"
-        )
-
-
-def _check_topics(values: Mapping[str, Any], of: str) -> None:
-    if values["topic"] is None and values["topic-pattern"] is None:
-        raise ConfigurationError(f"{of}: one of the options 'topic' and 'topic-pattern' must be set")
-    if values["topic"] is not None and values["topic-pattern"] is not None:
-        raise ConfigurationError(
-            f"{of}: options 'topic' and 'topic-pattern' shouldn't be set together; give one"
-        )
+        yield "option 'cdc-events-duplicate' needs a PRIMARY KEY, by which repeated changes are known"
 
 
 def _check_upsert(schema: TableSchema, values: Mapping[str, Any], of: str) -> None:
@@ -352,54 +369,21 @@ def _check_nullable(schema: TableSchema, of: str) -> None:
             )
 
 
-def _check_modes(values: Mapping[str, Any], of: str) -> None:
+def _of_modes(values: Mapping[str, Any]) -> Iterator[str]:
     for mode_option, needed in _NEEDED_BY_MODE.items():
         mode = values.get(mode_option)
         kind = mode_option.split(".")[1]
         for needing, option in needed.items():
             given = values.get(option)
             if mode == needing and given is None:
-                raise ConfigurationError(f"{of}: option {option!r} is required in {mode!r} {kind} mode")
+                yield f"option {option!r} is required in {mode!r} {kind} mode"
             if mode != needing and given is not None:
-                raise ConfigurationError(
-                    f"{of}: option {option!r} needs {mode_option!r} = {needing!r}, got {mode!r}"
-                )
+                yield f"option {option!r} needs {mode_option!r} = {needing!r}, got {mode!r}"
         if mode == "specific-offsets" and (values["topic"] is None or len(values["topic"]) != 1):
-            raise ConfigurationError(
-                f"{of}: {mode_option!r} only supports specific offset for single topic, got "
+            yield (
+                f"{mode_option!r} only supports specific offset for single topic, got "
                 f"{values['topic'] or values['topic-pattern']!r}"
             )
-
-
-def _check_group(values: Mapping[str, Any], properties: Mapping[str, str], of: str) -> None:
-    modes = (values["scan.bounded.mode"], values.get("scan.startup.mode"))
-    if "group-offsets" in modes and "group.id" not in properties:
-        raise ConfigurationError(f"{of}: 'group-offsets' needs the option 'properties.group.id'")
-    if "group-offsets" not in modes and "group.id" in properties:
-        raise ConfigurationError(
-            f"{of}: option 'properties.group.id' is only for 'group-offsets': the offsets of a query are in "
-            "its checkpoint; leave it out"
-        )
-
-
-def _check_sink(values: Mapping[str, Any], of: str) -> None:
-    rows, interval = values.get("sink.buffer-flush.max-rows", 0), values.get("sink.buffer-flush.interval", 0)
-    if (rows > 0) != (interval > 0):
-        raise ConfigurationError(
-            f"{of}: options 'sink.buffer-flush.max-rows' and 'sink.buffer-flush.interval' must be set to be "
-            f"greater than zero together, got {rows} and {interval} ms"
-        )
-    guarantee, prefix = values["sink.delivery-guarantee"], values["sink.transactional-id-prefix"]
-    if guarantee == "exactly-once" and prefix is None:
-        raise ConfigurationError(
-            f"{of}: option 'sink.transactional-id-prefix' must be specified for 'exactly-once'; no other "
-            "query that writes to these brokers may have it"
-        )
-    if guarantee == "exactly-once" and values["topic"] is None:
-        raise ConfigurationError(
-            f"{of}: 'exactly-once' needs the option 'topic', for the first topic keeps the number of the "
-            f"last micro-batch; got 'topic-pattern' = {values['topic-pattern']!r}"
-        )
 
 
 def _check_columns_named(schema: TableSchema, values: Mapping[str, Any], of: str) -> None:

@@ -12,11 +12,10 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from upsert.arrays import one_array
+from upsert.arrays import Mask, Positions, one_array
 from upsert.errors import CorruptTableError, RecordsExpiredError
 from upsert.kafka.client import offsets
 from upsert.kafka.client.connection import Connection
@@ -30,8 +29,6 @@ from upsert.store.log_options import LogOptions
 from upsert.store.metadata.definition import Definition
 from upsert.store.read.changes import Scope, check_tracked, data_commits, not_tracked
 from upsert.store.table import Table
-
-Ids = npt.NDArray[np.int64]
 
 CHUNK_ROWS: Final = 65_536
 """Records that are read and decoded at once: many enough for speed, few beside a task's memory."""
@@ -48,10 +45,10 @@ class Changes:
     """
 
     rows: pa.Table
-    snapshots: Ids
-    bases: Ids
+    snapshots: Positions
+    bases: Positions
 
-    def where(self, mask: npt.NDArray[np.bool_]) -> Changes:
+    def where(self, mask: Mask) -> Changes:
         """Those for which a mask is true."""
         if mask.all():
             return self
@@ -217,7 +214,7 @@ def _in_form_of(rows: pa.Table, old: TableSchema, new: TableSchema) -> pa.Table:
     return pa.Table.from_arrays([*columns, kinds], schema=pa.schema([*fields, rows.field(ROW_KIND_COLUMN)]))
 
 
-def _bases(found: LogChanges) -> tuple[Ids, npt.NDArray[np.bool_]]:
+def _bases(found: LogChanges) -> tuple[Positions, Mask]:
     """Of each row where its change starts, as the mark behind it says, else at the snapshot before it.
 
     And whether that was said, or is so for every row of an uncommitted change.

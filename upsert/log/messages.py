@@ -28,10 +28,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from upsert.arrays import Mask, Positions
 from upsert.errors import ConfigurationError, CorruptTableError
 from upsert.formats.base import format_named
 from upsert.kafka.client.records import HEADERS
@@ -40,15 +40,10 @@ from upsert.schema import TableSchema
 from upsert.store.log_options import UPSERT, LogOptions, key_context, value_context
 
 TABLE_HEADER: Final = "deltajoin.table"
-
 SNAPSHOT_HEADER: Final = "deltajoin.snapshot"
-
 DEFINITION_HEADER: Final = "deltajoin.definition"
-
 KIND_HEADER: Final = "deltajoin.kind"
-
 SINCE_HEADER: Final = "deltajoin.since"
-
 UNTRACKED_HEADER: Final = "deltajoin.untracked"
 
 
@@ -98,8 +93,6 @@ BATCH_ROWS: Final = 50_000
 
 _KIND_FIELD: Final = pa.field(ROW_KIND_COLUMN, pa.string(), nullable=False)
 
-Ids = npt.NDArray[np.int64]
-
 
 @dataclass(frozen=True)
 class Mark:
@@ -131,19 +124,13 @@ class LogChanges:
     """
 
     rows: pa.Table
-    snapshots: Ids
-    records: Ids
+    snapshots: Positions
+    records: Positions
     marks: tuple[Mark, ...]
 
 
 class LogEncoder:
     """Changes of one table to records; in mode "upsert" without those of kind ``-U``.
-
-    Args:
-        schema: the table's columns.
-        log: its log.
-        uuid: of the table.
-        definition: the version of the table's definition that the columns are of.
 
     >>> schema = TableSchema.of({"id": pa.int64(), "n": pa.int64()}, primary_key=["id"])
     >>> encoder = LogEncoder(schema, LogOptions(changelog_mode="upsert"), "f00")
@@ -215,11 +202,6 @@ def marks(uuid: str, partitions: int, snapshot: int, since: int, untracked: Sequ
 class LogDecoder:
     """Records of one table's log to changes, for one task.
 
-    Args:
-        schema: the table's columns.
-        log: its log.
-        uuid: of the table; records of another one are refused.
-
     >>> schema = TableSchema.of({"id": pa.int64(), "n": pa.int64()}, primary_key=["id"])
     >>> log = LogOptions(changelog_mode="all")
     >>> changes = pa.table({"id": [1, 1], "n": [5, 6], "_row_kind": ["-U", "+U"]})
@@ -261,7 +243,7 @@ class LogDecoder:
         """The marks among some records, whose values are not looked at; errors as for ``decode``."""
         return self._marks(records)[-1]
 
-    def _marks(self, records: pa.Table) -> tuple[Headers, npt.NDArray[np.bool_], tuple[Mark, ...]]:
+    def _marks(self, records: pa.Table) -> tuple[Headers, Mask, tuple[Mark, ...]]:
         """The headers, which records are marks, and what these say."""
         known = Headers(records.column("headers").combine_chunks())
         self._check_owner(known)
@@ -287,15 +269,15 @@ class LogDecoder:
                 f"of {other!r}; let nothing else write to the topic of a table"
             )
 
-    def _numbers(self, known: Headers, name: str) -> Ids:
+    def _numbers(self, known: Headers, name: str) -> Positions:
         """The values of a header as numbers; -1 where a record does not have it."""
         texts = known.values(name)
         is_number = pc.match_substring_regex(texts, "^[0-9]{1,18}$").fill_null(True)
         self._refuse(~is_number.to_numpy(zero_copy_only=False), f"its header {name!r} is no number")
-        numbers: Ids = texts.cast(pa.string()).cast(pa.int64()).fill_null(-1).to_numpy()
+        numbers: Positions = texts.cast(pa.string()).cast(pa.int64()).fill_null(-1).to_numpy()
         return numbers
 
-    def _kinds(self, known: Headers, decoded: pa.Array, rows_of: Ids) -> pa.Array:
+    def _kinds(self, known: Headers, decoded: pa.Array, rows_of: Positions) -> pa.Array:
         """The kind of each row: as its header says, which must not contradict the value."""
         given = known.values(KIND_HEADER).take(pa.array(rows_of))
         codes = pc.index_in(given, value_set=every_kind().cast(pa.binary()))
@@ -320,7 +302,7 @@ class LogDecoder:
             raise self._damaged(at, f"its header {UNTRACKED_HEADER!r} is {text[:60]!r}")
         return tuple(names)
 
-    def _refuse(self, is_bad: npt.NDArray[np.bool_], reason: str) -> None:
+    def _refuse(self, is_bad: Mask, reason: str) -> None:
         if is_bad.any():
             raise self._damaged(int(np.argmax(is_bad)), reason)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
+from upsert.codec import Jsonable, written_with
 from upsert.errors import ConfigurationError
 from upsert.kafka.client.offsets import whole
 from upsert.store.version import Version
@@ -47,37 +48,37 @@ class LogOffset:
     def to_json(self) -> dict[str, Any]:
         """The form that Spark keeps; equal offsets give equal text."""
         at = {str(partition): self.at[partition] for partition in sorted(self.at)}
-        position = {"at": at, "stream": self.stream, "topic": self.topic, "whole": self.is_whole}
-        if self.topic_id is not None:
-            position["topic_id"] = self.topic_id
-        return {"table": self.table, "version": self.version.to_json(), LOG: position}
+        position = _Position(at, self.stream, self.topic, self.is_whole, self.topic_id)
+        return {"table": self.table, "version": self.version.to_json(), LOG: position.to_json()}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], of: str) -> Self:
         """The offset of its JSON form.
 
-        Args:
-            value: what Spark kept.
-            of: the table, for messages.
-
         Raises:
             ConfigurationError: it is no offset of a log.
         """
         try:
-            position = value[LOG]
-            at = {int(partition): whole(offset) for partition, offset in position["at"].items()}
-            topic, stream, is_whole = position["topic"], position["stream"], position["whole"]
-            topic_id = position.get("topic_id")
-            if not isinstance(is_whole, bool) or not isinstance(stream, str | None) or type(topic) is not str:
-                raise ValueError(position)
-            if not isinstance(topic_id, str | None):
-                raise ValueError(position)
+            of_log = _Position.from_json(value[LOG])
+            at = {int(partition): whole(offset) for partition, offset in of_log.at.items()}
             version = Version.from_json(value["version"])
-            return cls(str(value["table"]), version, at, topic, is_whole, stream, topic_id)
+            table = str(value["table"])
+            return cls(table, version, at, of_log.topic, of_log.whole, of_log.stream, of_log.topic_id)
         except (KeyError, TypeError, ValueError, AttributeError):
             raise ConfigurationError(
                 f"{of}: the checkpoint must hold offsets of the table's log, got {value!r}; choose another"
             ) from None
+
+
+@dataclass(frozen=True)
+class _Position(Jsonable):
+    """The position of a ``LogOffset`` in its log, as JSON has it."""
+
+    at: Mapping[str, int]
+    stream: str | None
+    topic: str
+    whole: bool
+    topic_id: str | None = field(default=None, metadata=written_with("topic_id"))
 
 
 @dataclass(frozen=True)

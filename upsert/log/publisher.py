@@ -20,10 +20,10 @@ from __future__ import annotations
 import os
 import random
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Final
 
 import pyarrow as pa
@@ -36,6 +36,7 @@ from upsert.kafka.client.offsets import earliest_offsets
 from upsert.kafka.client.transactions import Marker, produce_once, read_marker, settled_marker
 from upsert.log.messages import LogDecoder, LogEncoder, marks
 from upsert.log.topics import LogTopic
+from upsert.retry import retried
 from upsert.store.commit.committer import note_ends
 from upsert.store.log.beginnings import beginning_of, hold
 from upsert.store.log.protocol import LoggedTable
@@ -48,7 +49,6 @@ from upsert.store.rows.partitions import partition_name
 from upsert.store.version import Version, step_between
 
 _LOCK_PAUSE_S: Final = 0.002
-
 _LONGEST_LOCK_PAUSE_S: Final = 0.1
 
 
@@ -56,24 +56,26 @@ _LONGEST_LOCK_PAUSE_S: Final = 0.1
 def turn(uuid: str, patience_s: float) -> Iterator[None]:
     """Hold the lock of a table's log; wait for it if necessary.
 
-    Args:
-        uuid: of the table.
-        patience_s: seconds to wait.
-
     Raises:
         KafkaUnavailableError: another process has held it for so long.
     """
     path = os.path.join(tempfile.gettempdir(), f"deltajoin-log-{os.getuid()}-{uuid}.lock")
-    deadline, pause = time.monotonic() + patience_s, _LOCK_PAUSE_S
-    while (lock := FileLock.take(path)) is None:
-        if time.monotonic() > deadline:
+
+    def taken() -> FileLock:
+        if (lock := FileLock.take(path)) is None:
             raise KafkaUnavailableError(
                 f"log of table {uuid!r}: it must become free, another process has been sending to it for "
                 f"{patience_s:g} s (lock {path!r}); look whether Kafka answers"
             )
-        time.sleep(pause)
-        pause = min(2 * pause, _LONGEST_LOCK_PAUSE_S)
-    with lock:
+        return lock
+
+    with retried(
+        taken,
+        is_passing=lambda failure: isinstance(failure, KafkaUnavailableError),
+        first_pause_s=_LOCK_PAUSE_S,
+        longest_pause_s=_LONGEST_LOCK_PAUSE_S,
+        patience_s=patience_s,
+    ):
         yield
 
 
@@ -150,6 +152,7 @@ def _held(table: LoggedTable) -> int:
     return 0 if found is None else found.version.base
 
 
+_FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
 
 DEAD_AFTER_S: Final = 2.0
@@ -203,19 +206,18 @@ def publish(table: LoggedTable, topic: LogTopic, *, accept_gap: bool = False) ->
         ConfigurationError: the log is not that of this history of the table.
         KafkaUnavailableError, DeliveryError: Kafka did not take them. Calling again is right.
     """
-    patience = topic.connection.patience_s
-    deadline, pause, wait_s = time.monotonic() + patience, 0.05, DEAD_AFTER_S
-    with turn(table.uuid, 2 * patience):
-        while True:
-            try:
-                return _publish(table, topic, accept_gap, wait_s)
-            except FencedError:
-                # another one has taken over, and has not sent anything yet
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(random.uniform(0.5, 1.0) * pause)
-                pause = min(2 * pause, _LONGEST_PAUSE_S)
-                wait_s *= 2
+    patience_s = topic.connection.patience_s
+    waits_s = (DEAD_AFTER_S * 2**tries for tries in count())
+    with turn(table.uuid, 2 * patience_s):
+        return retried(
+            lambda: _publish(table, topic, accept_gap, next(waits_s)),
+            # another one has taken over, and has not sent anything yet
+            is_passing=lambda failure: isinstance(failure, FencedError),
+            first_pause_s=_FIRST_PAUSE_S,
+            longest_pause_s=_LONGEST_PAUSE_S,
+            patience_s=patience_s,
+            jitter=random.uniform,
+        )
 
 
 def _publish(table: LoggedTable, topic: LogTopic, accept_gap: bool, wait_s: float) -> int:

@@ -55,7 +55,7 @@ def compact(
         if not jobs:
             return None
         written = _written(spark, _Work(table.path, head.id, tuple(jobs)))
-        info = compaction.publish(committer, table.uuid, jobs, written, yields=False)
+        info = compaction.publish(committer, jobs, written, yields=False)
         expiry.after_commit(committer, table.options.retention)
     return None if info is None else table.snapshot(info.id)
 

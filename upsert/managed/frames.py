@@ -94,12 +94,6 @@ def read(
 def write(df: DataFrame, path: str, options: Mapping[str, str] = {}, *, overwrite: bool = False) -> None:
     """Commit all rows of a batch DataFrame to a table, at one moment; with ``_row_kind`` they are changes.
 
-    Args:
-        df: the rows.
-        path: the table's folder.
-        options: those of the format that say how to write.
-        overwrite: whether the rows replace the existing ones, as ``options`` says.
-
     Raises:
         ConfigurationError: the DataFrame is a stream.
         SchemaError: its columns do not fit the table.
@@ -122,11 +116,6 @@ def write_changes(df: DataFrame, path: str, options: Mapping[str, str] = {}) -> 
     The upserts of an aggregate are written in output mode update, as often as a group changes. Changes that
     the table's key does not tell apart go through a hidden table, see ``upsert.materializer``. The caller
     adds at least ``option("checkpointLocation", …)`` and starts it.
-
-    Args:
-        df: the stream.
-        path: the table's folder.
-        options: those of the format that say how to write.
 
     Raises:
         ConfigurationError: the DataFrame is no stream, or an aggregate by another key than the table's; or
@@ -153,7 +142,8 @@ def write_changes(df: DataFrame, path: str, options: Mapping[str, str] = {}) -> 
         if not key.is_append:
             _check_replaces(table)
             return write_in_update_mode(df, write)
-    if table.options.bucket <= _FOLDED_BUCKETS and _tasks_after_a_shuffle(df) <= _FOLDED_TASKS:
+    tasks = int(str(df.sparkSession.conf.get("spark.sql.shuffle.partitions")))
+    if table.options.bucket <= _FOLDED_BUCKETS and tasks <= _FOLDED_TASKS:
         expression = None
     grouped = by_bucket(df, table.options.bucket, expression)
     writer = grouped.writeStream.format(FORMAT).options(**others).option("path", table.path)
@@ -161,16 +151,8 @@ def write_changes(df: DataFrame, path: str, options: Mapping[str, str] = {}) -> 
     return writer if expression is None else writer.option("bucketed", "true")
 
 
-def _tasks_after_a_shuffle(df: DataFrame) -> int:
-    return int(str(df.sparkSession.conf.get("spark.sql.shuffle.partitions")))
-
-
 def _check_replaces(table: Table) -> None:
-    """Refuse a table in which a row does not replace the one of its key: an aggregate's rows are whole ones.
-
-    Raises:
-        ConfigurationError: it has another merge engine.
-    """
+    """Refuse a table in which a row does not replace the one of its key: an aggregate gives whole rows."""
     if (engine := table.options.merge.engine) != DEDUPLICATE:
         raise ConfigurationError(
             f"table {table.name!r}: an aggregate in update mode must go into a table with 'merge-engine' = "

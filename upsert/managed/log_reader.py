@@ -14,7 +14,6 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
@@ -22,18 +21,17 @@ from pyspark.sql.types import StructType
 from upsert.errors import ConfigurationError, SnapshotExpiredError
 from upsert.log.changes import log_ended
 from upsert.log.offset import LOG, LogOffset, LogRange, ranges
-from upsert.log.planning import LogPlanner
-from upsert.log.reading import LogRead, Output, output_of
+from upsert.log.reading import LogPlanner, LogRead, Output, output_of
 from upsert.log.topics import LogTopic
 from upsert.managed.options import ReadOptions
-from upsert.managed.reader import ChangesPartition, ChangesReader, batches, version_of
+from upsert.managed.reader import ChangesPartition, ChangesReader, version_of
 from upsert.managed.stepping import Offset
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
-from upsert.spark_table import FORMAT
+from upsert.spark_table import FORMAT, to_spark
 from upsert.store.log.beginnings import beginning_of
 from upsert.store.table import Table
 from upsert.store.version import Version
-from upsert.streaming_query import QUERY_ID
+from upsert.streaming_query import QUERY_ID, task_property
 
 _OF_FILES: Final = ("consumer", "table", "version")
 
@@ -54,12 +52,7 @@ class RememberedPartition(InputPartition):
 
 
 def stream_reader(options: ReadOptions, asked: StructType) -> DataSourceStreamReader:
-    """The reader of a stream: of the table's log or of its files, as ``scan.source`` says.
-
-    Raises:
-        ConfigurationError: an option is for the read of a log, and the files are read.
-        SchemaError: ``asked`` does not fit the table.
-    """
+    """The reader of a stream: of the table's log or of its files, as ``scan.source`` says."""
     table = Table.open(options.path)
     if options.reads_log_of(table):
         return LogReader(options.beginning_as(table), asked)
@@ -117,13 +110,7 @@ class LogReader(ChangesReader):
         self._planning.stop_here()
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """The end of the next step; ``start`` itself when nothing is new.
-
-        Raises:
-            ConfigurationError: ``start`` belongs to another table.
-            RecordsExpiredError: Kafka no longer has what follows ``start``, or the log has been turned off.
-            SnapshotExpiredError: the changes after ``start`` are gone.
-        """
+        """The end of the next step; ``start`` itself when nothing is new."""
         table = Table.open(self._options.path)
         if table.options.log.topic != self._topic.name:
             raise log_ended(table.name, self._topic.name)
@@ -232,21 +219,19 @@ class LogReader(ChangesReader):
         """The rows of a bucket: of the snapshot, or of a range of the log."""
         if isinstance(partition, ChangesPartition):
             for batch in super().read(partition):
-                yield batch if self._read.output is not Output.NEWEST else _upserts(batch)
+                if self._read.output is Output.NEWEST:
+                    kinds = batch.column(ROW_KIND_COLUMN)
+                    batch = batch.filter(pc.not_equal(kinds, RowKind.UPDATE_BEFORE.value))
+                yield batch
             return
         if isinstance(partition, RememberedPartition):
-            self._read.settle(partition.part, partition.snapshot, id_of_query())
+            self._read.settle(partition.part, partition.snapshot, task_property(QUERY_ID))
         elif isinstance(partition, LogPartition):
-            for rows in self._read.rows(partition.part, id_of_query()):
-                yield from batches(rows, self._asked)
+            for rows in self._read.rows(partition.part, task_property(QUERY_ID)):
+                yield from to_spark(rows, self._asked)
 
     def _position(self, offset: Offset, table: Table) -> LogOffset:
-        """The position in the log of an offset of this table.
-
-        Raises:
-            ConfigurationError: the offset is no offset of this format, or one of another table.
-            RecordsExpiredError: it is one of a log that the table had before.
-        """
+        """The position in the log of an offset of this table."""
         version_of({name: offset.get(name) for name in _OF_FILES}, table)
         found = LogOffset.from_json(offset, f"table {table.name!r}")
         if found.topic != self._topic.name:
@@ -257,15 +242,3 @@ class LogReader(ChangesReader):
                 f"partitions, got {sorted(found.at)}; choose another one"
             )
         return found
-
-
-def _upserts(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Changes without ``-U``."""
-    return batch.filter(pc.not_equal(batch.column(ROW_KIND_COLUMN), RowKind.UPDATE_BEFORE.value))
-
-
-def id_of_query() -> str | None:
-    """The id of the streaming query whose task runs this code; None outside of one."""
-    context = TaskContext.get()
-    found: str | None = None if context is None else context.getLocalProperty(QUERY_ID)
-    return found

@@ -18,9 +18,10 @@ from upsert.errors import SnapshotExpiredError
 from upsert.metadata_columns import MetadataKey
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
+from upsert.store.metadata.history import History
 from upsert.store.paths import BucketId
 from upsert.store.predicate import Where, parse_where
-from upsert.store.read.changes import VersionedTable, data_commits, has_gap
+from upsert.store.read.changes import data_commits, has_gap
 from upsert.store.read.row_metadata import (
     BUCKET,
     COMMIT_TIMESTAMP,
@@ -31,7 +32,7 @@ from upsert.store.read.row_metadata import (
     offered,
     rows_with_sequence,
 )
-from upsert.store.read.snapshot import Snapshot
+from upsert.store.read.snapshot import PinnedTable, Snapshot
 from upsert.store.version import Version
 
 
@@ -80,7 +81,7 @@ class RowMetadata:
         """Whether a column has one of these keys."""
         return any(key.key in keys for key in self.keys.values())
 
-    def commit(self, table: VersionedTable, version: int) -> Commit:
+    def commit(self, history: History, version: int) -> Commit:
         """The commit that made a state.
 
         Raises:
@@ -89,7 +90,7 @@ class RowMetadata:
         if not version or not self.needs(COMMIT_TIMESTAMP):
             return Commit(version, 0)
         try:
-            return Commit(version, table.published.info(version, table.published.latest()).time_ms)
+            return Commit(version, history.info(version).time_ms)
         except SnapshotExpiredError as cause:
             raise SnapshotExpiredError(
                 f"{self.of}: metadata {COMMIT_TIMESTAMP!r}: commit {version} must be there to tell its time, "
@@ -143,7 +144,7 @@ class RowMetadata:
 
     # --- a stream --------------------------------------------------------------------------------------
 
-    def until(self, table: VersionedTable, version: Version, until: int | None) -> int | None:
+    def until(self, table: PinnedTable, version: Version, until: int | None) -> int | None:
         """How far the next step may go: over one commit where the columns tell which one it is.
 
         Raises:

@@ -14,6 +14,7 @@ from upsert.errors import ConfigurationError
 from upsert.options import Option
 from upsert.schema import TableSchema
 from upsert.spark_table import FORMAT
+from upsert.store.commit.append import StandsFor
 from upsert.store.metadata.tag_file import checked_name
 from upsert.store.paths import table_folder
 from upsert.store.predicate import Where, where_from_json
@@ -23,15 +24,10 @@ from upsert.store.table import Table
 from upsert.store.table_options import SINK_MATERIALIZE
 
 METADATA_COLUMNS: Final = "metadata.columns"
-
 SCAN_MODES: Final = ("full", "latest", "from-snapshot", "from-timestamp")
-
 SCAN_SOURCES: Final = ("auto", "log", "files")
-
 CHANGELOGS: Final = ("all", "upsert")
-
 DEFAULT_MAX_ROWS: Final = 1_000_000
-
 DEFAULT_LEASE_MS: Final = int(DEFAULT_LEASE_S * 1000)
 
 
@@ -266,8 +262,15 @@ def _check_consumer(values: Mapping[str, Any]) -> None:
 
 
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
-
 OVERWRITE_MODES: Final = ("static", "dynamic")
+
+
+def _stands_for(value: str) -> StandsFor:
+    try:
+        return StandsFor.from_json(options.json_object(value))
+    except (KeyError, TypeError):
+        raise ValueError("the versions of tables and a state, as a JSON object") from None
+
 
 WRITE_OPTIONS: Final = (
     PATH,
@@ -306,6 +309,12 @@ WRITE_OPTIONS: Final = (
         None,
     ),
     Option(
+        "stands-for",
+        _stands_for,
+        "versions of its tables that the rows of a materialized view are of then, as JSON; set by a refresh",
+        None,
+    ),
+    Option(
         "definition",
         options.integer(0),
         "version of the table's definition that the query's columns are of; set by catalog.write_changes, so "
@@ -329,6 +338,7 @@ class WriteOptions:
     overwrite_mode: str | None = None
     change_tracking: bool | None = None
     unchanged_since: int | None = None
+    stands_for: StandsFor | None = None
     materialize: str | None = None
 
     def check_for_a_stream(self) -> None:
@@ -357,5 +367,6 @@ class WriteOptions:
             overwrite_mode=values["partition-overwrite-mode"],
             change_tracking=values["change-tracking"],
             unchanged_since=values["unchanged-since"],
+            stands_for=values["stands-for"],
             materialize=values["sink.materialize"],
         )

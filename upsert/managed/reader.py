@@ -22,7 +22,7 @@ from upsert.managed.metadata import Commit, RowMetadata
 from upsert.managed.options import ReadOptions
 from upsert.managed.stepping import Offset, SteppingReader
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
-from upsert.spark_table import FORMAT, arrow_schema, read_columns
+from upsert.spark_table import FORMAT, read_columns, to_spark
 from upsert.store.paths import BucketId
 from upsert.store.predicate import parse_where
 from upsert.store.read.pinned_columns import PinnedColumns, PinnedWhere, unaltered
@@ -61,9 +61,6 @@ TASK_BYTES: Final = 128 << 20
 OPEN_BYTES: Final = 1 << 20
 """What opening a bucket counts for."""
 
-BATCH_ROWS: Final = 65_536
-"""Rows of an Arrow batch that goes to the JVM: large enough for speed, small beside a task's memory."""
-
 STREAM_ONLY: Final = frozenset({"max-rows-per-trigger", "scan.untracked", "consumer.lease"})
 """Options that mean nothing for a batch, beside those that are refused with a remedy of their own."""
 
@@ -89,6 +86,16 @@ class ChangesPartition(InputPartition):
     commit: Commit
 
 
+def _wanted(options: ReadOptions, asked: StructType) -> tuple[RowMetadata, PinnedColumns, PinnedWhere]:
+    """The METADATA columns, the stored ones and the rows of a read; refuses what does not fit the table."""
+    table = Table.open(options.path)
+    of = f"table {table.name!r}"
+    metadata = RowMetadata.asked(options.metadata, table.schema, asked, of)
+    names = read_columns(metadata.left_out_of(asked), table.schema, of=table.name)
+    where = PinnedWhere(options.where_of(table.schema), table.schema, of)
+    return metadata, PinnedColumns.named(table.schema, names, of), where
+
+
 class SnapshotReader(DataSourceReader):
     """Reads one snapshot, chosen when the query is planned; tasks share its buckets."""
 
@@ -112,14 +119,9 @@ class SnapshotReader(DataSourceReader):
             raise ConfigurationError(
                 f"{FORMAT}: option {only[0]!r} must go with a stream, a batch reads one state; leave it out"
             )
-        table = Table.open(options.path)
         self._options = options
-        of = f"table {table.name!r}"
-        self._metadata = RowMetadata.asked(options.metadata, table.schema, asked, of)
-        names = read_columns(self._metadata.left_out_of(asked), table.schema, of=table.name)
-        self._columns = PinnedColumns.named(table.schema, names, of)
         self._asked = asked
-        self._where = PinnedWhere(options.where_of(table.schema), table.schema, of)
+        self._metadata, self._columns, self._where = _wanted(options, asked)
 
     def partitions(self) -> list[SnapshotPartition]:
         """The buckets of the snapshot that the scan options name, where ``scan.where`` may be true."""
@@ -131,7 +133,7 @@ class SnapshotReader(DataSourceReader):
             for bucket in snapshot.places(parse_where(self._where.now(table.schema), table.schema))
         }
         self._metadata.check_commits_known(snapshot, sizes)
-        commit = self._metadata.commit(table, chosen)
+        commit = self._metadata.commit(table.published, chosen)
         # a source without partitions would be read by Spark as one of no name
         return [
             SnapshotPartition(table.uuid, chosen, buckets, commit) for buckets in shared_out(sizes) or [()]
@@ -148,7 +150,7 @@ class SnapshotReader(DataSourceReader):
 
         rows = self._columns.read(table, scan)
         kinds = pa.repeat(pa.scalar(RowKind.INSERT.value), rows.num_rows)
-        return batches(rows.append_column(ROW_KIND_COLUMN, kinds), self._asked)
+        return to_spark(rows.append_column(ROW_KIND_COLUMN, kinds), self._asked)
 
 
 def shared_out(sizes: Mapping[BucketId, int]) -> list[tuple[BucketId, ...]]:
@@ -180,14 +182,9 @@ class ChangesReader(SteppingReader[Table]):
             ConfigurationError: ``_row_kind`` is missing: deletions would look like rows.
         """
         super().__init__(options.consumer_id, options.lease_ms)
-        table = Table.open(options.path)
         self._options = options
-        of = f"table {table.name!r}"
-        self._metadata = RowMetadata.asked(options.metadata, table.schema, asked, of)
-        names = read_columns(self._metadata.left_out_of(asked), table.schema, of=table.name)
-        self._columns = PinnedColumns.named(table.schema, names, of)
         self._asked = asked
-        self._where = PinnedWhere(options.where_of(table.schema), table.schema, of)
+        self._metadata, self._columns, self._where = _wanted(options, asked)
         if options.pinned is not None:
             raise ConfigurationError(
                 f"{FORMAT}: option 'scan.pinned' is for a batch, a stream has no such state; leave it out"
@@ -240,7 +237,7 @@ class ChangesReader(SteppingReader[Table]):
             lambda schema: opened.advance(
                 version,
                 max_rows=max_rows,
-                until=self._metadata.until(opened, version, until),
+                until=self._metadata.until(opened.pinned(), version, until),
                 where=self._where.now(schema),
                 skip_untracked=self._options.skips_untracked,
             ),
@@ -255,7 +252,7 @@ class ChangesReader(SteppingReader[Table]):
         if first is None or last is None or first == last:
             return []
         step = step_between(first, last)
-        commit = self._metadata.commit(table, last.target)
+        commit = self._metadata.commit(table.published, last.target)
         buckets = (b for b in range(table.options.bucket) if step.hashes_of(b) is not None)
         return [ChangesPartition(table.uuid, first, last, bucket, commit) for bucket in buckets]
 
@@ -274,7 +271,7 @@ class ChangesReader(SteppingReader[Table]):
             )
             return self._metadata.with_values(rows, partition.commit, partition.bucket)
 
-        return batches(self._columns.read(table, changes), self._asked)
+        return to_spark(self._columns.read(table, changes), self._asked)
 
 
 def version_of(offset: Mapping[str, Any], table: Table) -> Version | None:
@@ -303,10 +300,3 @@ def version_of(offset: Mapping[str, Any], table: Table) -> Version | None:
 
 def _offset(table: Table, version: Version | None, owner: Mapping[str, str] = {}) -> Offset:
     return {**owner, "table": table.uuid, "version": None if version is None else version.to_json()}
-
-
-def batches(rows: pa.Table, asked: StructType) -> Iterator[pa.RecordBatch]:
-    """The rows as Spark demands them: the columns asked for, exact Arrow types and nullability."""
-    schema = arrow_schema(asked)
-    table = pa.Table.from_arrays([rows.column(name) for name in schema.names], schema=schema)
-    return iter(table.to_batches(max_chunksize=BATCH_ROWS))

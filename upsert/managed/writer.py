@@ -19,7 +19,6 @@ from itertools import chain
 from typing import ClassVar
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
@@ -35,7 +34,7 @@ from upsert.store.rows.merge_rules import DEDUPLICATE
 from upsert.store.rows.partitions import Overwrite, check_within, filled, specified
 from upsert.store.table import Table
 from upsert.store.table_options import TableOptions
-from upsert.streaming_query import QUERY_ID
+from upsert.streaming_query import QUERY_ID, task_property
 
 
 def sink_of(table: Table, materialize: str | None = None) -> Sink:
@@ -103,17 +102,14 @@ class _Writer:
         )
         self._tracked = options.change_tracking
         self._unchanged_since = options.unchanged_since
+        self._stands_for = options.stands_for
         self._micro_batch = options.micro_batch
-        if options.overwrite_mode and not (overwrite and self.is_batch):
-            raise ConfigurationError(
-                f"{FORMAT}: option 'partition-overwrite-mode' must go with a batch write of mode overwrite, "
-                f"got {options.overwrite_mode!r} for another; leave it out, no stream overwrites partitions"
-            )
+        if not (overwrite and self.is_batch):
+            options.check_for_a_stream()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskResult:
         """Stage one task's rows; publishes nothing. An attempt that fails leaves nothing that counts."""
-        context = TaskContext.get()
-        query_id = context.getLocalProperty(QUERY_ID) if context else None
+        query_id = task_property(QUERY_ID)
         given = from_spark(iterator)
         first = next((batch for batch in given if batch.num_rows), None)
         if first is None:
@@ -135,7 +131,8 @@ class _Writer:
         self, results: Sequence[WriterCommitMessage | None], writer_id: str | None, transaction: int | None
     ) -> None:
         staged = _staged(results)
-        if staged or self._overwrite:  # a batch without rows is no commit: replaying it writes nothing either
+        # a batch without rows is no commit: replaying it writes nothing either
+        if staged or self._overwrite or self._stands_for:
             self._table().commit(
                 staged,
                 writer_id=writer_id,
@@ -143,6 +140,7 @@ class _Writer:
                 overwrite=self._overwrite,
                 tracked=self._tracked,
                 unchanged_since=self._unchanged_since,
+                stands_for=self._stands_for,
             )
             table_file.show_stream(self._path)
 

@@ -115,10 +115,6 @@ def choose(sink: Sink, changes: Changes) -> Choice:
 def check_raw(sink: Sink, schema: dict[str, Any]) -> None:
     """Refuse to write a stream with a Spark format alone where the sink must keep the rows of each key.
 
-    Args:
-        sink: the table.
-        schema: of the stream, as Spark has it in JSON.
-
     Raises:
         ConfigurationError: it must, or ``force`` is asked of a sink or a stream that cannot do it.
     """

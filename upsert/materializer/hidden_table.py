@@ -24,14 +24,13 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
 from upsert.arrays import one_array
+from upsert.changelog.normalizer import with_kinds
 from upsert.errors import ConfigurationError, MissingStateError, SnapshotExpiredError, TableNotFoundError
-from upsert.rowkind import ROW_KIND_COLUMN, RowKind, every_kind
 from upsert.schema import Column, TableSchema
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.read.snapshot import Snapshot
@@ -43,15 +42,9 @@ from upsert.store.rows.layout import Layout
 from upsert.store.rows.merge import gather
 from upsert.store.table import Table
 
-Positions = npt.NDArray[np.int64]
-
 COUNT: Final = "count"
-
 ARRIVAL: Final = "arrival"
-
 IDENTITY: Final = "identity"
-
-_CODES: Final = {kind: code for code, kind in enumerate(RowKind)}
 
 
 @dataclass(frozen=True)
@@ -133,10 +126,8 @@ class KeptRows:
         arrival[probes] = one_array(there.column(ARRIVAL)).to_numpy()
         after = np.maximum(before + sums, 0)
         arrival = np.where(sums > 0, batch, arrival)
-        kinds = np.where(after > 0, _CODES[RowKind.UPDATE_AFTER], _CODES[RowKind.DELETE])
         found = found.append_column(COUNT, pa.array(after)).append_column(ARRIVAL, pa.array(arrival))
-        found = found.append_column(ROW_KIND_COLUMN, every_kind().take(pa.array(kinds)))
-        return gather(found, np.flatnonzero((after > 0) | (before > 0)))
+        return gather(with_kinds(found, after > 0), np.flatnonzero((after > 0) | (before > 0)))
 
     def written(self, base: Snapshot, target: Snapshot, keys: pa.Table) -> pa.Table:
         """What the sink is to write of some keys: the newest row, or that none is left.
@@ -159,9 +150,8 @@ class KeptRows:
         is_alone = order.firsts == order.lasts
         is_other = pc.not_equal(firsts, lasts).to_numpy(zero_copy_only=False)
         chosen = order.lasts[is_alone | is_other]
-        kinds = np.where(chosen >= before.num_rows, _CODES[RowKind.UPDATE_AFTER], _CODES[RowKind.DELETE])
         rows = gather(both, chosen).select(list(self.names)).rename_columns(list(self.schema.names))
-        return rows.append_column(ROW_KIND_COLUMN, every_kind().take(pa.array(kinds)))
+        return with_kinds(rows, chosen >= before.num_rows)
 
     def _newest(self, snapshot: Snapshot, keys: pa.Table) -> pa.Table:
         """The newest row of each of some keys that has one."""

@@ -104,23 +104,13 @@ def write_materialized(df: DataFrame, hidden: HiddenTable, write: Write) -> Data
     """A writer of a stream of changes into a keyed sink that keeps all rows of each key.
 
     The caller adds at least ``option("checkpointLocation", …)`` and starts it.
-
-    Args:
-        df: the stream; it has all columns of the sink that are written.
-        hidden: where the rows of the keys are kept.
-        write: writes what is newest into the sink.
     """
     return df.writeStream.foreachBatch(Materialize(hidden, write))
 
 
 @dataclass(frozen=True)
 class Materialize:
-    """Writes one micro-batch; Spark calls it in the driver, for the same one again after a failure.
-
-    Attributes:
-        hidden: where the rows of the keys are kept.
-        write: writes what is newest into the sink.
-    """
+    """Writes one micro-batch; Spark calls it in the driver, for the same one again after a failure."""
 
     hidden: HiddenTable
     write: Write
@@ -146,16 +136,7 @@ class Materialize:
 
 @dataclass(frozen=True)
 class Keep:
-    """Makes entries of the hidden table of the rows of a micro-batch.
-
-    Attributes:
-        sink: the sink, for messages.
-        form: the form of the entries.
-        path: folder of the hidden table.
-        uuid: the hidden table.
-        base: its snapshot before the micro-batch.
-        batch: the number of the micro-batch.
-    """
+    """Makes entries of the hidden table of the rows of a micro-batch."""
 
     sink: str
     form: KeptRows
@@ -193,15 +174,7 @@ class Keep:
 
 @dataclass(frozen=True)
 class Newest:
-    """Gives what a step of the hidden table changes in the sink.
-
-    Attributes:
-        form: the form of the entries.
-        path: folder of the hidden table.
-        uuid: the hidden table.
-        base: its snapshot before the micro-batch.
-        target: and after it.
-    """
+    """Gives what a step of the hidden table changes in the sink."""
 
     form: KeptRows
     path: str

@@ -53,7 +53,6 @@ from upsert.store.alterations import (
 )
 
 T = TypeVar("T")
-
 _TRACKING: Final = "change-tracking"
 
 _FORMS: Final = (
@@ -181,32 +180,12 @@ def _modify_watermark(cursor: Cursor) -> list[Alteration]:
     return [] if elements.watermark is None else [ModifyWatermark(elements.watermark)]
 
 
-def _drop_watermark(_: Cursor) -> list[Alteration]:
-    return [DropWatermark()]
-
-
-def _drop_index(cursor: Cursor) -> list[Alteration]:
-    return [DropIndex(cursor.name("the name of an index"))]
-
-
-def _set(cursor: Cursor) -> list[Alteration]:
-    return [SetOptions(unique(cursor, cursor.listed(lambda: option(cursor))))]
-
-
-def _reset(cursor: Cursor) -> list[Alteration]:
-    return [ResetOptions(tuple(cursor.listed(lambda: cursor.string("the key of an option in quotes"))))]
-
-
-def _comment(cursor: Cursor) -> list[Alteration]:
-    return [SetComment(None, cursor.string("a comment in quotes"))]
-
-
 _CHANGES: Final[Mapping[tuple[str, ...], Callable[[Cursor], list[Alteration]]]] = {
     ("ADD", "COLUMNS"): _add,
     ("ADD", "COLUMN"): _add,
     ("ADD",): _add,
-    ("DROP", "WATERMARK"): _drop_watermark,
-    ("DROP", "INDEX"): _drop_index,
+    ("DROP", "WATERMARK"): lambda _: [DropWatermark()],
+    ("DROP", "INDEX"): lambda cursor: [DropIndex(cursor.name("the name of an index"))],
     ("DROP", "COLUMNS"): _drop,
     ("DROP", "COLUMN"): _drop,
     ("RENAME", "COLUMN"): _rename,
@@ -214,8 +193,10 @@ _CHANGES: Final[Mapping[tuple[str, ...], Callable[[Cursor], list[Alteration]]]] 
     ("MODIFY", "COLUMN"): _modify,
     ("MODIFY", "WATERMARK"): _modify_watermark,
     ("MODIFY",): _modify,
-    ("SET",): _set,
-    ("RESET",): _reset,
-    ("COMMENT",): _comment,
+    ("SET",): lambda cursor: [SetOptions(unique(cursor, cursor.listed(lambda: option(cursor))))],
+    ("RESET",): lambda cursor: [
+        ResetOptions(tuple(cursor.listed(lambda: cursor.string("the key of an option in quotes"))))
+    ],
+    ("COMMENT",): lambda cursor: [SetComment(None, cursor.string("a comment in quotes"))],
 }
 """The first words of each change of a definition, and what reads the rest of it."""

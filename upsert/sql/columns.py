@@ -25,12 +25,6 @@ from upsert.sql.types import read_type
 def columns_of(text: str, start: int, end: int, subject: str) -> tuple[str, ...]:
     """The columns that an expression names, each once.
 
-    Args:
-        text: the statement.
-        start: where in it the expression begins.
-        end: where it ends.
-        subject: first words of every refusal.
-
     Raises:
         SchemaError: it is no expression of one row; the message has the position.
 
@@ -278,7 +272,6 @@ def parse_columns(text: str, primary_key: Sequence[str] = ()) -> TableSchema:
 
 
 _DECLARATION: Final = re.compile(r"METADATA(?:\s+FROM\s+'((?:[^']|'')*)')?(\s+VIRTUAL)?", re.IGNORECASE)
-
 _ATTEMPT: Final = re.compile(r"METADATA\s+(FROM|VIRTUAL)\b.*", re.DOTALL)
 
 

@@ -25,7 +25,6 @@ from __future__ import annotations
 from typing import Final
 
 from upsert.errors import SchemaError
-from upsert.schema import TableSchema
 from upsert.sql.columns import Elements
 from upsert.sql.like import Declared, read_like
 from upsert.sql.query import query_at
@@ -52,103 +51,77 @@ def create_table(cursor: Cursor, *, replaces: bool = False) -> CreateTable | Cre
     if_not_exists = cursor.skip("IF", "NOT", "EXISTS")
     name = table_name(cursor)
     cursor.subject = f"table {name!r}"
-    for word, reason in _CLAUSE_REFUSALS.items():
-        if cursor.ahead(word):
-            raise cursor.refusal(reason)
+    _refuse_clauses(cursor)
     elements = Elements(cursor)
     if cursor.ahead("("):
         cursor.listed(elements.read)
-    clauses = _Clauses(cursor)
-    clauses.read()
-    if cursor.skip("AS"):
-        return _create_as(cursor, name, elements, clauses, if_not_exists, replaces)
-    if not replaces and cursor.skip("LIKE"):
-        return CreateTableLike(
-            name, read_like(cursor, table_name(cursor)), _declared(elements, clauses), if_not_exists
-        )
-    if replaces:
-        raise cursor.refusal("expected AS and a query: only CREATE OR REPLACE TABLE … AS SELECT is supported")
-    if not elements.columns and not elements.computed:
-        raise cursor.refusal("expected ( and the table's columns, or AS and a query")
-    try:
-        schema = TableSchema(
-            tuple(elements.columns),
-            elements.primary_key,
-            tuple(elements.indexes),
-            clauses.partitioned_by or (),
-            clauses.comment,
-            tuple(elements.computed),
-            elements.watermark,
-        )
-    except SchemaError as cause:
-        raise SchemaError(f"table {name!r}: {cause}") from None
-    return CreateTable(name, schema, clauses.options or {}, if_not_exists)
-
-
-def _declared(elements: Elements, clauses: _Clauses) -> Declared:
-    return Declared(
+    comment, partitioned_by, options = clauses(cursor)
+    declared = Declared(
         tuple(elements.columns),
         elements.primary_key,
         tuple(elements.indexes),
-        clauses.partitioned_by or (),
-        clauses.comment,
+        partitioned_by,
+        comment,
         tuple(elements.computed),
         elements.watermark,
-        clauses.options or {},
+        options,
     )
+    if cursor.skip("AS"):
+        return _create_as(cursor, name, declared, if_not_exists, replaces)
+    if not replaces and cursor.skip("LIKE"):
+        return CreateTableLike(name, read_like(cursor, table_name(cursor)), declared, if_not_exists)
+    if replaces:
+        raise cursor.refusal("expected AS and a query: only CREATE OR REPLACE TABLE … AS SELECT is supported")
+    if not declared.columns and not declared.computed:
+        raise cursor.refusal("expected ( and the table's columns, or AS and a query")
+    return CreateTable(name, declared.schema(cursor.subject), options, if_not_exists)
 
 
 def _create_as(
-    cursor: Cursor, name: str, elements: Elements, clauses: _Clauses, if_not_exists: bool, replaces: bool
+    cursor: Cursor, name: str, declared: Declared, if_not_exists: bool, replaces: bool
 ) -> CreateTableAs:
     """``… AS SELECT``: the columns are those of the query, so the parentheses may hold keys and indexes."""
-    if elements.columns or elements.computed or elements.watermark:
+    if declared.columns or declared.computed or declared.watermark:
         raise SchemaError(
             f"{cursor.subject}: CREATE TABLE … AS SELECT takes its columns from the query, so between the "
             "parentheses may be PRIMARY KEY and INDEX only; name and cast columns in the query"
         )
-    if unique_index := next((index for index in elements.indexes if index.unique), None):
+    if unique_index := next((index for index in declared.indexes if index.unique), None):
         raise SchemaError(
             f"{cursor.subject}: CREATE TABLE … AS SELECT has no {unique_index}; leave out UNIQUE"
         )
     return CreateTableAs(
         name,
         query_at(cursor),
-        elements.primary_key,
-        clauses.partitioned_by or (),
-        tuple(index.columns for index in elements.indexes),
-        clauses.comment,
-        clauses.options or {},
+        declared.primary_key,
+        declared.partitioned_by,
+        tuple(index.columns for index in declared.indexes),
+        declared.comment,
+        declared.options,
         if_not_exists,
         replaces,
     )
 
 
-class _Clauses:
-    """What follows the parentheses, each at most once, in any order."""
+def clauses(cursor: Cursor) -> tuple[str | None, tuple[str, ...], dict[str, str]]:
+    """What follows the parentheses, each at most once, in any order: comment, partition columns, options."""
+    comment: str | None = None
+    partitioned_by: tuple[str, ...] | None = None
+    options: dict[str, str] | None = None
+    while not (cursor.at_end or cursor.ahead("AS") or cursor.ahead("LIKE")):
+        if comment is None and cursor.skip("COMMENT"):
+            comment = cursor.string("a comment in quotes")
+        elif partitioned_by is None and cursor.skip("PARTITIONED", "BY"):
+            partitioned_by = names(cursor)
+        elif options is None and cursor.skip("WITH"):
+            options = unique(cursor, cursor.listed(lambda: option(cursor)))
+        else:
+            _refuse_clauses(cursor)
+            raise cursor.refusal("expected COMMENT, PARTITIONED BY or WITH, each at most once")
+    return comment, partitioned_by or (), options or {}
 
-    def __init__(self, cursor: Cursor) -> None:
-        self.comment: str | None = None
-        self.partitioned_by: tuple[str, ...] | None = None
-        self.options: dict[str, str] | None = None
-        self._cursor = cursor
 
-    def read(self) -> None:
-        cursor = self._cursor
-        while not cursor.at_end:
-            if self.comment is None and cursor.skip("COMMENT"):
-                self.comment = cursor.string("a comment in quotes")
-            elif self.partitioned_by is None and cursor.skip("PARTITIONED", "BY"):
-                self.partitioned_by = names(cursor)
-            elif cursor.ahead("AS") or cursor.ahead("LIKE"):
-                return
-            elif self.options is None and cursor.skip("WITH"):
-                self.options = unique(cursor, cursor.listed(lambda: option(cursor)))
-            else:
-                self._refuse_clause()
-
-    def _refuse_clause(self) -> None:
-        for word, reason in _CLAUSE_REFUSALS.items():
-            if self._cursor.ahead(word):
-                raise self._cursor.refusal(reason)
-        raise self._cursor.refusal("expected COMMENT, PARTITIONED BY or WITH, each at most once")
+def _refuse_clauses(cursor: Cursor) -> None:
+    for word, reason in _CLAUSE_REFUSALS.items():
+        if cursor.ahead(word):
+            raise cursor.refusal(reason)

@@ -141,6 +141,14 @@ def tokens_of(text: str, subject: str) -> list[Token]:
         raise SchemaError(f"{subject}: the text has an open quote or comment: {cause}") from None
 
 
+def refusal(subject: str, why: str, text: str, token: Token | None) -> SchemaError:
+    """The error that says why, which word of the text was found instead, and where; None for its end."""
+    if token is None:
+        return SchemaError(f"{subject}: {why}, found the end of the text")
+    where = position(text, token.start)
+    return SchemaError(f"{subject}: {why}, found {token.text!r} at {where}")
+
+
 def query_tree(text: str, subject: str, revision: Revision | None = None) -> exp.Expr:
     """The tree of a query.
 

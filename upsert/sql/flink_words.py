@@ -28,7 +28,7 @@ from typing import Final
 from sqlglot.tokenizer_core import Token, TokenType
 
 from upsert.errors import SchemaError
-from upsert.sql.dialect import Edit, Revision, position, tokens_of
+from upsert.sql.dialect import Edit, Revision, refusal, tokens_of
 
 SIZES: Final = {
     "TUMBLE": ("size",),
@@ -49,11 +49,8 @@ UNITS: Final = {
 """Milliseconds of each unit of an interval."""
 
 _WINDOW: Final = "`_window`"
-
 _HOP: Final = "`_hop`"
-
 _ROW: Final = "`_row`"
-
 _ROWS: Final = "`_rows`"
 
 
@@ -366,11 +363,8 @@ class _Words:
         return self._text[self._tokens[start].start : self._tokens[end - 1].end + 1]
 
     def _refusal(self, number: int, why: str) -> SchemaError:
-        if number >= len(self._tokens):
-            return SchemaError(f"{self._subject}: {why}, found the end of the text")
-        token = self._tokens[number]
-        where = position(self._text, token.start)
-        return SchemaError(f"{self._subject}: {why}, found {token.text!r} at {where}")
+        token = self._tokens[number] if number < len(self._tokens) else None
+        return refusal(self._subject, why, self._text, token)
 
 
 def _sizes(name: str) -> str:

@@ -34,7 +34,6 @@ _ONCE: Final = ("CONSTRAINTS", "INDEXES", "PARTITIONS")
 """Features that nothing overwrites; of keys and partitions there is the source's or the statement's."""
 
 _MERGED: Final = ("GENERATED", "METADATA", "OPTIONS", "WATERMARKS")
-
 _DEFAULT: Final = {**dict.fromkeys((*_ONCE, *_MERGED), Merging.INCLUDING), "OPTIONS": Merging.OVERWRITING}
 
 
@@ -50,6 +49,25 @@ class Declared:
     computed: tuple[ComputedColumn, ...] = ()
     watermark: Watermark | None = None
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def schema(self, of: str) -> TableSchema:
+        """The table's schema.
+
+        Raises:
+            SchemaError: what is declared contradicts itself.
+        """
+        try:
+            return TableSchema(
+                self.columns,
+                self.primary_key,
+                self.indexes,
+                self.partitioned_by,
+                self.comment,
+                self.computed,
+                self.watermark,
+            )
+        except SchemaError as cause:
+            raise SchemaError(f"{of}: {cause}") from None
 
 
 @dataclass(frozen=True)
@@ -69,29 +87,20 @@ class Like:
     ) -> tuple[TableSchema, dict[str, str]]:
         """Schema and options of the new table.
 
-        Args:
-            own: what the statement says.
-            schema: the source's.
-            options: the source's, with ``connector``.
-            of: the new table, for messages.
-
         Raises:
             SchemaError: both say the same thing, or the result contradicts itself.
         """
         columns, computed = self._columns(own, schema, of)
-        try:
-            found = TableSchema(
-                columns,
-                self._one("CONSTRAINTS", own.primary_key, schema.primary_key, "PRIMARY KEY", of),
-                (*(schema.indexes if self._has("INDEXES") else ()), *own.indexes),
-                self._one("PARTITIONS", own.partitioned_by, schema.partitioned_by, "PARTITIONED BY", of),
-                own.comment,
-                computed,
-                self._watermark(own, schema, of),
-            )
-        except SchemaError as cause:
-            raise SchemaError(f"{of}: {cause}") from None
-        return found, self._options(own.options, options, of)
+        found = Declared(
+            columns,
+            self._one("CONSTRAINTS", own.primary_key, schema.primary_key, "PRIMARY KEY", of),
+            (*(schema.indexes if self._has("INDEXES") else ()), *own.indexes),
+            self._one("PARTITIONS", own.partitioned_by, schema.partitioned_by, "PARTITIONED BY", of),
+            own.comment,
+            computed,
+            self._watermark(own, schema, of),
+        )
+        return found.schema(of), self._options(own.options, options, of)
 
     def _has(self, feature: str) -> bool:
         return self.features.get(feature) is not Merging.EXCLUDING

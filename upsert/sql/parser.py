@@ -1,8 +1,8 @@
 """SQL text to a statement object (pure).
 
 One statement a text: of two, the second could fail after the first was executed; `upsert.catalog.script`
-splits a file into statements. What follows CREATE TABLE and ALTER TABLE is read in modules of their own,
-queries in `upsert.sql.query`. Of catalogs and databases there are::
+splits a file into statements. What follows CREATE TABLE and ALTER TABLE, and what is said of views, is read
+in modules of their own, queries in `upsert.sql.query`. Of catalogs and databases there are::
 
     CREATE CATALOG [IF NOT EXISTS] c WITH ('warehouse' = 'folder') | DROP CATALOG [IF EXISTS] c
     USE CATALOG c | USE [DATABASE] [c.]db
@@ -21,10 +21,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 from upsert.errors import SchemaError
-from upsert.sql import alter_table
+from upsert.sql import alter_table, views
 from upsert.sql.create_table import create_table
 from upsert.sql.dialect import Edit, expression_tree, too_deep
 from upsert.sql.query import QueryText, query_at
@@ -47,6 +48,7 @@ from upsert.sql.statements import (
     ShowOptions,
     ShowPartitions,
     ShowTables,
+    ShowViews,
     Statement,
     Update,
     UseCatalog,
@@ -113,10 +115,18 @@ def _show_databases(cursor: Cursor) -> ShowDatabases:
 
 def _show_tables(cursor: Cursor) -> ShowTables:
     """``SHOW TABLES``."""
+    return ShowTables(*_shown_of(cursor))
+
+
+def _show_views(cursor: Cursor) -> ShowViews:
+    """``SHOW MATERIALIZED VIEWS``."""
+    return ShowViews(*_shown_of(cursor))
+
+
+def _shown_of(cursor: Cursor) -> tuple[str | None, str | None]:
     has_database = cursor.skip("FROM") or cursor.skip("IN")
     database = _database(cursor) if has_database else None
-    like = cursor.string("a pattern in quotes") if cursor.skip("LIKE") else None
-    return ShowTables(database, like)
+    return database, cursor.string("a pattern in quotes") if cursor.skip("LIKE") else None
 
 
 def _catalog(cursor: Cursor) -> str:
@@ -330,6 +340,12 @@ def _select(cursor: Cursor) -> Select:
 _STATEMENTS: Final[Mapping[tuple[str, ...], Callable[[Cursor], Statement]]] = {
     ("CREATE", "OR", "REPLACE", "TABLE"): lambda cursor: create_table(cursor, replaces=True),
     ("CREATE", "TABLE"): create_table,
+    ("CREATE", "OR", "REPLACE", "MATERIALIZED", "VIEW"): partial(views.create_view, replaces=True),
+    ("CREATE", "MATERIALIZED", "VIEW"): views.create_view,
+    ("ALTER", "MATERIALIZED", "VIEW"): views.alter_view,
+    ("REFRESH", "MATERIALIZED", "VIEW"): views.refresh_view,
+    ("DROP", "MATERIALIZED", "VIEW"): views.drop_view,
+    ("SHOW", "MATERIALIZED", "VIEWS"): _show_views,
     ("CREATE", "CATALOG"): _create_catalog,
     ("DROP", "CATALOG"): _drop_catalog,
     **{("CREATE", word): _create_database for word in _DATABASE_WORDS},
@@ -360,6 +376,8 @@ _NAMES: Final = (
     "CREATE TABLE",
     "DROP TABLE",
     "ALTER TABLE",
+    "CREATE MATERIALIZED VIEW",
+    "REFRESH MATERIALIZED VIEW",
     "CREATE CATALOG",
     "DROP CATALOG",
     "CREATE DATABASE",

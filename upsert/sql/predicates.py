@@ -7,11 +7,10 @@ join pads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from datetime import date, datetime
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -50,19 +49,20 @@ _TIMES: Final = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """A column compared with literals, as the store's filters take it; values are those of the text.
+class Comparison(NamedTuple):
+    """A column compared with literals, before it is known what table the column is of.
 
     Attributes:
         column: as written.
         operator: one of ``upsert.store.predicate.OPERATORS``.
         values: none for a test for NULL, else one or, for a list, several literals.
+        table: what stands before the column; empty for nothing.
     """
 
     column: str
     operator: str
     values: tuple[exp.Expr, ...] = ()
+    table: str = ""
 
 
 def comparisons(table: exp.Table, select: exp.Select) -> tuple[Comparison, ...]:
@@ -81,31 +81,29 @@ def comparisons(table: exp.Table, select: exp.Select) -> tuple[Comparison, ...]:
     found = (_comparison(part) for part in _conjuncts(where.this))
     name = table.alias_or_name.lower()
     return tuple(
-        comparison
-        for comparison, qualifier in (pair for pair in found if pair is not None)
-        if (qualifier.lower() == name if qualifier else not others)
-        and not (others and comparison.operator == "is null")
+        each
+        for each in found
+        if each is not None
+        and (each.table.lower() == name if each.table else not others)
+        and not (others and each.operator == "is null")
     )
 
 
-def pushed(comparisons: tuple[Comparison, ...], schema: TableSchema, zone: str) -> list[list[Any]]:
+def pushed(comparisons: Iterable[Comparison], schema: TableSchema, zone: str) -> list[tuple[str, str, Any]]:
     """The comparisons as a ``where`` of the store's: those that it judges as Spark does.
 
-    Args:
-        comparisons: of the query.
-        schema: of the table.
-        zone: the session's time zone, in which times are written.
+    Times are written in ``zone``, the session's.
 
     >>> import sqlglot
     >>> tree = sqlglot.parse_one("SELECT * FROM t WHERE a = 1 AND b > 'x' AND a = 'y'", dialect="spark")
     >>> schema = TableSchema.of({"a": pa.int32(), "b": pa.string()})
     >>> pushed(comparisons(tree.find(sqlglot.exp.Table), tree), schema, "UTC")
-    [['a', '=', 1], ['b', '>', 'x']]
+    [('a', '=', 1), ('b', '>', 'x')]
     """
     by_name: dict[str, list[str]] = {}
     for name in schema.names:
         by_name.setdefault(name.lower(), []).append(name)
-    found: list[list[Any]] = []
+    found = []
     for comparison in comparisons:
         names = by_name.get(comparison.column.lower(), [])
         if len(names) == 1 and (own := _of_column(comparison, names[0], schema, zone)) is not None:
@@ -123,16 +121,16 @@ def alternatives(
     """
     found = []
     for part in _normal(condition, subject, negated=False):
-        own = pushed(tuple(part), schema, zone)
+        own = pushed(part, schema, zone)
         if len(own) < len(part):
-            unfit = next(c for c in part if not pushed((c,), schema, zone))
+            unfit = next(c for c in part if not pushed([c], schema, zone))
             schema.type_of(unfit.column, subject)
             raise SchemaError(
                 f"{subject}: the comparison {unfit.operator!r} of column {unfit.column!r} needs literals of "
                 f"its type, {types.sql_name(schema.type_of(unfit.column))}, got "
                 f"{', '.join(value.sql('spark') for value in unfit.values)}"
             )
-        found.append([(column, operator, value) for column, operator, value in own])
+        found.append(own)
     return found
 
 
@@ -164,10 +162,7 @@ def _normal(condition: exp.Expr, subject: str, *, negated: bool) -> list[list[Co
             f"{condition.sql('spark')!r}; for other conditions select the rows, and give them to table.write "
             "with _row_kind '-D'"
         )
-    comparison, _ = found
-    if negated:
-        comparison = Comparison(comparison.column, _NEGATED[comparison.operator], comparison.values)
-    return [[comparison]]
+    return [[found._replace(operator=_NEGATED[found.operator]) if negated else found]]
 
 
 def _conjuncts(condition: exp.Expr) -> Iterator[exp.Expr]:
@@ -193,26 +188,26 @@ def _bounds(condition: exp.Between) -> tuple[exp.Expr, exp.Expr]:
     )
 
 
-def _comparison(condition: exp.Expr) -> tuple[Comparison, str] | None:
-    """A comparison of a column with literals, and the name before the column."""
+def _comparison(condition: exp.Expr) -> Comparison | None:
+    """A comparison of a column with literals; None for any other condition."""
     match condition:
         case exp.Paren(this=inner):
             return _comparison(inner)
         case exp.Is(this=exp.Column() as column, expression=exp.Null()):
-            return Comparison(column.name, "is null"), column.table
+            return Comparison(column.name, "is null", (), column.table)
         case exp.Not(this=exp.Is(this=exp.Column() as column, expression=exp.Null())):
-            return Comparison(column.name, "is not null"), column.table
+            return Comparison(column.name, "is not null", (), column.table)
         case exp.In(this=exp.Column() as column) if _is_list(condition):
-            return Comparison(column.name, "in", tuple(condition.expressions)), column.table
+            return Comparison(column.name, "in", tuple(condition.expressions), column.table)
         case exp.Not(this=exp.In(this=exp.Column() as column) as inner) if _is_list(inner):
-            return Comparison(column.name, "not in", tuple(inner.expressions)), column.table
+            return Comparison(column.name, "not in", tuple(inner.expressions), column.table)
     if not isinstance(condition, exp.Binary) or (operator := _OPERATORS.get(type(condition))) is None:
         return None
     left, right = condition.left, condition.right
     if isinstance(right, exp.Column) and _is_literal(left):
         left, right, operator = right, left, _MIRRORED[operator]
     if isinstance(left, exp.Column) and _is_literal(right):
-        return Comparison(left.name, operator, (right,)), left.table
+        return Comparison(left.name, operator, (right,), left.table)
     return None
 
 
@@ -231,18 +226,20 @@ def _is_literal(node: exp.Expr) -> bool:
     return False
 
 
-def _of_column(comparison: Comparison, name: str, schema: TableSchema, zone: str) -> list[Any] | None:
+def _of_column(
+    comparison: Comparison, name: str, schema: TableSchema, zone: str
+) -> tuple[str, str, Any] | None:
     """The comparison for the store; None where it may judge otherwise than Spark."""
     type_ = schema.type_of(name)
     if not comparison.values:
-        return [name, comparison.operator, None]
+        return name, comparison.operator, None
     is_float = pa.types.is_floating(type_)
     if is_float and comparison.operator not in ("=", "in", "<", "<="):
         return None  # for Spark NaN is the largest number, for the store no comparison with it is true
     values = [_value(literal, type_, zone) for literal in comparison.values]
     if any(value is None for value in values):
         return None
-    return [name, comparison.operator, values if comparison.operator in ("in", "not in") else values[0]]
+    return name, comparison.operator, values if comparison.operator in ("in", "not in") else values[0]
 
 
 def _value(literal: exp.Expr, type_: pa.DataType, zone: str) -> Any:

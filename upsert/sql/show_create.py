@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -18,11 +18,6 @@ _UNITS: Final = (("DAY", 86_400_000), ("HOUR", 3_600_000), ("MINUTE", 60_000), (
 def create_text(name: str, schema: TableSchema, options: Mapping[str, str]) -> str:
     """The statement. Values of options that hold secrets are masked.
 
-    Args:
-        name: of the table, parts separated by dots.
-        schema: its columns, keys and indexes.
-        options: as they were written, with ``connector``.
-
     >>> import pyarrow as pa
     >>> schema = TableSchema.of({"id": pa.int64(), "name": pa.string()}, primary_key=["id"]).index("name")
     >>> print(create_text("users", schema, {"bucket": "2"}))
@@ -36,9 +31,37 @@ def create_text(name: str, schema: TableSchema, options: Mapping[str, str]) -> s
       'bucket' = '2'
     )
     """
-    lines = [f"CREATE TABLE {'.'.join(map(quoted, name.split('.')))} ("]
-    lines.append(",\n".join(f"  {element}" for element in _elements(schema)))
-    lines.append(")")
+    lines = [f"CREATE TABLE {_name(name)} (", *_listed(_elements(schema)), *_clauses(schema, options)]
+    return "\n".join(lines)
+
+
+def view_text(name: str, schema: TableSchema, options: Mapping[str, str], query: str) -> str:
+    """The statement that makes an equal materialized view; its columns are those of the query.
+
+    >>> import pyarrow as pa
+    >>> schema = TableSchema.of({"id": pa.int64(), "n": pa.int64()}, primary_key=["id"])
+    >>> print(view_text("counts", schema, {}, "SELECT id, count(*) AS n FROM t GROUP BY id"))
+    CREATE MATERIALIZED VIEW `counts` (
+      PRIMARY KEY (`id`) NOT ENFORCED
+    )
+    AS SELECT id, count(*) AS n FROM t GROUP BY id
+    """
+    keys = _keys(schema)
+    opened = [f"CREATE MATERIALIZED VIEW {_name(name)}" + (" (" if keys else "")]
+    return "\n".join([*opened, *(_listed(keys) if keys else ()), *_clauses(schema, options), f"AS {query}"])
+
+
+def _name(name: str) -> str:
+    return ".".join(map(quoted, name.split(".")))
+
+
+def _listed(elements: Sequence[str]) -> list[str]:
+    return [",\n".join(f"  {element}" for element in elements), ")"]
+
+
+def _clauses(schema: TableSchema, options: Mapping[str, str]) -> list[str]:
+    """What follows the parentheses."""
+    lines = []
     if schema.comment is not None:
         lines.append(f"COMMENT {text(schema.comment)}")
     if schema.partitioned_by:
@@ -47,7 +70,7 @@ def create_text(name: str, schema: TableSchema, options: Mapping[str, str]) -> s
         shown = masked(options)
         pairs = ",\n".join(f"  {text(key)} = {text(value)}" for key, value in shown.items())
         lines.append(f"WITH (\n{pairs}\n)")
-    return "\n".join(lines)
+    return lines
 
 
 def masked(options: Mapping[str, str]) -> dict[str, str]:
@@ -93,9 +116,12 @@ def _elements(schema: TableSchema) -> list[str]:
     ]
     if schema.watermark is not None:
         found.append(_watermark(schema.watermark))
-    if schema.primary_key:
-        found.append(f"PRIMARY KEY ({_names(schema.primary_key)}) NOT ENFORCED")
-    return [*found, *map(_index, schema.indexes)]
+    return [*found, *_keys(schema)]
+
+
+def _keys(schema: TableSchema) -> list[str]:
+    key = [f"PRIMARY KEY ({_names(schema.primary_key)}) NOT ENFORCED"] if schema.primary_key else []
+    return [*key, *map(_index, schema.indexes)]
 
 
 def _column(column: Column) -> str:

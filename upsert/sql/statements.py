@@ -115,15 +115,8 @@ class CreateTableAs:
     """``CREATE TABLE … AS SELECT`` (FLIP-218): what the statement says of the table beside its query.
 
     Attributes:
-        name: of the table.
-        query: whose rows it gets.
         primary_key: columns of the key; () where the statement has none.
-        partitioned_by: the partition columns.
         indexes: columns of each index, with whether it is UNIQUE.
-        comment: of the table.
-        options: as in ``WITH (…)``.
-        if_not_exists: do nothing if the table exists.
-        or_replace: replace an existing table.
     """
 
     name: str
@@ -135,6 +128,52 @@ class CreateTableAs:
     options: Mapping[str, str] = field(default_factory=dict)
     if_not_exists: bool = False
     or_replace: bool = False
+
+
+@dataclass(frozen=True)
+class CreateView:
+    """``CREATE MATERIALIZED VIEW``; the attributes are those of ``CreateTableAs``."""
+
+    name: str
+    query: QueryText
+    primary_key: tuple[str, ...] = ()
+    partitioned_by: tuple[str, ...] = ()
+    indexes: tuple[tuple[str, ...], ...] = ()
+    comment: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    if_not_exists: bool = False
+    or_replace: bool = False
+
+
+@dataclass(frozen=True)
+class RefreshView:
+    """``REFRESH MATERIALIZED VIEW``."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class SuspendView:
+    """``ALTER MATERIALIZED VIEW v SUSPEND``, or ``RESUME``."""
+
+    name: str
+    is_suspended: bool
+
+
+@dataclass(frozen=True)
+class DropView:
+    """``DROP MATERIALIZED VIEW``."""
+
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True)
+class ShowViews:
+    """``SHOW MATERIALIZED VIEWS [FROM database] [LIKE 'pattern']``, as ``SHOW TABLES``."""
+
+    database: str | None = None
+    like: str | None = None
 
 
 @dataclass(frozen=True)
@@ -246,11 +285,8 @@ class Insert:
     """``INSERT INTO`` or ``INSERT OVERWRITE``.
 
     Attributes:
-        name: of the table.
-        query: whose rows go into it.
         columns: those that the query gives, in its order; None: all that can be written.
         partition: columns with the value that every row has.
-        options: of the hint ``/*+ OPTIONS(…) */``.
         overwrite: whether the rows replace the existing ones.
         dynamic: columns of PARTITION without a value, which the rows have.
     """
@@ -269,9 +305,7 @@ class Delete:
     """``DELETE FROM t [WHERE …]``; without a condition all rows.
 
     Attributes:
-        name: of the table.
         condition: which rows go; None for all.
-        options: of the hint ``/*+ OPTIONS(…) */``.
         rows: the query of these rows; None where there is no condition.
     """
 
@@ -286,10 +320,8 @@ class Update:
     """``UPDATE t SET column = expression, … [WHERE …]``.
 
     Attributes:
-        name: of the table.
         columns: those that get other values.
         rows: the query of the rows as they are, then the values of ``columns`` under ``NEW_VALUE`` names.
-        options: of the hint ``/*+ OPTIONS(…) */``.
     """
 
     name: str
@@ -313,6 +345,11 @@ Statement = (
     CreateTable
     | CreateTableLike
     | CreateTableAs
+    | CreateView
+    | RefreshView
+    | SuspendView
+    | DropView
+    | ShowViews
     | DropTable
     | AlterTable
     | RenameTable

@@ -16,10 +16,9 @@ from typing import Any, Final, TypeVar
 from sqlglot.tokenizer_core import Token, TokenType
 
 from upsert.errors import SchemaError
-from upsert.sql.dialect import position, tokens_of
+from upsert.sql.dialect import refusal, tokens_of
 
 T = TypeVar("T")
-
 _VALUES: Final = frozenset({TokenType.STRING, TokenType.NUMBER, TokenType.IDENTIFIER})
 
 _HINT: Final = re.compile(r"/\*\+(?=\s*+OPTIONS\b)", re.IGNORECASE)
@@ -29,7 +28,6 @@ _MAX_DIGITS: Final = 18
 """Digits of a whole number; it fits into 64 bits."""
 
 _OPENED: Final = frozenset("([{")
-
 _CLOSED: Final = frozenset(")]}")
 
 
@@ -182,11 +180,7 @@ class Cursor:
 
     def refusal(self, why: str) -> SchemaError:
         """The error that says why, what was found here instead, and where."""
-        token = self._token(0)
-        if token is None:
-            return SchemaError(f"{self.subject}: {why}, found the end of the text")
-        where = position(self._text, token.start)
-        return SchemaError(f"{self.subject}: {why}, found {token.text!r} at {where}")
+        return refusal(self.subject, why, self._text, self._token(0))
 
     def _read(self, kind: TokenType, what: str) -> str:
         token = self._token(0)
@@ -238,7 +232,7 @@ def without_hints(text: str, subject: str) -> str:
     """A text of the same places without its hints OPTIONS."""
     parts, at = [], 0
     for hint in hints_in(text, subject):
-        parts += [text[at : hint.start], re.sub(r"[^\n]", " ", text[hint.start : hint.end])]
+        parts += [text[at : hint.start], _white(text[hint.start : hint.end])]
         at = hint.end
     return "".join((*parts, text[at:]))
 
@@ -265,11 +259,11 @@ def _options_of(cursor: Cursor) -> dict[str, str]:
 
 def blanked(text: str, start: int, end: int) -> str:
     """A text of the same places in which everything but one part is white."""
+    return _white(text[:start]) + text[start:end] + _white(text[end:])
 
-    def white(part: str) -> str:
-        return re.sub(r"[^\n]", " ", part)
 
-    return white(text[:start]) + text[start:end] + white(text[end:])
+def _white(text: str) -> str:
+    return re.sub(r"[^\n]", " ", text)
 
 
 def option(cursor: Cursor) -> tuple[str, str]:

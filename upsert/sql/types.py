@@ -42,7 +42,6 @@ SCALAR_NAMES: Final[dict[str, pa.DataType]] = {
 """Every scalar type that needs no parameters: its names -> its Arrow type."""
 
 _DECIMAL_NAMES: Final = ("DECIMAL", "DEC", "NUMERIC")
-
 _SIZED: Final = {"VARCHAR": pa.string(), "VARBINARY": pa.binary()}
 
 _ZONES: Final = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NoReturn, get_args
+from typing import Any, Final, NoReturn, assert_never
 
 import pyarrow as pa
 
@@ -74,122 +74,6 @@ class SetComment:
     text: str | None
 
 
-Declaration = AddIndex | DropIndex | AddComputed | AddWatermark | ModifyWatermark | DropWatermark | SetComment
-
-
-def _add_index(schema: TableSchema, change: AddIndex) -> TableSchema:
-    return replace(schema, indexes=(*schema.indexes, change.index))
-
-
-def _drop_index(schema: TableSchema, change: DropIndex) -> TableSchema:
-    left = tuple(index for index in schema.indexes if index.name != change.name)
-    if len(left) == len(schema.indexes):
-        known = ", ".join(index.name for index in schema.indexes) or "none"
-        raise SchemaError(f"DROP INDEX: unknown index {change.name!r}; indexes are {known}")
-    return replace(schema, indexes=left)
-
-
-def _add_computed(schema: TableSchema, change: AddComputed) -> TableSchema:
-    column = change.column
-    if isinstance(column, Column):
-        whole = replace(schema, columns=(*schema.columns, replace(column, id=0, virtual=True)))
-        added = with_metadata_aside(whole, "ADD").computed[-1]
-    else:
-        added = column
-    place = len(schema.columns) + len(schema.computed)
-    return replace(schema, computed=(*schema.computed, replace(added, place=place)))
-
-
-def drop_computed(schema: TableSchema, name: str) -> TableSchema:
-    """The schema without a computed column; others move to the left.
-
-    Raises:
-        SchemaError: the watermark needs it.
-    """
-    if schema.watermark is not None and schema.watermark.column == name:
-        raise SchemaError(f"DROP COLUMN {name!r}: the WATERMARK needs it; DROP WATERMARK first")
-    gone = next(column for column in schema.computed if column.name == name)
-    left = (column for column in schema.computed if column is not gone)
-    moved = tuple(replace(c, place=c.place - (c.place > gone.place)) for c in left)
-    return replace(schema, computed=moved)
-
-
-def _add_watermark(schema: TableSchema, change: AddWatermark) -> TableSchema:
-    if schema.watermark is not None:
-        raise SchemaError(
-            f"ADD WATERMARK: there is one, for column {schema.watermark.column!r}; write MODIFY WATERMARK"
-        )
-    return replace(schema, watermark=change.watermark)
-
-
-def _modify_watermark(schema: TableSchema, change: ModifyWatermark) -> TableSchema:
-    if schema.watermark is None:
-        raise SchemaError("MODIFY WATERMARK: there is none; write ADD WATERMARK")
-    return replace(schema, watermark=change.watermark)
-
-
-def _drop_watermark(schema: TableSchema, _: DropWatermark) -> TableSchema:
-    if schema.watermark is None:
-        raise SchemaError("DROP WATERMARK: there is none; leave the statement out")
-    return replace(schema, watermark=None)
-
-
-def _comment(schema: TableSchema, change: SetComment) -> TableSchema:
-    name, text = change.name, change.text
-    if name is None:
-        return replace(schema, comment=text)
-    if any(column.name == name for column in schema.computed):
-        computed = (replace(c, comment=text) if c.name == name else c for c in schema.computed)
-        return replace(schema, computed=tuple(computed))
-    schema.type_of(name, "COMMENT")
-    columns = (replace(c, comment=text) if c.name == name else c for c in schema.columns)
-    return replace(schema, columns=tuple(columns))
-
-
-_DECLARATION_RULES: Final[Mapping[type, Callable[[TableSchema, Any], TableSchema]]] = {
-    AddIndex: _add_index,
-    DropIndex: _drop_index,
-    AddComputed: _add_computed,
-    AddWatermark: _add_watermark,
-    ModifyWatermark: _modify_watermark,
-    DropWatermark: _drop_watermark,
-    SetComment: _comment,
-}
-
-
-def declared(definition: Definition, change: Declaration) -> Definition:
-    """The definition after a change of what it declares.
-
-    Raises:
-        SchemaError: what is to change is not there, or what is to be there is so already.
-
-    >>> from upsert.schema import TableSchema
-    >>> import pyarrow as pa
-    >>> old = Definition(0, TableSchema.of({"id": pa.int64(), "hub": pa.string()}, primary_key=["id"]))
-    >>> str(declared(old, AddIndex(Index.over(["hub"]))).schema.indexes[0])
-    'INDEX INDEX_hub (hub)'
-    """
-    try:
-        return replace(definition, schema=_DECLARATION_RULES[type(change)](definition.schema, change))
-    except SchemaError as cause:
-        raise SchemaError(f"{definition.owner}: ALTER TABLE: {cause}") from None
-
-
-def why_needs_no_rows(old: TableSchema, new: TableSchema) -> str | None:
-    """Why what is declared needs a table without rows; None if it does not."""
-    there = {(index.columns, index.unique) for index in old.indexes}
-    for index in new.indexes:
-        if index.unique and (index.columns, True) not in there and not _is_renamed(index, old, new):
-            return f"{index} is a promise that was not checked for the existing rows"
-    return None
-
-
-def _is_renamed(index: Index, old: TableSchema, new: TableSchema) -> bool:
-    """Whether the index was there under other names of its columns."""
-    ids = [new.column(name).id for name in index.columns]
-    return any([old.column(name).id for name in one.columns] == ids for one in old.indexes if one.unique)
-
-
 @dataclass(frozen=True)
 class AddColumn:
     """A new column: last, or just after column ``after`` ("" for the first place). Old rows have NULL in it.
@@ -249,15 +133,17 @@ class TrackPartition:
     is_tracked: bool
 
 
+Declaration = AddIndex | DropIndex | AddComputed | AddWatermark | ModifyWatermark | DropWatermark | SetComment
+
 Alteration = (
     AddColumn
     | DropColumn
     | RenameColumn
     | WidenColumn
-    | Declaration
     | SetOptions
     | ResetOptions
     | TrackPartition
+    | Declaration
 )
 
 
@@ -277,7 +163,7 @@ def altered(definition: Definition, changes: Iterable[Alteration]) -> Definition
     """
     new = definition
     for change in changes:
-        new = _RULES[type(change)](new, change)
+        new = _changed(new, change)
     new.layout  # noqa: B018 - refuses what cannot be stored
     _check_fixed(definition, new)
     if _content(new) == _content(definition):
@@ -296,7 +182,102 @@ def needs_empty_table(old: Definition, new: Definition) -> str | None:
     for column in new.schema.columns:
         if column.id not in there and not column.nullable:
             return f"column {column.name!r} is NOT NULL, and present rows would have NULL in it"
-    return why_needs_no_rows(old.schema, new.schema)
+    promised = {(index.columns, index.unique) for index in old.schema.indexes}
+    for index in new.schema.indexes:
+        if index.unique and (index.columns, True) not in promised and not _is_renamed(index, old, new):
+            return f"{index} is a promise that was not checked for the existing rows"
+    return None
+
+
+def _is_renamed(index: Index, old: Definition, new: Definition) -> bool:
+    """Whether the index was there under other names of its columns."""
+    ids = [new.schema.column(name).id for name in index.columns]
+    unique = (one for one in old.schema.indexes if one.unique)
+    return any([old.schema.column(name).id for name in one.columns] == ids for one in unique)
+
+
+def _changed(definition: Definition, change: Alteration) -> Definition:
+    match change:
+        case AddColumn():
+            return _add(definition, change)
+        case DropColumn():
+            return _drop(definition, change)
+        case RenameColumn():
+            return _rename(definition, change)
+        case WidenColumn():
+            return _widen(definition, change)
+        case SetOptions(given):
+            return replace(definition, given={**_without(definition, given), **given})
+        case ResetOptions(keys):
+            _check_known(definition, keys)
+            return replace(definition, given=_without(definition, keys))
+        case TrackPartition(spec, is_tracked):
+            own = {_partition_of(definition, spec)}
+            untracked = definition.untracked - own if is_tracked else definition.untracked | own
+            return replace(definition, untracked=untracked)
+    try:
+        return replace(definition, schema=_declared(definition.schema, change))
+    except SchemaError as cause:
+        raise SchemaError(f"{definition.owner}: ALTER TABLE: {cause}") from None
+
+
+def _declared(schema: TableSchema, change: Declaration) -> TableSchema:
+    watermark = schema.watermark
+    match change:
+        case AddIndex(index):
+            return replace(schema, indexes=(*schema.indexes, index))
+        case DropIndex(name):
+            left = tuple(index for index in schema.indexes if index.name != name)
+            if len(left) == len(schema.indexes):
+                known = ", ".join(index.name for index in schema.indexes) or "none"
+                raise SchemaError(f"DROP INDEX: unknown index {name!r}; indexes are {known}")
+            return replace(schema, indexes=left)
+        case AddComputed(column):
+            return _with_computed(schema, column)
+        case AddWatermark(added):
+            if watermark is not None:
+                raise SchemaError(
+                    f"ADD WATERMARK: there is one, for column {watermark.column!r}; write MODIFY WATERMARK"
+                )
+            return replace(schema, watermark=added)
+        case ModifyWatermark(other):
+            if watermark is None:
+                raise SchemaError("MODIFY WATERMARK: there is none; write ADD WATERMARK")
+            return replace(schema, watermark=other)
+        case DropWatermark():
+            if watermark is None:
+                raise SchemaError("DROP WATERMARK: there is none; leave the statement out")
+            return replace(schema, watermark=None)
+        case SetComment(name, text):
+            return replace(schema, comment=text) if name is None else _commented(schema, name, text)
+    assert_never(change)
+
+
+def _with_computed(schema: TableSchema, column: ComputedColumn | Column) -> TableSchema:
+    if isinstance(column, Column):
+        whole = replace(schema, columns=(*schema.columns, replace(column, id=0, virtual=True)))
+        column = with_metadata_aside(whole, "ADD").computed[-1]
+    last = len(schema.columns) + len(schema.computed)
+    return replace(schema, computed=(*schema.computed, replace(column, place=last)))
+
+
+def _without_computed(schema: TableSchema, name: str) -> TableSchema:
+    """The schema without a computed column; others move to the left."""
+    if schema.watermark is not None and schema.watermark.column == name:
+        raise SchemaError(f"DROP COLUMN {name!r}: the WATERMARK needs it; DROP WATERMARK first")
+    gone = next(column for column in schema.computed if column.name == name)
+    left = (column for column in schema.computed if column is not gone)
+    moved = tuple(replace(c, place=c.place - (c.place > gone.place)) for c in left)
+    return replace(schema, computed=moved)
+
+
+def _commented(schema: TableSchema, name: str, text: str | None) -> TableSchema:
+    if any(column.name == name for column in schema.computed):
+        computed = (replace(c, comment=text) if c.name == name else c for c in schema.computed)
+        return replace(schema, computed=tuple(computed))
+    schema.type_of(name, "COMMENT")
+    columns = (replace(c, comment=text) if c.name == name else c for c in schema.columns)
+    return replace(schema, columns=tuple(columns))
 
 
 def _add(definition: Definition, change: AddColumn) -> Definition:
@@ -313,7 +294,7 @@ def _add(definition: Definition, change: AddColumn) -> Definition:
 
 def _drop(definition: Definition, change: DropColumn) -> Definition:
     if any(column.name == change.name for column in definition.schema.computed):
-        return replace(definition, schema=drop_computed(definition.schema, change.name))
+        return replace(definition, schema=_without_computed(definition.schema, change.name))
     name = _known(definition, change.name)
     if used := _use_of(definition, name):
         _refuse(definition, f"DROP COLUMN {name!r}: {used} needs it, and cannot change")
@@ -361,21 +342,12 @@ def _widen(definition: Definition, change: WidenColumn) -> Definition:
     return _with_column(definition, replace(column, type=type_))
 
 
-def _set(definition: Definition, change: SetOptions) -> Definition:
-    return replace(definition, given={**_without(definition, change.options), **change.options})
-
-
-def _reset(definition: Definition, change: ResetOptions) -> Definition:
-    for key in change.keys:
-        # a key that was never set is no error, an unknown one is
-        if _key(key) not in (option.key for option in OPTIONS) and not _is_of_family(key):
+def _check_known(definition: Definition, keys: Iterable[str]) -> None:
+    """Refuse unknown options; one that was never set is no error."""
+    known = [option.key for option in OPTIONS]
+    for key in keys:
+        if _key(key) not in known and not is_of_field(key) and not log_options.is_of_client(key):
             raise ConfigurationError(f"{definition.owner}: ALTER TABLE: RESET: unknown option {key!r}")
-    return replace(definition, given=_without(definition, change.keys))
-
-
-def _is_of_family(key: str) -> bool:
-    """Whether an option is one of those that are known by how they begin."""
-    return is_of_field(key) or log_options.is_of_client(key)
 
 
 def _without(definition: Definition, keys: Iterable[str]) -> dict[str, str]:
@@ -389,20 +361,8 @@ def _key(name: str) -> str:
     return keys.get(name.lower(), name)
 
 
-def _track(definition: Definition, change: TrackPartition) -> Definition:
-    partition = _partition_of(definition, change.spec)
-    if change.is_tracked:
-        return replace(definition, untracked=definition.untracked - {partition})
-    return replace(definition, untracked=definition.untracked | {partition})
-
-
 def _partition_of(definition: Definition, spec: Mapping[str, Any]) -> Partition:
-    """The partition that a value for every partition column names.
-
-    Raises:
-        ConfigurationError: a partition column is missing, or another one given.
-        SchemaError: a value is not of its column's type.
-    """
+    """The partition that a value for every partition column names."""
     columns = definition.schema.partitioned_by
     if set(spec) != set(columns) or not columns:
         expected = f"name each of ({', '.join(columns)})" if columns else "need a table with PARTITIONED BY"
@@ -480,15 +440,3 @@ def _fixed(definition: Definition) -> dict[str, Any]:
 
 def _refuse(definition: Definition, reason: str) -> NoReturn:
     raise SchemaError(f"{definition.owner}: ALTER TABLE: {reason}")
-
-
-_RULES: Final[Mapping[type, Callable[[Definition, Any], Definition]]] = {
-    AddColumn: _add,
-    DropColumn: _drop,
-    RenameColumn: _rename,
-    WidenColumn: _widen,
-    **dict.fromkeys(get_args(Declaration), declared),
-    SetOptions: _set,
-    ResetOptions: _reset,
-    TrackPartition: _track,
-}

@@ -42,7 +42,7 @@ class ChecksummedFile:
 
     @property
     def checksum(self) -> int:
-        """The checksum of everything that was written so far; never 0, which stands for none."""
+        """The checksum of everything that was written so far; never 0, which means none."""
         return _never_zero(self._hash.intdigest())
 
     def seekable(self) -> bool:
@@ -82,9 +82,7 @@ FORMAT_VERSION: Final = 1
 """Version of the layout of a table's files; another one is refused."""
 
 _FIELD: Final = "checksum"
-
 _END: Final = re.compile(rb',\n "checksum": "([0-9a-f]{16})"\n\}')
-
 _END_LENGTH: Final = len(b',\n "checksum": "0123456789abcdef"\n}')
 
 

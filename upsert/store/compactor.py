@@ -32,7 +32,7 @@ def run(path: str) -> int:
     committer = Committer(history)
     published = 0
     while jobs := _due(history):
-        published += compaction.execute(committer, table.uuid, jobs[:1]) is not None
+        published += compaction.execute(committer, jobs[:1]) is not None
     return published
 
 

@@ -22,21 +22,13 @@ from upsert.secret import is_secret
 from upsert.store.rows.merge_rules import MergeRules
 
 NONE: Final = "none"
-
 KAFKA: Final = "kafka"
-
 TRANSACTIONAL: Final = "transactional"
-
 EVENTUAL: Final = "eventual"
-
 UPSERT: Final = "upsert"
-
 ALL: Final = "all"
-
 TOPIC: Final = "log.kafka.topic"
-
 SERVERS: Final = "log.kafka.bootstrap.servers"
-
 _COMMITTED: Final = "read_committed"
 
 CLIENT_PREFIX: Final = "log.kafka."
@@ -209,12 +201,7 @@ def log_options(
 ) -> LogOptions:
     """The log that a table of this schema has.
 
-    Args:
-        owner: the table, for messages.
-        values: converted options, those of ``LOG_OPTIONS`` among them.
-        client: properties of the client library.
-        schema: the table's columns and key.
-        merge: how rows of one key become one.
+    ``values`` are converted options, those of ``LOG_OPTIONS`` among them, ``client`` the client's properties.
 
     Raises:
         ConfigurationError: the options do not fit each other or the table.
@@ -238,36 +225,29 @@ def log_options(
             f"{owner}: option '{CLIENT_PREFIX}isolation.level' must be {_COMMITTED!r}, got {level!r}, which "
             "shows changes that a publisher has taken back and sent again; leave it out"
         )
+    mode = values["log.changelog-mode"]
+    if mode == "auto":
+        mode = UPSERT if schema.primary_key else ALL
     found = LogOptions(
         KAFKA,
         values[TOPIC],
         values["log.retention"],
         values["log.consistency"],
-        _resolved_mode(values["log.changelog-mode"], schema),
+        mode,
         values["log.key.format"].lower(),
         values["log.format"].lower(),
         values["log.scan"],
         values["log.scan.timestamp-mills"],
         {**client, "bootstrap.servers": servers},
     )
-    _check_mode(owner, found, schema)
-    _check_eventual(owner, found, schema, merge)
-    check_formats(owner, found, schema)
-    return found
-
-
-def _resolved_mode(mode: str, schema: TableSchema) -> str:
-    if mode == "auto":
-        return UPSERT if schema.primary_key else ALL
-    return mode
-
-
-def _check_mode(owner: str, log: LogOptions, schema: TableSchema) -> None:
-    if log.changelog_mode == UPSERT and not schema.primary_key:
+    if found.changelog_mode == UPSERT and not schema.primary_key:
         raise ConfigurationError(
             f"{owner}: option 'log.changelog-mode' = 'upsert' needs a PRIMARY KEY, by which a row replaces "
             "the one before it, got none; declare one, or set 'all'"
         )
+    _check_eventual(owner, found, schema, merge)
+    check_formats(owner, found, schema)
+    return found
 
 
 def _check_eventual(owner: str, log: LogOptions, schema: TableSchema, merge: MergeRules) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from hashlib import sha256
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
 from upsert.errors import ConfigurationError, CorruptTableError
@@ -13,59 +13,37 @@ from upsert.store.storage import storage_of
 from upsert.store.storage.resolve import remote_folder
 
 TABLE_FILE: Final = "table.json"
-
 DEFINITION_FOLDER: Final = "definition"
-
 SNAPSHOT_FOLDER: Final = "snapshot"
-
 MANIFEST_FOLDER: Final = "manifest"
-
 STAGING_FOLDER: Final = "staging"
-
 TAG_FOLDER: Final = "tag"
-
 CONSUMER_FOLDER: Final = "consumer"
-
 LOG_FOLDER: Final = "log"
-
 LOG_HOME: Final = "log/home"
-
 LIFETIME_LOCK: Final = "lifetime.lock"
-
 LOG_LOCK: Final = "log.lock"
-
 COMPACTION_LOCK: Final = "compaction.lock"
-
 COMPACTION_ERROR: Final = "compaction-error.txt"
-
 NULL_PARTITION: Final = "__DEFAULT_PARTITION__"
 
 _MAX_NAME: Final = 200
 """Most file systems take names of up to 255 bytes."""
 
 _DATA: Final = ".arrow"
-
 _INDEX: Final = ".index.arrow"
-
 _BUCKET_FOLDER: Final = r"(?:[^/=~]*[=~][^/]*/)*bucket-[0-9]+"
-
 _BUCKET: Final = re.compile(_BUCKET_FOLDER)
-
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
-
 _UNIQUE: Final = re.compile("[0-9a-f]{32}")
-
 _SNAPSHOT: Final = re.compile(r"snapshot-(\d{20})")
-
 _MANIFEST: Final = re.compile(r"manifest/[0-9]{20}-[0-9a-f]{32}\.arrow")
-
 _STAGING: Final = re.compile(r"staging/[0-9]{20}-[0-9a-f]{32}\.arrow")
 
 DATA_FILE: Final = rf"\A{_BUCKET_FOLDER}/[0-9]{{20}}-[0-9a-f]{{32}}\.(?:arrow|parquet|orc|avro)\z"
 """What every name of a data file matches; for Arrow's regular expressions."""
 
 _DATA_FILE: Final = re.compile(DATA_FILE.removesuffix(r"\z").removeprefix(r"\A"))
-
 _BASED: Final = re.compile(r"(\d{20})-[0-9a-f]{32}(\.index\.arrow|\.(arrow|parquet|orc|avro))")
 
 Partition = tuple[tuple[str, str | None], ...]
@@ -73,19 +51,6 @@ Partition = tuple[tuple[str, str | None], ...]
 
 BucketId = tuple[Partition, int]
 """A partition and a bucket within it."""
-
-
-def partition_from_json(pairs: Any) -> Partition:
-    """The partition of its JSON form, a list of pairs.
-
-    Raises:
-        ValueError: the value is none.
-    """
-    found = tuple((name, value) for name, value in pairs)
-    for name, value in found:
-        if not isinstance(name, str) or not isinstance(value, str | None):
-            raise ValueError(f"{pairs!r} is no partition")
-    return found
 
 
 def table_folder(path: str | os.PathLike[str]) -> str:
@@ -131,11 +96,7 @@ def resolve(root: str, name: str) -> str:
 
 
 def manifest_path(root: str, name: str) -> str:
-    """Absolute path of a manifest; ``name`` may come from a file and is not trusted.
-
-    Raises:
-        CorruptTableError: it is not that of a manifest.
-    """
+    """Absolute path of a manifest; ``name`` may come from a file and is not trusted."""
     return _path_of_kind(root, name, "manifest", _MANIFEST)
 
 

@@ -45,9 +45,7 @@ _COMPARISONS: Final[dict[str, Callable[..., Any]]] = {
 }
 
 _LISTS: Final = ("in", "not in")
-
 _NULL_TESTS: Final = ("is null", "is not null")
-
 OPERATORS: Final = (*_COMPARISONS, *_LISTS, *_NULL_TESTS)
 
 
@@ -116,8 +114,8 @@ class Filter:
 
     def mask(self, rows: pa.Table) -> pa.ChunkedArray:
         """Where the filter is true of the rows; it must have an alternative."""
-        either = [_all_of([p.holds(rows.column(p.column)) for p in each]) for each in self.alternatives]
-        return reduce(pc.or_, either)
+        alternatives = ([p.holds(rows.column(p.column)) for p in each] for each in self.alternatives)
+        return reduce(pc.or_, (reduce(pc.and_, masks) for masks in alternatives))
 
     def keep(self, entries: Sequence[FileEntry], columns: Collection[str], schema: TableSchema) -> Mask:
         """Which files may hold a row of which the filter is true, judged by the bounds of ``columns``."""
@@ -213,10 +211,6 @@ def _is_in(values: pa.ChunkedArray, value_set: pa.Array) -> pa.ChunkedArray:
         equals = [pc.fill_null(pc.equal(values, value), False) for value in value_set]
         return reduce(pc.or_, equals, pc.and_(pc.is_valid(values), False))
     return pc.is_in(values, value_set=value_set)
-
-
-def _all_of(masks: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
-    return reduce(pc.and_, masks)
 
 
 def _within(low: pa.Array, high: pa.Array, smallest: pa.Scalar, largest: pa.Scalar) -> pa.Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Self, TypeVar
 
 import pyarrow as pa
@@ -21,8 +22,8 @@ from upsert.schema import TableSchema
 from upsert.store import paths
 from upsert.store.alterations import Alteration
 from upsert.store.commit import append, deletion, staging
-from upsert.store.commit.append import Committed
-from upsert.store.commit.committer import Committer
+from upsert.store.commit.append import StandsFor, Terms
+from upsert.store.commit.committer import Committed, Committer
 from upsert.store.commit.staging import Rows, StagedFiles
 from upsert.store.log import protocol, switch, tables
 from upsert.store.log.protocol import LoggedTable
@@ -195,7 +196,8 @@ class Table:
             LogNotPublishedError: the rows are committed, and the table's log did not take them.
             OSError: the disk refused; nothing was committed.
         """
-        return self._write(rows, None, writer_id, transaction, tracked)
+        terms = self._terms(writer_id, transaction, tracked=tracked)
+        return self._settled(append.write(self._committer, rows, terms))
 
     def overwrite(
         self,
@@ -232,21 +234,8 @@ class Table:
         """
         spec = specified(self.schema, partition or {}, of=f"table {self.name!r}")
         whole = filled(self.schema, rows, spec)
-        return self._write(whole, Overwrite(spec, dynamic), writer_id, transaction, tracked)
-
-    def _write(
-        self,
-        rows: Rows,
-        overwrite: Overwrite | None,
-        writer_id: str | None,
-        transaction: int | None,
-        tracked: bool | None,
-    ) -> Snapshot:
-        staged = [self.stage(rows, order="rows")]
-        with self.discarded_if_failed(staged):
-            return self.commit(
-                staged, writer_id=writer_id, transaction=transaction, overwrite=overwrite, tracked=tracked
-            )
+        terms = self._terms(writer_id, transaction, overwrite=Overwrite(spec, dynamic), tracked=tracked)
+        return self._settled(append.write(self._committer, whole, terms))
 
     def delete(self, where: Where, *, tracked: bool | None = None) -> Snapshot:
         """Delete the rows of which a condition is true when this is published.
@@ -270,7 +259,6 @@ class Table:
         protocol.before_commit(self.as_logged())
         done = deletion.delete(
             self._committer,
-            self.uuid,
             self._snapshot_of,
             parse_where(where, self.schema),
             tracked=tracked,
@@ -309,8 +297,7 @@ class Table:
             SchemaError: the rows do not fit.
             ChangelogError: two different values of one key are left.
         """
-        base = self._base()
-        return staging.stage_folded(self.root, self._layout_of(definition), self.uuid, base, rows, order)
+        return staging.stage_folded(self.published, rows, order, definition)
 
     def stage_raw(self, rows: Rows, *, definition: int | None = None) -> StagedFiles:
         """Write one task's rows as they are, of any partitioning; ``commit`` folds them as order="none" does.
@@ -322,14 +309,7 @@ class Table:
         Raises:
             SchemaError: the rows do not fit.
         """
-        base = self._base()
-        return staging.stage_raw(self.root, self._layout_of(definition), self.uuid, base, rows)
-
-    def _layout_of(self, definition: int | None) -> Layout:
-        return self.layout if definition is None else self.published.definition_at(definition).layout
-
-    def _base(self) -> int:
-        return self.published.latest().id
+        return staging.stage_raw(self.published, rows, definition=definition)
 
     def commit(
         self,
@@ -340,6 +320,7 @@ class Table:
         overwrite: Overwrite | None = None,
         tracked: bool | None = None,
         unchanged_since: int | None = None,
+        stands_for: StandsFor | None = None,
     ) -> Snapshot:
         """Publish what tasks have staged, all of it at once.
 
@@ -354,6 +335,7 @@ class Table:
             tracked: whether the commit shows in change streams; None: as partitions and table say.
             unchanged_since: id of the snapshot from which the rows were computed: they are
                 committed only if no other commit has changed a row of their keys since.
+            stands_for: of a materialized view what it is then; it is committed also without rows.
 
         Returns:
             The snapshot with the rows, or the latest one if there was nothing to commit.
@@ -367,25 +349,31 @@ class Table:
                 attempt of minutes lost the race.
             LogNotPublishedError: the files are committed, and the table's log did not take their rows.
         """
-        self.published.latest()  # files may have been staged under a definition that is new to this process
-        logged = self.as_logged()
-        protocol.before_commit(logged)
-        done = append.commit_staged(
-            self._committer,
-            self.uuid,
-            staged,
-            append.transaction_of(writer_id, transaction),
-            overwrite=overwrite,
-            tracked=tracked,
-            announce=None if overwrite else protocol.announcer(logged, tracked),
-            unchanged_since=unchanged_since,
+        terms = self._terms(
+            writer_id, transaction, overwrite=overwrite, tracked=tracked, unchanged_since=unchanged_since
         )
-        return self._settled(done)
+        terms = replace(terms, stands_for=stands_for)
+        return self._settled(append.commit_staged(self._committer, staged, terms))
+
+    def _terms(
+        self,
+        writer_id: str | None,
+        transaction: int | None,
+        *,
+        overwrite: Overwrite | None = None,
+        tracked: bool | None,
+        unchanged_since: int | None = None,
+    ) -> Terms:
+        both = append.transaction_of(writer_id, transaction)
+        self.published.latest()  # rows may have been written under a definition that is new to this process
+        protocol.before_commit(self.as_logged())
+        announce = None if overwrite else protocol.announcer(self.as_logged, tracked)
+        return Terms(both, overwrite, tracked, announce, unchanged_since)
 
     def _settled(self, done: Committed) -> Snapshot:
         """What follows a commit: the log gets its changes before any of them can expire."""
         failure = protocol.after_commit(self.as_logged(), done.info)
-        background.after_commit(self._committer, self.uuid, self.options, done)
+        background.after_commit(self._committer, self.options, done)
         if failure is not None:
             raise failure
         try:
@@ -398,14 +386,14 @@ class Table:
 
     def discard(self, staged: Iterable[StagedFiles]) -> None:
         """Delete the files of an attempt that will not be committed; what was published after all stays."""
-        append.discard(self._committer, staged, self.uuid)
+        append.discard(self._committer, staged)
 
     def discarded_if_failed(self, staged: Iterable[StagedFiles]) -> AbstractContextManager[None]:
         """A block that commits staged files: when it fails they are deleted, as by ``discard``.
 
         They stay where it is unknown whether the commit has happened (``UnknownOutcomeError``).
         """
-        return append.discarded_if_failed(self._committer, lambda: staged, self.uuid)
+        return append.discarded_if_failed(self._committer, lambda: staged)
 
     def snapshot(self, id: int | str | None = None) -> Snapshot:
         """The latest snapshot, or an older one; compaction does not change what it holds.
@@ -440,7 +428,7 @@ class Table:
             SnapshotExpiredError: its base or its target has expired.
         """
         self.published.latest()
-        return steps.view_at(self._pinned(), version)
+        return steps.view_at(self.pinned(), version)
 
     def changes(
         self,
@@ -462,7 +450,7 @@ class Table:
             UntrackedChangesError: a commit in between was written with ``change-tracking = false``.
         """
         scope = self._scope(where)
-        return self._unless_expiring(lambda: _changes.changes(self._pinned(), since, until, columns, scope))
+        return self._unless_expiring(lambda: _changes.changes(self.pinned(), since, until, columns, scope))
 
     def _scope(self, where: Where | None, skip_untracked: bool = False) -> Scope:
         return Scope(parse_where(where, self.schema), skip_untracked)
@@ -479,7 +467,7 @@ class Table:
         """The end of a reader's next step; ``version`` itself when nothing is new."""
         scope = self._scope(where, skip_untracked)
         return self._unless_expiring(
-            lambda: steps.advance(self._pinned(), version, max_rows=max_rows, until=until, scope=scope)
+            lambda: steps.advance(self.pinned(), version, max_rows=max_rows, until=until, scope=scope)
         )
 
     def changes_between(
@@ -499,7 +487,7 @@ class Table:
         scope = self._scope(where, skip_untracked)
         return self._unless_expiring(
             lambda: _changes.changes_between(
-                self._pinned(), start, end, columns=columns, buckets=buckets, scope=scope
+                self.pinned(), start, end, columns=columns, buckets=buckets, scope=scope
             )
         )
 
@@ -509,9 +497,9 @@ class Table:
         rows = PinnedTable(self.name, self.root, definition.layout, self.published)
         return LoggedTable(self.uuid, definition, rows)
 
-    def _pinned(self) -> PinnedTable:
+    def pinned(self) -> PinnedTable:
         """The table with its present columns, for an operation of several steps."""
-        return PinnedTable(self.name, self.root, self.layout, self.published)
+        return self.as_logged().rows
 
     def _snapshot_of(self, info: SnapshotInfo) -> Snapshot:
         return RetainedSnapshot(self.published, info, self.layout)
@@ -544,7 +532,7 @@ class Table:
                 the table's no more, and the same call tries again to delete its topic.
             LogNotPublishedError: the table has got a log, which lacks what was committed meanwhile.
         """
-        if switch.alter_table(self._committer, self.uuid, changes):
+        if switch.alter_table(self._committer, changes):
             failure = protocol.after_commit(self.as_logged(), self.published.latest())
             if failure is not None:
                 raise failure
@@ -606,7 +594,7 @@ class Table:
         return consumers.hold(self.published, consumer, version, lease_s)
 
     def consumers(self) -> tuple[Consumer, ...]:
-        """Who holds what, by name; those whose lease is over are there until the next expiry."""
+        """Who holds what, by name; those whose lease is over stay until the next expiry."""
         return consumers.read_all(self.root, self.uuid)
 
     def release(self, consumer: str) -> bool:
@@ -676,6 +664,6 @@ class Table:
         """
         is_wanted = compaction.in_buckets(self.schema, partition, buckets)
         with background.compaction_lock(self.root, wait=True):
-            info = compaction.compact_fully(self._committer, self.uuid, self.options, is_wanted)
+            info = compaction.compact_fully(self._committer, self.options, is_wanted)
         expiry.after_commit(self._committer, self.options.retention)
         return None if info is None else self._snapshot_of(info)

@@ -25,9 +25,7 @@ from upsert.store.rows import merge_rules
 from upsert.store.rows.merge_rules import MERGE_OPTIONS, PLAIN, MergeRules
 
 _ZSTD: Final = "zstd"
-
 _GREATEST_LEVEL: Final = 22
-
 _CODECS: Final = tuple(dict.fromkeys(codec for format_ in FORMATS for codec in format_.codecs))
 
 
@@ -93,6 +91,13 @@ SINK_MATERIALIZE: Final = Option(
     "whether a keyed sink keeps all rows of each key, to write the newest that is left: auto = where the key "
     "does not tell the rows of the query apart; force = always; none = never",
     "auto",
+)
+
+MATERIALIZED_VIEW: Final = Option(
+    "materialized-view",
+    options.text,
+    "the query whose rows the table holds, as JSON; set by CREATE MATERIALIZED VIEW",
+    None,
 )
 
 TARGET_BYTES: Final = 128 << 20
@@ -182,6 +187,7 @@ OPTIONS: Final = (
         policy.DEFAULT_LIMIT,
     ),
     SINK_MATERIALIZE,
+    MATERIALIZED_VIEW,
     *FILE_OPTIONS,
     *MERGE_OPTIONS,
     *LOG_OPTIONS,
@@ -218,14 +224,7 @@ class TableOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str], schema: TableSchema, owner: str = "table") -> TableOptions:
-        """The options that ``given`` says, for a table of this schema.
-
-        Raises:
-            ConfigurationError: an option is unknown or its value does not convert, or ``bucket-key`` names an
-                unknown column, one outside the primary key, or one without a hash, or the options of merging
-                or of the log do not fit the columns or each other.
-            SchemaError: the format of the files cannot store a column exactly.
-        """
+        """The options that ``given`` says, for a table of this schema."""
         others, aggregates, groups = merge_rules.split(owner, given)
         others, of_client = log_options.split(others)
         values = options.parse(owner, OPTIONS, others)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from deltajoin.core.codes import Ints
+from deltajoin.core.deltas import Match
 from deltajoin.core.rows import Changes
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 
 Row = tuple[Any, ...]
 Rows = Counter[Row]
-Match = Callable[[pa.Table], tuple[npt.NDArray[np.int64], pa.Table]]
 
 
 NAN = "NaN"
@@ -86,25 +86,28 @@ def table_of(schema: pa.Schema, rows: Iterable[Row]) -> pa.Table:
     return pa.table(arrays, schema=schema)
 
 
-def changes_of(schema: pa.Schema, keys: Sequence[int], new: Rows, old: Rows) -> Changes:
+def changes_of(schema: pa.Schema, new: Rows, old: Rows) -> Changes:
     """What turns one multiset into another; updates where a row of equal first column goes and one comes."""
     lost, gained = list((old - new).elements()), list((new - old).elements())
     gone, come = {row[0] for row in lost}, {row[0] for row in gained}
     rows = [(*row, "-U" if row[0] in come else "-D") for row in lost]
     rows += [(*row, "+U" if row[0] in gone else "+I") for row in gained]
     with_kind = schema.append(pa.field(ROW_KIND_COLUMN, pa.string()))
-    return Changes(table_of(with_kind, rows), tuple(schema.names[i] for i in keys))
+    return Changes(table_of(with_kind, rows))
 
 
-def match_in(schema: pa.Schema, keys: Sequence[int], rows: Rows) -> Match:
-    """A lookup in a multiset."""
+def match_in(schema: pa.Schema, state: Rows) -> Match:
+    """A lookup in a multiset, which asks for distinct keys without NULL."""
 
-    def match(probe: pa.Table) -> tuple[npt.NDArray[np.int64], pa.Table]:
-        columns = (map(hashable, column.to_pylist()) for column in probe.columns)
-        asked = [join_key(key, range(len(key))) for key in zip(*columns, strict=True)]
-        wanted = {key: i for i, key in enumerate(asked) if key is not None}
-        assert len(wanted) == sum(key is not None for key in asked), "a lookup asks for each key once"
-        found = [(wanted[key], row) for row in rows.elements() if (key := join_key(row, keys)) in wanted]
-        return np.array([i for i, _ in found], np.int64), table_of(schema, [row for _, row in found])
+    def match(by: Sequence[str], keys: pa.Table, select: Sequence[str]) -> tuple[Ints, pa.Table]:
+        columns = [map(hashable, keys.column(name).to_pylist()) for name in by]
+        asked = list(zip(*columns, strict=True))
+        wanted = {key: i for i, key in enumerate(asked)}
+        assert len(wanted) == len(asked), "a lookup asks for each key once"
+        assert not any(None in key for key in asked), "a NULL matches nothing"
+        at = [schema.names.index(name) for name in by]
+        rows = [(wanted[k], row) for row in state.elements() if (k := tuple(row[i] for i in at)) in wanted]
+        found = table_of(schema, [row for _, row in rows]).select(list(select))
+        return np.array([i for i, _ in rows], np.int64), found
 
     return match

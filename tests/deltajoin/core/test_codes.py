@@ -10,12 +10,12 @@ import pytest
 from deltajoin.core.codes import (
     codes_of_keys,
     codes_of_rows,
+    combined,
     common_key_type,
     dense,
     first_of_each,
     key_columns,
     numbers_of_keys,
-    paired,
     stable_order,
 )
 from upsert.errors import SchemaError
@@ -79,9 +79,15 @@ def test_positions_are_in_the_order_of_their_codes_and_then_their_own() -> None:
     assert first_of_each(np.array([], np.int64)).tolist() == []
 
 
-def test_pairs_of_codes_are_told_apart() -> None:
-    assert paired(np.array([0, 1, 1, 0]), np.array([1, 0, 1, 1])).tolist() == [0, 1, 2, 0]
-    assert paired(np.array([], np.int64), np.array([], np.int64)).tolist() == []
+def test_rows_of_codes_are_told_apart() -> None:
+    assert combined([np.array([0, 1, 1, 0]), np.array([1, 0, 1, 1])]).tolist() == [0, 1, 2, 0]
+    assert combined([np.array([], np.int64), np.array([], np.int64)]).tolist() == []
+
+
+def test_codes_of_many_columns_do_not_overflow() -> None:
+    large = np.array([2**31, 2**31 - 1, 2**31, 0])
+    assert combined([large, large, large[::-1], large]).tolist() == [0, 1, 2, 3]
+    assert combined([large[[0, 1, 0]]] * 5).tolist() == [0, 1, 0]
 
 
 @pytest.mark.parametrize(

@@ -23,14 +23,21 @@ from deltajoin.expressions import Ref
 from deltajoin.joined_table import JoinedTable
 from deltajoin.spec import DeltaJoinSpec
 from deltajoin.tree import Inner, Leaf, Outer
-from tests.deltajoin.core.memory_tables import Row, Rows, counted, difference, is_net, signed
+from tests.deltajoin.core.memory_tables import (
+    Row,
+    Rows,
+    changes_of,
+    counted,
+    difference,
+    is_net,
+    match_in,
+    signed,
+)
 from tests.deltajoin.core.trees import (
     COLUMNS,
     SCHEMAS,
     Facts,
-    changes_between,
     evaluated,
-    match_in,
     narrowed,
     next_state,
     output_of,
@@ -64,7 +71,7 @@ class Step:
         rows: list[Row] = []
         for shard in range(shards):
             changes = [
-                changes_between(schema, old, new)
+                changes_of(schema, new, old)
                 for schema, old, new in zip(self.schemas, self.old, self.new, strict=True)
             ]
             cut = [Changes(split.of_shard(t, some.rows, shard, shards)) for t, some in enumerate(changes)]

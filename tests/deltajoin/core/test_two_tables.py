@@ -1,6 +1,7 @@
-"""The pure join against both whole joins, recomputed and subtracted."""
+"""The INNER join of two tables against both whole joins, recomputed and subtracted."""
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -10,8 +11,11 @@ from hypothesis import strategies as st
 
 from deltajoin.core.codes import common_key_type
 from deltajoin.core.consolidate import consolidate_changes
+from deltajoin.core.evaluate import Join, evaluate
 from deltajoin.core.rows import Changes
-from deltajoin.core.two_tables import JoinTypes, inner_join, output_schema
+from deltajoin.core.shards import split_of
+from deltajoin.joined_table import Side
+from deltajoin.spec import DeltaJoinSpec
 from tests.deltajoin.core.memory_tables import (
     Row,
     Rows,
@@ -23,10 +27,21 @@ from tests.deltajoin.core.memory_tables import (
     match_in,
     signed,
 )
+from tests.deltajoin.core.trees import Facts
 
 LEFT = pa.schema({"id": pa.int64(), "k": pa.int32(), "name": pa.string()})
 RIGHT = pa.schema({"k": pa.int64(), "price": pa.float64()})
 FLOATS = pa.schema({"id": pa.int32(), "k": pa.float64()})
+
+
+@dataclass(frozen=True)
+class Indexed(Facts):
+    """Two tables that have an index for everything."""
+
+    schemas: tuple[pa.Schema, ...] = ()
+
+    def select(self, table: int) -> tuple[str, ...]:
+        return tuple(self.schemas[table].names)
 
 
 def step(
@@ -37,16 +52,22 @@ def step(
     output_rows: int = 3,
 ) -> list[Row]:
     """Rows that the join emits when both tables go from their first multiset to their second."""
-    left = changes_of(schemas[0], keys[0], a[1], a[0])
-    right = changes_of(schemas[1], keys[1], b[1], b[0])
-    pairs = zip(
-        left.rows.select(left.keys).schema.types, right.rows.select(right.keys).schema.types, strict=True
+    names = [tuple(schema.names) for schema in schemas]
+    sides = [
+        Side(f"/t{table}", own, tuple(own[number] for number in keys[table]))
+        for table, own in enumerate(names)
+    ]
+    spec = DeltaJoinSpec.of("inner", *sides)
+    split = split_of(spec.tree, lambda ref: schemas[ref.table].field(ref.column).type, names)
+    join = Join.of(spec, schemas, split, Indexed(schemas=schemas))
+    changes = [changes_of(schema, new, old) for schema, (old, new) in zip(schemas, (a, b), strict=True)]
+    old, new = (
+        [match_in(schema, states[at]) for schema, states in zip(schemas, (a, b), strict=True)]
+        for at in (0, 1)
     )
-    types = JoinTypes(tuple(common_key_type(x, y) for x, y in pairs), output_schema(*schemas))
-    match_left, match_right = match_in(schemas[0], keys[0], a[0]), match_in(schemas[1], keys[1], b[1])
     emitted: list[Row] = []
-    for batch in inner_join(left, right, match_left, match_right, types, output_rows=output_rows):
-        assert batch.schema == types.output
+    for batch in evaluate(join, changes, old, new, output_rows=output_rows):
+        assert batch.schema == join.outgoing.schema
         assert 0 < batch.num_rows <= output_rows
         emitted += zip(*(column.to_pylist() for column in batch.columns), strict=True)
     return emitted
@@ -163,7 +184,7 @@ def test_rows_with_nested_columns_cancel_by_value() -> None:
         },
         schema=schema.append(pa.field("_row_kind", pa.string())),
     )
-    net = consolidate_changes(Changes(rows, ("k",))).rows.to_pylist()
+    net = consolidate_changes(Changes(rows)).rows.to_pylist()
     assert net == [
         {"k": 1, "tags": ["b"], "_row_kind": "+U"},
         {"k": 2, "tags": None, "_row_kind": "+I"},

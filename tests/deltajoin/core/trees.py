@@ -13,14 +13,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from deltajoin.core.codes import Ints
-from deltajoin.core.deltas import Match
-from deltajoin.core.rows import Changes
 from deltajoin.expressions import Call, Condition, Const, Field, Ref
 from deltajoin.joined_table import JoinedTable
 from deltajoin.spec import DeltaJoinSpec
 from deltajoin.tree import Inner, Leaf, Node, Outer, Where, leaves, null_supplied, visible
-from tests.deltajoin.core.memory_tables import Row, Rows, changes_of, counted, hashable, table_of
+from tests.deltajoin.core.memory_tables import Row, Rows, counted, hashable
 
 COLUMNS = ("id", "k", "m", "f")
 SCHEMAS = (
@@ -234,28 +231,6 @@ def narrowed(random: Random, spec: DeltaJoinSpec) -> DeltaJoinSpec:
         for table in spec.tables
     )
     return replace(spec, tables=tables, keep=_condition(random, (spec.tree,)))
-
-
-def match_in(schema: pa.Schema, state: Rows) -> Match:
-    """A lookup in a multiset, which asks for distinct keys without NULL."""
-
-    def match(by: Sequence[str], keys: pa.Table, select: Sequence[str]) -> tuple[Ints, pa.Table]:
-        columns = [map(hashable, keys.column(name).to_pylist()) for name in by]
-        asked = list(zip(*columns, strict=True))
-        wanted = {key: i for i, key in enumerate(asked)}
-        assert len(wanted) == len(asked), "a lookup asks for each key once"
-        assert not any(None in key for key in asked), "a NULL matches nothing"
-        at = [COLUMNS.index(name) for name in by]
-        rows = [(wanted[k], row) for row in state.elements() if (k := tuple(row[i] for i in at)) in wanted]
-        found = table_of(schema, [row for _, row in rows]).select(list(select))
-        return np.array([i for i, _ in rows], np.int64), found
-
-    return match
-
-
-def changes_between(schema: pa.Schema, old: Rows, new: Rows) -> Changes:
-    """What turns one multiset into another."""
-    return changes_of(schema, (), new, old)
 
 
 def sql_of(node: Node) -> str:

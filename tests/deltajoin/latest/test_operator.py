@@ -13,7 +13,7 @@ from pyspark import TaskContext
 
 from deltajoin.errors import CheckpointMismatchError, LookupFailedError
 from deltajoin.latest import operator
-from deltajoin.latest.operator import JoinShard, Pack, Unpack
+from deltajoin.latest.operator import JoinShard, Pack, unpack
 from deltajoin.latest.spec import LatestJoin
 from deltajoin.latest.state import ShardState
 from deltajoin.settings import JoinSettings
@@ -82,7 +82,7 @@ class Shard:
         frames = [pd.DataFrame({"blob": blobs})] if blobs else []
         out = pd.concat(JoinShard(self.join, shards)((0,), frames, self.state))  # type: ignore[arg-type]
         given = pa.record_batch({"blob": pa.array(out["blob"].tolist(), pa.binary())})
-        found = [row for batch in Unpack()([given]) for row in as_rows(pa.Table.from_batches([batch]))]
+        found = [row for batch in unpack([given]) for row in as_rows(pa.Table.from_batches([batch]))]
         return found, out.drop(columns="blob").sum().to_dict()
 
 

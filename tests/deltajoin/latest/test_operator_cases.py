@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from deltajoin.latest.finder import SideFinder
+from deltajoin.latest.operator import SideFinder
 from deltajoin.latest.spec import LatestJoin, LookupSide
 from deltajoin.lookup.batch import Lookups
 from deltajoin.lookup.cache import RowCache

@@ -12,11 +12,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from deltajoin.joined_table import Side
 from deltajoin.spark.blobs import PAYLOAD_COLUMN, ChangesReader
-from deltajoin.spark.fused import JoiningReader
 from deltajoin.spark.options import SourceOptions
 from deltajoin.spark.reader import Offset
-from deltajoin.spark.shuffled import JoinShard
-from deltajoin.spark.stateful import JoinGroup, rows_of_blobs
+from deltajoin.spark.shuffled import JoinGroup, JoinShard, rows_of_blobs
+from deltajoin.spark.source import JoiningReader
 from deltajoin.spark.tables import JoinedTables
 from deltajoin.spark.tasks import output_type
 from deltajoin.spec import DeltaJoinSpec

@@ -9,10 +9,10 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from deltajoin import BrokenPayloadError, DeltaJoinSpec, Side
 from deltajoin.spark.blobs import BlobLabel, decode, encode
-from deltajoin.spark.fused import JoiningReader, ShardOfStep
 from deltajoin.spark.offsets import JoinStep
 from deltajoin.spark.options import SourceOptions
 from deltajoin.spark.shuffled import JoinShard
+from deltajoin.spark.source import JoiningReader, ShardOfStep
 from deltajoin.spark.tables import JoinedTables
 from deltajoin.spark.tasks import output_type, shard_changes
 from tests.deltajoin.core.memory_tables import signed

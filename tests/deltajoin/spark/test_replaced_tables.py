@@ -15,8 +15,8 @@ from deltajoin.aggregate.source import AggregateReader
 from deltajoin.aggregate.spec import DeltaAggregateSpec, Measure
 from deltajoin.spark.blobs import ChangesReader as BlobsReader
 from deltajoin.spark.blobs import join_blobs
-from deltajoin.spark.fused import JoiningReader
 from deltajoin.spark.options import SourceOptions
+from deltajoin.spark.source import JoiningReader
 from deltajoin.spark.tables import JoinedTables
 from deltajoin.spark.tasks import output_type
 from upsert.errors import TableNotFoundError

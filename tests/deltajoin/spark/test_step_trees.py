@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltajoin.spec import DeltaJoinSpec
-from tests.deltajoin.core.memory_tables import Rows, is_net, signed
+from tests.deltajoin.core.memory_tables import Rows, changes_of, is_net, signed
 from tests.deltajoin.core.trees import (
     COLUMNS,
     SCHEMAS,
-    changes_between,
     evaluated,
     narrowed,
     next_state,
@@ -49,7 +48,7 @@ class StoredTables:
         for number, table in enumerate(self.tables):
             old = self.states[number]
             new = next_state(self._random, old) if old else random_state(self._random)
-            changes = changes_between(table.schema.arrow, old, new).rows
+            changes = changes_of(table.schema.arrow, new, old).rows
             if changes.num_rows:
                 table.write(changes)
             self.states[number] = new

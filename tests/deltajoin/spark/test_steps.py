@@ -87,7 +87,7 @@ def recomputed(steps: Steps) -> Rows:
     for side, version in zip(steps.spec.tables, steps.offset["versions"], strict=True):
         table = Table.open(side.path)
         rows = table.at(Version.from_json(version)).scan()
-        states.append(parse_where(side.pushed, table.schema).apply(rows))
+        states.append(parse_where(side.where, table.schema).apply(rows))
     return joined_by(steps.spec, states[0], states[1])
 
 

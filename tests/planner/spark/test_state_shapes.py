@@ -17,8 +17,9 @@ from pyspark.sql.streaming import StreamingQuery
 
 import planner
 from planner import PlanError
-from planner.spark.state import STATE_MARK, agree, state_shapes, with_state_of_one_shape
+from planner.spark.state import STATE_MARK, agree, with_state_of_one_shape
 from tests.planner.in_steps import local
+from tests.planner.spark.state_shapes import state_shapes
 from upsert import Catalog
 from upsert.rowkind import RowKind
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.helpers import changelog
 from tests.upsert.changelog.model import Log, Model, Row, by_key, logs
-from upsert.changelog.bucket_state import Remembered, step
+from upsert.changelog.operator import Remembered, step
 from upsert.changelog.rules import Expiry, NormalizeSpec, Rules
 from upsert.errors import BrokenPayloadError, ConfigurationError, SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN

@@ -19,7 +19,7 @@ from upsert.errors import ConfigurationError, SchemaError
 from upsert.formats.avro import FORMAT
 from upsert.formats.avro_codec import fastavro as installed_fastavro
 from upsert.formats.avro_schema import codec_schema, derived, parse
-from upsert.formats.base import BadMessage, Decoded, FormatContext, Side, format_named
+from upsert.formats.base import BadMessage, Decoded, FormatContext, format_named
 from upsert.options import parse as parse_options
 
 USERS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("name", pa.string())])
@@ -98,7 +98,7 @@ def test_bytes_are_those_of_the_specification() -> None:
 
 
 def test_schema_is_offered_as_metadata() -> None:
-    (key,) = FORMAT.readable_metadata(Side.VALUE, {})
+    (key,) = FORMAT.metadata
     assert (key.key, key.type, key.is_writable) == ("schema", pa.string(), False)
     found = FORMAT.decoder(context(USERS, metadata=("schema",))).decode(pa.array([b"\x06\x00", None]))
     assert found.rows.to_pylist() == [{"id": 3, "name": None, "schema": derived(USERS)}]

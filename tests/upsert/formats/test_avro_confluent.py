@@ -263,7 +263,7 @@ def test_context_can_be_sent_and_shows_no_secret() -> None:
 def test_format_is_found_by_its_name_and_offers_metadata() -> None:
     assert format_named("avro-confluent", "t") is FORMAT
     assert FORMAT.is_insert_only
-    keys = {key.key: key.type for key in FORMAT.readable_metadata(Side.VALUE, {})}
+    keys = {key.key: key.type for key in FORMAT.metadata}
     assert keys == {"schema": pa.string(), "schema-id": pa.int32(), "schema-version": pa.int32()}
 
 

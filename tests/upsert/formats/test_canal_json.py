@@ -194,9 +194,8 @@ def test_metadata_is_that_of_the_message() -> None:
         ["+I", 2, *[None] * 6],
         ["+I", 3, *[None] * 6],
     ]
-    offered = {key.key: key.type for key in FORMAT.readable_metadata(Side.VALUE, {})}
+    offered = {key.key: key.type for key in FORMAT.metadata}
     assert {field.name: field.type for field in found.rows.schema} == {"n": pa.int64(), **offered}
-    assert FORMAT.readable_metadata(Side.KEY, {}) == ()
 
 
 def test_time_out_of_range_is_a_bad_message() -> None:

@@ -185,7 +185,7 @@ def test_decoder_can_be_used_again(format: Format, context: FormatContext) -> No
 
 
 def test_metadata_follows_the_fields(format: Format, context: FormatContext) -> None:
-    offered = format.readable_metadata(Side.VALUE, context.options)
+    offered = format.metadata
     keys = tuple(key.key for key in offered)
     assert len(set(keys)) == len(keys)
     asked = FormatContext(context.fields, context.options, topic=context.topic, metadata=keys)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.upsert.formats.random_columns import SCALARS, TEXTS, plain, schemas, tables
 from upsert import types
 from upsert.errors import ConfigurationError, SchemaError
-from upsert.formats.base import BadMessage, Decoded, FormatContext, Side
+from upsert.formats.base import BadMessage, Decoded, FormatContext
 from upsert.formats.csv import FORMAT, LineReader, dialect_of, value_of
 from upsert.formats.text_values import BadValueError
 from upsert.options import parse
@@ -310,7 +310,7 @@ def test_maps_and_deeper_nesting_are_refused(type_: pa.DataType) -> None:
 
 
 def test_there_is_no_metadata() -> None:
-    assert FORMAT.readable_metadata(Side.VALUE, {}) == ()
+    assert FORMAT.metadata == ()
     assert FORMAT.is_insert_only
 
 

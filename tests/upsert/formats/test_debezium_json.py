@@ -164,7 +164,7 @@ def test_time_out_of_range_is_a_bad_message(millis: int) -> None:
 
 
 def test_metadata_is_offered_for_values_only() -> None:
-    assert [key.key for key in FORMAT.readable_metadata(Side.VALUE, {})] == [
+    assert [key.key for key in FORMAT.metadata] == [
         "schema",
         "ingestion-timestamp",
         "source.timestamp",
@@ -173,8 +173,7 @@ def test_metadata_is_offered_for_values_only() -> None:
         "source.table",
         "source.properties",
     ]
-    assert FORMAT.readable_metadata(Side.KEY, {}) == ()
-    assert not any(key.is_writable for key in FORMAT.readable_metadata(Side.VALUE, {}))
+    assert not any(key.is_writable for key in FORMAT.metadata)
 
 
 def test_ignored_errors_leave_no_trace() -> None:

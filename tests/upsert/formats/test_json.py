@@ -365,7 +365,7 @@ def test_maps_need_keys_of_strings_and_other_types_pass() -> None:
 
 
 def test_there_is_no_metadata() -> None:
-    assert FORMAT.readable_metadata(context(N).side, {}) == ()
+    assert FORMAT.metadata == ()
     assert FORMAT.is_insert_only
 
 

@@ -141,4 +141,4 @@ def test_what_is_written_is_read_back(data: st.DataObject, type_: pa.DataType, e
 def test_format_is_found_by_its_name() -> None:
     assert format_named("raw", "t") is FORMAT
     assert FORMAT.is_insert_only
-    assert FORMAT.readable_metadata(Side.VALUE, {}) == ()
+    assert FORMAT.metadata == ()

@@ -19,9 +19,9 @@ from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, Wri
 from pyspark.sql.types import StructType
 
 from upsert.kafka import sink
-from upsert.kafka.datasource import UpsertKafkaSource
 from upsert.kafka.frames import read_changes, write_changes, write_upsert
 from upsert.kafka.options import UPSERT
+from upsert.kafka.source import UpsertKafkaSource
 from upsert.kafka.table import KafkaTable
 from upsert.schema import TableSchema
 from upsert.spark_formats import register

@@ -139,7 +139,7 @@ REFUSALS: dict[str, tuple[dict[str, str], StructType | None, str]] = {
     "an interval": (
         {"primary-key": "word"},
         StructType([StructField("word", StringType()), StructField("i", DayTimeIntervalType()), KIND]),
-        "column 'i' has the type",
+        "column 'i' must be of a type that a table can have",
     ),
     "two keys": (
         {"columns": f"{COLUMNS}, PRIMARY KEY (word) NOT ENFORCED", "primary-key": "n"},

@@ -3,7 +3,6 @@
 import json
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from types import ModuleType
@@ -17,18 +16,17 @@ from hypothesis import strategies as st
 
 from upsert import types
 from upsert.changelog.image_log import ImageLog
-from upsert.formats.base import FORMATS, Decoded, Decoder, FormatContext, Side
-from upsert.formats.raw import RawFormat
+from upsert.formats.base import FORMATS, Decoded, Decoder, Format
+from upsert.formats.raw import FORMAT as RAW
 from upsert.kafka.client.records import RECORD_SCHEMA
 from upsert.kafka.declaration import struct_of
 from upsert.kafka.decode import DecodedRecords, RecordDecoder
 from upsert.kafka.encode import RecordEncoder, written_schema
 from upsert.kafka.options import PLAIN, UPSERT
-from upsert.kafka.source import batches
 from upsert.kafka.table import KafkaTable
 from upsert.metadata_columns import MetadataKey
 from upsert.schema import Column, TableSchema
-from upsert.spark_table import arrow_schema
+from upsert.spark_table import arrow_schema, to_spark
 
 WHERE = {"properties.bootstrap.servers": "localhost:9092", "topic": "t"}
 JSON = {**WHERE, "key.format": "json", "value.format": "json"}
@@ -205,17 +203,14 @@ def test_metadata_that_does_not_fit_its_column_makes_a_record_bad() -> None:
     assert "metadata 'timestamp'" in found.bad[0].reason
 
 
-class Numbered(RawFormat):
+def numbered() -> Format:
     """`raw`, and how long each message is, as metadata of the format."""
-
-    name = "numbered"
-
-    def readable_metadata(self, side: Side, options: Mapping[str, Any]) -> Sequence[MetadataKey]:
-        assert (side, options["charset"]) == (Side.VALUE, "utf-8")
-        return [MetadataKey("length", pa.int32())]
-
-    def decoder(self, context: FormatContext) -> Decoder:
-        return Lengths(super().decoder(context))
+    return replace(
+        RAW,
+        name="numbered",
+        metadata=(MetadataKey("length", pa.int32()),),
+        decoder=lambda context: Lengths(RAW.decoder(context)),
+    )
 
 
 class Lengths:
@@ -230,7 +225,7 @@ class Lengths:
 
 def test_metadata_of_a_format_is_cast_and_what_does_not_fit_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("numbered")
-    module.FORMAT = Numbered()  # type: ignore[attr-defined]
+    module.FORMAT = numbered()  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "numbered", module)
     monkeypatch.setitem(FORMATS, "numbered", "numbered")  # type: ignore[arg-type]
     columns = (Column("v", pa.string()), Column("n", pa.int8(), metadata="numbered.length", virtual=True))
@@ -420,7 +415,7 @@ def test_batches_for_spark_have_exactly_the_types_that_it_demands() -> None:
         table, record({"word": "a"}, {"word": "a", "n": 1}, headers=headers), record({"word": "b"})
     )
     asked = struct_of(table)
-    (batch,) = batches([found.rows], asked)
+    (batch,) = to_spark(found.rows, asked)
     assert batch.schema.equals(arrow_schema(asked))
     assert batch.schema.names == [*table.schema.names, "_row_kind"]
     assert batch.num_rows == 2

@@ -120,7 +120,7 @@ def test_warnings_of_tasks_are_seen_where_nobody_has_set_up_logging() -> None:
 
 def test_the_client_library_is_loaded_by_the_first_query_only() -> None:
     script = (
-        "import sys, upsert, upsert.kafka.datasource, upsert.kafka.frames;"
+        "import sys, upsert, upsert.kafka.source, upsert.kafka.frames;"
         "assert 'confluent_kafka' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True)

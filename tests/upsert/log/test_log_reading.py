@@ -22,7 +22,7 @@ from upsert.errors import (
     SnapshotExpiredError,
     UntrackedChangesError,
 )
-from upsert.log import changes, kafka_log, planning
+from upsert.log import changes, kafka_log, reading
 from upsert.managed import log_reader, stepping
 from upsert.schema import Column, TableSchema
 from upsert.store.alterations import AddColumn, RenameColumn, SetOptions
@@ -211,7 +211,7 @@ def test_hold_on_the_files_goes_on_with_the_reader(
     new_table: NewTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Snapshots are needed to tell what a change replaces, and no longer than that."""
-    monkeypatch.setattr(planning, "MOVE_EVERY_S", 0.0)
+    monkeypatch.setattr(reading, "MOVE_EVERY_S", 0.0)
     monkeypatch.setattr(stepping, "PACE_S", 0.0)
     table = new_table()
     all_kinds = Followed(table, **{"consumer-id": "k"})
@@ -242,7 +242,7 @@ def test_reader_that_begins_before_the_first_commit_holds_what_it_needs(new_tabl
 def test_eventual_log_is_made_whole_by_what_the_query_remembers(
     new_table: NewTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_reader, "id_of_query", lambda: "q")
+    monkeypatch.setattr(log_reader, "task_property", lambda _: "q")
     rng = random.Random(3)
     table = new_table(**{"log.consistency": "eventual"})
     with pytest.raises(ConfigurationError, match=r"needs the option 'state\.path'"):

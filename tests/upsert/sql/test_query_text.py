@@ -207,7 +207,7 @@ SCHEMA = parse_columns(
 
 
 def where(text: str, number: int = 0) -> list[list[object]]:
-    return pushed(QueryText.of(text).references[number].where, SCHEMA, "UTC")
+    return [list(each) for each in pushed(QueryText.of(text).references[number].where, SCHEMA, "UTC")]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from upsert.store.files.writing import write_run
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.manifest import FileSet
 from upsert.store.metadata.snapshot import EMPTY
+from upsert.store.paths import BucketId
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.rows.conform import conform
 from upsert.store.rows.fold import Order, fold
@@ -88,33 +89,30 @@ class Runs:
         conforming, weights = conform(self.layout, rows)
         for portion in split(self.layout, conforming, weights):
             run = fold(self.layout, portion.rows, portion.weights, order)
-            self._add(run, portion.partition, portion.bucket, 0, self.commits, max_rows)
+            self._add(run, portion.bucket_id, 0, self.commits, max_rows)
 
     def compact(self, runs: int, max_rows: int = 1000) -> None:
         """Merge the oldest `runs` runs of every bucket, without deletions."""
-        for (partition, bucket), newest_first in FileSet.of(self.entries).groups.items():
+        for bucket_id, newest_first in FileSet.of(self.entries).groups.items():
             oldest = newest_first[max(0, len(newest_first) - runs) :]
             merged = merge_runs(self.layout, [self._read(run) for run in reversed(oldest)])
             if merged.kinds is not None:
                 merged = SortedRows(merged.rows.filter(pa.array(merged.kinds == 0)), None)
             gone = {entry.file for run in oldest for entry in run}
             self.entries = [entry for entry in self.entries if entry.file not in gone]
-            self._add(merged, partition, bucket, 3, oldest[0][0].sequence, max_rows)
+            self._add(merged, bucket_id, 3, oldest[0][0].sequence, max_rows)
 
     def _read(self, run: Sequence[FileEntry]) -> SortedRows:
         files = [DataFile.open(self.root, self.layout, entry) for entry in run]
         parts = [SortedRows(file.table, file.kinds) for file in files]
         return merge_runs(self.layout, parts)
 
-    def _add(
-        self, run: SortedRows, partition: Any, bucket: int, level: int, sequence: int, max_rows: int
-    ) -> None:
+    def _add(self, run: SortedRows, bucket_id: BucketId, level: int, sequence: int, max_rows: int) -> None:
         written = write_run(
             self.root,
             self.layout,
             [run],
-            partition=partition,
-            bucket=bucket,
+            bucket_id,
             level=level,
             base=0,
             target_bytes=32 * max_rows,

@@ -13,7 +13,7 @@ import pytest
 
 from tests.helpers import REPOSITORY
 from upsert.errors import ConfigurationError, UpsertError
-from upsert.testing import jars
+from upsert.testing import brokers
 from upsert.testing.brokers import ProcessBroker
 from upsert.testing.local_kafka import BOOTSTRAP_VARIABLE, LocalKafka
 
@@ -89,21 +89,23 @@ def test_a_broker_that_cannot_start_shows_the_end_of_its_log() -> None:
 def test_no_java_is_told_with_a_way_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(ConfigurationError, match="no java was found below JAVA_HOME"):
-        jars.java()
+        brokers.java()
 
 
 def test_a_fetch_that_fails_leaves_no_folder_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(jars, "_MODULE", "not what ivy reads")
+    monkeypatch.setattr(brokers, "_MODULE", "not what ivy reads")
     with pytest.raises(UpsertError, match="could not be fetched from Maven Central"):
-        jars.kafka_jars()
-    assert [path.name for path in (tmp_path / "deltajoin").iterdir()] == [f"kafka-{jars.KAFKA_VERSION}.lock"]
+        brokers.kafka_jars()
+    assert [path.name for path in (tmp_path / "deltajoin").iterdir()] == [
+        f"kafka-{brokers.KAFKA_VERSION}.lock"
+    ]
 
 
 def test_jars_that_are_missing_or_damaged_are_not_taken(tmp_path: Path) -> None:
     with pytest.raises(UpsertError, match=r"kafka_2\.13 is not among the 0 jars"):
-        jars._check(tmp_path)
-    for name in jars._NEEDED:
+        brokers._check(tmp_path)
+    for name in brokers._NEEDED:
         (tmp_path / f"{name}-1.jar").write_bytes(b"half a download")
     with pytest.raises(UpsertError, match="is damaged"):
-        jars._check(tmp_path)
+        brokers._check(tmp_path)

@@ -77,31 +77,23 @@ class StreamSettings:
         return bool(self.trigger.get("availableNow") or self.trigger.get("once"))
 
 
+@dataclass(eq=False)
 class QueryWatcher(StreamingQueryListener):
     """Follows one query of ``CREATE TABLE … AS SELECT`` through Spark's own events.
 
     If the driver dies no event comes; then the table's own files say whether it exists.
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        tables: Stages,
-        stage: Stage,
-        name: str,
-        settings: StreamSettings,
-        hook: JobStatusHook,
-    ) -> None:
-        self._spark = spark
-        self._tables = tables
-        self._stage = stage
-        self._name = name
-        self._settings = settings
-        self._hook = hook
-        self._run: str | None = None
-        self._query_id: str | None = None
-        self._ended: dict[str, str | None] = {}
-        self._lock = Lock()
+    _spark: SparkSession
+    _tables: Stages
+    _stage: Stage
+    _name: str
+    _settings: StreamSettings
+    _hook: JobStatusHook
+    _run: str | None = None
+    _query_id: str | None = None
+    _ended: dict[str, str | None] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
 
     def watch(self, writer: DataStreamWriter) -> StreamingQuery:
         """Start the query and follow it."""
@@ -269,11 +261,8 @@ def _outline(schema: TableSchema) -> tuple[object, ...]:
 
 def _shown(schema: TableSchema) -> str:
     columns = ", ".join(f"{column.name} {types.sql_name(column.type)}" for column in schema.columns)
-    return (
-        f"({columns}, PRIMARY KEY ({', '.join(schema.primary_key)}))"
-        if schema.primary_key
-        else f"({columns})"
-    )
+    key = f", PRIMARY KEY ({', '.join(schema.primary_key)})" if schema.primary_key else ""
+    return f"({columns}{key})"
 
 
 def stages_of(tables: Warehouse, clean_up: CleanUp) -> Stages:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from upsert.catalog import warehouse
 from upsert.catalog.create_as import stages
@@ -89,17 +89,10 @@ def begin_folder(folder: str, entry: Entry) -> FileLock:
     return lease
 
 
-def mark_entry(folder: str, *, is_done: bool | None = None, made: tuple[str, ...] | None = None) -> None:
-    """Change the entry of a staged table atomically; nothing if it has none."""
+def mark_entry(folder: str, **changes: Any) -> None:
+    """Change fields of the entry of a staged table atomically; nothing if it has none."""
     entry = entry_of(folder)
-    if entry is None:
-        return
-    changed = replace(
-        entry,
-        is_done=entry.is_done if is_done is None else is_done,
-        made=entry.made if made is None else made,
-    )
-    if changed != entry:
+    if entry is not None and (changed := replace(entry, **changes)) != entry:
         path = os.path.join(folder, ENTRY_FILE)
         storage_of(path).replace(path, content_of(changed.to_json(), ENTRY_FILE))
 
@@ -117,12 +110,7 @@ _REPLACING: Final = ".replacing-"
 
 @dataclass
 class LocalStage:
-    """A table that this process fills.
-
-    Attributes:
-        folder: where the table lies.
-        lease: the lock on it.
-    """
+    """A table that this process fills."""
 
     folder: str
     lease: FileLock
@@ -181,9 +169,6 @@ class LocalStages:
         """Delete the staged table of this name that a dead process has left, if there is one.
 
         The caller holds the catalog's lock.
-
-        Raises:
-            TableExistsError: a living process fills a staged table of this name.
         """
         folder = self.tables.path(name)
         entry = stages.entry_of(folder)
@@ -200,11 +185,7 @@ class LocalStages:
         self.tables.empty_trash()
 
     def begin(self, name: str, entry: Entry, create: Callable[[str], None]) -> LocalStage:
-        """A staged table, made by ``create`` in the folder that it is given.
-
-        Raises:
-            TableExistsError: there is a table, or a living process fills one.
-        """
+        """A staged table, made by ``create`` in the folder that it is given."""
         folder = self.tables.path(name)
         make_parent(folder)  # the catalog's lock is one on the warehouse
         with warehouse.ddl_lock(self.tables.folder):
@@ -220,11 +201,7 @@ class LocalStages:
         return stage
 
     def resume(self, name: str, checkpoint: str) -> LocalStage | None:
-        """The table that an earlier run of the same streaming statement has begun; None if there is none.
-
-        Raises:
-            TableExistsError: that run still lives.
-        """
+        """The table that an earlier run of the same streaming statement has begun; None if there is none."""
         folder = self.tables.path(name)
         with warehouse.ddl_lock(self.tables.folder):
             entry = stages.entry_of(folder)

@@ -199,11 +199,7 @@ class ObjectStoreStages:
                 clean_left(path, folder, note, self.clean_up)
 
     def begin(self, name: str, entry: Entry, create: Callable[[str], None]) -> ObjectStoreStage:
-        """A table made by ``create`` in a folder that no reader knows.
-
-        Raises:
-            TableExistsError: there is a table, or a living process fills one.
-        """
+        """A table made by ``create`` in a folder that no reader knows."""
         self.sweep(name)
         path = self.tables.path(name)
         seen = Pointer.look(path)
@@ -224,9 +220,6 @@ class ObjectStoreStages:
         """The table that an earlier run of the same streaming statement has begun; None if there is none.
 
         If that run's lease is less than a minute old, this waits until it has expired.
-
-        Raises:
-            TableExistsError: that run still lives.
         """
         path = self.tables.path(name)
         note = value_in(path).get(STAGE)

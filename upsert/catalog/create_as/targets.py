@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Protocol
 
 from pyspark.sql.types import StructField, StructType
 
-from upsert import types
 from upsert.catalog import definitions
 from upsert.catalog.connectors import connect
 from upsert.catalog.definitions import Definition
-from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
+from upsert.errors import ConfigurationError, SchemaError
 from upsert.managed import frames
 from upsert.managed.writer import described_sink
 from upsert.materializer.choice import Sink
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, Index, TableSchema
+from upsert.spark_table import stored_type
 from upsert.store import Table
 from upsert.store.table_options import TableOptions
 from upsert.stream_keys import UpsertKey
@@ -71,14 +71,6 @@ def derived_schema(
     A column is NOT NULL where Spark knows that. Without ``primary_key`` an aggregate over changes, whose rows
     replace each other by its groups, gives the key; any other query gives a table without one.
 
-    Args:
-        name: of the table, for messages.
-        rows: the DataFrame's schema.
-        primary_key: the columns of the key.
-        partitioned_by: the partition columns.
-        indexes: the secondary indexes.
-        comment: of the table.
-
     Raises:
         SchemaError: two columns have one name, a column has a type that no table can have, or keys and
             indexes do not fit the columns.
@@ -96,13 +88,7 @@ def derived_schema(
 
 
 def _column(table: str, field: StructField) -> Column:
-    try:
-        type_ = types.from_json(field.dataType.jsonValue())
-    except CorruptTableError:
-        raise SchemaError(
-            f"table {table!r}: column {field.name!r} must be of a type that a table can have, got "
-            f"{field.dataType.simpleString().upper()}; cast it in the query"
-        ) from None
+    type_ = stored_type(field, f"table {table!r}")
     return Column(field.name, type_, field.nullable, field.metadata.get("comment"))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
 
 from upsert.catalog import definitions, warehouse
 from upsert.catalog.connectors import connect
@@ -11,21 +12,29 @@ from upsert.catalog.create_as.create_as import stages_of
 from upsert.catalog.create_as.targets import clean_up
 from upsert.catalog.namespace import TableRef
 from upsert.catalog.results import Done, Result
-from upsert.errors import ConfigurationError, TableExistsError
-from upsert.sql import statements as n
+from upsert.errors import ConfigurationError, CorruptTableError, TableExistsError
 from upsert.sql import statements as s
 from upsert.store import Table
 from upsert.store.alterations import TrackPartition
 from upsert.store.log_options import TOPIC
+from upsert.store.table_options import MATERIALIZED_VIEW
+from upsert.views.view import definition_of
 
 if TYPE_CHECKING:
     from upsert.catalog.context import Context
+
+_OWN: Final = (TOPIC, MATERIALIZED_VIEW.key)
+"""Options that CREATE TABLE … LIKE does not take over."""
 
 
 def create_table(context: Context, statement: s.CreateTable) -> Result:
     """``CREATE TABLE``: a managed table gets the options ``table-storage.…`` that it does not give itself."""
     table_ref = context.databases.resolve(statement.name)
     what = f"CREATE TABLE {table_ref.shown}"
+    if MATERIALIZED_VIEW.key in map(str.lower, statement.options):
+        raise ConfigurationError(
+            f"{what}: option {MATERIALIZED_VIEW.key!r} is that of a view; write CREATE MATERIALIZED VIEW"
+        )
     path = table_ref.path
     if os.path.isfile(path):
         raise TableExistsError(f"table {table_ref.shown!r}: {path!r} is a file; choose another name")
@@ -52,8 +61,8 @@ def create_table_like(context: Context, statement: s.CreateTableLike) -> Result:
     schema, options = statement.like.merged(
         statement.declared,
         context.schema(statement.like.source),
-        # a log belongs to one table
-        {key: text for key, text in given_options(source.existing()).items() if key.lower() != TOPIC},
+        # a log belongs to one table, a query to one view
+        {key: text for key, text in given_options(source.existing()).items() if key.lower() not in _OWN},
         f"table {statement.name!r}",
     )
     created = s.CreateTable(statement.name, schema, options, statement.if_not_exists)
@@ -101,11 +110,23 @@ def _sweep(table_ref: TableRef) -> None:
 def drop_table(context: Context, statement: s.DropTable) -> Result:
     """``DROP TABLE``, unless a query of this catalog keeps its mirror."""
     table_ref = context.databases.resolve(statement.name)
-    check_no_mirror_runs(context, table_ref)
-    dropped = table_ref.tables.drop(table_ref.name)
+    with suppress(CorruptTableError):  # a damaged table can be dropped, whatever it was
+        if table_ref.exists and definitions.load(table_ref.path) is None:
+            refuse_view(Table.open(table_ref.path), "DROP TABLE")
+    dropped = drop_existing(context, table_ref)
     if not dropped and not statement.if_exists:
         raise table_ref.tables.not_found(table_ref.name)
     return Done(f"DROP TABLE {table_ref.shown}", "dropped" if dropped else "was not there")
+
+
+def drop_existing(context: Context, table_ref: TableRef) -> bool:
+    """Drop a table or view; False if there is none.
+
+    Raises:
+        ConfigurationError: a query of this catalog keeps its mirror.
+    """
+    check_no_mirror_runs(context, table_ref)
+    return table_ref.tables.drop(table_ref.name)
 
 
 def check_no_mirror_runs(context: Context, table_ref: TableRef) -> None:
@@ -123,13 +144,13 @@ def check_no_mirror_runs(context: Context, table_ref: TableRef) -> None:
 
 def alter_table(context: Context, statement: s.AlterTable) -> Result:
     """``ALTER TABLE`` of columns, options and comments: all of them in one commit."""
-    managed(context, statement.name, "ALTER TABLE").alter(*statement.changes)
+    changeable(context, statement.name, "ALTER TABLE").alter(*statement.changes)
     return Done(f"ALTER TABLE {statement.name}", "altered")
 
 
 def track_partition(context: Context, statement: s.TrackPartitions) -> Result:
     """``ALTER TABLE t PARTITION (…) SET ('change-tracking' = …)``."""
-    table = managed(context, statement.name, "ALTER TABLE")
+    table = changeable(context, statement.name, "ALTER TABLE")
     table.alter(TrackPartition(statement.partition, statement.is_tracked))
     return Done(f"ALTER TABLE {statement.name}", "altered")
 
@@ -165,21 +186,46 @@ def managed(context: Context, name: str, what: str) -> Table:
     return context.table(name)
 
 
-def create_database(context: Context, statement: n.CreateDatabase) -> Result:
+def changeable(context: Context, name: str, what: str) -> Table:
+    """The managed table of a statement that changes its rows or columns.
+
+    Raises:
+        ConfigurationError: the table has a connector, or is a materialized view.
+        TableNotFoundError: there is no such table.
+    """
+    table = managed(context, name, what)
+    refuse_view(table, what)
+    return table
+
+
+def refuse_view(table: Table, what: str) -> None:
+    """Refuse to change a view as if it were a table.
+
+    Raises:
+        ConfigurationError: the table is a materialized view.
+    """
+    if definition_of(table) is not None:
+        raise ConfigurationError(
+            f"{what}: {table.name!r} is a materialized view, whose rows are those of its query; change the "
+            "tables that it reads, or write … MATERIALIZED VIEW"
+        )
+
+
+def create_database(context: Context, statement: s.CreateDatabase) -> Result:
     """``CREATE DATABASE``."""
     databases, name = context.catalogs.database(statement.name)
     databases.create(name, if_not_exists=statement.if_not_exists)
     return Done(f"CREATE DATABASE {statement.name}", "created")
 
 
-def drop_database(context: Context, statement: n.DropDatabase) -> Result:
+def drop_database(context: Context, statement: s.DropDatabase) -> Result:
     """``DROP DATABASE``."""
     databases, name = context.catalogs.database(statement.name)
     databases.drop(name, if_exists=statement.if_exists, cascade=statement.cascade)
     return Done(f"DROP DATABASE {statement.name}", "dropped")
 
 
-def use_database(context: Context, statement: n.UseDatabase) -> Result:
+def use_database(context: Context, statement: s.UseDatabase) -> Result:
     """``USE``."""
     databases, name = context.catalogs.database(statement.name)
     databases.use(name)
@@ -187,19 +233,19 @@ def use_database(context: Context, statement: n.UseDatabase) -> Result:
     return Done(f"USE {statement.name}", "in use")
 
 
-def create_catalog(context: Context, statement: n.CreateCatalog) -> Result:
+def create_catalog(context: Context, statement: s.CreateCatalog) -> Result:
     """``CREATE CATALOG``: another warehouse gets a name in this session."""
     context.catalogs.create(statement.name, statement.options, if_not_exists=statement.if_not_exists)
     return Done(f"CREATE CATALOG {statement.name}", "created")
 
 
-def drop_catalog(context: Context, statement: n.DropCatalog) -> Result:
+def drop_catalog(context: Context, statement: s.DropCatalog) -> Result:
     """``DROP CATALOG``: the name goes, the tables stay."""
     context.catalogs.drop(statement.name, if_exists=statement.if_exists)
     return Done(f"DROP CATALOG {statement.name}", "dropped")
 
 
-def use_catalog(context: Context, statement: n.UseCatalog) -> Result:
+def use_catalog(context: Context, statement: s.UseCatalog) -> Result:
     """``USE CATALOG``."""
     context.catalogs.use(statement.name)
     return Done(f"USE CATALOG {statement.name}", "in use")

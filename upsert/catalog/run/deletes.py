@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.errors import PySparkException
 
-from upsert import types
 from upsert.catalog.results import Done, Result
-from upsert.catalog.run.definitions import managed
-from upsert.catalog.run.inserts import is_assignable, spark_type
-from upsert.catalog.run.jobs import active, needed, zone
+from upsert.catalog.run.definitions import changeable
+from upsert.catalog.run.inserts import assigned_type
+from upsert.catalog.run.jobs import active, needed
 from upsert.catalog.run.queries import frame
+from upsert.catalog.run.scans import zone
 from upsert.catalog.run.shows import fitting
 from upsert.errors import CommitConflictError, ConfigurationError, SchemaError
 from upsert.managed import frames
@@ -41,7 +41,7 @@ ATTEMPTS: Final = 10
 
 def delete_found(context: Context, spark: SparkSession, statement: s.Delete, tracked: bool | None) -> Result:
     """Delete the rows for which Spark evaluates the condition as true."""
-    table = managed(context, statement.name, "DELETE")
+    table = changeable(context, statement.name, "DELETE")
     _check_engine(table, f"DELETE FROM {statement.name}")
 
     def changed(rows: DataFrame) -> DataFrame:
@@ -53,7 +53,7 @@ def delete_found(context: Context, spark: SparkSession, statement: s.Delete, tra
 
 def update_found(context: Context, spark: SparkSession, statement: s.Update, tracked: bool | None) -> Result:
     """Update the rows that Spark finds."""
-    table = managed(context, statement.name, "UPDATE")
+    table = changeable(context, statement.name, "UPDATE")
     subject = f"UPDATE {statement.name}"
     _check_engine(table, subject)
     for name in statement.columns:
@@ -133,13 +133,7 @@ def _new_values(table: Table, rows: DataFrame, statement: s.Update, subject: str
             found.append(quoted(column.name))
             continue
         value = s.NEW_VALUE.format(statement.columns.index(column.name))
-        given, wanted = rows.schema[value].dataType, spark_type(column)
-        if not is_assignable(given, wanted):
-            name = types.sql_name(column.type)
-            raise SchemaError(
-                f"{subject}: column {column.name!r} must be {name}, got {given.simpleString().upper()}; "
-                f"write CAST(… AS {name})"
-            )
+        wanted = assigned_type(column, rows.schema[value].dataType, subject)
         found.append(f"CAST(`{value}` AS {wanted.simpleString()}) AS {quoted(column.name)}")
     return found
 
@@ -159,7 +153,7 @@ def delete(context: Context, statement: s.Delete, spark: SparkSession | None) ->
     Comparisons of columns with literals are looked up in the files; Spark evaluates any other condition.
     """
     subject = f"DELETE FROM {statement.name}"
-    table = managed(context, statement.name, "DELETE")
+    table = changeable(context, statement.name, "DELETE")
     tracked = _tracked(statement.options, subject)
     where: Where = []
     if statement.condition is not None:
@@ -200,7 +194,7 @@ def drop_partition(context: Context, statement: s.DropPartition) -> Result:
         ConfigurationError: there is no such partition, and the statement does not say IF EXISTS.
         SchemaError: a column is no partition column, or a value does not fit it.
     """
-    table = managed(context, statement.name, "DROP PARTITION")
+    table = changeable(context, statement.name, "DROP PARTITION")
     what = f"ALTER TABLE {statement.name} DROP PARTITION"
     found = fitting(table, statement.partition)
     if not found and statement.partition:

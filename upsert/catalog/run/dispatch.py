@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, assert_never
 
 from upsert.catalog.results import Done, Result, Rows
-from upsert.catalog.run import definitions, deletes, inserts, queries, shows
+from upsert.catalog.run import definitions, deletes, inserts, queries, shows, views
 from upsert.catalog.run.jobs import active
-from upsert.sql import statements as n
 from upsert.sql import statements as s
 
 if TYPE_CHECKING:
@@ -32,6 +31,16 @@ def execute(context: Context, statement: s.Statement, spark: SparkSession | None
             return definitions.create_table_like(context, statement)
         case s.CreateTableAs():
             return queries.create_table_as(context, statement, spark)
+        case s.CreateView():
+            return views.create_view(context, statement, spark)
+        case s.RefreshView():
+            return views.refresh_view(context, statement, spark)
+        case s.SuspendView():
+            return views.suspend_view(context, statement, spark)
+        case s.DropView():
+            return views.drop_view(context, statement)
+        case s.ShowViews():
+            return views.show_views(context, statement)
         case s.DropTable():
             return definitions.drop_table(context, statement)
         case s.AlterTable():
@@ -46,23 +55,23 @@ def execute(context: Context, statement: s.Statement, spark: SparkSession | None
             return definitions.compact_table(context, statement)
         case s.PublishLog():
             return definitions.publish_log(context, statement)
-        case n.CreateCatalog():
+        case s.CreateCatalog():
             return definitions.create_catalog(context, statement)
-        case n.DropCatalog():
+        case s.DropCatalog():
             return definitions.drop_catalog(context, statement)
-        case n.UseCatalog():
+        case s.UseCatalog():
             return definitions.use_catalog(context, statement)
-        case n.ShowCatalogs():
+        case s.ShowCatalogs():
             return shows.show_catalogs(context, statement)
-        case n.CreateDatabase():
+        case s.CreateDatabase():
             return definitions.create_database(context, statement)
-        case n.DropDatabase():
+        case s.DropDatabase():
             return definitions.drop_database(context, statement)
-        case n.UseDatabase():
+        case s.UseDatabase():
             return definitions.use_database(context, statement)
-        case n.ShowDatabases():
+        case s.ShowDatabases():
             return shows.show_databases(context, statement)
-        case n.ShowTables():
+        case s.ShowTables():
             return shows.show_tables(context, statement)
         case s.ShowCreateTable():
             return shows.show_create_table(context, statement)
@@ -73,7 +82,7 @@ def execute(context: Context, statement: s.Statement, spark: SparkSession | None
         case s.SetOption():
             return _set(context, statement)
         case s.ShowOptions():
-            return _options(context, statement)
+            return Rows("SET", shows.options_table(context.options, statement.key))
         case s.ResetOption():
             return _reset(context, statement, spark)
         case s.Insert():
@@ -115,7 +124,3 @@ def _reset(context: Context, statement: s.ResetOption, spark: SparkSession | Non
         return Done("RESET", "all options have their defaults")
     options.reset(key)
     return Done(f"RESET {key}", "reset")
-
-
-def _options(context: Context, statement: s.ShowOptions) -> Result:
-    return Rows("SET", shows.options_table(context.options, statement.key))

@@ -15,6 +15,7 @@ from upsert import types
 from upsert.catalog import definitions
 from upsert.catalog.results import Done, Result, Running
 from upsert.catalog.run import jobs
+from upsert.catalog.run.definitions import refuse_view
 from upsert.catalog.run.jobs import needed
 from upsert.catalog.run.queries import check_stable, frame
 from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
@@ -68,6 +69,18 @@ def is_assignable(given: Any, wanted: Any) -> bool:
         return False
 
 
+def assigned_type(column: Column, given: Any, subject: str) -> Any:
+    """Spark's type of a column that gets values of a type; refuses what SQL does not let go into it."""
+    wanted = spark_type(column)
+    if not is_assignable(given, wanted):
+        name = types.sql_name(column.type)
+        raise SchemaError(
+            f"{subject}: column {column.name!r} must be {name}, got {given.simpleString().upper()}; write "
+            f"CAST(… AS {name}) in the query"
+        )
+    return wanted
+
+
 START_FROM: Final = "start-from"
 """Option of a streaming statement: checkpoint of a stopped query from which its delta joins continue."""
 
@@ -119,15 +132,11 @@ class Target:
 
     Attributes:
         what: the statement, first words of every refusal.
-        name: the table.
-        schema: its columns.
-        path: its folder, if it is managed.
         connected: the table with a connector, its options replaced by those of the hint.
         columns: those that the query gives, in its order.
         partition: values of columns that all rows have.
         dynamic: columns of PARTITION without a value: of partitions only those in which rows are written are
             overwritten.
-        options: of the hint.
     """
 
     what: str
@@ -178,6 +187,8 @@ class Target:
                 f"{what}: column {both!r} has a value in PARTITION, and one in the query; leave one out"
             )
         path = None if connected is not None else context.databases.resolve(statement.name).existing()
+        if path is not None:
+            refuse_view(Table.open(path), what)
         columns = tuple(writable[name] for name in chosen)
         if lacking := next((name for name in statement.dynamic if name not in chosen), None):
             raise SchemaError(
@@ -277,17 +288,10 @@ class Target:
     def _cast(self, column: Column, given: Any) -> SparkColumn:
         from pyspark.sql import functions as F
 
-        wanted = spark_type(column)
         own = F.col(quoted(column.name))
-        if given == wanted:
+        if given == spark_type(column):
             return own
-        if not is_assignable(given, wanted):
-            name = types.sql_name(column.type)
-            raise SchemaError(
-                f"{self.what}: column {column.name!r} must be {name}, got {given.simpleString().upper()}; "
-                f"write CAST(… AS {name}) in the query"
-            )
-        return own.cast(wanted).alias(column.name)
+        return own.cast(assigned_type(column, given, self.what)).alias(column.name)
 
     def write(self, rows: DataFrame, *, overwrite: bool) -> None:
         """Write the rows of a batch."""

@@ -43,11 +43,6 @@ def needed(spark: SparkSession | None, what: str, options: Mapping[str, str] = {
     return found
 
 
-def zone(spark: SparkSession) -> str:
-    """The time zone in which the session writes times."""
-    return str(spark.conf.get("spark.sql.session.timeZone"))
-
-
 _JOBS: Final = ".jobs"
 """Folder in the warehouse for checkpoints of named jobs; no table can have such a name."""
 

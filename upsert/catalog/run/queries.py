@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from difflib import get_close_matches
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 
 _POSITION: Final = re.compile(r"\(?line (\d+),? pos (\d+)\)?")
-
 _NOISE: Final = re.compile(r"(?<!\s)\s*+(SQLSTATE: \w++)?\.?\s*+(;\s*+line \d++ pos \d++;?\s*+)?$")
 
 
@@ -60,7 +59,9 @@ def create_table_as(context: Context, statement: s.CreateTableAs, spark: SparkSe
     df = frame(context, session, statement.query, is_streaming=context.options.is_streaming)
     own = statement.options
     options = dict(own) if "connector" in own else context.options.with_defaults(own)
-    if df.isStreaming and statement.primary_key and _keeps_rows_by_key(own.get("connector", UPSERT)):
+    connector = own.get("connector", UPSERT).lower()
+    keeps_rows_by_key = CONNECTOR_ALIASES.get(connector, connector) == UPSERT
+    if df.isStreaming and statement.primary_key and keeps_rows_by_key:
         options = context.options.with_materialize(options, {})
     table_ref = context.databases.resolve(statement.name)
     table = TableFromQuery(
@@ -100,10 +101,6 @@ def check_stable(context: Context, query: QueryText, key: Sequence[str], what: s
             "has another one, so a PRIMARY KEY must find the row; leave the column out, or declare a key of "
             "the table that is written"
         )
-
-
-def _keeps_rows_by_key(connector: str) -> bool:
-    return CONNECTOR_ALIASES.get(connector.lower(), connector.lower()) == UPSERT
 
 
 def frame(
@@ -177,9 +174,9 @@ def _is_in_catalog(context: Context, spark: SparkSession, reference: Reference, 
         raise  # it is not known whether the table exists
     except (UpsertError, ValueError) as cause:
         error = cause if isinstance(cause, DatabaseNotFoundError) else TableNotFoundError(str(cause))
-    if _is_path(reference.name) or spark.catalog.tableExists(
-        ".".join(map(quoted, reference.name.split(".")))
-    ):
+    # a name with a slash is one of Spark's for files: parquet.`/data/orders`
+    qualified = ".".join(map(quoted, reference.name.split(".")))
+    if "/" in reference.name or spark.catalog.tableExists(qualified):
         if reference.options or reference.as_of is not None:
             raise SchemaError(
                 f"{subject}: table {reference.name!r} at {reference.position} is Spark's, for which there "
@@ -187,11 +184,6 @@ def _is_in_catalog(context: Context, spark: SparkSession, reference: Reference, 
             )
         return False
     raise type(error)(f"{subject}: {error}, at {reference.position}")
-
-
-def _is_path(name: str) -> bool:
-    """Whether the name is one of Spark's for files: parquet.`/data/orders`."""
-    return "/" in name
 
 
 def _scanned(context: Context, spark: SparkSession, scan: Scan) -> DataFrame:
@@ -214,14 +206,11 @@ def _check_processing_times(context: Context, query: QueryText) -> None:
             continue  # a table of Spark's, which checks its name itself
         known |= {c.name.lower() for c in schema.computed if is_processing_time(c.expression)}
     for reference in asked:
-        if (
-            reference.as_of is not None
-            and reference.as_of.value
-            and reference.as_of.value.lower() not in known
-        ):
+        named = None if reference.as_of is None else reference.as_of.value
+        if named and named.lower() not in known:
             raise SchemaError(
                 f"{query.subject}: table {reference.name!r} at {reference.position}: FOR SYSTEM_TIME AS OF a "
-                f"column needs a processing time, got {reference.as_of.value!r}; write PROCTIME(), or join "
+                f"column needs a processing time, got {named!r}; write PROCTIME(), or join "
                 "the changes of both tables for results that follow both"
             )
 
@@ -242,31 +231,20 @@ def _unknown_column(first: str, error: PySparkException) -> str:
     return f"column {wanted!r} is in no table of the query{choice if known else ''}"
 
 
-def _streaming_subquery(first: str, error: PySparkException) -> str:  # noqa: ARG001 - as the others
-    return (
-        "a subquery in an expression would have to read a stream, which Spark cannot; write LEFT SEMI JOIN "
-        "for EXISTS and IN, LEFT ANTI JOIN for NOT EXISTS (for NOT IN, where no side is NULL), and a join "
-        "with an aggregate for one value"
-    )
-
-
-def _as_spark_says(first: str, error: PySparkException) -> str:  # noqa: ARG001 - as the others
-    return first
-
-
-_OWN_WORDS: Final[Mapping[str, Callable[[str, PySparkException], str]]] = {
-    "INVALID_SUBQUERY_EXPRESSION.STREAMING_QUERY": _streaming_subquery,
-    "UNRESOLVED_COLUMN.WITH_SUGGESTION": _unknown_column,
-}
-"""Errors of Spark that are said in other words, by their condition."""
-
-
 def _described(error: AnalysisException | ParseException, text: Revision) -> str:
     """What Spark says of a query, with the position in the statement that the user wrote."""
     message = str(error.getMessage() or error).strip()
     first = _NOISE.sub("", message.splitlines()[0])
     first = re.sub(r"`upsert_[0-9a-f]{32}`\.?", "", first)
-    first = _OWN_WORDS.get(error.getCondition() or "", _as_spark_says)(first, error)
+    match error.getCondition():
+        case "UNRESOLVED_COLUMN.WITH_SUGGESTION":
+            first = _unknown_column(first, error)
+        case "INVALID_SUBQUERY_EXPRESSION.STREAMING_QUERY":
+            first = (
+                "a subquery in an expression would have to read a stream, which Spark cannot; write LEFT "
+                "SEMI JOIN for EXISTS and IN, LEFT ANTI JOIN for NOT EXISTS (for NOT IN, where no side is "
+                "NULL), and a join with an aggregate for one value"
+            )
     found = _POSITION.search(f"{message} {error}")
     if found is None:
         return first

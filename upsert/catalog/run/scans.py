@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from upsert.errors import SchemaError, UpsertError
 from upsert.managed import frames
@@ -169,14 +169,14 @@ class Scan:
                 return {"scan.mode": "from-snapshot", "scan.tag-name": as_of.value}
             return {"scan.mode": "from-snapshot", "scan.snapshot-id": as_of.value}
         try:
-            time = instant(as_of.value, _zone(spark))
+            time = instant(as_of.value, zone(spark))
         except ValueError:
             raise self._refusal(f"expected TIMESTAMP 'date time', found {as_of.value!r}") from None
         return {"scan.mode": "from-timestamp", "scan.timestamp-millis": str(int(time.timestamp() * 1000))}
 
     def _where(self, spark: SparkSession, schema: TableSchema) -> dict[str, str]:
         """Rows that the query drops anyway are not read."""
-        where = pushed(self.reference.where, schema, _zone(spark))
+        where = pushed(self.reference.where, schema, zone(spark))
         return {"scan.where": where_to_json(where)} if where and "scan.where" not in self.options else {}
 
     def _columns(self, schema: TableSchema) -> tuple[str, ...] | None:
@@ -218,6 +218,6 @@ def unstable_column(context: Context, query: QueryText) -> str | None:
     return None
 
 
-def _zone(spark: SparkSession) -> str:
-    zone: Any = spark.conf.get("spark.sql.session.timeZone")
-    return str(zone)
+def zone(spark: SparkSession) -> str:
+    """The time zone in which the session writes times."""
+    return str(spark.conf.get("spark.sql.session.timeZone"))

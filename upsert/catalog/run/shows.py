@@ -18,12 +18,14 @@ from upsert.catalog.run.jobs import active
 from upsert.catalog.session import OPTIONS, SessionOptions
 from upsert.errors import ConfigurationError
 from upsert.schema import Column, ComputedColumn, TableSchema
-from upsert.sql import statements as n
 from upsert.sql import statements as s
-from upsert.sql.show_create import create_text, declared_names, masked
+from upsert.sql.show_create import create_text, declared_names, masked, view_text
 from upsert.store import Table
 from upsert.store.metadata.file_entry import newest, source_of, value_of
 from upsert.store.rows.partitions import is_within, specified
+from upsert.store.table_options import MATERIALIZED_VIEW
+from upsert.views.definition import ViewDefinition
+from upsert.views.view import definition_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -214,7 +216,7 @@ def _rows(rows: Sequence[Mapping[str, Any]], fields: Mapping[str, pa.DataType]) 
     )
 
 
-def show_databases(context: Context, statement: n.ShowDatabases) -> Result:
+def show_databases(context: Context, statement: s.ShowDatabases) -> Result:
     """``SHOW DATABASES``: one column, ``database``."""
     databases = context.databases
     if statement.catalog is not None:
@@ -223,29 +225,37 @@ def show_databases(context: Context, statement: n.ShowDatabases) -> Result:
     return Rows("SHOW DATABASES", pa.table({"database": pa.array(names, pa.string())}))
 
 
-def show_catalogs(context: Context, statement: n.ShowCatalogs) -> Result:
+def show_catalogs(context: Context, statement: s.ShowCatalogs) -> Result:
     """``SHOW CATALOGS``: one column, ``catalog``."""
     names = [context.databases.catalog] if statement.only_current else list(context.catalogs.names())
     return Rows("SHOW CATALOGS", pa.table({"catalog": pa.array(names, pa.string())}))
 
 
-def show_tables(context: Context, statement: n.ShowTables) -> Result:
+def show_tables(context: Context, statement: s.ShowTables) -> Result:
     """``SHOW TABLES``: one column, ``table``."""
-    names = context.tables(statement.database)
-    if statement.like is not None:
-        parts = (".*" if sign == "%" else "." if sign == "_" else re.escape(sign) for sign in statement.like)
-        # Arrow's regular expressions take a time that grows with the name, whatever the pattern
-        pattern = f"(?s)\\A{''.join(parts)}\\z"
-        found = pc.match_substring_regex(pa.array(names, pa.string()), pattern).to_pylist()
-        names = tuple(name for name, matches in zip(names, found, strict=True) if matches)
+    names = matching(context.tables(statement.database), statement.like)
     return Rows("SHOW TABLES", pa.table({"table": pa.array(names, pa.string())}))
+
+
+def matching(names: Sequence[str], like: str | None) -> Sequence[str]:
+    """The names that a pattern of LIKE matches; all if it is None."""
+    if like is None:
+        return names
+    parts = (".*" if sign == "%" else "." if sign == "_" else re.escape(sign) for sign in like)
+    # Arrow's regular expressions take a time that grows with the name, whatever the pattern
+    pattern = f"(?s)\\A{''.join(parts)}\\z"
+    found = pc.match_substring_regex(pa.array(names, pa.string()), pattern).to_pylist()
+    return tuple(name for name, matches in zip(names, found, strict=True) if matches)
 
 
 def show_create_table(context: Context, statement: s.ShowCreateTable) -> Result:
     """``SHOW CREATE TABLE``: one row with the text, secrets masked."""
     table_ref = context.databases.resolve(statement.name)
-    options = given_options(table_ref.existing())
-    shown = create_text(table_ref.shown, context.schema(statement.name), options)
+    options, schema = given_options(table_ref.existing()), context.schema(statement.name)
+    if (view := options.pop(MATERIALIZED_VIEW.key, None)) is not None:
+        shown = view_text(table_ref.shown, schema, options, ViewDefinition.from_option(view).query)
+    else:
+        shown = create_text(table_ref.shown, schema, options)
     return Rows(f"SHOW CREATE TABLE {table_ref.shown}", pa.table({"create table": [shown]}))
 
 
@@ -260,7 +270,10 @@ def show_partitions(context: Context, statement: s.ShowPartitions) -> Result:
 
 
 def describe_table(context: Context, statement: s.DescribeTable, spark: SparkSession | None) -> Result:
-    """``DESCRIBE``: a row for each column; with EXTENDED FLIP-188's row of the table, or partitions."""
+    """``DESCRIBE``: a row for each column; with EXTENDED FLIP-188's row of the table, or partitions.
+
+    The row of a materialized view has its query, and the versions that it stands for, beside those.
+    """
     table_ref = context.databases.resolve(statement.name)
     what = f"DESCRIBE {table_ref.shown}"
     if statement.partition is not None:
@@ -271,7 +284,16 @@ def describe_table(context: Context, statement: s.DescribeTable, spark: SparkSes
         return Rows(what, columns_table(schema))
     options = given_options(table_ref.existing())
     table = None if "connector" in options else Table.open(table_ref.existing())
-    return Rows(what, details(table_ref, schema, options, table, active(spark)))
+    row = details(table_ref, schema, options, table, active(spark))
+    if table is not None and (view := definition_of(table)) is not None:
+        versions = table.snapshot().info.base_versions or {}
+        for name, value, type_ in (
+            ("view.query", view.query, pa.string()),
+            ("view.suspended", view.is_suspended, pa.bool_()),
+            ("base-versions", list(versions.items()), pa.map_(pa.string(), pa.int64())),
+        ):
+            row = row.append_column(name, pa.array([value], type_))
+    return Rows(what, row)
 
 
 def columns_table(schema: TableSchema) -> pa.Table:

@@ -22,7 +22,7 @@ from upsert.kafka.client.connection import (
     client_properties,
     library,
 )
-from upsert.kafka.client.failures import Reports, codes, is_lasting, made, retried, tell, unavailable
+from upsert.kafka.client.failures import Reports, codes, is_lasting, made, tell, unavailable, with_client
 
 T = TypeVar("T")
 
@@ -38,11 +38,6 @@ _LISTEN_SECONDS: Final = 0.1
 _admins: ClientCache[tuple[Any, Reports]] = ClientCache(4, close=lambda _: None)
 
 
-def request_seconds(connection: Connection) -> float:
-    """How long one request may take."""
-    return min(REQUEST_SECONDS, connection.patience_s)
-
-
 def blocking_seconds(connection: Connection) -> float:
     """How long one request may take that does not give a future."""
     return min(BLOCKING_SECONDS, connection.patience_s)
@@ -54,7 +49,7 @@ _FAIL: Final = object()
 def answers(
     connection: Connection,
     subject: str,
-    ask: Callable[[Any], Mapping[Any, Any]],
+    ask: Callable[[Any, float], Mapping[Any, Any]],
     missing: object = _FAIL,
     on_failure: Callable[[Any], None] = lambda _: None,
 ) -> dict[Any, Any]:
@@ -63,7 +58,7 @@ def answers(
     Args:
         connection: the cluster.
         subject: what is asked, for messages.
-        ask: gives the futures of a client's request.
+        ask: gives the futures of a client's request, which may take so many seconds.
         missing: the result of topics that are not there; without it they are an error.
         on_failure: is called with the ``KafkaError`` of each try that failed, and may raise another error.
     """
@@ -72,7 +67,8 @@ def answers(
     def read(admin: Any, reports: Reports) -> dict[Any, Any]:
         results = {}
         begun = time.monotonic()
-        for key, future in ask(admin).items():
+        seconds = min(REQUEST_SECONDS, connection.patience_s)
+        for key, future in ask(admin, seconds).items():
             try:
                 while not future.done():
                     wait([future], _LISTEN_SECONDS)
@@ -85,15 +81,11 @@ def answers(
                 results[key] = missing
         return results
 
-    return _with_reports(connection, subject, read)
+    return _with_admin(connection, subject, read)
 
 
 def _listen(connection: Connection, subject: str, admin: Any, reports: Reports, begun: float) -> None:
-    """Look what a client has met while a request is under way.
-
-    Raises:
-        KafkaException: what it has met does not pass.
-    """
+    """Look what a client has met while a request is under way."""
     admin.poll(0)
     if (failure := reports.broker_failure) is not None:
         if is_lasting(failure):
@@ -101,39 +93,14 @@ def _listen(connection: Connection, subject: str, admin: Any, reports: Reports, 
         tell(connection, subject, failure, begun)
 
 
-def with_admin(connection: Connection, subject: str, call: Callable[[Any], T]) -> T:
-    """The result of a call with the process's client for this cluster; see ``_with_reports``."""
-    return _with_reports(connection, subject, lambda admin, _: call(admin))
+def _with_admin(connection: Connection, subject: str, call: Callable[[Any, Reports], T]) -> T:
+    """The result of a call with the process's client for this cluster, and what that client has met."""
 
+    def make(reports: Reports) -> Any:
+        properties = client_properties(connection, fixed={"error_cb": reports.on_error})
+        return made(connection, subject, lambda: admin_library().AdminClient(properties, logger=LOGGER))
 
-def _with_reports(connection: Connection, subject: str, call: Callable[[Any, Reports], T]) -> T:
-    """The result of a call with the process's client for this cluster, and what that client has met.
-
-    Another try is made with a new client: after a change of leaders an old one goes on asking with what it
-    knew of them.
-    """
-    reports = Reports()
-
-    def attempt() -> T:
-        kept = _admins.take(connection)
-        if kept is None:
-            own = Reports()
-            properties = client_properties(connection, fixed={"error_cb": own.on_error})
-            admin = made(connection, subject, lambda: admin_library().AdminClient(properties, logger=LOGGER))
-        else:
-            admin, own = kept
-        admin.poll(0)  # hands the library's log on
-        own.broker_failure = None  # of the time before this request
-        try:
-            result = call(admin, own)
-        except library().KafkaException:
-            admin.poll(0)
-            reports.broker_failure = own.broker_failure
-            raise
-        _admins.give_back(connection, (admin, own))
-        return result
-
-    return retried(connection, subject, attempt, reports)
+    return with_client(connection, subject, _admins, connection, make, call)
 
 
 @dataclass(frozen=True)
@@ -170,39 +137,30 @@ def topics(
     if names:
         subject = f"describing topics {', '.join(map(repr, sorted(names)))}"
         asked = library().TopicCollection(sorted(names))
-        futures = lambda admin: admin.describe_topics(asked, request_timeout=request_seconds(connection))  # noqa: E731
-        for name, found in answers(connection, subject, futures, missing=None).items():
+        found_topics = answers(
+            connection,
+            subject,
+            lambda admin, seconds: admin.describe_topics(asked, request_timeout=seconds),
+            missing=None,
+        )
+        for name, found in found_topics.items():
             if found is not None:
-                described[name] = TopicInfo(name, _id(found.topic_id), len(found.partitions))
+                id_ = None if found.topic_id is None else str(found.topic_id)
+                described[name] = TopicInfo(name, id_, len(found.partitions))
     return described
 
 
 def _listed(connection: Connection, pattern: re.Pattern[str]) -> list[str]:
     subject = f"listing topics that match {pattern.pattern!r}"
-    listing = lambda admin: admin.list_topics(timeout=blocking_seconds(connection)).topics  # noqa: E731
-    found = with_admin(connection, subject, listing)
+    timeout_s = blocking_seconds(connection)
+    found = _with_admin(connection, subject, lambda admin, _: admin.list_topics(timeout=timeout_s).topics)
     return [name for name in found if pattern.fullmatch(name) and not name.startswith("__")]
-
-
-def _id(uuid: Any) -> str | None:
-    return None if uuid is None else str(uuid)
 
 
 def cleanup_policies(connection: Connection, names: Collection[str]) -> dict[str, frozenset[str]]:
     """The clean-up policies of topics: ``compact``, ``delete`` or both."""
-    if not names:
-        return {}
-    resource_of = admin_library().ConfigResource
-    asked = [resource_of(resource_of.Type.TOPIC, name) for name in sorted(names)]
-    found = answers(
-        connection,
-        f"settings of topics {', '.join(map(repr, sorted(names)))}",
-        lambda admin: admin.describe_configs(asked, request_timeout=request_seconds(connection)),
-    )
-    return {
-        resource.name: frozenset(entries["cleanup.policy"].value.split(","))
-        for resource, entries in found.items()
-    }
+    found = _settings(connection, names) if names else {}
+    return {name: frozenset(entries["cleanup.policy"].value.split(",")) for name, entries in found.items()}
 
 
 def create_topic(
@@ -226,7 +184,7 @@ def create_topic(
     answers(
         connection,
         subject,
-        lambda admin: admin.create_topics([new], request_timeout=request_seconds(connection)),
+        lambda admin, seconds: admin.create_topics([new], request_timeout=seconds),
     )
     _wait(connection, subject, lambda: topics(connection, [name]).get(name, _NONE).partitions == partitions)
 
@@ -240,7 +198,7 @@ def delete_topic(connection: Connection, name: str) -> None:
     answers(
         connection,
         subject,
-        lambda admin: admin.delete_topics([name], request_timeout=request_seconds(connection)),
+        lambda admin, seconds: admin.delete_topics([name], request_timeout=seconds),
     )
     _wait(connection, subject, lambda: name not in topics(connection, [name]))
 
@@ -301,20 +259,22 @@ def change_settings(connection: Connection, name: str, changed: Mapping[str, str
     answers(
         connection,
         f"changing the settings of topic {name!r}",
-        lambda admin: admin.incremental_alter_configs(asked, request_timeout=request_seconds(connection)),
+        lambda admin, seconds: admin.incremental_alter_configs(asked, request_timeout=seconds),
     )
 
 
 def settings(connection: Connection, name: str) -> dict[str, str | None]:
     """All settings of a topic, those of the brokers where it has none of its own."""
-    kafka = admin_library()
+    return {key: entry.value for key, entry in _settings(connection, [name])[name].items()}
+
+
+def _settings(connection: Connection, names: Collection[str]) -> dict[str, Mapping[str, Any]]:
+    """The entries of topics' settings, by topic and key."""
+    resource_of = admin_library().ConfigResource
+    asked = [resource_of(resource_of.Type.TOPIC, name) for name in sorted(names)]
     found = answers(
         connection,
-        f"settings of topic {name!r}",
-        lambda admin: admin.describe_configs(
-            [kafka.ConfigResource(kafka.ConfigResource.Type.TOPIC, name)],
-            request_timeout=request_seconds(connection),
-        ),
+        f"settings of topics {', '.join(map(repr, sorted(names)))}",
+        lambda admin, seconds: admin.describe_configs(asked, request_timeout=seconds),
     )
-    [entries] = found.values()
-    return {key: entry.value for key, entry in entries.items()}
+    return {resource.name: entries for resource, entries in found.items()}

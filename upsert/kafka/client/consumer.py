@@ -104,12 +104,7 @@ def read_range(
 
 
 class PartitionReader:
-    """One partition's records from an offset on, by a client that fetches ahead.
-
-    Args:
-        connection: the cluster.
-        partition: what to read.
-    """
+    """One partition's records from an offset on, by a client that fetches ahead."""
 
     def __init__(self, connection: Connection, partition: TopicPartition) -> None:
         self._connection = connection
@@ -231,25 +226,18 @@ def _column(field: pa.Field, messages: Sequence[Any]) -> pa.Array:
         case "key" | "value" | "topic" | "partition" | "offset" as name:
             return pa.array(list(map(methodcaller(name), messages)), field.type)
         case "timestamp":
-            return _timestamps(messages)
+            pairs = [message.timestamp() for message in messages]
+            return pa.array([ms if kind else None for kind, ms in pairs], pa.int64())
         case "timestamp-type":
             kinds = pa.array([message.timestamp()[0] for message in messages], pa.int8())
             return pa.array(TIMESTAMP_TYPES).take(kinds)
         case "leader-epoch":
-            return _leader_epochs(messages)
+            epochs = [message.leader_epoch() for message in messages]
+            known = [None if epoch is None or epoch < 0 else epoch for epoch in epochs]
+            return pa.array(known, pa.int32())
         case "headers":
             return _headers(messages)
     raise AssertionError(field)
-
-
-def _timestamps(messages: Sequence[Any]) -> pa.Array:
-    pairs = [message.timestamp() for message in messages]
-    return pa.array([ms if kind else None for kind, ms in pairs], pa.int64())
-
-
-def _leader_epochs(messages: Sequence[Any]) -> pa.Array:
-    epochs = [message.leader_epoch() for message in messages]
-    return pa.array([None if epoch is None or epoch < 0 else epoch for epoch in epochs], pa.int32())
 
 
 def _headers(messages: Sequence[Any]) -> pa.Array:

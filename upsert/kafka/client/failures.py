@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Final, TypeVar
 
 from upsert import retry
@@ -23,19 +23,16 @@ from upsert.errors import (
     TableNotFoundError,
     UpsertError,
 )
-from upsert.kafka.client.connection import Connection, library
+from upsert.kafka.client.connection import ClientCache, Connection, library
 
 T = TypeVar("T")
-
 FIRST_PAUSE_SECONDS: Final = 0.05
-
 LONGEST_PAUSE_SECONDS: Final = 1.0
 
 TELL_SECONDS: Final = 3.0
 """How long Kafka is tried in silence; then the cause is logged, while it is tried again."""
 
 TELL_AGAIN_SECONDS: Final = 60.0
-
 LOG: Final = logging.getLogger("upsert.kafka")
 
 _PASSING: Final = (
@@ -137,11 +134,7 @@ def translated(
 ) -> UpsertError:
     """A ``KafkaError`` as an error of ours, with the subject first and secrets masked.
 
-    Args:
-        connection: whose secrets are to be masked.
-        subject: what was done to what, as in ``reading orders-3``.
-        error: the ``KafkaError``.
-        otherwise: the class when the error fits none of those that ask for a reaction of their own.
+    It is of the class ``otherwise`` where it fits none of those that ask for a reaction of their own.
     """
     text = connection.masked(f"{error.str()} ({error.name()})")
     for kind, advice, names in _KINDS:
@@ -187,14 +180,7 @@ _told: dict[tuple[str, str], float] = {}
 
 
 def tell(connection: Connection, subject: str, error: Any, since: float) -> None:
-    """Log why Kafka cannot be reached, soon after it could not and then once a minute.
-
-    Args:
-        connection: the cluster.
-        subject: what is done.
-        error: the ``KafkaError`` that says why.
-        since: when it was tried first, on the monotonic clock.
-    """
+    """Log why Kafka cannot be reached, soon after it could not and then once a minute."""
     now = time.monotonic()
     key = connection.bootstrap_servers, error.name()
     if now < since + min(TELL_SECONDS, connection.patience_s / 2):
@@ -225,15 +211,7 @@ def made(connection: Connection, subject: str, make: Callable[[], T]) -> T:
 def retried(connection: Connection, subject: str, call: Callable[[], T], reports: Reports | None = None) -> T:
     """The result of a call, made again while Kafka is away and the connection has patience.
 
-    Args:
-        connection: the cluster.
-        subject: what is done.
-        call: the call.
-        reports: what its clients have said of brokers, which is the cause where the call only took too long.
-
-    Raises:
-        KafkaUnavailableError: Kafka was away for longer than that.
-        UpsertError: Kafka answered with an error that another try would not change; see `translated`.
+    What its clients have reported of brokers is the cause where the call only took too long.
     """
     begun = time.monotonic()
     refusal = library().KafkaException
@@ -256,6 +234,41 @@ def retried(connection: Connection, subject: str, call: Callable[[], T], reports
         error = cause_of(failure)
     # Raised outside: the library's own error may quote a secret, and would be shown as the cause.
     raise translated(connection, subject, error)
+
+
+def with_client(
+    connection: Connection,
+    subject: str,
+    clients: ClientCache[tuple[Any, Reports]],
+    key: Hashable,
+    make: Callable[[Reports], Any],
+    call: Callable[[Any, Reports], T],
+) -> T:
+    """The result of a call with the idle client of a key, or a new one, and what that client has met.
+
+    Another try is made with a new client: after a change of leaders an old one goes on asking with what it
+    knew of them.
+    """
+    reports = Reports()
+
+    def attempt() -> T:
+        kept = clients.take(key)
+        if kept is None:
+            own = Reports()
+            kept = make(own), own
+        client, own = kept
+        client.poll(0)  # hands the library's log on
+        own.broker_failure = None  # of the time before this request
+        try:
+            result = call(client, own)
+        except library().KafkaException:
+            client.poll(0)
+            reports.broker_failure = own.broker_failure
+            raise
+        clients.give_back(key, kept)
+        return result
+
+    return retried(connection, subject, attempt, reports)
 
 
 GRACE_SECONDS: Final = 10.0

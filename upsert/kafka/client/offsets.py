@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from upsert.errors import TableNotFoundError
-from upsert.kafka.client.admin import answers, blocking_seconds, existing_topic, request_seconds
+from upsert.kafka.client.admin import answers, blocking_seconds, existing_topic
 from upsert.kafka.client.connection import (
     LOGGER,
     ClientCache,
@@ -21,7 +21,7 @@ from upsert.kafka.client.connection import (
     client_properties,
     library,
 )
-from upsert.kafka.client.failures import Reports, codes, made, retried
+from upsert.kafka.client.failures import Reports, codes, made, with_client
 from upsert.kafka.client.records import TopicPartition
 
 _GROUP_PROPERTIES: Final = {"enable.auto.commit": False, "max.poll.interval.ms": 86_400_000}
@@ -38,47 +38,27 @@ def group_markers(
 ) -> dict[TopicPartition, tuple[int, str]]:
     """The offsets that a consumer group has committed, each with the text committed beside it.
 
-    Args:
-        connection: the cluster.
-        group: the consumer group.
-        partitions: of which offsets are asked.
-        settled: wait for the end of an open transaction with such offsets; otherwise what was committed
-            before it is given at once, also for a moment after the transaction has been committed.
-
-    Raises:
-        KafkaUnavailableError: the cluster did not answer, or such a transaction stayed open.
+    With ``settled`` the end of an open transaction with such offsets is waited for; otherwise what was
+    committed before it is given at once, also for a moment after the transaction has been committed.
     """
     asked = [library().TopicPartition(*partition) for partition in partitions]
     if not asked:
         return {}
     subject = f"offsets of the consumer group {group!r}"
-    key = (connection, group, settled)
-    reports = Reports()
 
-    def attempt() -> dict[TopicPartition, tuple[int, str]]:
-        kept = _consumers.take(key)
-        if kept is None:
-            own = Reports()
-            consumer = group_consumer(connection, group, subject, settled=settled, reports=own)
-        else:
-            consumer, own = kept
-            own.broker_failure = None  # of an earlier request, which has been answered since
+    def make(reports: Reports) -> Any:
+        return group_consumer(connection, group, subject, settled=settled, reports=reports)
+
+    def read(consumer: Any, _: Reports) -> dict[TopicPartition, tuple[int, str]]:
         found = {}
-        try:
-            committed = consumer.committed(asked, timeout=blocking_seconds(connection))
-        except library().KafkaException:
-            consumer.poll(0)  # hands on what the client has met
-            reports.broker_failure = own.broker_failure
-            raise
-        for one in committed:
+        for one in consumer.committed(asked, timeout=blocking_seconds(connection)):
             if one.error is not None:
                 raise library().KafkaException(one.error)
             if one.offset >= 0:
                 found[TopicPartition(one.topic, one.partition)] = (one.offset, one.metadata or "")
-        _consumers.give_back(key, (consumer, own))
         return found
 
-    return retried(connection, subject, attempt, reports)
+    return with_client(connection, subject, _consumers, (connection, group, settled), make, read)
 
 
 def group_consumer(
@@ -137,11 +117,8 @@ def _offsets(
     isolation = getattr(library().IsolationLevel, connection.isolation_level.upper())
     known = [TopicPartition(key.topic, key.partition) for key in asked]
 
-    def ask(admin: Any) -> Mapping[Any, Any]:
-        futures: Mapping[Any, Any] = admin.list_offsets(
-            asked, isolation_level=isolation, request_timeout=request_seconds(connection)
-        )
-        return futures
+    def ask(admin: Any, seconds: float) -> Any:
+        return admin.list_offsets(asked, isolation_level=isolation, request_timeout=seconds)
 
     def on_failure(error: Any) -> None:
         if error.code() in codes("_NOENT"):  # no leader, either for now or for ever

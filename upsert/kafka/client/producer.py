@@ -30,11 +30,8 @@ _CAUSE_SECONDS: Final = 5.0
 """How long a client that has ended may take to say why."""
 
 _FLUSH_POLL_SECONDS: Final = 0.005
-
 _ROOM_POLL_SECONDS: Final = 0.05
-
 _ANY_PARTITION: Final = -1
-
 _NOW: Final = 0
 
 _DEFAULTS: Final = {
@@ -53,13 +50,7 @@ _FIXED: Final = {"delivery.report.only.error": True}
 
 
 class Sender:
-    """A client that writes, and the first thing that went wrong with it.
-
-    Args:
-        connection: the cluster.
-        subject: what is done, for messages; a client that is used again gets another one.
-        properties: of the client, over the user's own.
-    """
+    """A client that writes, and the first thing that went wrong with it."""
 
     def __init__(self, connection: Connection, subject: str, properties: dict[str, Any]) -> None:
         self._connection = connection

@@ -19,11 +19,12 @@ import json
 import uuid
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
 
+from upsert.codec import Jsonable
 from upsert.errors import ConfigurationError, DeliveryError, KafkaUnavailableError
 from upsert.failpoints import reach
 from upsert.kafka.client.connection import ClientCache, Connection, library
@@ -56,12 +57,11 @@ POINTS: Final = (
 
 
 @dataclass(frozen=True)
-class Marker:
+class Marker(Jsonable):
     """What a transaction leaves behind beside its records.
 
     Attributes:
         batch: number of the batch that was written.
-        rows: how many records it had.
         fingerprint: the caller's word for what makes a replay the same batch.
         writer: the producer that wrote it.
     """
@@ -87,12 +87,7 @@ def read_marker(
 ) -> Marker | None:
     """What the last committed transaction of this id has left behind; None before the first.
 
-    Args:
-        connection: the cluster.
-        topic: where the marker is kept.
-        transactional_id: the id.
-        settled: wait for the end of a transaction that is open; otherwise the one before it counts, also
-            for a moment after its commit.
+    Without ``settled`` an open transaction is not waited for, see `group_markers`.
 
     Raises:
         ConfigurationError: the consumer group of this name holds something else.
@@ -104,10 +99,7 @@ def read_marker(
         return None
     offset, text = found
     try:
-        fields = json.loads(text)
-        marker = Marker(
-            int(fields["batch"]), int(fields["rows"]), str(fields["fingerprint"]), str(fields["writer"])
-        )
+        marker = Marker.from_json(json.loads(text))
     except (ValueError, TypeError, KeyError) as foreign:
         raise _foreign(transactional_id, offset, text) from foreign
     if marker.batch + 1 != offset:
@@ -139,14 +131,6 @@ class TransactionalWriter:
     Attributes:
         name: which producer it is.
         is_sound: whether it may be used for another batch.
-
-    Args:
-        connection: the cluster.
-        topic: where rows go that name no topic themselves.
-        transactional_id: the id.
-
-    Raises:
-        KafkaUnavailableError: Kafka did not answer.
     """
 
     def __init__(self, connection: Connection, topic: str, transactional_id: str) -> None:
@@ -192,7 +176,7 @@ class TransactionalWriter:
         reach("transaction.after-flush")
         marker = Marker(batch, rows, fingerprint_text(fingerprint), self.name)
         offset = library().TopicPartition(
-            self._topic, 0, batch + 1, metadata=json.dumps(asdict(marker), sort_keys=True)
+            self._topic, 0, batch + 1, metadata=json.dumps(marker.to_json(), sort_keys=True)
         )
         seconds = min(self._connection.patience_s, MARKER_SECONDS)
         self._call(lambda client: client.send_offsets_to_transaction([offset], self._group, seconds), seconds)

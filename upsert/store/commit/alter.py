@@ -1,4 +1,4 @@
-"""Publishing another definition of a table: a snapshot that names it, so that it has a place among commits.
+"""Publishing another definition of a table: a snapshot that names it, so that it stands among commits.
 
 Rows stay as they are stored and are read through the new definition (``projection``). Only rows without a
 primary key are rewritten where their columns change, in the same snapshot, for these are their identity.
@@ -35,7 +35,7 @@ from upsert.store.rows.merge import SortedRows, key_ranges, merge_runs, present
 from upsert.store.rows.partitions import split
 
 
-def alter(committer: Committer, uuid: str, changes: Iterable[Alteration]) -> SnapshotInfo:
+def alter(committer: Committer, changes: Iterable[Alteration]) -> SnapshotInfo:
     """Publish the definition that some changes make of the present one; the snapshot that names it.
 
     All of them hold at once, or none does. Two processes that alter a table do so one after the other.
@@ -45,24 +45,23 @@ def alter(committer: Committer, uuid: str, changes: Iterable[Alteration]) -> Sna
         ConfigurationError: an option is wrong or cannot change.
         CommitConflictError: every attempt of minutes lost the race. Nothing was changed.
     """
-    attempt = _Attempt(committer.history, uuid, tuple(changes))
+    attempt = _Attempt(committer.history, tuple(changes))
     try:
-        return committer.commit(attempt.propose)
+        return committer.commit(attempt.propose).info
     except UnknownOutcomeError:
         attempt.written.clear()  # the files may be needed yet
         raise
     finally:
         # drops what attempts that lost have rewritten; what is published is needed and stays
-        append.discard(committer, [StagedFiles(uuid, tuple(attempt.written))], uuid)
+        append.discard(committer, [StagedFiles(committer.history.uuid, tuple(attempt.written))])
 
 
 class _Attempt:
     """What is remembered from one attempt to the next: a definition is written once for each it follows."""
 
-    def __init__(self, history: History, uuid: str, changes: Sequence[Alteration]) -> None:
+    def __init__(self, history: History, changes: Sequence[Alteration]) -> None:
         self.written: list[FileEntry] = []
         self._history = history
-        self._uuid = uuid
         self._changes = changes
         self._published: tuple[int, Definition] | None = None
         self._rows: _Rewritten | None = None
@@ -79,7 +78,7 @@ class _Attempt:
                 "nullable"
             )
         if self._published is None or self._published[0] != old.version:
-            self._published = old.version, publish_definition(self._history.root, self._uuid, new)
+            self._published = old.version, publish_definition(self._history.root, self._history.uuid, new)
             reach("alter.after-definition")
         new = self._published[1]
         if not new.layout.is_counted or has_same_values(old.schema, new.schema):
@@ -121,11 +120,9 @@ def _rewrite(
         for within in key_ranges(old, inputs, PIECE_BYTES):
             rows = present(old, merge_runs(old, within))
             for portion in split(new, _converted(root, old, new, rows), None) if rows.num_rows else ():
-                bucket_id = portion.partition, portion.bucket
                 run = _folded(new, portion.rows)
-                sorted_files.setdefault(bucket_id, []).extend(
-                    _written(root, new, [run], bucket_id, base, written)
-                )
+                files = _written(root, new, [run], portion.bucket_id, base, written)
+                sorted_files.setdefault(portion.bucket_id, []).extend(files)
     added: list[FileEntry] = []
     for bucket_id, files in sorted_files.items():
         if len(files) == 1:
@@ -157,7 +154,6 @@ def _written(
     base: int,
     written: list[FileEntry],
 ) -> list[FileEntry]:
-    partition, bucket = bucket_id
-    files = write_run(root, layout, run, partition=partition, bucket=bucket, level=0, base=base)
+    files = write_run(root, layout, run, bucket_id, level=0, base=base)
     written += files
     return files

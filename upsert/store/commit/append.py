@@ -8,14 +8,17 @@ written is still right unless another commit has changed rows of its buckets sin
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
+from upsert.codec import Jsonable
 from upsert.errors import (
+    CommitConflictError,
     ConfigurationError,
     LogNotPublishedError,
     SnapshotExpiredError,
@@ -26,9 +29,9 @@ from upsert.failpoints import reach
 from upsert.store import paths
 from upsert.store.commit import staging
 from upsert.store.commit.change import Change
-from upsert.store.commit.committer import Committer
+from upsert.store.commit.committer import Committed, Committer
 from upsert.store.commit.constraints import CountCheck, KeyConflicts, UniqueCheck
-from upsert.store.commit.staging import PlacedPart, RawFile, StagedFiles
+from upsert.store.commit.staging import BucketPart, RawFile, Rows, StagedFiles
 from upsert.store.files.data_file import DataFile
 from upsert.store.files.writing import write_run
 from upsert.store.metadata.file_entry import FileEntry
@@ -61,14 +64,7 @@ class Resolution:
     def at(self, latest: SnapshotInfo, left: FileSet) -> tuple[FileEntry, ...]:
         """The files to add to a snapshot.
 
-        Args:
-            latest: the snapshot that the commit builds on.
-            left: its files that the commit leaves.
-
-        Raises:
-            ChangelogError: the rows cannot be combined, see ``combine``.
-            SchemaError: a NOT NULL column would be NULL.
-            CorruptTableError: a file is missing or damaged.
+        Of its files the commit leaves ``left``.
         """
         if self._seen is None or not self._still_holds(self._seen, latest):
             layout = self._history.definition_at(latest.definition).layout
@@ -90,7 +86,7 @@ class Resolution:
             deltas = [self._history.delta(info) for info in between if info.changes_rows]
         except SnapshotExpiredError:
             return False
-        touched = {(e.partition, e.bucket) for delta in deltas for e in (*delta.added, *delta.removed)}
+        touched = {e.bucket_id for delta in deltas for e in (*delta.added, *delta.removed)}
         return touched.isdisjoint(self._parts)
 
     def _resolve(
@@ -99,32 +95,21 @@ class Resolution:
         latest: SnapshotInfo,
         runs: Sequence[Run],
         bucket_id: BucketId,
-        parts: Sequence[PlacedPart],
+        parts: Sequence[BucketPart],
     ) -> list[FileEntry]:
         root = self._history.root
-        partition, bucket = bucket_id
         opened = [[DataFile.open(root, layout, entry) for entry in run] for run in runs]
-        written = write_run(
-            root,
-            layout,
-            _combined(root, layout, opened, parts),
-            partition=partition,
-            bucket=bucket,
-            level=0,
-            base=latest.id,
-        )
+        rows = _combined(root, layout, opened, parts)
+        written = write_run(root, layout, rows, bucket_id, level=0, base=latest.id)
         self._written += written
         return written
 
 
 def _combined(
-    root: str, layout: Layout, runs: Sequence[Sequence[DataFile]], parts: Sequence[PlacedPart]
+    root: str, layout: Layout, runs: Sequence[Sequence[DataFile]], parts: Sequence[BucketPart]
 ) -> Iterator[SortedRows]:
     """The rows to store for those of some parts of one bucket, a range of keys at a time."""
-
-    def find(keys: pa.Table, columns: tuple[str, ...]) -> Stored:
-        return find_stored(layout, runs, keys, columns)
-
+    find = partial(find_stored, layout, runs)
     for rows, weights in staging.signed_rows(root, layout, parts):
         yield combine(layout, rows, weights, parts[0].file.order, find)
 
@@ -134,11 +119,7 @@ def find_stored(
 ) -> Stored:
     """The newest rows of some keys in one bucket of a keyed table, deletions too.
 
-    Args:
-        layout: the table's layout.
-        runs: open files of the bucket's runs, newest run first.
-        keys: distinct keys.
-        columns: the columns of the rows to return.
+    ``keys`` are distinct; ``runs`` are the open files of the bucket's runs, newest run first.
     """
     probe = prepare(layout, layout.key, keys)
     if len(probe):
@@ -169,11 +150,37 @@ Transaction = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Committed:
-    """The snapshot after a commit, and the files that it has added itself (none if it changed nothing)."""
+class StandsFor(Jsonable):
+    """What the rows of a materialized view are, after a commit.
 
-    info: SnapshotInfo
-    added: tuple[FileEntry, ...] = ()
+    Attributes:
+        versions: the snapshot of each base table, by its database and name.
+        state: data version of the view from which the changes were computed: there may be no other one.
+    """
+
+    versions: Mapping[str, int]
+    state: int
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How rows are committed.
+
+    Attributes:
+        transaction: of the writer; a commit that has it already is not made again.
+        overwrite: the partitions that the rows replace; None for none.
+        tracked: whether the commit shows in change streams; None: as partitions and table say.
+        announce: gets the files before they are published, when they fit the latest snapshot.
+        unchanged_since: id of the snapshot after which no other commit may have changed a row of their keys.
+        stands_for: what the table is then as a view, which may need no rows; None for other tables.
+    """
+
+    transaction: Transaction | None = None
+    overwrite: Overwrite | None = None
+    tracked: bool | None = None
+    announce: Announce | None = None
+    unchanged_since: int | None = None
+    stands_for: StandsFor | None = None
 
 
 def transaction_of(writer_id: str | None, transaction: int | None) -> Transaction | None:
@@ -197,73 +204,82 @@ def is_recorded(info: SnapshotInfo, transaction: Transaction | None) -> bool:
     return transaction is not None and info.writers.get(transaction[0], -1) >= transaction[1]
 
 
-def commit_staged(
-    committer: Committer,
-    uuid: str,
-    staged: Iterable[StagedFiles],
-    transaction: Transaction | None,
-    *,
-    overwrite: Overwrite | None,
-    tracked: bool | None,
-    announce: Announce | None = None,
-    unchanged_since: int | None = None,
-) -> Committed:
+def write(committer: Committer, rows: Rows, terms: Terms) -> Committed:
+    """Commit rows in their order, as one snapshot; what was written for them goes where that fails."""
+    history = committer.history
+    staged = [staging.stage_folded(history, rows, "rows")]
+    with discarded_if_failed(committer, lambda: staged):
+        return commit_staged(committer, staged, terms)
+
+
+def commit_staged(committer: Committer, staged: Iterable[StagedFiles], terms: Terms) -> Committed:
     """Publish staged files as one snapshot; nothing if the transaction is recorded or there is nothing to do.
 
     An overwrite replaces what is there when it is published: it cannot conflict with what others committed
     while its rows were written, and goes after it. When it raises, the staged files are as they were; only
-    ``StaleWriterError`` means that they are lost. ``announce`` gets the files before they are
-    published, when they fit the latest snapshot. Rows whose keys others have changed after the snapshot
+    ``StaleWriterError`` means that they are lost. Rows whose keys others have changed after the snapshot
     ``unchanged_since`` are a ``CommitConflictError``.
     """
-    history = committer.history
-    given = staging.join(uuid, staged)
+    history, overwrite, transaction = committer.history, terms.overwrite, terms.transaction
+    given = staging.join(history.uuid, staged)
     head = history.latest()
     if is_recorded(head, transaction):
-        _remove_left(history.root, StagedFiles(uuid, raw=given.raw))
+        _remove_left(history, (), given.raw)
         return Committed(head)
     _check_raw_is_fresh(committer, given, head)
     if overwrite is not None:
         check_within(given.partitions, overwrite.spec, of=f"table {paths.name_of(history.root)!r}")
-    rows = _Rows(committer, uuid, given, head)
-    conflicts = None if unchanged_since is None else KeyConflicts(history, rows.files, unchanged_since)
-    last: list[Change | None] = [None]
+    rows = _Rows(history, given, head)
+    since, stands_for = terms.unchanged_since, terms.stands_for
+    conflicts = None if since is None else KeyConflicts(history, rows.files, since)
 
     def propose(latest: SnapshotInfo) -> Change | None:
-        last[0] = None
         if is_recorded(latest, transaction):
             return None
         if conflicts is not None:
             conflicts.check(latest)
+        if stands_for is not None:
+            if latest.base_versions == stands_for.versions:
+                return None  # an earlier attempt was published after all
+            _check_state(history, stands_for, latest)
         removed, left = _replaced(history.files(latest), overwrite, given.partitions)
         files = rows.at(latest, left)
-        if files or removed or transaction is not None:
-            kind: Kind = "overwrite" if overwrite else "append"
-            last[0] = Change(kind, files, removed, transaction, tracked)
-        return last[0]
+        if not files and not removed and transaction is None and stands_for is None:
+            return None
+        versions = None if stands_for is None else stands_for.versions
+        kind: Kind = "overwrite" if overwrite else "append"
+        return Change(kind, files, removed, transaction, terms.tracked, base_versions=versions)
 
-    with discarded_if_failed(committer, lambda: [StagedFiles(uuid, rows.written)], uuid):
+    with discarded_if_failed(committer, lambda: [StagedFiles(history.uuid, rows.written)]):
         if conflicts is not None:
             conflicts.check(head)
-        if announce is not None:
-            announce(rows.at(head, history.files(head)))
+        if terms.announce is not None:
+            terms.announce(rows.at(head, history.files(head)))
             reach("commit.after-announcement")
-        info = committer.commit(propose)
-    added = last[0].added if last[0] else ()
-    published = {entry.file for entry in added}
+        done = committer.commit(propose)
+    published = {entry.file for entry in done.added}
     # raw changes are in the folded files now, or were committed by another attempt: they are not needed
     left = tuple(entry for entry in rows.written if entry.file not in published)
-    _remove_left(history.root, StagedFiles(uuid, left, given.raw))
-    return Committed(info, added)
+    _remove_left(history, left, given.raw)
+    return done
 
 
-def _remove_left(root: str, left: StagedFiles) -> None:
+def _check_state(history: History, stands_for: StandsFor, latest: SnapshotInfo) -> None:
+    if latest.data_version != stands_for.state:
+        raise CommitConflictError(
+            f"view {paths.name_of(history.root)!r}: its changes were computed from snapshot "
+            f"{stands_for.state}, and snapshot {latest.data_version} was committed since; let one process "
+            "refresh it, or try again"
+        )
+
+
+def _remove_left(history: History, files: tuple[FileEntry, ...], raw: tuple[RawFile, ...]) -> None:
     """Delete what a commit has left over; it is published, which nothing that happens here may deny."""
     try:
-        staging.remove(root, left)
+        staging.remove(history.root, StagedFiles(history.uuid, files, raw))
     except Exception as failure:
         warnings.warn(
-            f"table {root!r}: files without use could not be deleted after a commit — {failure!r}; "
+            f"table {history.root!r}: files without use could not be deleted after a commit — {failure!r}; "
             "clean() deletes them",
             LeftoverWarning,
             stacklevel=4,
@@ -273,14 +289,14 @@ def _remove_left(root: str, left: StagedFiles) -> None:
 class _Rows:
     """The data files of a commit on a snapshot, checked against existing rows."""
 
-    def __init__(self, committer: Committer, uuid: str, given: StagedFiles, head: SnapshotInfo) -> None:
-        history = self._history = committer.history
+    def __init__(self, history: History, given: StagedFiles, head: SnapshotInfo) -> None:
+        self._history = history
         self._resolution: Resolution | None = None
-        self._folded = StagedFiles(uuid)
+        self._folded = StagedFiles(history.uuid)
         if history.layout.merge.needs_present_rows:
             self._resolution = Resolution(history, given.raw)
         else:
-            self._folded = staging.fold_raw(history.root, history.layout, uuid, head.id, given.raw)
+            self._folded = staging.fold_raw(history, history.layout, head.id, given.raw)
         self._files = (*given.files, *self._folded.files)
         self._counts = CountCheck(history, self._files, given.retracting | self._folded.retracting)
         self._unique = UniqueCheck(history, self._files)
@@ -333,9 +349,7 @@ def _check_raw_is_fresh(committer: Committer, staged: StagedFiles, head: Snapsho
 
 
 @contextmanager
-def discarded_if_failed(
-    committer: Committer, staged: Callable[[], Iterable[StagedFiles]], uuid: str
-) -> Iterator[None]:
+def discarded_if_failed(committer: Committer, staged: Callable[[], Iterable[StagedFiles]]) -> Iterator[None]:
     """Delete what was staged for a commit when the block fails, as ``discard`` does.
 
     Where it is unknown whether the commit has happened, or it has, the files stay: they may be needed.
@@ -345,17 +359,17 @@ def discarded_if_failed(
     except (UnknownOutcomeError, LogNotPublishedError):
         raise
     except Exception:
-        discard(committer, staged(), uuid)
+        discard(committer, staged())
         raise
 
 
-def discard(committer: Committer, staged: Iterable[StagedFiles], uuid: str) -> None:
+def discard(committer: Committer, staged: Iterable[StagedFiles]) -> None:
     """Delete staged files, except those that a commit has published after all."""
     history = committer.history
     head = history.latest()
     for one in staged:
-        if one.table != uuid:
+        if one.table != history.uuid:
             continue
         published = history.files_since(min((entry.base for entry in one.files), default=head.id), head)
         unpublished = tuple(entry for entry in one.files if entry.file not in published)
-        staging.remove(history.root, StagedFiles(uuid, unpublished, one.raw))
+        staging.remove(history.root, StagedFiles(history.uuid, unpublished, one.raw))

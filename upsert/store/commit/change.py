@@ -7,13 +7,13 @@ snapshot that a commit builds on, so together with put-if-absent they hold for t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from upsert.errors import CommitConflictError, StaleWriterError
 from upsert.store import paths
 from upsert.store.metadata.definition import why_unreadable
-from upsert.store.metadata.file_entry import FileEntry
+from upsert.store.metadata.file_entry import FileEntry, by_bucket
 from upsert.store.metadata.history import History
 from upsert.store.metadata.snapshot import Kind, SnapshotInfo
 from upsert.store.paths import BucketId
@@ -32,6 +32,7 @@ class Change:
     oldest: int | None = None
     fence: int | None = None
     definition: int | None = None
+    base_versions: Mapping[str, int] | None = None
 
     @property
     def changes_rows(self) -> bool:
@@ -80,9 +81,9 @@ def second_run_of_level(
 
     Equality of one file's last and another's first key counts as overlap: each key is stored once a run.
     """
-    of_level = _by_bucket([entry for entry in added if entry.level > 0])
+    of_level = by_bucket([entry for entry in added if entry.level > 0])
     for entry in _left_in(live, of_level, removed):
-        for new in of_level[entry.partition, entry.bucket]:
+        for new in of_level[entry.bucket_id]:
             if new.level == entry.level and new.overlaps(entry):
                 return entry
     return None
@@ -95,30 +96,24 @@ def run_between_inputs(
 
     A file that stays above that level must be newer than every input whose keys it may hold.
     """
-    lowest = {bucket_id: max(new.level for new in files) for bucket_id, files in _by_bucket(added).items()}
-    inputs = _by_bucket(removed)
+    lowest = {bucket_id: max(new.level for new in files) for bucket_id, files in by_bucket(added).items()}
+    inputs = by_bucket(removed)
     for entry in _left_in(live, lowest, removed):
-        bucket_id = entry.partition, entry.bucket
-        if entry.level < lowest[bucket_id]:
-            for sunk in inputs.get(bucket_id, ()):
+        if entry.level < lowest[entry.bucket_id]:
+            for sunk in inputs.get(entry.bucket_id, ()):
                 if sunk.age < entry.age and sunk.overlaps(entry):
                     return entry
     return None
 
 
-def _by_bucket(entries: Iterable[FileEntry]) -> dict[BucketId, list[FileEntry]]:
-    found: dict[BucketId, list[FileEntry]] = {}
-    for entry in entries:
-        found.setdefault((entry.partition, entry.bucket), []).append(entry)
-    return found
-
-
-def _left_in(live: Live, places: Collection[BucketId], removed: Collection[FileEntry]) -> Iterator[FileEntry]:
+def _left_in(
+    live: Live, buckets: Collection[BucketId], removed: Collection[FileEntry]
+) -> Iterator[FileEntry]:
     """Live files of some buckets that are not removed."""
     gone = {entry.file for entry in removed}
-    if not places:
+    if not buckets:
         return iter(())
-    return (e for name, e in live.items() if (e.partition, e.bucket) in places and name not in gone)
+    return (e for name, e in live.items() if e.bucket_id in buckets and name not in gone)
 
 
 class CommitRules:
@@ -152,7 +147,9 @@ class CommitRules:
             )
         if not added and not removed:
             return
-        self._check_definitions(added, head.definition if change.definition is None else change.definition)
+        present = head.definition if change.definition is None else change.definition
+        for version in sorted({entry.definition for entry in added} - {present}):
+            self.check_definition(version, present)
         live = self._history.live(head)
         if gone := removed_file_that_is_not_live(live, removed):
             raise self._conflict(change, head, gone, "has already removed")
@@ -171,17 +168,9 @@ class CommitRules:
             if gone := added_file_that_was_removed(removed, change.added):
                 raise self._conflict(change, head, gone, "has already removed")
         if base + 1 < head.oldest:  # who removed them has expired
-            missing = (f for f in change.added if not self._exists(f))
-            if gone := next(missing, None):
-                raise self._conflict(change, head, gone, "removed")
-
-    def _exists(self, entry: FileEntry) -> bool:
-        return self._storage.exists(paths.resolve(self._root, entry.file))
-
-    def _check_definitions(self, added: Iterable[FileEntry], present: int) -> None:
-        """Refuse files that were written under a definition whose rows the present one cannot hold."""
-        for version in sorted({entry.definition for entry in added} - {present}):
-            self.check_definition(version, present)
+            for entry in change.added:
+                if not self._storage.exists(paths.resolve(self._root, entry.file)):
+                    raise self._conflict(change, head, entry, "removed")
 
     def check_definition(self, version: int, present: int) -> None:
         """Refuse rows that were written under a definition where another one holds that cannot have them.

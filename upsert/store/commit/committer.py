@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 from uuid import uuid4
 
 from upsert.errors import (
@@ -32,10 +32,11 @@ from upsert.errors import (
     UnknownOutcomeError,
 )
 from upsert.failpoints import reach
+from upsert.retry import retried
 from upsert.store import paths
 from upsert.store.commit.change import Change, CommitRules, Propose
-from upsert.store.metadata.definition import Definition, Shown, shown
-from upsert.store.metadata.file_entry import newest
+from upsert.store.metadata.definition import Shown, shown
+from upsert.store.metadata.file_entry import FileEntry, newest
 from upsert.store.metadata.history import History
 from upsert.store.metadata.manifest import checked, fold, write_manifest
 from upsert.store.metadata.snapshot import ManifestRef, SnapshotInfo
@@ -81,26 +82,10 @@ def note_ends(uuid: str, topic: str, ends: Mapping[str, int]) -> None:
     log_ends.note((uuid, topic), ends)
 
 
-def offsets_for(uuid: str, old: Definition, new: Definition, before: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The offsets that the next snapshot of a table names: below them lie changes of earlier ones only.
-
-    Args:
-        uuid: of the table.
-        old: its definition as of the snapshot before.
-        new: as of the next one.
-        before: what the snapshot before names.
-    """
-    topic = new.options.log.topic
-    named = before if topic == old.options.log.topic else MappingProxyType({})
-    known = log_ends.of((uuid, topic))
-    return MappingProxyType(later(named, known)) if known else named
-
-
 GIVE_UP_AFTER_S: Final = 300.0
 """Ten tries were too few for eight writers; a commit that loses for minutes has another problem."""
 
 _FIRST_PAUSE_S: Final = 0.005
-
 _LONGEST_PAUSE_S: Final = 2.0
 
 
@@ -115,7 +100,7 @@ class _Delta:
 
 @dataclass(frozen=True)
 class Environment:
-    """What a committer takes from the world, so that tests can give it another one."""
+    """What a committer is given instead of asking the system, so that tests can give it something else."""
 
     now: Callable[[], float] = time.time
     monotonic: Callable[[], float] = time.monotonic
@@ -127,17 +112,29 @@ class Environment:
 REAL: Final = Environment()
 
 
+class _LostRaceError(Exception):
+    """Another committer was first to follow this snapshot."""
+
+
+@dataclass(frozen=True)
+class Committed:
+    """The snapshot after a commit, and the files that it has added itself (none if it changed nothing)."""
+
+    info: SnapshotInfo
+    added: tuple[FileEntry, ...] = ()
+
+
 class Committer:
     """Publishes changes of one table."""
 
     def __init__(
-        self, history: History, around: Environment = REAL, give_up_after_s: float = GIVE_UP_AFTER_S
+        self, history: History, environment: Environment = REAL, give_up_after_s: float = GIVE_UP_AFTER_S
     ) -> None:
         self.history = history
         self.root = history.root
         self.rules = CommitRules(history)
         self._storage = storage_of(history.root)
-        self.around = around
+        self.environment = environment
         self.give_up_after_s = give_up_after_s
 
     @property
@@ -145,8 +142,8 @@ class Committer:
         """Physical form of the table as of the last look at its latest snapshot."""
         return self.history.layout
 
-    def commit(self, propose: Propose) -> SnapshotInfo:
-        """Publish what ``propose`` says; the snapshot that holds it, or the latest if it says None.
+    def commit(self, propose: Propose) -> Committed:
+        """Publish what ``propose`` says; the snapshot is the latest one if that is None.
 
         Raises:
             UnknownOutcomeError: an object store has not said whether it was published, and it may be yet; or
@@ -156,35 +153,45 @@ class Committer:
                 ``give_up_after_s`` seconds lost the race. Nothing was published.
             OSError: the disk refused. A look at it has shown that nothing was published.
         """
-        deadline = self.around.monotonic() + self.give_up_after_s
-        pause = _FIRST_PAUSE_S
         delta: _Delta | None = None
-        while True:
-            head = self.history.latest()
-            try:
-                change = propose(head)
-                if change is None:
-                    return head
-                self.rules.check(change, head)
-                delta = self._delta(change, head, delta)
-                info = self._successor(head, change, delta.ref)
-            except (SnapshotExpiredError, FileNotFoundError):
-                # an expiry took away what belongs to ``head`` alone, so there must be a newer one
-                if self.history.latest().id == head.id:
-                    raise
-                continue
-            if self._publish(info, change.transaction):
-                return info
-            self._check_time(deadline, head)
-            self.around.sleep(self.around.uniform(0.5, 1.0) * pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
 
-    def _check_time(self, deadline: float, head: SnapshotInfo) -> None:
-        if self.around.monotonic() > deadline:
-            raise CommitConflictError(
-                f"table {self.root!r}: commit on snapshot {head.id} lost every race for the next id in "
-                f"{self.give_up_after_s:g} s; let fewer processes commit at once, then run it again"
+        def attempt() -> Committed:
+            nonlocal delta
+            while True:
+                head = self.history.latest()
+                try:
+                    change = propose(head)
+                    if change is None:
+                        return Committed(head)
+                    self.rules.check(change, head)
+                    delta = self._delta(change, head, delta)
+                    info = self._successor(head, change, delta.ref)
+                except (SnapshotExpiredError, FileNotFoundError):
+                    # an expiry took away what belongs to ``head`` alone, so there must be a newer one
+                    if self.history.latest().id == head.id:
+                        raise
+                    continue
+                if self._publish(info, change.transaction):
+                    return Committed(info, change.added)
+                raise _LostRaceError(head.id)
+
+        try:
+            return retried(
+                attempt,
+                is_passing=lambda failure: isinstance(failure, _LostRaceError),
+                first_pause_s=_FIRST_PAUSE_S,
+                longest_pause_s=_LONGEST_PAUSE_S,
+                patience_s=self.give_up_after_s,
+                jitter=self.environment.uniform,
+                sleep=self.environment.sleep,
+                monotonic=self.environment.monotonic,
             )
+        except _LostRaceError as lost:
+            base = lost.args[0]
+        raise CommitConflictError(
+            f"table {self.root!r}: commit on snapshot {base} lost every race for the next id in "
+            f"{self.give_up_after_s:g} s; let fewer processes commit at once, then run it again"
+        )
 
     def _delta(self, change: Change, head: SnapshotInfo, earlier: _Delta | None) -> _Delta:
         """The manifest of a change; that of an earlier attempt if it still says the same and is safe."""
@@ -212,7 +219,7 @@ class Committer:
             parent=head.uuid or None,
             kind=change.kind,
             # time never runs backwards in a history: readers start "from a time"
-            time_ms=max(int(self.around.now() * 1000), head.time_ms),
+            time_ms=max(int(self.environment.now() * 1000), head.time_ms),
             data_version=own_id if change.changes_rows else head.data_version,
             tracked=visible.is_tracked,
             untracked=visible.hidden,
@@ -230,6 +237,7 @@ class Committer:
             last_untracked=head.last_untracked if visible.is_whole else own_id,
             definition=definition,
             definition_checksum=self.history.definition_at(definition).checksum,
+            base_versions=head.base_versions if change.base_versions is None else change.base_versions,
         )
 
     def _watermark(self, head: SnapshotInfo, change: Change) -> int | None:
@@ -238,14 +246,18 @@ class Committer:
         found = newest(self.layout.schema, change.added, known)
         return None if found is None or found < 0 else found
 
-    def _log_offsets(self, head: SnapshotInfo, change: Change) -> Mapping[str, Any]:
+    def _log_offsets(self, head: SnapshotInfo, change: Change) -> Mapping[str, int]:
+        """Offsets of the log below which changes of earlier snapshots lie only."""
         if not change.changes_rows and change.definition is None:
             # its rows are those of the snapshot before, behind which a log may have changes that are not
             # committed yet, and come after them
             return head.log_offsets
         old = self.history.definition_at(head.definition)
         new = old if change.definition is None else self.history.definition_at(change.definition)
-        return offsets_for(self.history.uuid, old, new, head.log_offsets)
+        topic = new.options.log.topic
+        named = head.log_offsets if topic == old.options.log.topic else {}
+        known = log_ends.of((self.history.uuid, topic))
+        return later(named, known) if known else named
 
     def _shown(self, change: Change, head: SnapshotInfo) -> Shown:
         if not change.changes_rows:
@@ -257,7 +269,7 @@ class Committer:
         """Whether ``info`` is now part of the history; False if another snapshot has its id."""
         path = os.path.join(self.root, paths.snapshot_file(info.id))
         try:
-            won = self.around.put_if_absent(path, info.to_json(self.history.uuid))
+            won = self.environment.put_if_absent(path, info.content(self.history.uuid))
         except UnknownOutcomeError:
             raise
         except Exception as cause:

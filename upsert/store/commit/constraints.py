@@ -21,13 +21,12 @@ from upsert.errors import CommitConflictError, DuplicateKeyError, SnapshotExpire
 from upsert.store import paths
 from upsert.store.files.data_file import DataFile
 from upsert.store.files.lookup_index import search
-from upsert.store.metadata.file_entry import FileEntry
+from upsert.store.metadata.file_entry import FileEntry, by_bucket
 from upsert.store.metadata.history import History
 from upsert.store.metadata.manifest import FileSet
 from upsert.store.metadata.snapshot import SnapshotInfo
-from upsert.store.paths import BucketId
 from upsert.store.read.lookup import Probe, buckets_for, current_candidates, prepare
-from upsert.store.rows.keys import order_by
+from upsert.store.rows.keys import equal_rows, order_by
 from upsert.store.rows.layout import COUNT_COLUMN, ROW_HASH_COLUMN, LookupIndex
 from upsert.store.rows.merge import check_counts
 
@@ -43,11 +42,7 @@ class CountCheck:
         self._passed: int | None = None
 
     def check(self, head: SnapshotInfo, left: FileSet) -> None:
-        """Refuse the files if they would make a count negative beside what the commit leaves of ``head``.
-
-        Raises:
-            ChangelogError: they would; the message shows the row.
-        """
+        """Refuse the files if they would make a count negative beside what the commit leaves of ``head``."""
         if self._passed == head.data_version:
             return
         for entry in self._files:
@@ -60,7 +55,7 @@ class CountCheck:
         lowered = np.flatnonzero(counts < 0)
         rows = table.take(pa.array(lowered))
         there = np.zeros(len(lowered), np.int64)
-        for run in live.groups.get((entry.partition, entry.bucket), ()):
+        for run in live.groups.get(entry.bucket_id, ()):
             for file in run:
                 there += self._counts_in(file, rows)
         check_counts(rows, there + counts[lowered])
@@ -71,15 +66,10 @@ class CountCheck:
         hits = search(file.index("pk"), self._history.layout.key_hashes(rows))
         found = file.column(ROW_HASH_COLUMN).take(pa.array(hits.rows))
         wanted = one_array(rows.column(ROW_HASH_COLUMN)).take(pa.array(hits.probes))
-        is_same = np.array([one == other for one, other in zip(_raw(found), _raw(wanted), strict=True)], bool)
+        is_same = equal_rows([found], [wanted])
         counts = np.zeros(rows.num_rows, np.int64)
         counts[hits.probes[is_same]] = file.column(COUNT_COLUMN).to_numpy()[hits.rows[is_same]]
         return counts
-
-
-def _raw(hashes: pa.Array) -> list[bytes]:
-    raw: list[bytes] = hashes.to_pylist()
-    return raw
 
 
 _ROWS_AT_ONCE: Final = 1_000_000
@@ -109,20 +99,14 @@ class UniqueCheck:
         self._indexes = [
             index for index in self._layout.indexes[1:] if index.is_unique and not key.issubset(index.columns)
         ]
-        self._files: dict[BucketId, list[FileEntry]] = {}
-        for entry in files if self._indexes else ():
-            self._files.setdefault((entry.partition, entry.bucket), []).append(entry)
+        self._files = by_bucket(files if self._indexes else ())
         rows = sum(entry.rows for entries in self._files.values() for entry in entries)
         self._shares = max(1, -(-rows // _ROWS_AT_ONCE))
         self._keys: dict[str, _NewKeys] = {}
         self._passed = -1
 
     def check(self, head: SnapshotInfo, left: FileSet) -> None:
-        """Refuse the files if two rows had one key beside what their commit leaves of ``head``.
-
-        Raises:
-            DuplicateKeyError: they would; the message names the index, the key and both rows.
-        """
+        """Refuse the files if two rows had one key beside what their commit leaves of ``head``."""
         if not self._files:
             return
         if head.data_version > self._passed:
@@ -176,8 +160,7 @@ class UniqueCheck:
         """
         probe, rows = keys
         for runs, part in buckets_for(self._layout, live, probe):
-            bucket_id = runs[0][0].partition, runs[0][0].bucket
-            newer = [self._open(entry) for entry in self._files.get(bucket_id, ())]
+            newer = [self._open(entry) for entry in self._files.get(runs[0][0].bucket_id, ())]
             for run in runs:
                 files = [self._open(entry) for entry in run]
                 # the sequence is the entry's: an open file may have been opened before it had one
@@ -237,13 +220,13 @@ class KeyConflicts:
 
     def _meets(self, info: SnapshotInfo) -> bool:
         delta = self._history.delta(info)
-        own = {(entry.partition, entry.bucket) for entry in self._files}
-        if any((entry.partition, entry.bucket) in own for entry in delta.removed):
+        own = {entry.bucket_id for entry in self._files}
+        if any(entry.bucket_id in own for entry in delta.removed):
             return True
         return any(self._shares_key(entry, other) for entry in self._files for other in delta.added)
 
     def _shares_key(self, entry: FileEntry, other: FileEntry) -> bool:
-        if (entry.partition, entry.bucket) != (other.partition, other.bucket) or not entry.overlaps(other):
+        if entry.bucket_id != other.bucket_id or not entry.overlaps(other):
             return False
         root, layout = self._history.root, self._history.layout
         own, theirs = (DataFile.open(root, layout, one).index("pk").hashes for one in (entry, other))

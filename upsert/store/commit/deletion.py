@@ -10,17 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from upsert.errors import CommitConflictError, SchemaError
 from upsert.failpoints import reach
 from upsert.schema import TableSchema
 from upsert.store.commit import append, staging
-from upsert.store.commit.append import Committed
 from upsert.store.commit.change import Change
-from upsert.store.commit.committer import Committer
+from upsert.store.commit.committer import Committed, Committer
 from upsert.store.commit.staging import StagedFiles
 from upsert.store.files.data_file import DataFile
 from upsert.store.files.writing import write_run
@@ -31,8 +28,8 @@ from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.paths import BucketId, Partition
 from upsert.store.predicate import EVERY_ROW, Filter
 from upsert.store.read.snapshot import Snapshot
-from upsert.store.rows.layout import COUNT_COLUMN, Layout
-from upsert.store.rows.merge import SortedRows, merge_runs
+from upsert.store.rows.layout import Layout
+from upsert.store.rows.merge import SortedRows, deletions, merge_runs
 from upsert.store.rows.partitions import is_within, specified
 
 _IS_NEW: Final = "_is_new"
@@ -45,29 +42,22 @@ SnapshotOf = Callable[[SnapshotInfo], Snapshot]
 
 
 def delete(
-    committer: Committer, uuid: str, snapshot_of: SnapshotOf, where: Filter, *, tracked: bool | None
+    committer: Committer, snapshot_of: SnapshotOf, where: Filter, *, tracked: bool | None
 ) -> Committed:
     """Commit the deletion of all rows of which a filter is true in the snapshot before.
 
     Nothing is committed if there are none.
-
-    Raises:
-        StaleWriterError: a clean-up took place meanwhile that may have met the files; delete again.
-        CommitConflictError: every attempt of minutes lost the race; or a column of the filter was dropped or
-            renamed meanwhile.
     """
     deletion = _Deletion(committer.history, snapshot_of, where)
-    last: list[Change | None] = [None]
 
     def propose(latest: SnapshotInfo) -> Change | None:
         added, removed = deletion.at(latest)
         reach("delete.after-write")
-        last[0] = Change("delete", added, removed, tracked=tracked) if added or removed else None
-        return last[0]
+        return Change("delete", added, removed, tracked=tracked) if added or removed else None
 
-    with append.discarded_if_failed(committer, lambda: [StagedFiles(uuid, deletion.files)], uuid):
-        info = committer.commit(propose)
-    return Committed(info, last[0].added if last[0] else ())
+    uuid = committer.history.uuid
+    with append.discarded_if_failed(committer, lambda: [StagedFiles(uuid, deletion.files)]):
+        return committer.commit(propose)
 
 
 def drop(committer: Committer, spec: Partition, *, tracked: bool | None) -> Committed:
@@ -78,7 +68,7 @@ def drop(committer: Committer, spec: Partition, *, tracked: bool | None) -> Comm
         removed = history.files(latest).only(lambda partition: is_within(partition, spec)).entries
         return Change("delete", removed=removed, tracked=tracked) if removed else None
 
-    return Committed(committer.commit(propose))
+    return committer.commit(propose)
 
 
 def to_drop(schema: TableSchema, spec: Mapping[str, object], of: str) -> Partition:
@@ -114,11 +104,7 @@ class _Deletion:
         return tuple(entry for files in self._files.values() for entry in files)
 
     def at(self, latest: SnapshotInfo) -> tuple[tuple[FileEntry, ...], tuple[FileEntry, ...]]:
-        """Files to add to a snapshot and files to remove from it, so that the rows are gone.
-
-        Raises:
-            CommitConflictError: a column of the filter is another one than at the first look.
-        """
+        """Files to add to a snapshot and files to remove from it, so that the rows are gone."""
         self._check_columns(latest)
         snapshot = self._snapshot_of(latest)
         left = snapshot.places(self._where)
@@ -172,9 +158,9 @@ class _Deletion:
         for number in range(seen.id + 1, latest.id + 1):
             info = history.info(number, latest)
             delta = history.delta(info) if info.changes_rows else Manifest((), ())
-            found |= dict.fromkeys((entry.partition, entry.bucket) for entry in delta.removed)
+            found |= dict.fromkeys(entry.bucket_id for entry in delta.removed)
             for entry in delta.added:
-                if (files := found.setdefault((entry.partition, entry.bucket), [])) is not None:
+                if (files := found.setdefault(entry.bucket_id, [])) is not None:
                     files.append(entry)
         return found
 
@@ -186,7 +172,7 @@ class _Deletion:
 
     def _found(self, snapshot: Snapshot, bucket_id: BucketId, where: Filter) -> Iterable[SortedRows]:
         found = snapshot.stored_rows(bucket_id, where, snapshot.layout.stored.names)
-        return (_deletions(snapshot.layout, rows) for rows in found if rows.num_rows)
+        return (deletions(snapshot.layout, rows) for rows in found if rows.num_rows)
 
     def _amended(
         self, snapshot: Snapshot, bucket_id: BucketId, where: Filter, added: Sequence[FileEntry]
@@ -212,17 +198,15 @@ class _Deletion:
     def _write(
         self, snapshot: Snapshot, bucket_id: BucketId, gone: Iterable[SortedRows]
     ) -> tuple[FileEntry, ...]:
-        partition, bucket = bucket_id
-        layout, base = snapshot.layout, snapshot.id
         root = self._history.root
-        return tuple(write_run(root, layout, gone, partition=partition, bucket=bucket, level=0, base=base))
+        return tuple(write_run(root, snapshot.layout, gone, bucket_id, level=0, base=snapshot.id))
 
 
 def _amended_counts(
     layout: Layout, where: Filter, deleted: Sequence[SortedRows], news: Sequence[SortedRows]
 ) -> SortedRows:
     """Equal rows that came go too, those that went are not taken away twice."""
-    wanted = [_deletions(layout, where.apply(run.rows)) for run in news]
+    wanted = [deletions(layout, where.apply(run.rows)) for run in news]
     return merge_runs(layout, [*deleted, *wanted])
 
 
@@ -235,20 +219,10 @@ def _amended_keys(
     ]
     merged = merge_runs(layout, marked)
     is_new = merged.rows.column(_IS_NEW).to_numpy()
-    is_there = np.ones(len(is_new), np.bool_) if merged.kinds is None else merged.kinds == 0
     matches = where.mask(merged.rows).to_numpy()
-    gone = merged.rows.drop_columns([_IS_NEW]).filter(pa.array(~is_new | (is_there & matches)))
-    return _deletions(layout, gone)
+    gone = merged.rows.drop_columns([_IS_NEW]).filter(pa.array(~is_new | (merged.is_there & matches)))
+    return deletions(layout, gone)
 
 
 def _with_mark(run: SortedRows, *, is_new: bool) -> SortedRows:
     return SortedRows(run.rows.append_column(_IS_NEW, pa.repeat(is_new, run.rows.num_rows)), run.kinds)
-
-
-def _deletions(layout: Layout, rows: pa.Table) -> SortedRows:
-    """What takes rows away: whole rows, for a reader of deletions wants to know what is gone."""
-    if not layout.is_counted:
-        return SortedRows(rows, np.ones(rows.num_rows, np.int8))
-    position = rows.column_names.index(COUNT_COLUMN)
-    counts = pc.negate(rows.column(position))
-    return SortedRows(rows.set_column(position, rows.field(position), counts), None)

@@ -29,6 +29,7 @@ from upsert.store.files.data_file import DataFile, remove_data_file
 from upsert.store.files.projection import Projection, with_ids
 from upsert.store.files.writing import ParallelWrites, write_data_file, written_files
 from upsert.store.metadata.file_entry import FileEntry
+from upsert.store.metadata.history import History
 from upsert.store.paths import BucketId, Partition
 from upsert.store.rows.conform import Signs, conform
 from upsert.store.rows.fold import Order, fold, naming
@@ -51,8 +52,7 @@ _SIGN_COLUMN: Final = "_sign"
 class RawPart:
     """The rows of one bucket within a file of raw changes: the number of their record batch."""
 
-    partition: Partition
-    bucket: int
+    bucket_id: BucketId
     batch: int
     rows: int
 
@@ -72,20 +72,20 @@ class RawFile:
     definition: int = 0
 
 
-class PlacedPart(NamedTuple):
+class BucketPart(NamedTuple):
     """The rows of one bucket in one file."""
 
     file: RawFile
     part: RawPart
 
 
-def parts_by_bucket(raw: Iterable[RawFile]) -> dict[BucketId, list[PlacedPart]]:
+def parts_by_bucket(raw: Iterable[RawFile]) -> dict[BucketId, list[BucketPart]]:
     """The parts of some files by partition and bucket, in the order of the files."""
-    places: dict[BucketId, list[PlacedPart]] = {}
+    found: dict[BucketId, list[BucketPart]] = {}
     for file in raw:
         for part in file.parts:
-            places.setdefault((part.partition, part.bucket), []).append(PlacedPart(file, part))
-    return places
+            found.setdefault(part.bucket_id, []).append(BucketPart(file, part))
+    return found
 
 
 def pieces_of(rows: Rows, max_bytes: int | None = None) -> Iterator[pa.Table]:
@@ -115,16 +115,13 @@ def _parts_of(rows: pa.Table, max_bytes: int) -> Iterator[pa.Table]:
     return (part.rows for part in halves(SortedRows(rows, None), max_bytes))
 
 
-def write_raw(
-    root: str, layout: Layout, base: int, pieces: Iterable[pa.Table], owner: str, order: Order = "none"
+def _write_raw(
+    root: str, layout: Layout, base: int, pieces: Iterable[pa.Table], order: Order
 ) -> RawFile | None:
     """Write the signed rows of each bucket; None if there are no rows.
 
     Not synced: power failure ends the task too. A crash may leave a file that no snapshot names; cleaning
     removes it.
-
-    Raises:
-        SchemaError: the rows do not fit the table.
     """
     name = paths.staging_file(base, uuid4().hex)
     path = paths.resolve(root, name)
@@ -135,10 +132,10 @@ def write_raw(
         pa.ipc.new_file(sink, _schema(layout)) as writer,
     ):
         for piece in pieces:
-            stored, signs = conform(layout, piece, owner)
+            stored, signs = conform(layout, piece, _owner(root))
             for portion in split(layout, stored, signs):
                 writer.write_batch(_sorted_batch(layout, portion))
-                parts.append(RawPart(portion.partition, portion.bucket, len(parts), portion.rows.num_rows))
+                parts.append(RawPart(portion.bucket_id, len(parts), portion.rows.num_rows))
     if not parts:
         storage_of(path).delete(path)
         return None
@@ -159,30 +156,20 @@ def _sorted_batch(layout: Layout, portion: Portion) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(batch.columns, schema=_schema(layout))
 
 
-def folded(
-    root: str, layout: Layout, parts: Iterable[PlacedPart], order: Order, owner: str
-) -> Iterator[SortedRows]:
-    """What the parts of one bucket do to the table, which is ``owner`` in messages: range by range.
-
-    Raises:
-        ChangelogError: rows without an order leave two different values for a key.
-        CorruptTableError: a file of raw changes is missing or damaged.
-    """
+def _folded(root: str, layout: Layout, parts: Iterable[BucketPart], order: Order) -> Iterator[SortedRows]:
+    """What the parts of one bucket do to the table: range by range."""
     for rows, weights in signed_rows(root, layout, parts):
-        with naming(owner):
+        with naming(_owner(root)):
             run = fold(layout, rows, weights, order)
         yield run
 
 
-def signed_rows(root: str, layout: Layout, parts: Iterable[PlacedPart]) -> Iterator[tuple[pa.Table, Signs]]:
+def signed_rows(root: str, layout: Layout, parts: Iterable[BucketPart]) -> Iterator[tuple[pa.Table, Signs]]:
     """The rows of one bucket in the form of ``layout``, and the sign of each: range by range of keys.
 
     The rows of a key come in the order of the parts, and within one in that of the input.
-
-    Raises:
-        CorruptTableError: a file of raw changes is missing or damaged.
     """
-    inputs = [SortedRows(_read(root, layout, *placed), None) for placed in parts]
+    inputs = [SortedRows(_read(root, layout, *part), None) for part in parts]
     for within in key_ranges(layout, inputs, PIECE_BYTES):
         rows = pa.concat_tables([run.rows for run in within])
         yield rows.drop_columns([_SIGN_COLUMN]), rows.column(_SIGN_COLUMN).to_numpy()
@@ -235,53 +222,55 @@ class StagedFiles:
         return sum(e.rows for e in self.files) + sum(p.rows for raw in self.raw for p in raw.parts)
 
 
-def stage_folded(root: str, layout: Layout, uuid: str, base: int, rows: Rows, order: Order) -> StagedFiles:
+def stage_folded(history: History, rows: Rows, order: Order, definition: int | None = None) -> StagedFiles:
     """Fold the rows of each bucket and write them as data files of level 0.
 
     What is too large to be folded in memory goes through a file of raw changes, gone afterwards. Where the
     commit must look at the table's rows (``MergeRules.needs_present_rows``), all does, and stays.
+
+    The rows have the columns of one version of the table's definition; None for the present one.
 
     Raises:
         SchemaError: the rows do not fit the table. Nothing was written.
         ChangelogError: they contradict each other. Files of other buckets may have been written; they
             belong to nothing, and cleaning removes them.
     """
+    base, layout, root = history.latest().id, _layout(history, definition), history.root
     if layout.merge.needs_present_rows:
-        return stage_raw(root, layout, uuid, base, rows, order)
+        return stage_raw(history, rows, order, definition)
     pieces = pieces_of(rows)
     first, second = next(pieces), next(pieces, None)
     if second is not None:
-        staged = _staged_raw(
-            uuid, write_raw(root, layout, base, chain([first, second], pieces), _owner(root))
-        )
+        raw = _staged_raw(history, _write_raw(root, layout, base, chain([first, second], pieces), "none"))
         try:
-            return fold_raw(root, layout, uuid, base, staged.raw, order)
+            return fold_raw(history, layout, base, raw.raw, order)
         finally:
-            remove(root, staged)
+            remove(root, raw)
     stored, signs = conform(layout, first, _owner(root))
     portions = list(split(layout, stored, signs))
     with naming(_owner(root)):
-        runs = [((p.partition, p.bucket), [fold(layout, p.rows, p.weights, order)]) for p in portions]
-    return _write_all(root, layout, uuid, base, runs)
+        runs = [(p.bucket_id, [fold(layout, p.rows, p.weights, order)]) for p in portions]
+    return _write_all(history, layout, base, runs)
 
 
 def stage_raw(
-    root: str, layout: Layout, uuid: str, base: int, rows: Rows, order: Order = "none"
+    history: History, rows: Rows, order: Order = "none", definition: int | None = None
 ) -> StagedFiles:
-    """Write the signed rows of each bucket as they are, in one file.
-
-    Raises:
-        SchemaError: the rows do not fit the table. Nothing was written.
-    """
-    staged = _staged_raw(uuid, write_raw(root, layout, base, pieces_of(rows), _owner(root), order))
+    """Write the signed rows of each bucket as they are, in one file; arguments as for ``stage_folded``."""
+    base, layout = history.latest().id, _layout(history, definition)
+    staged = _staged_raw(history, _write_raw(history.root, layout, base, pieces_of(rows), order))
     reach("stage.after-raw")
     return staged
 
 
-def _staged_raw(uuid: str, raw: RawFile | None) -> StagedFiles:
+def _layout(history: History, definition: int | None) -> Layout:
+    return history.layout if definition is None else history.definition_at(definition).layout
+
+
+def _staged_raw(history: History, raw: RawFile | None) -> StagedFiles:
     if raw is None:
-        return StagedFiles(uuid)
-    return StagedFiles(uuid, raw=(raw,), partitions=frozenset(part.partition for part in raw.parts))
+        return StagedFiles(history.uuid)
+    return StagedFiles(history.uuid, raw=(raw,), partitions=frozenset(p.bucket_id[0] for p in raw.parts))
 
 
 def _owner(root: str) -> str:
@@ -289,39 +278,33 @@ def _owner(root: str) -> str:
 
 
 def fold_raw(
-    root: str, layout: Layout, uuid: str, base: int, raw: Iterable[RawFile], order: Order = "none"
+    history: History, layout: Layout, base: int, raw: Iterable[RawFile], order: Order = "none"
 ) -> StagedFiles:
-    """Fold the raw changes of all tasks, a range of a bucket's keys at a time.
-
-    Raises:
-        ChangelogError: rows without an order leave two different values for a key.
-        CorruptTableError: a file of raw changes is missing or damaged.
-    """
+    """Fold the raw changes of all tasks, a range of a bucket's keys at a time."""
     runs = (
-        (bucket_id, folded(root, layout, parts, order, _owner(root)))
+        (bucket_id, _folded(history.root, layout, parts, order))
         for bucket_id, parts in parts_by_bucket(raw).items()
     )
-    return _write_all(root, layout, uuid, base, runs)
+    return _write_all(history, layout, base, runs)
 
 
 def _write_all(
-    root: str, layout: Layout, uuid: str, base: int, runs: Iterable[tuple[BucketId, Iterable[SortedRows]]]
+    history: History, layout: Layout, base: int, runs: Iterable[tuple[BucketId, Iterable[SortedRows]]]
 ) -> StagedFiles:
+    root = history.root
     partitions: set[Partition] = set()
     written: list[Future[FileEntry]] = []
     with ParallelWrites() as writes:
-        for (partition, bucket), run in runs:
-            partitions.add(partition)
-            write_file = partial(
-                write_data_file, root, layout, partition=partition, bucket=bucket, level=0, base=base
-            )
+        for bucket_id, run in runs:
+            partitions.add(bucket_id[0])
+            write_file = partial(write_data_file, root, layout, bucket_id=bucket_id, level=0, base=base)
             target = 2 * PIECE_BYTES
             written += written_files(partial(writes.write, write_file), layout.key, run, target)
     files = tuple(one.result() for one in written)
     retracting: set[str] = set()
     if layout.is_counted:
         retracting.update(entry.file for entry in files if _lowers_a_count(root, layout, entry))
-    return StagedFiles(uuid, files, (), frozenset(retracting), frozenset(partitions))
+    return StagedFiles(history.uuid, files, (), frozenset(retracting), frozenset(partitions))
 
 
 def _lowers_a_count(root: str, layout: Layout, entry: FileEntry) -> bool:
@@ -348,7 +331,7 @@ def join(uuid: str, staged: Iterable[StagedFiles]) -> StagedFiles:
                 "was the table dropped and created again?"
             )
         for entry in one.files:
-            if owner.setdefault((entry.partition, entry.bucket), number) != number:
+            if owner.setdefault(entry.bucket_id, number) != number:
                 raise _shared_bucket(entry.bucket)
         for bucket_id, parts in parts_by_bucket(one.raw).items():
             in_order = number if parts[0].file.order == "rows" else None

@@ -7,8 +7,6 @@ the cache has and adds nothing to it.
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Final
@@ -20,6 +18,7 @@ from cachetools import LRUCache
 
 from upsert.errors import CorruptTableError
 from upsert.store.files.formats.base import Bounds, StoredRows
+from upsert.store.kept import Kept
 
 MAX_DECODED_BYTES: Final = 512 << 20
 """Decoded columns of compressed files that a process keeps."""
@@ -64,11 +63,7 @@ class FileColumns:
             raise self._damaged(cause) from cause
 
     def select(self, names: Sequence[str]) -> pa.RecordBatch:
-        """Some columns of all rows.
-
-        Raises:
-            CorruptTableError: the file is damaged.
-        """
+        """Some columns of all rows."""
         return self.slice(names, 0, self.rows)
 
     def slice(self, names: Sequence[str], start: int, stop: int) -> pa.RecordBatch:
@@ -147,43 +142,12 @@ class FileColumns:
         )
 
 
-class _Decoded:
-    """Decoded columns by path, part and name; the least recently used ones go first. Threads may share it."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._columns: LRUCache[tuple[str, int, str], pa.Array] = LRUCache(max_bytes, _size)
-        self._lock = threading.Lock()
-
-    def get(self, key: tuple[str, int, str]) -> pa.Array | None:
-        with self._lock:
-            return self._columns.get(key)
-
-    def put(self, key: tuple[str, int, str], column: pa.Array) -> None:
-        with self._lock:
-            if _size(column) <= self._columns.maxsize:
-                self._columns[key] = column
-
-    @property
-    def bytes(self) -> int:
-        return int(self._columns.currsize)
-
-    def clear(self) -> None:
-        with self._lock:
-            self._columns.clear()
-
-    def renew_lock(self) -> None:
-        """A forked child gets a fresh lock: another thread of the parent may have held it during the fork."""
-        self._lock = threading.Lock()
-
-
 def _size(column: pa.Array) -> int:
     return max(1, int(column.nbytes))
 
 
-_DECODED: Final = _Decoded(MAX_DECODED_BYTES)
-
-
-os.register_at_fork(after_in_child=_DECODED.renew_lock)
+_DECODED = Kept[tuple[str, int, str], pa.Array](LRUCache(MAX_DECODED_BYTES, _size), is_inherited=True)
+"""Decoded columns by path, part and name; the least recently used ones go first."""
 
 
 def forget_decoded() -> None:

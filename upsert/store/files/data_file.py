@@ -10,11 +10,10 @@ readable until the map is dropped (POSIX).
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +29,7 @@ from upsert.store.files.formats import ARROW, format_of_file
 from upsert.store.files.formats.base import Bounds, FileFormat
 from upsert.store.files.lookup_index import HashIndex, build_index, read_indexes, sidecar_schema
 from upsert.store.files.projection import Projection
+from upsert.store.kept import Kept
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.paths import index_file, resolve
 from upsert.store.predicate import Filter
@@ -37,43 +37,6 @@ from upsert.store.rows.keys import key_bytes
 from upsert.store.rows.layout import KIND_COLUMN, Layout
 from upsert.store.rows.merge import SortedRows
 from upsert.store.storage import storage_of
-
-Opened = TypeVar("Opened")
-
-
-class OpenFiles(Generic[Opened]):
-    """Open files by absolute path and version of the table's definition that they are read as.
-
-    Names are never used twice, so nothing goes stale. Least recently used ones are dropped; threads may share
-    it, and a forked child goes on with what its parent has open.
-    """
-
-    def __init__(self, max_files: int) -> None:
-        self._files: LRUCache[tuple[str, int], Opened] = LRUCache(max_files)
-        self._lock = threading.Lock()
-        os.register_at_fork(after_in_child=self._renew_lock)
-
-    def get(self, path: str, version: int, open_file: Callable[[str], Opened]) -> Opened:
-        """The open file; ``open_file`` opens it if it is not there."""
-        path = path if "://" in path else os.path.abspath(path)
-        with self._lock:
-            file = self._files.get((path, version))
-        if file is None:
-            # two threads may map the same file at once: harmless, and no reader waits for another's disk
-            file = open_file(path)
-            with self._lock:
-                self._files[path, version] = file
-        return file
-
-    def clear(self) -> None:
-        """Drop all; who holds one may go on reading it."""
-        with self._lock:
-            self._files.clear()
-
-    def _renew_lock(self) -> None:
-        """Another thread of the parent may have held it during the fork."""
-        self._lock = threading.Lock()
-
 
 MAX_OPEN_FILES: Final = 2048
 """Open maps kept by a process: each is two file mappings, far below the usual limit of 65 530."""
@@ -107,14 +70,14 @@ class DataFile:
 
     @classmethod
     def open(cls, root: str | Path, layout: Layout, entry: FileEntry) -> DataFile:
-        """The file of a manifest entry, from the process-wide cache if it is open.
-
-        Raises:
-            CorruptTableError: the file or its sidecar is missing, damaged, or not what the entry says.
-        """
-        return _OPEN.get(
-            resolve(os.fspath(root), entry.file), layout.version, lambda path: cls._map(path, layout, entry)
-        )
+        """The file of a manifest entry, from the process-wide cache if it is open."""
+        path = resolve(os.fspath(root), entry.file)
+        path = path if "://" in path else os.path.abspath(path)
+        if (file := _OPEN.get((path, layout.version))) is None:
+            # two threads may map the same file at once: harmless, and no reader waits for another's disk
+            file = cls._map(path, layout, entry)
+            _OPEN.put((path, layout.version), file)
+        return file
 
     @classmethod
     def _map(cls, path: str, layout: Layout, entry: FileEntry) -> Self:
@@ -214,7 +177,8 @@ class DataFile:
         return found
 
 
-_OPEN: Final = OpenFiles[DataFile](MAX_OPEN_FILES)
+_OPEN = Kept[tuple[str, int], DataFile](LRUCache(MAX_OPEN_FILES), is_inherited=True)
+"""By absolute path and version of the definition that they are read as; no name is used twice."""
 
 
 def forget_open_files() -> None:
@@ -230,10 +194,6 @@ def damage_named(root: str | Path, entries: Callable[[], Iterable[FileEntry]]) -
     Opening a file reads a few pages of it, so a changed byte in the others shows when they are used, or
     never; the checksums are compared then.
 
-    Args:
-        root: the table's folder.
-        entries: the files that may have been read.
-
     Raises:
         CorruptTableError: one of them has not the checksum that its manifest says.
     """
@@ -245,7 +205,7 @@ def damage_named(root: str | Path, entries: Callable[[], Iterable[FileEntry]]) -
         for entry in entries():
             path = resolve(os.fspath(root), entry.file)
             for name, stated in ((path, entry.checksum), (index_file(path), entry.index_checksum)):
-                if stated and (found := checksum_of(mapped_content(name))) != stated:
+                if stated and (found := checksum_of(storage_of(name).mapped(name, _mapped))) != stated:
                     raise _damaged(name, f"checksum {stated:x}", f"{found:x}") from cause
         raise
 
@@ -286,16 +246,6 @@ def _open_file(
     return columns
 
 
-def mapped_content(path: str) -> pa.Buffer:
-    """The bytes of a file, wherever it lies; the buffer keeps the map, and needs no open file for it.
-
-    Raises:
-        FileNotFoundError: it is missing.
-        StorageError: it cannot be read.
-    """
-    return storage_of(path).mapped(path, _mapped)
-
-
 def check_bytes(path: str, checksum: int) -> None:
     """Compare all bytes of a file, wherever it lies, with the checksum of its manifest; 0: it has none.
 
@@ -314,6 +264,7 @@ def _check_checksum(path: str, content: pa.Buffer, stated: int) -> None:
 
 
 def _mapped(local: str) -> pa.Buffer:
+    """The bytes of a file; the buffer keeps the map, and needs no open file for it."""
     with pa.memory_map(local) as mapped:
         return mapped.read_buffer()
 
@@ -358,21 +309,13 @@ class FileRange:
 
 
 def rows_of_file(root: str | Path, layout: Layout, entry: FileEntry) -> SortedRows | FileRange:
-    """The rows of a data file, to be merged range by range: views of it, or decoded when they are needed.
-
-    Raises:
-        CorruptTableError: the file is missing or damaged.
-    """
+    """The rows of a data file, to be merged range by range: views of it, or decoded when they are needed."""
     file = DataFile.open(root, layout, entry)
     return SortedRows(file.table, file.kinds) if file.is_mapped else FileRange(file, layout)
 
 
 def remove_data_file(root: str, name: str) -> None:
-    """Delete a data file and its sidecar.
-
-    Raises:
-        CorruptTableError: the name is no data file's. Nothing was deleted.
-    """
+    """Delete a data file and its sidecar."""
     path = paths.data_path(root, name)
     for file in (path, paths.index_file(path)):
         storage_of(root).delete(file)

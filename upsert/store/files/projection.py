@@ -17,7 +17,6 @@ from upsert.errors import CorruptTableError
 from upsert.store.rows.layout import COUNT_COLUMN, KIND_COLUMN, ROW_HASH_COLUMN, Layout
 
 _ID: Final = b"id"
-
 _INTERNAL: Final = frozenset({ROW_HASH_COLUMN, COUNT_COLUMN})
 
 

@@ -27,10 +27,10 @@ from upsert.store.files.formats.base import Compression, FileFormat
 from upsert.store.files.lookup_index import build_sidecar
 from upsert.store.files.projection import with_ids
 from upsert.store.metadata.file_entry import FileEntry, bounds
-from upsert.store.paths import Partition, data_file, index_file, resolve
+from upsert.store.paths import BucketId, data_file, index_file, resolve
 from upsert.store.rows.keys import key_of_row, lower_bound, upper_bound
 from upsert.store.rows.layout import KIND_COLUMN, Layout
-from upsert.store.rows.merge import SortedRows, halves, weight
+from upsert.store.rows.merge import SortedRows, halves, joined, weight
 from upsert.store.storage import storage_of
 from upsert.store.table_options import TARGET_BYTES
 
@@ -42,8 +42,7 @@ def write_data_file(
     kinds: Kinds | None,
     key_bounds: tuple[bytes, bytes] | None = None,
     *,
-    partition: Partition,
-    bucket: int,
+    bucket_id: BucketId,
     level: int,
     base: int,
 ) -> FileEntry:
@@ -58,15 +57,14 @@ def write_data_file(
         rows_sorted: the columns of ``layout.stored``, at least one row, ascending by key, each key once.
         kinds: 0 (the row is there) or 1 (the key is deleted) for each row; None for no deletion.
         key_bounds: no key is below the one or above the other; None for the keys of first and last row, cut.
-        partition: partition of all rows.
-        bucket: bucket of all rows.
+        bucket_id: partition and bucket of all rows.
         level: level of the LSM that the file belongs to.
         base: id of the snapshot that the writer began at.
     """
     batch = _one_batch(layout, rows_sorted, kinds)
     form = layout.file_form
     format_ = format_called(form.format)
-    name = data_file(partition, bucket, base, uuid4().hex + format_.suffix)
+    name = data_file(*bucket_id, base, uuid4().hex + format_.suffix)
     path = resolve(os.fspath(root), name)
     reach("data.before-file")
     checksum, written = _write_file(path, format_, batch, form.compression)
@@ -82,8 +80,8 @@ def write_data_file(
         )
     return FileEntry(
         file=name,
-        partition=partition,
-        bucket=bucket,
+        partition=bucket_id[0],
+        bucket=bucket_id[1],
         level=level,
         sequence=0,
         rows=batch.num_rows,
@@ -131,7 +129,7 @@ def _write_file(
 Written = TypeVar("Written")
 
 KeyBounds = tuple[bytes, bytes]
-"""Bounds of keys, from below and from above, see ``row_keys.lower_bound``."""
+"""Bounds of keys, from below and from above, see ``keys.lower_bound``."""
 
 WriteFile = Callable[[pa.Table, Kinds | None, KeyBounds], Written]
 """``write_data_file`` of sorted rows, their kinds and the bounds of their keys, now or at another time."""
@@ -141,9 +139,8 @@ def write_run(
     root: str | Path,
     layout: Layout,
     pieces: Iterable[SortedRows],
+    bucket_id: BucketId,
     *,
-    partition: Partition,
-    bucket: int,
     level: int,
     base: int,
     target_bytes: int = TARGET_BYTES,
@@ -155,9 +152,7 @@ def write_run(
     below the target there is one file; nothing is written for no rows. Otherwise as ``write_data_file``.
     Where the run takes the place of files, ``within`` are their bounds: where these end, others may begin.
     """
-    write_file = partial(
-        write_data_file, root, layout, partition=partition, bucket=bucket, level=level, base=base
-    )
+    write_file = partial(write_data_file, root, layout, bucket_id=bucket_id, level=level, base=base)
     return list(written_files(write_file, layout.key, pieces, target_bytes, within))
 
 
@@ -184,7 +179,7 @@ def written_files(
         if following is not None and high >= lower_bound(key_of_row(following.rows, key, 0)):
             high = last
         below = last
-        rows, kinds = _joined(held)
+        rows, kinds = joined(held)
         held.clear()
         return write_file(rows, kinds, (low, high))
 
@@ -195,14 +190,6 @@ def written_files(
             held.append(part)
     if held:
         yield write(None)
-
-
-def _joined(parts: Sequence[SortedRows]) -> SortedRows:
-    rows = pa.concat_tables([part.rows for part in parts])
-    if all(part.kinds is None for part in parts):
-        return SortedRows(rows, None)
-    kinds = [np.zeros(p.rows.num_rows, np.int8) if p.kinds is None else p.kinds for p in parts]
-    return SortedRows(rows, np.concatenate(kinds))
 
 
 _AT_ONCE: Final = 8

@@ -3,7 +3,7 @@
 A table knows its log by the name of the topic, which stands in its options. ``log/log-<hash of the topic>``
 is written before ALTER TABLE makes the topic, so that a topic of a process that died is known as the table's
 own; and it says from which snapshot on the log is complete. It stays when the log is over: no later log of
-the table may have its name, for offsets in checkpoints and snapshots would be taken for places in the new
+the table may have its name, for offsets in checkpoints and snapshots would be taken for those of the new
 one.
 """
 
@@ -11,20 +11,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, Self
 
-from upsert.errors import CorruptTableError
+from upsert.codec import Jsonable
 from upsert.store import paths
-from upsert.store.checksums import content_of, parse_versioned, subject_of
+from upsert.store.checksums import content_of, subject_of
 from upsert.store.log.protocol import LEASE_S
 from upsert.store.log_options import CLIENT_PREFIX, KAFKA, LogOptions, file_mode
+from upsert.store.metadata import json_file
 from upsert.store.metadata.history import History
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.retention import consumers
 from upsert.store.retention.expiry import CONSUMER
 from upsert.store.storage import storage_of
 from upsert.store.version import Version
+
+State = Literal["made", "over", "gone"]
 
 MADE: Final = "made"
 """The topic is there, or about to be."""
@@ -39,7 +42,7 @@ _PREFIX: Final = "log-"
 
 
 @dataclass(frozen=True)
-class LogBeginning:
+class LogBeginning(Jsonable):
     """A log of a table.
 
     Attributes:
@@ -53,8 +56,13 @@ class LogBeginning:
     topic: str
     data_version: int = 0
     time_ms: int = 0
-    state: str = MADE
+    state: State = MADE
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse what is no version and no time."""
+        if self.data_version < 0 or self.time_ms < 0:
+            raise ValueError(f"{(self.data_version, self.time_ms)!r} is no version with a time")
 
     @classmethod
     def at(cls, topic: str, head: SnapshotInfo, properties: Mapping[str, str]) -> Self:
@@ -71,16 +79,11 @@ class LogBeginning:
 
         A crash leaves what it said before, or this.
         """
-        path = os.path.join(root, paths.log_file(self.topic))
-        value = {
-            "topic": self.topic,
-            "data_version": self.data_version,
-            "time_ms": self.time_ms,
-            "state": self.state,
-            "properties": dict(self.properties) if self.state != GONE else {},
-        }
+        name = paths.log_file(self.topic)
+        path = os.path.join(root, name)
+        said = replace(self, properties={}) if self.state == GONE else self
         mode = file_mode(CLIENT_PREFIX + key for key in self.properties)
-        storage_of(path).replace(path, content_of(value, subject_of(uuid, paths.log_file(self.topic))), mode)
+        storage_of(path).replace(path, content_of(said.to_json(), subject_of(uuid, name)), mode)
 
     def forget(self, root: str) -> None:
         """Say nothing of the log any more: the topic turned out to be another table's."""
@@ -89,11 +92,7 @@ class LogBeginning:
 
 
 def read(root: str, uuid: str, topic: str) -> LogBeginning | None:
-    """What the table with this uuid says of one of its logs; None of one that was made with the table.
-
-    Raises:
-        CorruptTableError: the file is damaged.
-    """
+    """What the table with this uuid says of one of its logs; None of one that was made with the table."""
     return _read(root, uuid, paths.log_file(topic))
 
 
@@ -103,11 +102,7 @@ def beginning_of(root: str, uuid: str, topic: str) -> LogBeginning:
 
 
 def read_all(root: str, uuid: str) -> tuple[LogBeginning, ...]:
-    """All that the table with this uuid says of logs.
-
-    Raises:
-        CorruptTableError: a file is damaged.
-    """
+    """All that the table with this uuid says of logs."""
     names = paths.named_files(root, paths.LOG_FOLDER, _PREFIX)
     found = (_read(root, uuid, f"{paths.LOG_FOLDER}/{_PREFIX}{name}") for name in names)
     return tuple(each for each in found if each is not None)
@@ -119,36 +114,10 @@ def left(root: str, uuid: str, present: str | None) -> list[LogBeginning]:
 
 
 def hold(history: History, published: int) -> None:
-    """Keep the snapshot up to which a log is complete, and all that follow, from expiring.
-
-    Raises:
-        SnapshotExpiredError: it has expired.
-    """
+    """Keep the snapshot up to which a log is complete, and all that follow, from expiring."""
     consumers.hold(history, CONSUMER, Version.complete(published), LEASE_S)
 
 
 def _read(root: str, uuid: str, name: str) -> LogBeginning | None:
-    path = os.path.join(root, name)
-    try:
-        content = storage_of(path).read(path)
-    except FileNotFoundError:
-        return None
-    return _parsed(parse_versioned(content, path, subject_of(uuid, name)), path)
-
-
-def _parsed(value: Mapping[str, Any], path: str) -> LogBeginning:
-    try:
-        topic, state, given = value["topic"], value["state"], value["properties"]
-        numbers = value["data_version"], value["time_ms"]
-        texts = [topic, *given, *given.values()]
-        if state not in (MADE, OVER, GONE) or any(
-            type(number) is not int or number < 0 for number in numbers
-        ):
-            raise ValueError(f"{(state, *numbers)!r} is no state with a version and a time")
-        if any(type(text) is not str for text in texts):
-            raise ValueError("topic and properties are texts")
-    except (KeyError, TypeError, ValueError, AttributeError) as cause:
-        raise CorruptTableError(
-            f"{path}: what a table says of its log must have valid fields, got {cause!r}; restore the file"
-        ) from cause
-    return LogBeginning(topic, *numbers, state, given)
+    must = "what a table says of its log must have valid fields"
+    return json_file.read(root, uuid, name, LogBeginning.from_json, must, "restore the file")

@@ -10,17 +10,19 @@ not take the original's topic away.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Final, Protocol
 
-from upsert.errors import ConfigurationError, CorruptTableError, LogNotPublishedError, UpsertError
+from upsert.codec import MAY_BE_MISSING, Jsonable
+from upsert.errors import ConfigurationError, LogNotPublishedError, UpsertError
 from upsert.store import paths
-from upsert.store.checksums import content_of, parse_versioned, subject_of
+from upsert.store.checksums import content_of, subject_of
 from upsert.store.commit.append import Announce
 from upsert.store.commit.committer import log_ends
 from upsert.store.log_options import LogOptions
+from upsert.store.metadata import json_file
 from upsert.store.metadata.definition import Definition, shown
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.history import History
@@ -32,18 +34,23 @@ _claimed: set[str] = set()
 """Folders of which this process knows that they have the file."""
 
 
+@dataclass(frozen=True)
+class _Home(Jsonable):
+    """Where a table lay when its log was made."""
+
+    folder: str
+    inode: int | None = field(default=None, metadata=MAY_BE_MISSING)
+
+
 def claim(root: str, uuid: str, *, replaces: bool = False) -> None:
     """Say that a table's log belongs to the table in this folder.
 
-    Args:
-        root: where the table's files lie.
-        uuid: of the table.
-        replaces: whether that replaces what the file says, as for a new log; else the first one stays.
+    With ``replaces``, in place of what the file says, as for a new log; else what it says first stays.
     """
     if root in _claimed and not replaces:
         return
-    path, storage = _home_path(root), storage_of(root)
-    content = content_of({"folder": root, "inode": _inode(root)}, subject_of(uuid, paths.LOG_HOME))
+    path, storage = os.path.join(root, paths.LOG_HOME), storage_of(root)
+    content = content_of(_Home(root, _inode(root)).to_json(), subject_of(uuid, paths.LOG_HOME))
     if replaces:
         storage.replace(path, content)
     elif not storage.exists(path):
@@ -58,19 +65,11 @@ def is_home(root: str, uuid: str) -> bool:
     Raises:
         CorruptTableError: what says so is damaged.
     """
-    path = _home_path(root)
-    try:
-        found = parse_versioned(storage_of(root).read(path), path, subject_of(uuid, paths.LOG_HOME))
-    except FileNotFoundError:
+    must = "it must name a folder and an inode"
+    home = json_file.read(root, uuid, paths.LOG_HOME, _Home.from_json, must, "restore it")
+    if home is None or home.folder == root:
         return True
-    folder, inode = found.get("folder"), found.get("inode")
-    if not isinstance(folder, str) or not isinstance(inode, int | None):
-        raise CorruptTableError(f"{path}: it must name a folder and an inode, got {found!r}; restore it")
-    return folder == root or (inode is not None and inode == _inode(root))
-
-
-def _home_path(root: str) -> str:
-    return os.path.join(root, paths.LOG_HOME)
+    return home.inode is not None and home.inode == _inode(root)
 
 
 def _inode(root: str) -> int | None:
@@ -172,18 +171,14 @@ def log_system(log: LogOptions) -> LogSystem | None:
 
 
 def change(old: Definition, new: Definition) -> None:
-    """Make a log fit another definition that is about to be published.
-
-    Raises:
-        KafkaUnavailableError: the log could not be reached; nothing was changed.
-    """
+    """Make a log fit another definition that is about to be published."""
     system = log_system(new.options.log)
     if system is not None and old.options.log != new.options.log:
         system.change(old.options.log, new.options.log, new.options.bucket, new.owner)
 
 
 def before_commit(table: LoggedTable) -> None:
-    """Ask where the log ends before the first commit of a process, so that it names a place that is near."""
+    """Ask where the log ends before the first commit of a process, so that it names a near offset."""
     system = log_system(table.log)
     key = table.uuid, table.log.topic
     if system is None or log_ends.known(key):
@@ -195,18 +190,15 @@ def before_commit(table: LoggedTable) -> None:
         log_ends.note(key, {})
 
 
-def announcer(table: LoggedTable, tracked: bool | None) -> Announce | None:
-    """What sends the rows of a commit that adds rows and does nothing else; None if they are sent after it.
-
-    Args:
-        table: the table.
-        tracked: whether the commit shows in change streams, as for the commit.
-    """
-    system = log_system(table.log)
-    if system is None or not table.log.is_eventual:
+def announcer(as_logged: Callable[[], LoggedTable], tracked: bool | None) -> Announce | None:
+    """What sends the rows of a commit that only adds some before it is made; None if they go after it."""
+    log = as_logged().log
+    system = log_system(log)
+    if system is None or not log.is_eventual:
         return None
 
     def announce(files: Sequence[FileEntry]) -> None:
+        table = as_logged()
         visible = shown(table.definition, {entry.partition for entry in files}, tracked)
         if visible.is_tracked:
             system.announce(table, [entry for entry in files if entry.partition not in visible.hidden])
@@ -235,9 +227,7 @@ def publish(table: LoggedTable, *, accept_gap: bool) -> int:
 def after_commit(table: LoggedTable, head: SnapshotInfo) -> LogNotPublishedError | None:
     """Send the changes of a commit to the log; what became of it, if that failed.
 
-    Args:
-        table: the table.
-        head: the snapshot that the commit has made.
+    ``head`` is the snapshot that the commit has made.
     """
     system = log_system(table.log)
     if system is None:

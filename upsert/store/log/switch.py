@@ -43,7 +43,7 @@ POINTS: Final = (
 """Points of ``upsert.failpoints``: of a log that begins, then of one that ends."""
 
 
-def alter_table(committer: Committer, uuid: str, changes: Iterable[Alteration]) -> bool:
+def alter_table(committer: Committer, changes: Iterable[Alteration]) -> bool:
     """Publish another definition, and make or delete a log as it says; whether the table has got one.
 
     A table that has got a log must publish what others have committed meanwhile.
@@ -58,27 +58,25 @@ def alter_table(committer: Committer, uuid: str, changes: Iterable[Alteration]) 
     old = history.definition
     new = altered(old, changes)
     if old.options.log.is_kafka == new.options.log.is_kafka and not _wants_none(changes, new):
-        _change(committer, uuid, changes, old, new)
+        _change(committer, changes, old, new)
         return False
     with _log_lock(history.root):
         history.latest()
         old = history.definition
         new = altered(old, changes)
         if new.options.log.is_kafka and not old.options.log.is_kafka:
-            _begin(committer, uuid, changes, old, new)
+            _begin(committer, changes, old, new)
             return True
         if not new.options.log.is_kafka:
-            _end(committer, uuid, changes, old)
+            _end(committer, changes, old)
             return False
-        _change(committer, uuid, changes, old, new)
+        _change(committer, changes, old, new)
         return False
 
 
-def _change(
-    committer: Committer, uuid: str, changes: tuple[Alteration, ...], old: Definition, new: Definition
-) -> None:
+def _change(committer: Committer, changes: tuple[Alteration, ...], old: Definition, new: Definition) -> None:
     protocol.change(old, new)
-    alter.alter(committer, uuid, changes)
+    alter.alter(committer, changes)
 
 
 def _wants_none(changes: tuple[Alteration, ...], new: Definition) -> bool:
@@ -102,9 +100,7 @@ def _log_lock(root: str) -> Iterator[None]:
         yield
 
 
-def _begin(
-    committer: Committer, uuid: str, changes: tuple[Alteration, ...], old: Definition, new: Definition
-) -> None:
+def _begin(committer: Committer, changes: tuple[Alteration, ...], old: Definition, new: Definition) -> None:
     history = committer.history
     changes = (*changes, SetOptions({TOPIC: _topic(history, new)}))
     new = altered(old, changes)
@@ -120,8 +116,8 @@ def _begin(
     try:
         _hold(history, begun)
         reach("switch.after-hold")
-        protocol.claim(history.root, uuid, replaces=True)
-        alter.alter(committer, uuid, changes)
+        protocol.claim(history.root, history.uuid, replaces=True)
+        alter.alter(committer, changes)
     except UnknownOutcomeError:
         raise  # the log may be the table's; if it is not, the statement finds it when it is repeated
     except BaseException:
@@ -175,13 +171,13 @@ def _hold(history: History, begun: LogBeginning) -> None:
         _hold(history, later)
 
 
-def _end(committer: Committer, uuid: str, changes: tuple[Alteration, ...], old: Definition) -> None:
+def _end(committer: Committer, changes: tuple[Alteration, ...], old: Definition) -> None:
     history, topic = committer.history, old.options.log.topic
     if topic is not None:
         begun = beginnings.beginning_of(history.root, history.uuid, topic)
         replace(begun, state=OVER, properties=old.options.log.properties).write(history.root, history.uuid)
         reach("switch.after-end")
-    alter.alter(committer, uuid, (*changes, ResetOptions((TOPIC,))))
+    alter.alter(committer, (*changes, ResetOptions((TOPIC,))))
     reach("switch.after-off")
     _finish(history)
 

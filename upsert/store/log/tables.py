@@ -75,9 +75,6 @@ def drop_log(folder: str) -> None:
     """Drop the log of a table that is dropped already; nothing if it has none.
 
     That of a copied folder stays, with a ``LeftoverWarning``: it is the original's.
-
-    Raises:
-        KafkaUnavailableError: the log cannot be reached.
     """
     log_dropper(folder)()
 

@@ -10,17 +10,18 @@ the latter. See docs/decisions/0014.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
+from upsert.codec import Jsonable
 from upsert.errors import CorruptTableError
 from upsert.schema import TableSchema
 from upsert.store import paths
 from upsert.store.checksums import checksum_of_value, content_of, parse_versioned, subject_of
-from upsert.store.paths import Partition, partition_from_json
+from upsert.store.paths import Partition
 from upsert.store.rows.layout import Layout
 from upsert.store.table_options import TableOptions
 
@@ -56,80 +57,60 @@ class Definition:
 
     @cached_property
     def options(self) -> TableOptions:
-        """The options, converted and checked.
-
-        Raises:
-            ConfigurationError: one is wrong.
-        """
+        """The options, converted and checked."""
         return TableOptions.parse(self.given, self.schema, self.owner)
 
     @cached_property
     def layout(self) -> Layout:
-        """The physical form that schema and options mean.
-
-        Raises:
-            SchemaError: the schema uses a name that the files need, or their format cannot store a column.
-            ConfigurationError: an option is wrong.
-        """
+        """The physical form that schema and options mean."""
         options = self.options
         return Layout.of(
             self.schema, options.bucket, options.bucket_key, self.version, options.merge, options.file_form
         )
 
-    def to_json(self, uuid: str) -> bytes:
+    def content(self, uuid: str) -> bytes:
         """The content of this version's file, for the table with this uuid."""
-        value = {
-            "uuid": uuid,
-            "version": self.version,
-            "schema": self.schema.to_json(),
-            "options": dict(self.given),
-            "untracked": sorted(([list(pair) for pair in one] for one in self.untracked), key=repr),
-            "last_id": self.last_id,
-        }
-        return content_of(value, subject_of(uuid, paths.definition_file(self.version)))
+        untracked = sorted(self.untracked, key=lambda one: repr([list(pair) for pair in one]))
+        said = _Said(uuid, self.version, self.schema, self.given, tuple(untracked), self.last_id)
+        return content_of(said.to_json(), subject_of(uuid, paths.definition_file(self.version)))
 
     @classmethod
     def from_json(cls, content: bytes, where: str, uuid: str, version: int, owner: str) -> Self:
         """The definition whose file has this content.
 
-        Args:
-            content: the whole file.
-            where: the file's path, for messages.
-            uuid: the table's uuid, which must be the one inside.
-            version: the version in the file's name, likewise.
-            owner: the table, for messages.
+        Uuid and version must be those inside; ``owner`` names the table in messages.
 
         Raises:
             CorruptTableError: the content is no definition, or another one's.
         """
         value = parse_versioned(content, where, subject_of(uuid, paths.definition_file(version)))
         try:
-            found = cls(
-                _integer(value["version"]),
-                TableSchema.from_json(value["schema"]),
-                value["options"],
-                frozenset(partition_from_json(one) for one in value["untracked"]),
-                _integer(value["last_id"]),
-                owner,
-                checksum_of_value(value),
-            )
+            said = _Said.from_json(value)
+            untracked, checksum = frozenset(said.untracked), checksum_of_value(value)
+            found = cls(said.version, said.schema, said.options, untracked, said.last_id, owner, checksum)
             found.layout  # noqa: B018 - refuses what cannot be a table before anyone counts on it
         except (KeyError, TypeError, ValueError, AttributeError, CorruptTableError) as cause:
             raise CorruptTableError(
                 f"{where}: a definition must have valid fields, got {cause!r}; restore the file"
             ) from cause
-        if (value.get("uuid"), found.version) != (uuid, version):
+        if (said.uuid, said.version) != (uuid, version):
             raise CorruptTableError(
                 f"{where}: the file must hold version {version} of table {uuid!r}, got version "
-                f"{found.version} of {value.get('uuid')!r}; restore the file"
+                f"{said.version} of {said.uuid!r}; restore the file"
             )
         return found
 
 
-def _integer(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is no integer of at least 0")
-    return value
+@dataclass(frozen=True)
+class _Said(Jsonable):
+    """What the file of a definition says."""
+
+    uuid: str
+    version: int
+    schema: TableSchema
+    options: Mapping[str, str]
+    untracked: tuple[Partition, ...]
+    last_id: int
 
 
 def why_unreadable(old: Definition, new: Definition) -> str | None:
@@ -177,8 +158,4 @@ def shown(definition: Definition, touched: Iterable[Partition], tracked: bool | 
     partitions = set(touched)
     if not definition.options.change_tracking or (partitions and partitions <= definition.untracked):
         return Shown(False, ())
-    return Shown(True, _in_order(partitions & definition.untracked))
-
-
-def _in_order(partitions: Collection[Partition]) -> tuple[Partition, ...]:
-    return tuple(sorted(partitions, key=repr))
+    return Shown(True, tuple(sorted(partitions & definition.untracked, key=repr)))

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from upsert import types
 from upsert.schema import Column, TableSchema
-from upsert.store.paths import Partition
+from upsert.store.paths import BucketId, Partition
 from upsert.store.rows.layout import Layout
 
 _TEXT_LENGTH: Final = 64
@@ -129,7 +129,7 @@ class FileEntry:
         base: id of the snapshot that its writer began at.
         min: smallest value of each scalar column by its field id; None if there is none or it is not known.
         max: largest value, likewise.
-        first_key: key of the first row, in bytes that compare as keys do, see ``row_keys.key_bytes``; the
+        first_key: key of the first row, in bytes that compare as keys do, see ``keys.key_bytes``; the
             beginning of a long one.
         last_key: key of the last row, likewise; what is a little above a long one.
         definition: version of the table's definition that it was written under.
@@ -168,6 +168,11 @@ class FileEntry:
         return found
 
     @property
+    def bucket_id(self) -> BucketId:
+        """Its partition and bucket."""
+        return self.partition, self.bucket
+
+    @property
     def age(self) -> tuple[int, int]:
         """Ascends from newer to older files of a bucket: level 0 by sequence, then level by level.
 
@@ -184,6 +189,14 @@ class FileEntry:
     def overlaps(self, other: FileEntry) -> bool:
         """Whether a key may lie in both files, by their first and last ones."""
         return self.first_key <= other.last_key and other.first_key <= self.last_key
+
+
+def by_bucket(entries: Iterable[FileEntry]) -> dict[BucketId, list[FileEntry]]:
+    """Files by partition and bucket, in their order."""
+    found: dict[BucketId, list[FileEntry]] = {}
+    for entry in entries:
+        found.setdefault(entry.bucket_id, []).append(entry)
+    return found
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -217,7 +230,7 @@ def newest(schema: TableSchema, files: Iterable[FileEntry], known: int | None = 
 
 
 def value_of(column: Column, number: int) -> pa.Scalar:
-    """The value of a column that stands for a number of ``newest``."""
+    """The value of a column of which ``newest`` gives a number."""
     if pa.types.is_date(column.type):
         return pa.scalar(number // 86_400_000_000, pa.int32()).cast(column.type)
     return pa.scalar(number, pa.int64()).cast(column.type)

@@ -14,17 +14,18 @@ import threading
 from collections.abc import Callable, Hashable, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from cachetools import LRUCache
 
 from upsert.errors import ConfigurationError, CorruptTableError, SnapshotExpiredError, TableNotFoundError
 from upsert.store import paths
+from upsert.store.kept import Kept
 from upsert.store.metadata import table_file, tag_file
 from upsert.store.metadata.definition import Definition
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.manifest import FileSet, Manifest, apply, read_manifest
-from upsert.store.metadata.snapshot import EMPTY, ManifestRef, SnapshotInfo, from_json
+from upsert.store.metadata.snapshot import EMPTY, ManifestRef, SnapshotInfo, parsed
 from upsert.store.metadata.table_file import TableFile
 from upsert.store.metadata.tag_file import Tag
 from upsert.store.rows.layout import Layout
@@ -68,11 +69,7 @@ class History:
     @classmethod
     def shared(cls, file: TableFile) -> History:
         """The process-wide history of a table; one that replaces it in its folder has another uuid."""
-        key = file.folder, file.uuid
-        with _shared_lock:
-            if key not in _shared:
-                _shared[key] = cls(file)
-            return _shared[key]
+        return _shared.made((file.folder, file.uuid), lambda: cls(file))
 
     def reread(self) -> History:
         """The same history, with nothing remembered."""
@@ -233,13 +230,12 @@ class History:
         return any(tag.snapshot.uuid == info.uuid for tag in tag_file.read_all(self.root, self.uuid))
 
     def _info(self, id: int) -> SnapshotInfo:
-        found = self._remembered(self._infos, id)
-        if found is None:
-            content = self._content(id)
-            if content is None:
-                raise self._gone(id)
-            found = self._parsed(id, content)
-        return found
+        return self._once(self._infos, id, partial(self._read_info, id))
+
+    def _read_info(self, id: int) -> SnapshotInfo:
+        if (content := self._content(id)) is None:
+            raise self._gone(id)
+        return parsed(content, self._path(id), self.uuid, id)
 
     def _gone(self, id: int) -> Exception:
         head = self.latest()
@@ -314,7 +310,7 @@ class History:
     def content(self, id: int) -> SnapshotInfo | None:
         """The snapshot in the file of this id as it is on disk now, whether it may be read or not."""
         found = self._content(id)
-        return None if found is None else from_json(found, self._path(id), self.uuid, id)
+        return None if found is None else parsed(found, self._path(id), self.uuid, id)
 
     def _path(self, id: int) -> str:
         return os.path.join(self.root, paths.snapshot_file(id))
@@ -326,19 +322,19 @@ class History:
             return None
 
     def _parsed(self, id: int, content: bytes) -> SnapshotInfo:
-        info = self._remembered(self._infos, id)
-        if info is None:
-            info = from_json(content, self._path(id), self.uuid, id)
-            self._remember(self._infos, id, info)
-        return info
+        return self._once(self._infos, id, partial(parsed, content, self._path(id), self.uuid, id))
 
     def _remembered(self, cache: LRUCache[int, _T], id: int) -> _T | None:
         with self._lock:
             return cache.get(id)
 
-    def _remember(self, cache: LRUCache[int, _T], id: int, value: _T) -> None:
-        with self._lock:
-            cache[id] = value
+    def _once(self, cache: LRUCache[int, _T], id: int, make: Callable[[], _T]) -> _T:
+        """What a cache has of a snapshot; made if it has nothing, by two threads at once if need be."""
+        if (found := self._remembered(cache, id)) is None:
+            found = make()
+            with self._lock:
+                cache[id] = found
+        return found
 
     def read_manifest(self, ref: ManifestRef) -> Manifest:
         """A manifest as it is on the disk now.
@@ -353,11 +349,8 @@ class History:
         """Files that a snapshot's own commit added and removed."""
         if info.delta is None:
             return Manifest((), ())
-        found = self._remembered(self._deltas, info.id)
-        if found is None:
-            found = self._reading(info, partial(read_manifest, self.root, info.delta))
-            self._remember(self._deltas, info.id, found)
-        return found
+        read = partial(read_manifest, self.root, info.delta)
+        return self._once(self._deltas, info.id, lambda: self._reading(info, read))
 
     def delta_left(self, info: SnapshotInfo) -> Manifest:
         """``delta`` of a snapshot that may have expired; nothing if its manifest is gone."""
@@ -368,11 +361,7 @@ class History:
 
     def live(self, info: SnapshotInfo) -> Mapping[str, FileEntry]:
         """Live files of a snapshot by name."""
-        found = self._remembered(self._live, info.id)
-        if found is None:
-            found = self._reading(info, partial(self._load_live, info))
-            self._remember(self._live, info.id, found)
-        return found
+        return self._once(self._live, info.id, lambda: self._reading(info, partial(self._load_live, info)))
 
     def _load_live(self, info: SnapshotInfo) -> Mapping[str, FileEntry]:
         parent = self._remembered(self._live, info.id - 1)
@@ -403,16 +392,14 @@ class History:
 
     def files(self, info: SnapshotInfo) -> FileSet:
         """Live files of a snapshot by bucket and run."""
-        found = self._remembered(self._files, info.id)
-        if found is None:
-            live, before = self.live(info), self._remembered(self._files, info.id - 1)
-            if before is None:
-                found = FileSet.of(live.values())
-            else:
-                delta = self.delta(info)
-                found = before.after(delta.added, delta.removed)
-            self._remember(self._files, info.id, found)
-        return found
+        return self._once(self._files, info.id, partial(self._load_files, info))
+
+    def _load_files(self, info: SnapshotInfo) -> FileSet:
+        live, before = self.live(info), self._remembered(self._files, info.id - 1)
+        if before is None:
+            return FileSet.of(live.values())
+        delta = self.delta(info)
+        return before.after(delta.added, delta.removed)
 
     def _reading(self, info: SnapshotInfo, read: Callable[[], _T]) -> _T:
         try:
@@ -425,6 +412,4 @@ class History:
             ) from cause
 
 
-_shared: LRUCache[tuple[str, str], History] = LRUCache(_MAX_TABLES)
-
-_shared_lock: Any = threading.Lock()
+_shared = Kept[tuple[str, str], History](LRUCache(_MAX_TABLES), is_inherited=True)

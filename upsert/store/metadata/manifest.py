@@ -26,9 +26,9 @@ from upsert.arrays import one_array
 from upsert.errors import CorruptTableError
 from upsert.store import paths
 from upsert.store.checksums import checksum_of
-from upsert.store.metadata.file_entry import FileEntry, bounds_of
+from upsert.store.metadata.file_entry import FileEntry, bounds_of, by_bucket
 from upsert.store.metadata.snapshot import ManifestRef
-from upsert.store.paths import Partition
+from upsert.store.paths import BucketId, Partition
 from upsert.store.rows.layout import Layout
 from upsert.store.storage import storage_of
 
@@ -62,7 +62,7 @@ class FileSet:
     still on level 0, then each higher level. The files of a run ascend by key.
     """
 
-    groups: Mapping[tuple[Partition, int], tuple[Run, ...]]
+    groups: Mapping[BucketId, tuple[Run, ...]]
 
     @classmethod
     def of(cls, entries: Iterable[FileEntry]) -> Self:
@@ -72,11 +72,11 @@ class FileSet:
         {}
         """
         with without_garbage_collection():
-            return cls({group: _runs(files) for group, files in _by_bucket(entries).items()})
+            return cls({group: _runs(files) for group, files in by_bucket(entries).items()})
 
     def after(self, added: Iterable[FileEntry], removed: Iterable[FileEntry]) -> FileSet:
         """The set after a commit; only the buckets that it touches are looked at."""
-        came, went = _by_bucket(added), _by_bucket(removed)
+        came, went = by_bucket(added), by_bucket(removed)
         groups = dict(self.groups)
         for bucket_id in came.keys() | went.keys():
             runs = self.groups.get(bucket_id, ())
@@ -101,13 +101,6 @@ class FileSet:
         return tuple(entry for runs in self.groups.values() for run in runs for entry in run)
 
 
-def _by_bucket(entries: Iterable[FileEntry]) -> dict[tuple[Partition, int], list[FileEntry]]:
-    found: dict[tuple[Partition, int], list[FileEntry]] = {}
-    for entry in entries:
-        found.setdefault((entry.partition, entry.bucket), []).append(entry)
-    return found
-
-
 def _after(runs: tuple[Run, ...], added: list[FileEntry], removed: list[FileEntry]) -> tuple[Run, ...]:
     """The runs of a bucket after a commit; what an append finds there is taken as it is, however much."""
     oldest_added = max((entry.age for entry in added), default=None)
@@ -128,11 +121,8 @@ def _runs(files: Sequence[FileEntry]) -> tuple[Run, ...]:
 
 
 MAX_MANIFESTS: Final = 16
-
 _FEWEST_TO_FOLD: Final = 8
-
 _ADD: Final = "add"
-
 _DELETE: Final = "delete"
 
 _PLAIN_FIELDS: Final = {

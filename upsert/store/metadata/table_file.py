@@ -2,7 +2,7 @@
 
 ``table.json`` has the identity and version 0 of the definition, and is written once. A later version gets a
 file of its own, put-if-absent; it holds from the first snapshot on that names it, so a file that no snapshot
-names is waste of a process that died, and a definition changes at one place in the order of commits.
+names is waste of a process that died, and a definition changes at one point in the order of commits.
 
 In an object store, where folders cannot be moved, ``table.json`` is a pointer: the one object that changes at
 one moment. A table that a query makes is filled in a folder of its own, and gets its name by a
@@ -13,9 +13,9 @@ compare-and-swap of this object, which says one of::
     {"format", "stage": {…}}                    a name that a query has taken, and no table yet
     {"format"}                                  a name that was taken, and is free
 
-``stage`` has the name of the folder that is filled, ``folder``, and what ``upsert.catalog.staged.Entry``
-says. A folder that is named by a uuid is used once, and only from the time on when this object names it. So
-what it does not name any more is waste.
+``stage`` has the name of the folder that is filled, ``folder``, and what
+``upsert.catalog.create_as.stages.Entry`` says. A folder that is named by a uuid is used once, and only from
+the time on when this object names it. So what it does not name any more is waste.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ from upsert.store.storage.base import Versioned
 from upsert.store.storage.resolve import put_if_absent, swapping
 
 STAGE: Final = "stage"
-
 _TEXTS: Final = frozenset({"folder", "owner", "mode", "checkpoint"})
 
 _OF_NAMES: Final = frozenset({"format", STAGE})
@@ -64,12 +63,7 @@ class Pointer:
 
     @classmethod
     def look(cls, folder: str) -> Self:
-        """As it is now.
-
-        Raises:
-            ConfigurationError: the place has no compare-and-swap.
-            CorruptTableError: the object is damaged.
-        """
+        """As it is now."""
         path = os.path.join(folder, paths.TABLE_FILE)
         seen = swapping(path).versioned(path)
         return cls(folder, {} if seen is None else _parsed(seen.content, path), seen)
@@ -99,11 +93,7 @@ class Pointer:
 
 
 def value_in(folder: str) -> dict[str, Any]:
-    """What ``table.json`` says, in any place; {} if there is none.
-
-    Raises:
-        CorruptTableError: it is damaged.
-    """
+    """What ``table.json`` says, in any storage; {} if there is none."""
     path = os.path.join(folder, paths.TABLE_FILE)
     try:
         content = storage_of(path).read(path)
@@ -211,14 +201,10 @@ def show_stream(folder: str) -> None:
 
     After a crash between the commit and this it is done when the micro-batch is repeated, or by the process
     that wants the name.
-
-    Raises:
-        TableNotFoundError: the name was taken from it.
-        UnknownOutcomeError: it is unknown whether it was published.
     """
-    if (place := paths.filled_for(folder)) is None:
+    if (filled := paths.filled_for(folder)) is None:
         return
-    outer, unique = place
+    outer, unique = filled
     while True:
         seen = Pointer.look(outer)
         note = seen.stage
@@ -237,9 +223,9 @@ def check_named(folder: str) -> None:
     Raises:
         TableNotFoundError: the name was taken from it. Of any other folder nothing is asked.
     """
-    if (place := paths.filled_for(folder)) is None:
+    if (filled := paths.filled_for(folder)) is None:
         return
-    outer, unique = place
+    outer, unique = filled
     if unique not in named_folders(value_in(outer)):
         raise TableNotFoundError(
             f"no table lies at {outer!r} that was filled in {unique!r}; it was dropped or replaced, or its "
@@ -283,12 +269,7 @@ def create(folder: str, schema: TableSchema, options: Mapping[str, str]) -> Tabl
 
 
 def new(folder: str, schema: TableSchema, options: Mapping[str, str]) -> TableFile:
-    """A table that is not there yet.
-
-    Raises:
-        ConfigurationError: an option is wrong.
-        SchemaError: the schema uses a name that the files need.
-    """
+    """A table that is not there yet."""
     uuid = uuid4().hex
     value = {"uuid": uuid, "schema": schema.to_json(), "options": dict(options)}
     first = Definition(0, schema, options, owner=_named(folder), checksum=_definition_checksum(value))
@@ -360,7 +341,7 @@ def publish_definition(root: str, uuid: str, definition: Definition) -> Definiti
     while True:
         path = os.path.join(root, paths.definition_file(definition.version))
         storage_of(root).prepare(os.path.dirname(path))
-        if put_if_absent(path, definition.to_json(uuid), file_mode(definition.given)):
+        if put_if_absent(path, definition.content(uuid), file_mode(definition.given)):
             return definition
         definition = replace(definition, version=definition.version + 1)
 

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from upsert.errors import ConfigurationError, CorruptTableError
+from upsert.codec import Jsonable
+from upsert.errors import ConfigurationError
 from upsert.store import paths
-from upsert.store.checksums import FORMAT_VERSION, content_of, parse_versioned, subject_of
-from upsert.store.metadata.snapshot import SnapshotInfo, from_value
-from upsert.store.storage import storage_of
+from upsert.store.checksums import FORMAT_VERSION, content_of, subject_of
+from upsert.store.metadata import json_file
+from upsert.store.metadata.snapshot import SnapshotInfo
 
 _NAME: Final = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 @dataclass(frozen=True)
-class Tag:
+class Tag(Jsonable):
     """A name for a snapshot, which can be read as long as the tag is there.
 
     Attributes:
@@ -34,9 +34,15 @@ class Tag:
     snapshot: SnapshotInfo
     created_ms: int
 
-    def to_json(self, uuid: str) -> bytes:
+    def __post_init__(self) -> None:
+        """Refuse what is no time."""
+        if self.created_ms < 0:
+            raise ValueError(f"{self.created_ms!r} is no time")
+
+    def content(self, uuid: str) -> bytes:
         """The content of the tag's file, for the table with this uuid."""
-        value = {"created_ms": self.created_ms, "snapshot": {"format": FORMAT_VERSION, **self.snapshot.value}}
+        snapshot = {"format": FORMAT_VERSION, **self.snapshot.to_json()}
+        value = {"created_ms": self.created_ms, "snapshot": snapshot}
         return content_of(value, subject_of(uuid, paths.tag_file(self.name)))
 
 
@@ -68,38 +74,18 @@ def names(root: str) -> list[str]:
 
 
 def read(root: str, uuid: str, name: str) -> Tag | None:
-    """A tag of the table with this uuid, or None if there is none of this name.
-
-    Raises:
-        CorruptTableError: its file is damaged.
-    """
-    path = path_of(root, name)
-    try:
-        content = storage_of(path).read(path)
-    except FileNotFoundError:
-        return None
-    subject = subject_of(uuid, paths.tag_file(name))
-    return _parsed(name, parse_versioned(content, path, subject), path)
-
-
-def _parsed(name: str, value: Mapping[str, Any], path: str) -> Tag:
-    try:
-        inner, created_ms = value["snapshot"], value["created_ms"]
-        info = from_value(inner, path)
-        if type(created_ms) is not int or created_ms < 0:
-            raise ValueError(f"{created_ms!r} is no time")
-    except (KeyError, TypeError, ValueError) as cause:
-        raise CorruptTableError(
-            f"{path}: a tag must have its snapshot and a time, got {cause!r}; restore the file, or delete it"
-        ) from cause
-    return Tag(name, info, created_ms)
+    """A tag of the table with this uuid, or None if there is none of this name."""
+    return json_file.read(
+        root,
+        uuid,
+        paths.tag_file(checked_name("tag", name)),
+        lambda value: Tag.from_json({**value, "name": name}),
+        "a tag must have its snapshot and a time",
+        "restore the file, or delete it",
+    )
 
 
 def read_all(root: str, uuid: str) -> tuple[Tag, ...]:
-    """All tags of the table with this uuid, that of the oldest snapshot first.
-
-    Raises:
-        CorruptTableError: a tag's file is damaged.
-    """
+    """All tags of the table with this uuid, that of the oldest snapshot first."""
     found = (read(root, uuid, name) for name in names(root))
     return tuple(sorted((tag for tag in found if tag), key=lambda tag: (tag.snapshot.id, tag.name)))

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -32,40 +32,16 @@ from upsert.rowkind import ROW_KIND_COLUMN, RowKind, every_kind
 from upsert.schema import TableSchema
 from upsert.store.files.data_file import DataFile
 from upsert.store.metadata.file_entry import FileEntry
-from upsert.store.metadata.history import History
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.paths import Partition
 from upsert.store.predicate import EVERY_ROW, Filter, remaining
-from upsert.store.read.snapshot import Snapshot
+from upsert.store.read.snapshot import PinnedTable, Snapshot
 from upsert.store.rows.hashing import row_hashes
 from upsert.store.rows.keys import as_values, equal_rows
 from upsert.store.rows.layout import COUNT_COLUMN, Layout
-from upsert.store.rows.merge import SortedRows, check_counts, gather, merge_runs, present
+from upsert.store.rows.merge import SortedRows, check_counts, deletions, gather, joined, merge_runs, present
 from upsert.store.rows.partitions import partition_name
 from upsert.store.version import MAX_HASH, Step, Version, step_between
-
-
-class VersionedTable(Protocol):
-    """What reading at versions asks of a table."""
-
-    @property
-    def name(self) -> str:
-        """Name of the table, for messages."""
-
-    @property
-    def path(self) -> str:
-        """Where its files lie, or its folder."""
-
-    @property
-    def layout(self) -> Layout:
-        """Its physical form."""
-
-    @property
-    def published(self) -> History:
-        """Its snapshots."""
-
-    def snapshot(self, id: int | None = None) -> Snapshot:
-        """The latest snapshot, or one whose rows can still be read."""
 
 
 @dataclass(frozen=True)
@@ -105,13 +81,8 @@ class Scope:
 EVERYTHING: Final = Scope()
 
 
-def change_files(table: VersionedTable, base: int, target: int, scope: Scope = EVERYTHING) -> ChangeFiles:
-    """The files of all keys that may differ between two data versions.
-
-    Raises:
-        SnapshotExpiredError: base or target has expired.
-        UntrackedChangesError: a commit in between was written with ``change-tracking = false``.
-    """
+def change_files(table: PinnedTable, base: int, target: int, scope: Scope = EVERYTHING) -> ChangeFiles:
+    """The files of all keys that may differ between two data versions."""
     after = table.snapshot(target)
     if base == 0:
         return _within(table, scope, _oldest_first(after))
@@ -122,15 +93,15 @@ def change_files(table: VersionedTable, base: int, target: int, scope: Scope = E
     commits = data_commits(table, base, target)
     hidden = _hidden(table, commits, scope)
     deltas = [table.published.delta(commit) for commit in commits]
-    replaced = {_place(entry) for delta in deltas for entry in delta.removed}
-    new = [entry for delta in deltas for entry in delta.added if _place(entry) not in replaced]
-    new += [entry for entry in _oldest_first(after) if _place(entry) in replaced]
-    old = [entry for entry in _oldest_first(before) if _place(entry) in replaced]
+    replaced = {entry.bucket_id for delta in deltas for entry in delta.removed}
+    new = [entry for delta in deltas for entry in delta.added if entry.bucket_id not in replaced]
+    new += [entry for entry in _oldest_first(after) if entry.bucket_id in replaced]
+    old = [entry for entry in _oldest_first(before) if entry.bucket_id in replaced]
     return _within(table, scope, new, old, hidden)
 
 
 def _within(
-    table: VersionedTable,
+    table: PinnedTable,
     scope: Scope,
     new: Sequence[FileEntry],
     old: Sequence[FileEntry] = (),
@@ -144,7 +115,7 @@ def _within(
     )
 
 
-def _hidden(table: VersionedTable, commits: Sequence[SnapshotInfo], scope: Scope) -> Collection[Partition]:
+def _hidden(table: PinnedTable, commits: Sequence[SnapshotInfo], scope: Scope) -> Collection[Partition]:
     """The partitions whose changes are passed over; a commit that has some can be read only by itself."""
     for commit in commits:
         if hidden := _untracked(table, commit, scope):
@@ -154,7 +125,7 @@ def _hidden(table: VersionedTable, commits: Sequence[SnapshotInfo], scope: Scope
     return ()
 
 
-def _untracked(table: VersionedTable, commit: SnapshotInfo, scope: Scope) -> Collection[Partition]:
+def _untracked(table: PinnedTable, commit: SnapshotInfo, scope: Scope) -> Collection[Partition]:
     """The partitions within the scope that a commit has changed without tracking."""
     if commit.is_shown:
         return ()
@@ -165,26 +136,22 @@ def _untracked(table: VersionedTable, commit: SnapshotInfo, scope: Scope) -> Col
     return scope.wanted(hidden, table.layout.schema)
 
 
-def data_commits(table: VersionedTable, after: int, until: int) -> Sequence[SnapshotInfo]:
-    """Snapshots with ids in (after, until] that changed rows, oldest first.
-
-    Raises:
-        SnapshotExpiredError: one of them has expired.
-    """
+def data_commits(table: PinnedTable, after: int, until: int) -> Sequence[SnapshotInfo]:
+    """Snapshots with ids in (after, until] that changed rows, oldest first."""
     head = table.published.latest()
-    # ``after`` may be an expired id that a later snapshot with equal rows stands for
+    # ``after`` may be an expired id whose rows a later snapshot has
     first = max(after + 1, head.oldest)
     infos = (table.published.info(number, head) for number in range(first, until + 1))
     return [info for info in infos if info.changes_rows]
 
 
-def has_gap(table: VersionedTable, before: Snapshot, target: int) -> bool:
+def has_gap(table: PinnedTable, before: Snapshot, target: int) -> bool:
     """Whether commits between a state, which a tag keeps, and a later one have expired."""
     oldest = table.published.latest().oldest
     return before.id < oldest and target > before.info.data_version
 
 
-def check_all_tracked(table: VersionedTable, base: int, after: SnapshotInfo) -> None:
+def check_all_tracked(table: PinnedTable, base: int, after: SnapshotInfo) -> None:
     """Refuse a range of which not all commits are left if one of them may not be shown.
 
     Raises:
@@ -194,7 +161,7 @@ def check_all_tracked(table: VersionedTable, base: int, after: SnapshotInfo) -> 
         raise not_tracked(table, after.last_untracked, "")
 
 
-def check_tracked(table: VersionedTable, commit: SnapshotInfo, scope: Scope) -> None:
+def check_tracked(table: PinnedTable, commit: SnapshotInfo, scope: Scope) -> None:
     """Refuse a commit with changes that no change stream may show, unless the reader passes over them.
 
     Raises:
@@ -205,7 +172,7 @@ def check_tracked(table: VersionedTable, commit: SnapshotInfo, scope: Scope) -> 
 
 
 def _cannot_be_read(
-    table: VersionedTable, commit: SnapshotInfo, hidden: Collection[Partition]
+    table: PinnedTable, commit: SnapshotInfo, hidden: Collection[Partition]
 ) -> UntrackedChangesError:
     where = ""
     if commit.tracked:
@@ -213,16 +180,12 @@ def _cannot_be_read(
     return not_tracked(table, commit.id, where)
 
 
-def not_tracked(table: VersionedTable, commit: int, where: str) -> UntrackedChangesError:
+def not_tracked(table: PinnedTable, commit: int, where: str) -> UntrackedChangesError:
     """The error of a reader of changes that meets a commit without tracking."""
     return UntrackedChangesError(
         f"table {table.name!r}: changes must be tracked to be read, snapshot {commit} was committed with "
         f"change-tracking = false{where}; load what depends on it again: since=0, or a new checkpoint"
     )
-
-
-def _place(entry: FileEntry) -> tuple[Partition, int]:
-    return entry.partition, entry.bucket
 
 
 def _oldest_first(snapshot: Snapshot) -> tuple[FileEntry, ...]:
@@ -238,7 +201,7 @@ _KIND_FIELD: Final = pa.field(ROW_KIND_COLUMN, pa.string(), nullable=False)
 
 
 def changes(
-    table: VersionedTable,
+    table: PinnedTable,
     since: int,
     until: int | None = None,
     columns: Sequence[str] | None = None,
@@ -246,12 +209,7 @@ def changes(
 ) -> pa.Table:
     """The net changes between two snapshots; see ``changes_between``.
 
-    Args:
-        table: the table.
-        since: id of a snapshot; 0 for the empty table, so that every row of ``until`` is an insertion.
-        until: id of the same or a later snapshot; None for the latest.
-        columns: the columns to return; None for all.
-        scope: which changes.
+    Arguments as for ``Table.changes``.
 
     Raises:
         ConfigurationError: ``until`` is before ``since``.
@@ -262,7 +220,7 @@ def changes(
     >>> table = Table.create(tempfile.mkdtemp() + "/users", schema)
     >>> for name in ("ann", "bob", "cem"):
     ...     snapshot = table.write(pa.table({"id": [1], "name": [name]}))
-    >>> changes(table, since=1).to_pylist()
+    >>> changes(table.pinned(), since=1).to_pylist()
     [{'id': 1, 'name': 'ann', '_row_kind': '-U'}, {'id': 1, 'name': 'cem', '_row_kind': '+U'}]
     """
     base = 0 if since == 0 else table.snapshot(since).info.data_version
@@ -276,7 +234,7 @@ def changes(
 
 
 def changes_between(
-    table: VersionedTable,
+    table: PinnedTable,
     start: Version,
     end: Version,
     *,
@@ -328,9 +286,7 @@ def changes_between(
 def halves_where(changes: pa.Table, where: Filter) -> pa.Table:
     """Those halves of changes of which a filter is true, and what they are without the other half.
 
-    Args:
-        changes: rows with ``_row_kind``, each ``-U`` just before its ``+U``.
-        where: the filter.
+    Each ``-U`` stands just before its ``+U``.
     """
     if not where.alternatives or not changes.num_rows:
         return changes
@@ -357,7 +313,7 @@ def _checked(layout: Layout, columns: Sequence[str] | None) -> list[str]:
 
 
 def _bucket_changes(
-    table: VersionedTable,
+    table: PinnedTable,
     source: ChangeFiles,
     step: Step,
     bucket: int,
@@ -374,31 +330,27 @@ def _bucket_changes(
         return _with_kinds(present(layout, merged).select(names), _INSERT)
     keys = merged.rows.select(list(layout.key))
     positions, before = table.snapshot(step.base).match(list(layout.key), keys, select=names)
-    return _net(before, merged.rows.select(names), _is_there(merged), positions)
+    return _net(before, merged.rows.select(names), merged.is_there, positions)
 
 
 def _merged_partitions(
-    table: VersionedTable, source: ChangeFiles, bucket: int, limits: Limits, stored: list[str]
+    table: PinnedTable, source: ChangeFiles, bucket: int, limits: Limits, stored: list[str]
 ) -> SortedRows:
     """The touched keys of a bucket in all partitions: their newest rows, or that they are gone."""
     runs: dict[Partition, list[SortedRows]] = {}
     for entry in (entry for entry in source.old if entry.bucket == bucket):
-        runs.setdefault(entry.partition, []).append(_gone(_cut_file(table, entry, limits, stored)))
+        runs.setdefault(entry.partition, []).append(
+            deletions(table.layout, _cut_file(table, entry, limits, stored).rows)
+        )
     for entry in (entry for entry in source.new if entry.bucket == bucket):
         runs.setdefault(entry.partition, []).append(_cut_file(table, entry, limits, stored))
     merged = [merge_runs(table.layout, of_partition) for of_partition in runs.values()]
     if not merged:
         return SortedRows(table.layout.stored.empty_table().select(stored), None)
-    if len(merged) == 1:
-        return merged[0]
-    return SortedRows(pa.concat_tables([run.rows for run in merged]), _all_kinds(merged))
+    return merged[0] if len(merged) == 1 else joined(merged)
 
 
-def _all_kinds(runs: Iterable[SortedRows]) -> npt.NDArray[np.int8]:
-    return np.concatenate([np.zeros(r.rows.num_rows, np.int8) if r.kinds is None else r.kinds for r in runs])
-
-
-def _cut_file(table: VersionedTable, entry: FileEntry, limits: Limits, stored: list[str]) -> SortedRows:
+def _cut_file(table: PinnedTable, entry: FileEntry, limits: Limits, stored: list[str]) -> SortedRows:
     """The rows of a file whose hash is within the limits, in the file's order."""
     file = DataFile.open(table.published.root, table.layout, entry)
     rows = pa.Table.from_batches([file.select(stored)])
@@ -409,19 +361,6 @@ def _cut_file(table: VersionedTable, entry: FileEntry, limits: Limits, stored: l
     stop = np.searchsorted(index.hashes, np.uint64(limits[1]), side="right")
     chosen = np.sort(index.rows[start:stop]).astype(np.int64)
     return SortedRows(gather(rows, chosen), None if file.kinds is None else file.kinds[chosen])
-
-
-def _gone(run: SortedRows) -> SortedRows:
-    """The run as an overwrite sees it: its keys deleted, its counts taken away."""
-    if COUNT_COLUMN not in run.rows.column_names:
-        return SortedRows(run.rows, np.ones(run.rows.num_rows, np.int8))
-    position = run.rows.column_names.index(COUNT_COLUMN)
-    negated = pc.negate(run.rows.column(position))
-    return SortedRows(run.rows.set_column(position, run.rows.field(position), negated), None)
-
-
-def _is_there(run: SortedRows) -> npt.NDArray[np.bool_]:
-    return np.ones(run.rows.num_rows, np.bool_) if run.kinds is None else run.kinds == 0
 
 
 def _net(

@@ -16,12 +16,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert import types
-from upsert.arrays import Positions, one_array
+from upsert.arrays import Kinds, Mask, Positions, one_array
 from upsert.errors import SchemaError
 from upsert.store.files.data_file import DataFile
 from upsert.store.files.lookup_index import Hits, may_hold, search
@@ -82,11 +81,6 @@ def prepare(layout: Layout, columns: Sequence[str], keys: pa.Table) -> Probe:
 
     Integers of another width are cast; keys that do not fit the column's type, or have a NULL, match nothing.
 
-    Args:
-        layout: the table's layout.
-        columns: the columns to look up by, at least one.
-        keys: has these columns, and perhaps others.
-
     Raises:
         SchemaError: a column is unknown, missing in ``keys``, named twice, or of another type.
     """
@@ -101,7 +95,8 @@ def prepare(layout: Layout, columns: Sequence[str], keys: pa.Table) -> Probe:
     origin = np.flatnonzero(usable.to_numpy(zero_copy_only=False))
     if len(origin) < keys.num_rows:
         arrays = [array.take(pa.array(origin)) for array in arrays]
-    return Probe(names, tuple(_normalised(array) for array in arrays), origin)
+    values = (pa.array(normalised_floats(a)) if _is_float(a.type) else a for a in arrays)
+    return Probe(names, tuple(values), origin)
 
 
 def _values(layout: Layout, name: str, keys: pa.Table) -> pa.Array:
@@ -146,10 +141,6 @@ def _loose_cast(given: pa.Array, type_: pa.DataType) -> pa.Array:
     limit = 10 ** (type_.precision - type_.scale)
     fits = pc.less(pc.abs(given.cast(pa.decimal256(76, 38))), pa.scalar(limit).cast(pa.decimal256(76, 38)))
     return pc.if_else(fits, given, pa.scalar(None, given.type)).cast(type_, safe=False)
-
-
-def _normalised(array: pa.Array) -> pa.Array:
-    return pa.array(normalised_floats(array)) if _is_float(array.type) else array
 
 
 def buckets_for(layout: Layout, files: FileSet, probe: Probe) -> Iterator[tuple[Sequence[Run], Probe]]:
@@ -218,11 +209,7 @@ def columns_to_compare(layout: Layout, index: LookupIndex, runs: int, probe: Pro
 def matches_by_key(layout: Layout, runs: Runs, probe: Probe, needed: Sequence[str]) -> list[Matches]:
     """Current rows of a keyed table that equal a key, where the keys contain the whole primary key.
 
-    Args:
-        layout: the table's layout.
-        runs: the bucket's runs.
-        probe: keys in search order.
-        needed: columns of the rows to return, see ``columns_to_compare``.
+    The keys are in search order; ``needed`` are the columns to return, see ``columns_to_compare``.
     """
     found: list[Matches] = []
     for newest in newest_by_key(layout, runs, probe, needed):
@@ -237,7 +224,7 @@ class Newest(NamedTuple):
 
     probes: Positions
     rows: pa.RecordBatch
-    kinds: npt.NDArray[np.int8] | None
+    kinds: Kinds | None
 
 
 def newest_by_key(layout: Layout, runs: Runs, probe: Probe, needed: Sequence[str]) -> Iterator[Newest]:
@@ -272,12 +259,7 @@ def matches_by_index(
 
     A key of a unique index is looked for no further than to the newest run that has a current row of it.
 
-    Args:
-        layout: the table's layout.
-        index: the index to search; its columns are among the probe's.
-        runs: the bucket's runs.
-        probe: keys in search order.
-        needed: columns of the rows to return, see ``columns_to_compare``.
+    The index's columns are among the probe's; otherwise as for ``matches_by_key``.
     """
     found: list[Matches] = []
     pending: Positions | None = None
@@ -335,8 +317,8 @@ def _candidates(
     else:
         hits = search(file.index(index.name), hashes[pending])
         hits = Hits(pending[hits.probes], hits.rows)
-    alive = _alive(file, hits.rows)
-    if alive is not None:
+    if file.kinds is not None:
+        alive = file.kinds[hits.rows] == 0
         hits = Hits(hits.probes[alive], hits.rows[alive])
     rows = file.take(needed, hits.rows)
     values = _at(probe, probe.columns, hits.probes)
@@ -356,7 +338,7 @@ def _not_in(layout: Layout, newer: DataFile, matches: Matches) -> Matches:
     if not len(asked):
         return matches
     some = keys.take(asked)
-    order = np.argsort(_search_values(layout, some))
+    order = search_order(layout, layout.lookup_index("pk"), some)
     hits = _find(layout, newer, layout.key, some.take(order))
     stale = asked[order[hits.probes]]
     if not _is_direct(layout, layout.key) and len(stale):
@@ -365,10 +347,6 @@ def _not_in(layout: Layout, newer: DataFile, matches: Matches) -> Matches:
     kept = np.ones(len(matches.probes), dtype=np.bool_)
     kept[stale] = False
     return _kept(matches.probes, matches.rows, kept)
-
-
-def _search_values(layout: Layout, keys: Probe) -> npt.NDArray[np.generic]:
-    return fixed_width(keys.values[0]) if _is_direct(layout, layout.key) else keys.hashes(layout.key)
 
 
 def _is_direct(layout: Layout, columns: tuple[str, ...]) -> bool:
@@ -396,7 +374,7 @@ def _find(layout: Layout, file: DataFile, key: tuple[str, ...], probe: Probe) ->
 
 def _is_equal(
     layout: Layout, rows: pa.RecordBatch, probe: Probe, probes: Positions, key: tuple[str, ...]
-) -> npt.NDArray[np.bool_] | None:
+) -> Mask | None:
     """Which hits are no collisions of hashes; None for all."""
     if _is_direct(layout, key):
         return None
@@ -406,7 +384,7 @@ def _is_equal(
 
 def _is_equal_beyond_key(
     layout: Layout, rows: pa.RecordBatch, probe: Probe, probes: Positions
-) -> npt.NDArray[np.bool_] | None:
+) -> Mask | None:
     others = tuple(name for name in probe.columns if name not in layout.key)
     if not others:
         return None
@@ -419,20 +397,13 @@ def _at(probe: Probe, columns: Sequence[str], probes: Positions) -> list[pa.Arra
     return [probe.column(name).take(taken) for name in columns]
 
 
-def _alive(file: DataFile, rows: Positions) -> npt.NDArray[np.bool_] | None:
-    alive: npt.NDArray[np.bool_] | None = None if file.kinds is None else file.kinds[rows] == 0
-    return alive
-
-
-def _and(
-    one: npt.NDArray[np.bool_] | None, other: npt.NDArray[np.bool_] | None
-) -> npt.NDArray[np.bool_] | None:
+def _and(one: Mask | None, other: Mask | None) -> Mask | None:
     if one is None or other is None:
         return other if one is None else one
     return one & other
 
 
-def _kept(probes: Positions, rows: pa.RecordBatch, kept: npt.NDArray[np.bool_] | None) -> Matches:
+def _kept(probes: Positions, rows: pa.RecordBatch, kept: Mask | None) -> Matches:
     if kept is None or kept.all():
         return Matches(probes, rows)
     return Matches(probes[kept], rows.filter(pa.array(kept)))

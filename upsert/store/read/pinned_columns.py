@@ -58,11 +58,7 @@ class PinnedWhere:
     of: str
 
     def now(self, schema: TableSchema) -> Where | None:
-        """The filter under the columns' present names, for the same rows also where a column is wider now.
-
-        Raises:
-            SchemaError: one is gone.
-        """
+        """The filter under the columns' present names, for the same rows also where a column is wider now."""
         if self.where is None:
             return None
         filtered = parse_where(self.where, self.schema)
@@ -103,9 +99,6 @@ class PinnedColumns:
         """What ``read`` gives for the columns' present names, under the names and types of old.
 
         Columns that ``read`` adds come after them, as they are.
-
-        Raises:
-            SchemaError: a column is gone, or has become wider and holds a value that its old type cannot.
         """
         return self._restored(unaltered(table, lambda schema: read(self.names_in(schema))))
 

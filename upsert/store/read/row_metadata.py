@@ -1,7 +1,7 @@
 """What a managed table knows of its rows beside their columns: keys of METADATA columns.
 
 Follows FLIP-107 for the tables of FLIP-188. The values are not stored with the rows: every read computes
-them, see `upsert.managed.metadata_reading`. All of them are read-only. A row's sequence number is the commit
+them, see `upsert.managed.metadata`. All of them are read-only. A row's sequence number is the commit
 that last wrote it, as far as the files tell it.
 """
 
@@ -26,11 +26,8 @@ from upsert.store.read.snapshot import Snapshot
 from upsert.store.rows.merge import SortedRows, merge_runs, present
 
 SNAPSHOT_ID: Final = "snapshot-id"
-
 COMMIT_TIMESTAMP: Final = "commit-timestamp"
-
 BUCKET: Final = "bucket"
-
 SEQUENCE_NUMBER: Final = "sequence-number"
 
 KEYS: Final = {
@@ -101,10 +98,6 @@ def offered(given: Mapping[str, str], schema: TableSchema, of: str) -> dict[str,
 
 def with_metadata_aside(schema: TableSchema, of: str) -> TableSchema:
     """A schema whose METADATA columns are among those that a read adds; all others are stored.
-
-    Args:
-        schema: as CREATE TABLE says it.
-        of: the table, for messages.
 
     Raises:
         SchemaError: a key is unknown or of another type, or a table without PRIMARY KEY asks for
@@ -180,30 +173,29 @@ SEQUENCE_COLUMN: Final = " sequence"
 
 
 def rows_with_sequence(
-    snapshot: Snapshot, place: BucketId, where: Filter, columns: tuple[str, ...]
+    snapshot: Snapshot, bucket_id: BucketId, where: Filter, columns: tuple[str, ...]
 ) -> pa.Table:
     """Rows of one bucket of which a filter is true, and in ``SEQUENCE_COLUMN`` who last wrote each.
 
     A file that a commit has added holds rows of this commit alone. One that a compaction has written holds
     those of several, and nothing says which is whose.
-
-    Raises:
-        SchemaError: a file has been compacted.
     """
-    files = snapshot.files.groups[place]
+    files = snapshot.files.groups[bucket_id]
     needed = list(dict.fromkeys([*columns, *snapshot.layout.key, *where.columns]))
     runs = [_with_commit(snapshot, entry, needed) for run in reversed(files) for entry in run]
     rows = where.apply(present(snapshot.layout, merge_runs(snapshot.layout, runs)))
     return rows.select([*columns, SEQUENCE_COLUMN])
 
 
-def check_not_compacted(snapshot: Snapshot, places: Iterable[BucketId]) -> None:
+def check_not_compacted(snapshot: Snapshot, buckets: Iterable[BucketId]) -> None:
     """Refuse buckets in which a file holds rows of several commits.
 
     Raises:
         SchemaError: a file has been compacted.
     """
-    for entry in (entry for place in places for run in snapshot.files.groups[place] for entry in run):
+    for entry in (
+        entry for bucket_id in buckets for run in snapshot.files.groups[bucket_id] for entry in run
+    ):
         if entry.level:
             raise SchemaError(
                 f"metadata {SEQUENCE_NUMBER!r}: the commit that last wrote a row is known until its file is "

@@ -37,7 +37,7 @@ from upsert.store.read.lookup import (
 )
 from upsert.store.rows.keys import order_by
 from upsert.store.rows.layout import COUNT_COLUMN, PRIMARY_KEY, ROW_HASH_COLUMN, Layout, LookupIndex
-from upsert.store.rows.merge import SortedRows, check_counts, merge_runs, present
+from upsert.store.rows.merge import SortedRows, check_counts, joined, merge_runs, present
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,6 @@ class BucketScan:
 
         Pieces need no merging with each other, and ascend by key. Equal rows of a table without primary key
         come once, with their count, which must be among the names.
-
-        Raises:
-            ChangelogError: a row of a table without primary key has a count below zero.
-            CorruptTableError: a file is missing or damaged.
         """
         for run in self._merged(runs, names, where):
             yield self._current(run, where).select(names)
@@ -108,16 +104,14 @@ class BucketScan:
         """Rows of files of one run, without parts that cannot have wanted ones; None if nothing is left."""
         files = [self.open(entry) for entry in entries]
         stretches = [(f, start, stop) for f in files for start, stop in f.stretches(where, judged)]
-        if not stretches:
-            return None
-        rows = pa.Table.from_batches([f.slice(needed, start, stop - start) for f, start, stop in stretches])
-        if all(file.kinds is None for file in files):
-            return SortedRows(rows, None)
-        kinds = [
-            np.zeros(stop - start, np.int8) if f.kinds is None else f.kinds[start:stop]
+        pieces = [
+            SortedRows(
+                pa.Table.from_batches([f.slice(needed, start, stop - start)]),
+                None if f.kinds is None else f.kinds[start:stop],
+            )
             for f, start, stop in stretches
         ]
-        return SortedRows(rows, np.concatenate(kinds))
+        return joined(pieces) if pieces else None
 
 
 class Snapshot:
@@ -183,25 +177,25 @@ class Snapshot:
         with damage_named(self._root, lambda: self.files.entries):
             pieces = [
                 self._repeated(rows).select(selected)
-                for place, left in self.places(wanted).items()
-                if places is None or place in places
-                for rows in self.stored_rows(place, left, selected)
+                for bucket_id, left in self.places(wanted).items()
+                if places is None or bucket_id in places
+                for rows in self.stored_rows(bucket_id, left, selected)
             ]
             return self._assembled(pieces, selected)
 
     def places(self, where: Filter) -> dict[BucketId, Filter]:
         """The buckets that may have a row of which a filter is true, and what is left to ask of its rows."""
         left = remaining(where, (partition for partition, _ in self.files.groups), self.layout.schema)
-        return {place: left[place[0]] for place in self.files.groups if place[0] in left}
+        return {one: left[one[0]] for one in self.files.groups if one[0] in left}
 
-    def stored_rows(self, place: BucketId, where: Filter, columns: Sequence[str]) -> Iterable[pa.Table]:
+    def stored_rows(self, bucket_id: BucketId, where: Filter, columns: Sequence[str]) -> Iterable[pa.Table]:
         """The rows of a bucket of which a filter is true, in pieces that need no merging with each other.
 
         Each piece ascends by key. Equal rows of a table without primary key come once, with their count.
         """
         counts = [COUNT_COLUMN] if self.layout.is_counted else []
         names = list(dict.fromkeys([*columns, *counts]))
-        return BucketScan(self.layout, self.open).rows(self.files.groups[place], names, where)
+        return BucketScan(self.layout, self.open).rows(self.files.groups[bucket_id], names, where)
 
     def lookup(
         self, columns: Sequence[str], keys: pa.Table, *, select: Sequence[str] | None = None
@@ -341,17 +335,14 @@ class Snapshot:
     ) -> list[Matches]:
         files = [[self.open(entry) for entry in run] for run in runs]
         compared = columns_to_compare(self.layout, index, len(runs), probe)
-        found = self._search_files(index, files, probe, list(dict.fromkeys((*needed, *compared))))
-        return [Matches(matches.probes, matches.rows.select(needed)) for matches in found]
-
-    def _search_files(
-        self, index: LookupIndex, files: Sequence[Sequence[DataFile]], probe: Probe, needed: Sequence[str]
-    ) -> list[Matches]:
+        read = list(dict.fromkeys((*needed, *compared)))
         if self.layout.is_counted:
-            return signed_matches(index, files, probe, needed)
-        if index.label == PRIMARY_KEY:
-            return matches_by_key(self.layout, files, probe, needed)
-        return matches_by_index(self.layout, index, files, probe, needed)
+            found = signed_matches(index, files, probe, read)
+        elif index.label == PRIMARY_KEY:
+            found = matches_by_key(self.layout, files, probe, read)
+        else:
+            found = matches_by_index(self.layout, index, files, probe, read)
+        return [Matches(matches.probes, matches.rows.select(needed)) for matches in found]
 
     def _counted(self, positions: Positions, rows: pa.Table) -> tuple[Positions, pa.Table]:
         """Counts of equal rows of all runs added up for each key, and each row repeated that often."""

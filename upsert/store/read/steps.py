@@ -20,20 +20,19 @@ from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.read.changes import (
     EVERYTHING,
     Scope,
-    VersionedTable,
     change_files,
     check_all_tracked,
     check_tracked,
     data_commits,
     has_gap,
 )
-from upsert.store.read.snapshot import Snapshot
+from upsert.store.read.snapshot import PinnedTable, Snapshot
 from upsert.store.rows.layout import Layout
 from upsert.store.version import MAX_HASH, Cursor, Version, has_arrived, step_between
 
 
 def advance(
-    table: VersionedTable,
+    table: PinnedTable,
     version: Version,
     *,
     max_rows: int | None = None,
@@ -52,10 +51,6 @@ def advance(
         max_rows: stored rows, so changed keys, that the step may touch at most; None for no limit.
         until: id of the snapshot beyond which the reader must not go; None for the latest.
         scope: which changes the reader wants; the same as when it reads the step.
-
-    Raises:
-        SnapshotExpiredError: the reader's base has expired.
-        UntrackedChangesError: the next commit was written with ``change-tracking = false``.
     """
     if version.cursor is not None:
         return cut(table, version.base, version.target, version.cursor, max_rows, scope)
@@ -68,14 +63,8 @@ def advance(
     return cut(table, version.base, target, (0, 0), max_rows, scope)
 
 
-def touched_rows(table: VersionedTable, start: Version, end: Version) -> int:
-    """How many stored rows a step touches at most, without opening a file; a key may count several times.
-
-    Raises:
-        ConfigurationError: no single step leads from ``start`` to ``end``.
-        SnapshotExpiredError: base or target has expired.
-        UntrackedChangesError: a commit in between was written with ``change-tracking = false``.
-    """
+def touched_rows(table: PinnedTable, start: Version, end: Version) -> int:
+    """How many stored rows a step touches at most, without opening a file; a key may count several times."""
     step = step_between(start, end)
     if step.is_empty:
         return 0
@@ -84,7 +73,7 @@ def touched_rows(table: VersionedTable, start: Version, end: Version) -> int:
 
 
 def _last_commit_within(
-    table: VersionedTable, base: int, latest: int, max_rows: int | None, scope: Scope
+    table: PinnedTable, base: int, latest: int, max_rows: int | None, scope: Scope
 ) -> int:
     before = table.snapshot(base)  # tells a reader whose base has expired
     if has_gap(table, before, latest):
@@ -102,8 +91,8 @@ def _last_commit_within(
     return reached
 
 
-def _oldest_state_after(table: VersionedTable, base: int, latest: int) -> int:
-    """Where commits are there again for a reader that begins at a tag; it reads one difference till then."""
+def _oldest_state_after(table: PinnedTable, base: int, latest: int) -> int:
+    """From where on commits exist for a reader that begins at a tag; it reads one difference till then."""
     head = table.published.latest()
     found = table.published.info(head.oldest, head)
     state = min(found.data_version, latest)
@@ -112,14 +101,9 @@ def _oldest_state_after(table: VersionedTable, base: int, latest: int) -> int:
 
 
 def cut(
-    table: VersionedTable, base: int, target: int, low: Cursor, max_rows: int | None, scope: Scope
+    table: PinnedTable, base: int, target: int, low: Cursor, max_rows: int | None, scope: Scope
 ) -> Version:
-    """The version between a base and a target after at most ``max_rows`` rows from ``low`` on.
-
-    Raises:
-        SnapshotExpiredError: base or target has expired.
-        UntrackedChangesError: a commit in between was written with ``change-tracking = false``.
-    """
+    """The version between a base and a target after at most ``max_rows`` rows from ``low`` on."""
     if max_rows is None:
         return Version.complete(target)
     files = change_files(table, base, target, scope).all
@@ -150,7 +134,7 @@ class _Hashes:
     smallest: int
 
     @classmethod
-    def of(cls, table: VersionedTable, files: Iterable[FileEntry], smallest: int) -> _Hashes:
+    def of(cls, table: PinnedTable, files: Iterable[FileEntry], smallest: int) -> _Hashes:
         root = table.published.root
         opened = (DataFile.open(root, table.layout, entry).index("pk").hashes for entry in files)
         return cls(tuple(h[np.searchsorted(h, np.uint64(smallest)) :] for h in opened), smallest)
@@ -246,12 +230,8 @@ class View:
         return ~self._has_arrived(rows)
 
 
-def view_at(table: VersionedTable, version: Version) -> View:
-    """The table at a version.
-
-    Raises:
-        SnapshotExpiredError: base or target has expired.
-    """
+def view_at(table: PinnedTable, version: Version) -> View:
+    """The table at a version."""
     target = table.snapshot(version.target)
     base = target if version.is_complete else table.snapshot(version.base)
     return View(version, table.layout, base, target)

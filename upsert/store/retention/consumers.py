@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from upsert.errors import ConfigurationError, CorruptTableError
+from upsert.codec import Jsonable
+from upsert.errors import ConfigurationError
 from upsert.failpoints import reach
 from upsert.store import paths
-from upsert.store.checksums import content_of, parse_versioned, subject_of
+from upsert.store.checksums import content_of, subject_of
+from upsert.store.metadata import json_file
 from upsert.store.metadata.history import History
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.metadata.tag_file import checked_name
@@ -29,7 +31,7 @@ DEFAULT_LEASE_S: Final = 3 * 86_400.0
 
 
 @dataclass(frozen=True)
-class Consumer:
+class Consumer(Jsonable):
     """A reader that holds a version.
 
     Attributes:
@@ -44,17 +46,19 @@ class Consumer:
     renewed_ms: int
     until_ms: int
 
+    def __post_init__(self) -> None:
+        """Refuse what is no lease."""
+        if not 0 <= self.renewed_ms <= self.until_ms:
+            raise ValueError(f"a lease cannot go from {self.renewed_ms} to {self.until_ms}")
+
     def is_lapsed(self, now_ms: int) -> bool:
         """Whether the lease is over."""
         return now_ms > self.until_ms
 
-    def to_json(self, uuid: str) -> bytes:
-        """The content of the consumer's file, for the table with this uuid."""
-        value = {
-            "version": self.version.to_json(),
-            "renewed_ms": self.renewed_ms,
-            "until_ms": self.until_ms,
-        }
+    def content(self, uuid: str) -> bytes:
+        """The content of the consumer's file, for the table with this uuid; the file's name says the name."""
+        value = self.to_json()
+        del value["name"]
         return content_of(value, subject_of(uuid, paths.consumer_file(self.name)))
 
 
@@ -90,7 +94,7 @@ def hold(
         now_ms = int((time.time() if now_s is None else now_s) * 1000)
         consumer = Consumer(name, version, now_ms, now_ms + int(lease_s * 1000))
         reach("hold.before-file")
-        storage_of(path).replace(path, consumer.to_json(history.uuid))
+        storage_of(path).replace(path, consumer.content(history.uuid))
         reach("hold.after-file")
         lock.check()
     return consumer
@@ -106,41 +110,19 @@ def release(history: History, name: str) -> bool:
 
 
 def read(root: str, uuid: str, name: str) -> Consumer | None:
-    """A consumer of the table with this uuid; None if there is none of this name.
-
-    Raises:
-        CorruptTableError: its file is damaged.
-    """
-    path = _path(root, name)
-    try:
-        content = storage_of(path).read(path)
-    except FileNotFoundError:
-        return None
-    subject = subject_of(uuid, paths.consumer_file(name))
-    return _parsed(name, parse_versioned(content, path, subject), path)
-
-
-def _parsed(name: str, value: Mapping[str, Any], path: str) -> Consumer:
-    try:
-        times = [value[field] for field in ("renewed_ms", "until_ms")]
-        if any(type(time_ms) is not int for time_ms in times):
-            raise ValueError(f"{times!r} are no times")
-        if not 0 <= times[0] <= times[1]:
-            raise ValueError(f"a lease cannot go from {times[0]} to {times[1]}")
-        return Consumer(name, Version.from_json(value["version"]), *times)
-    except (KeyError, TypeError, ValueError) as cause:
-        raise CorruptTableError(
-            f"{path}: a consumer must have a version and times, got {cause!r}; delete the file if no query "
-            "needs it"
-        ) from cause
+    """A consumer of the table with this uuid; None if there is none of this name."""
+    return json_file.read(
+        root,
+        uuid,
+        paths.consumer_file(checked_name("consumer", name)),
+        lambda value: Consumer.from_json({**value, "name": name}),
+        "a consumer must have a version and times",
+        "delete the file if no query needs it",
+    )
 
 
 def read_all(root: str, uuid: str) -> tuple[Consumer, ...]:
-    """All consumers of the table with this uuid by name, also those whose lease is over.
-
-    Raises:
-        CorruptTableError: a consumer's file is damaged.
-    """
+    """All consumers of the table with this uuid by name, also those whose lease is over."""
     found = (read(root, uuid, name) for name in paths.named_files(root, paths.CONSUMER_FOLDER, "consumer-"))
     return tuple(consumer for consumer in found if consumer)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final, overload
 
@@ -49,14 +49,7 @@ def expire(
     the boundary, then snapshot files from the oldest on, then manifests, then data; what a crash leaves is
     removed by the next expiry or by ``clean``.
 
-    Args:
-        committer: the table's.
-        configured: what its options say; holds where neither of the other two is given.
-        keep: all but so many newest states; compaction makes no new one.
-        older_than_s: only what was replaced longer ago than this.
-
-    Raises:
-        ConfigurationError: ``keep`` is below 1, or ``older_than_s`` below 0.
+    Arguments as for ``Table.expire``; ``configured`` is what the table's options say.
     """
     with lifetime_lock(committer.history) as lock:
         return _expire(committer, _asked(configured, keep, older_than_s), lock)
@@ -117,7 +110,7 @@ def _expire(committer: Committer, rule: Retention, lock: Lock) -> int:
         first = policy.boundary(marks, rule, now_ms, held)
         return Change("expire", oldest=marks[first].id) if first else None
 
-    head = committer.commit(propose)
+    head = committer.commit(propose).info
     reach("expire.after-publish")
     _delete_expired(history, head)
     if lock.is_held:
@@ -128,7 +121,7 @@ def _expire(committer: Committer, rule: Retention, lock: Lock) -> int:
 
 
 def _now_ms(committer: Committer) -> int:
-    return int(committer.around.now() * 1000)
+    return int(committer.environment.now() * 1000)
 
 
 class _Retained(Sequence[SnapshotInfo]):
@@ -170,14 +163,15 @@ def _delete_expired(history: History, head: SnapshotInfo) -> None:
     expired = [number for number in history.listed_ids() if number < head.oldest]
     if not expired:
         return
-    waste, storage = _waste(history, _lineage(history, expired, head)), storage_of(history.root)
+    manifests, data = _waste(history, _lineage(history, expired, head))
+    storage = storage_of(history.root)
     for number in expired:
         storage.delete(paths.resolve(history.root, paths.snapshot_file(number)))
         reach("expire.after-snapshot")
-    for name in sorted(waste.manifests):
+    for name in sorted(manifests):
         storage.delete(paths.manifest_path(history.root, name))
         reach("expire.after-manifest")
-    for name in sorted(waste.data):
+    for name in sorted(data):
         remove_data_file(history.root, name)
         reach("expire.after-data")
 
@@ -197,16 +191,8 @@ def _lineage(history: History, expired: Sequence[int], head: SnapshotInfo) -> li
     return found
 
 
-@dataclass(frozen=True)
-class _Waste:
-    """Names of files that no snapshot needs."""
-
-    manifests: frozenset[str]
-    data: frozenset[str]
-
-
-def _waste(history: History, lineage: Sequence[SnapshotInfo]) -> _Waste:
-    """What only expired snapshots needed, and no tag needs."""
+def _waste(history: History, lineage: Sequence[SnapshotInfo]) -> tuple[set[str], set[str]]:
+    """Names of manifests and of data files that only expired snapshots needed, and no tag needs."""
     earliest, *expired = lineage
     tags = [tag for tag in tag_file.read_all(history.root, history.uuid) if tag.snapshot.id < earliest.id]
     kept = {ref.name for info in (earliest, *(tag.snapshot for tag in tags)) for ref in refs_of(info)}
@@ -217,8 +203,7 @@ def _waste(history: History, lineage: Sequence[SnapshotInfo]) -> _Waste:
         removed |= {entry.file: info.id for entry in delta.removed}
         for entry in delta.added:  # it only went to another level
             removed.pop(entry.file, None)
-    data = frozenset(file for file, at in removed.items() if not _is_tagged(history, file, at, tags))
-    return _Waste(frozenset(manifests), data)
+    return manifests, {file for file, at in removed.items() if not _is_tagged(history, file, at, tags)}
 
 
 def _is_tagged(history: History, file: str, removed_at: int, tags: Iterable[Tag]) -> bool:

@@ -14,7 +14,6 @@ docs/decisions/0022.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from typing import Final
 
 from upsert.errors import CommitConflictError, TableNotFoundError
 from upsert.flock import FileLock
+from upsert.retry import retried
 from upsert.store import paths
 from upsert.store.commit.change import Change
 from upsert.store.commit.committer import Committer
@@ -32,12 +32,13 @@ from upsert.store.storage.lease import Lease
 from upsert.store.storage.refusals import disk_errors_of
 
 GIVE_UP_AFTER_S: Final = 120.0
-
 _PAUSE_S: Final = 0.002
-
 _LONGEST_PAUSE_S: Final = 0.1
-
 _REMOTE_PAUSE_S: Final = 0.5
+
+
+class _BusyError(Exception):
+    """Another process holds the lock."""
 
 
 @dataclass(frozen=True)
@@ -46,16 +47,16 @@ class Lock:
 
     Attributes:
         root: where the table's files lie.
-        lease: what holds it in an object store.
+        held: what holds it: on a local disk the kernel, in an object store a lease.
     """
 
     root: str
-    lease: Lease | None = None
+    held: FileLock | Lease
 
     @property
     def is_held(self) -> bool:
         """Whether it still is; asks an object store, and holds it for longer."""
-        return self.lease is None or self.lease.renew()
+        return isinstance(self.held, FileLock) or self.held.renew()
 
     def check(self) -> None:
         """Make sure that it still is.
@@ -78,56 +79,66 @@ def lifetime_lock(history: History, *, give_up_after_s: float = GIVE_UP_AFTER_S)
         CommitConflictError: another process has not let go of it for so long.
         TableNotFoundError: the table is gone.
     """
+
+    def take() -> Lock:
+        if (lock := _taken(history)) is None:
+            raise _BusyError
+        return lock
+
     is_local = storage_of(history.root).is_local
-    deadline = time.monotonic() + give_up_after_s
-    pause, longest = (_PAUSE_S, _LONGEST_PAUSE_S) if is_local else (_LONGEST_PAUSE_S, _REMOTE_PAUSE_S)
-    while True:
-        with lifetime_lock_if_free(history) as lock:
-            if lock is not None:
-                yield lock
-                return
-        if time.monotonic() > deadline:
-            raise CommitConflictError(
-                f"table {history.root!r}: {paths.LIFETIME_LOCK!r} must become free, another process holds it "
-                f"for {give_up_after_s:g} s; end that one, then run this again"
-            )
-        time.sleep(pause)
-        pause = min(2 * pause, longest)
+    try:
+        lock = retried(
+            take,
+            is_passing=lambda failure: isinstance(failure, _BusyError),
+            first_pause_s=_PAUSE_S if is_local else _LONGEST_PAUSE_S,
+            longest_pause_s=_LONGEST_PAUSE_S if is_local else _REMOTE_PAUSE_S,
+            patience_s=give_up_after_s,
+        )
+    except _BusyError:
+        raise CommitConflictError(
+            f"table {history.root!r}: {paths.LIFETIME_LOCK!r} must become free, another process holds it "
+            f"for {give_up_after_s:g} s; end that one, then run this again"
+        ) from None
+    try:
+        yield lock
+    finally:
+        lock.held.release()
 
 
 @contextmanager
 def lifetime_lock_if_free(history: History) -> Iterator[Lock | None]:
     """Hold the lock if it is free; yields None if it is not."""
-    path = os.path.join(history.root, paths.LIFETIME_LOCK)
-    with _of_kernel(path, history) if storage_of(path).is_local else _leased(path, history) as lock:
+    lock = _taken(history)
+    try:
         yield lock
+    finally:
+        if lock is not None:
+            lock.held.release()
 
 
-@contextmanager
-def _of_kernel(path: str, history: History) -> Iterator[Lock | None]:
+def _taken(history: History) -> Lock | None:
+    path = os.path.join(history.root, paths.LIFETIME_LOCK)
+    storage = storage_of(path)
+    if not storage.is_local:
+        return _leased(Lease.take(storage, path), history)
     try:
         with disk_errors_of(path):
-            lock = FileLock.take(path)
+            held = FileLock.take(path)
     except FileNotFoundError as cause:
         raise TableNotFoundError(f"no table lies at {history.root!r}; was it dropped?") from cause
-    if lock is None:
-        yield None
-        return
-    with lock:
-        yield Lock(history.root)
+    return None if held is None else Lock(history.root, held)
 
 
-@contextmanager
-def _leased(path: str, history: History) -> Iterator[Lock | None]:
-    if (lease := Lease.take(storage_of(path), path)) is None:
-        yield None
-        return
-    try:
-        if lease.passed_over:
+def _leased(lease: Lease | None, history: History) -> Lock | None:
+    if lease is None:
+        return None
+    if lease.passed_over:
+        try:
             Committer(history).commit(_stop_expiry)
-        yield Lock(history.root, lease)
-    finally:
-        lease.release()
+        except BaseException:
+            lease.release()
+            raise
+    return Lock(history.root, lease)
 
 
 def _stop_expiry(head: SnapshotInfo) -> Change | None:

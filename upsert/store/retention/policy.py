@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 DEFAULT_MIN: Final = 10
-
 DEFAULT_AGE_MS: Final = 3_600_000
-
 DEFAULT_LIMIT: Final = 50
 
 _OVERDUE: Final = 10

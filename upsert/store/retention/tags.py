@@ -27,12 +27,6 @@ from upsert.store.storage.resolve import put_if_absent
 def create(history: History, name: str, id: int | None, now_s: float | None = None) -> Tag:
     """Give a snapshot a name; after that it does not expire until the tag is deleted.
 
-    Args:
-        history: the table's snapshots.
-        name: letters, digits, ``.``, ``_`` and ``-``; must not be in use.
-        id: the snapshot; None for the latest.
-        now_s: the time.
-
     Raises:
         ConfigurationError: the name is wrong or in use, or there is no such snapshot.
         SnapshotExpiredError: the snapshot has expired.
@@ -48,7 +42,7 @@ def create(history: History, name: str, id: int | None, now_s: float | None = No
             )
         tag = Tag(name, info, int((time.time() if now_s is None else now_s) * 1000))
         storage_of(path).prepare(os.path.dirname(path))
-        if not put_if_absent(path, tag.to_json(history.uuid)):
+        if not put_if_absent(path, tag.content(history.uuid)):
             raise ConfigurationError(
                 f"table {history.root!r}: a tag's name must not be in use, got {name!r}; delete that tag "
                 "first, or choose another name"
@@ -63,9 +57,6 @@ def delete(history: History, name: str, now_s: float | None = None) -> Tag:
     """Take a tag away, and delete what only its snapshot needs.
 
     After a crash the tag is there, or it is gone and ``clean`` removes what is left.
-
-    Raises:
-        ConfigurationError: there is no such tag, or a consumer reads on from its snapshot.
     """
     path = tag_file.path_of(history.root, name)
     with lifetime_lock(history) as lock:

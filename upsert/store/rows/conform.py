@@ -6,7 +6,8 @@ would not survive the change is an error, and so is everything else: a wrong typ
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -123,11 +124,7 @@ def _cast(values: pa.ChunkedArray, column: Column, owner: str) -> pa.ChunkedArra
 
 
 def cast_to(values: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
-    """The values in another type of the same family, see ``is_same_but_for_width``; NULLs are not checked.
-
-    Raises:
-        pa.ArrowInvalid: a value does not fit.
-    """
+    """The values in another type of the same family, see ``is_same_but_for_width``; NULLs are not checked."""
     if types.is_scalar(type_):
         return values.cast(type_)
     # Arrow refuses to cast a NULL struct to one with NOT NULL fields; so these are declared afterwards
@@ -174,40 +171,36 @@ def is_same_but_for_width(given: pa.DataType, stored: pa.DataType) -> bool:
     if pa.types.is_map(given) and pa.types.is_map(stored):
         same_keys = is_same_but_for_width(given.key_type, stored.key_type)
         return same_keys and is_same_but_for_width(given.item_type, stored.item_type)
-    if _is_list(given) and pa.types.is_list(stored):
+    if _is_any(given, _LISTS) and pa.types.is_list(stored):
         return is_same_but_for_width(given.value_type, stored.value_type)
     if pa.types.is_float32(given) and pa.types.is_float64(stored):
         return True
-    families = (pa.types.is_integer, _is_string, _is_binary, pa.types.is_decimal, pa.types.is_date)
-    return any(family(given) and family(stored) for family in families)
+    return any(_is_any(given, family) and _is_any(stored, family) for family in _FAMILIES)
+
+
+_LISTS: Final = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+_FAMILIES: Final = (
+    (pa.types.is_integer,),
+    (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+    (
+        pa.types.is_binary,
+        pa.types.is_large_binary,
+        pa.types.is_binary_view,
+        pa.types.is_fixed_size_binary,
+    ),
+    (pa.types.is_decimal,),
+    (pa.types.is_date,),
+)
+
+
+def _is_any(type_: pa.DataType, kinds: Iterable[Callable[[pa.DataType], bool]]) -> bool:
+    return any(kind(type_) for kind in kinds)
 
 
 def _are_fields_same(given: list[pa.Field], stored: list[pa.Field]) -> bool:
     return len(given) == len(stored) and all(
         one.name == other.name and is_same_but_for_width(one.type, other.type)
         for one, other in zip(given, stored, strict=True)
-    )
-
-
-def _is_string(type_: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_)
-    )
-
-
-def _is_binary(type_: pa.DataType) -> bool:
-    kinds = (
-        pa.types.is_binary,
-        pa.types.is_large_binary,
-        pa.types.is_binary_view,
-        pa.types.is_fixed_size_binary,
-    )
-    return any(kind(type_) for kind in kinds)
-
-
-def _is_list(type_: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_)
     )
 
 

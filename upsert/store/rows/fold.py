@@ -42,7 +42,7 @@ def fold(
         rows: conforming rows, see ``rows.conform``.
         weights: the sign of each row; None if all are positive.
         order: whether the order of the rows means anything.
-        sequence: columns whose values order the rows of a key, see ``sequences``; looked at with a key.
+        sequence: columns whose values order the rows of a key; looked at with a key.
 
     Raises:
         ChangelogError: without an order or a sequence, two different positive rows of one key are left; it
@@ -130,13 +130,7 @@ def _agreed(
 ) -> Positions:
     """Of each key with several rows the one that is left when equal rows of opposite sign have cancelled.
 
-    Args:
-        layout: the table's layout.
-        rows: all rows.
-        weights: the sign of each row.
-        positions: the rows to look at.
-        key_of: a number for the key of each of ``positions``.
-        sequence: the columns that decide between different rows of a key, if any.
+    ``key_of`` is a number for the key of each of ``positions``, the rows to look at.
     """
     some = gather(rows, positions)
     identity = row_hashes([as_values(one_array(column)) for column in some.columns], some.num_rows)
@@ -162,7 +156,7 @@ def _agreed(
 def _highest(
     rows: pa.Table, sequence: Sequence[str], key_of: Positions, sums: Positions, arrival: Positions
 ) -> Positions:
-    """Of each key the place of the highest sequence; a deletion is below an equal value, then by arrival."""
+    """Of each key the row of the highest sequence; a deletion is below an equal value, then by arrival."""
     ties = [pa.array((sums > 0).astype(np.int8)), pa.array(arrival)]
     order = order_by([pa.array(key_of), *sequence_codes(rows, sequence), *ties]).rows
     return order[last_of_each(key_of[order])]

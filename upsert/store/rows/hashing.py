@@ -31,15 +31,10 @@ from upsert.errors import SchemaError
 Hashes = npt.NDArray[np.uint64]
 
 SEED: Final = 42
-
 _P1: Final = np.uint64(0x9E3779B185EBCA87)
-
 _P2: Final = np.uint64(0xC2B2AE3D27D4EB4F)
-
 _P3: Final = np.uint64(0x165667B19E3779F9)
-
 _P4: Final = np.uint64(0x85EBCA77C2B2AE63)
-
 _P5: Final = np.uint64(0x27D4EB2F165667C5)
 
 
@@ -133,7 +128,7 @@ def _hash_array(array: pa.Array, seeds: Hashes, is_uniform: bool) -> Hashes:
     if pa.types.is_fixed_size_binary(type_):
         words = np.ascontiguousarray(fixed_bytes(array)).view(np.uint64)
         return hash_words(words[:, 0], words[:, 1], seeds)
-    if pa.types.is_string(type_) or pa.types.is_binary(type_):
+    if is_text(type_):
         texts = array.view(pa.binary())
         if texts.null_count:
             texts = pc.fill_null(texts, b"")
@@ -142,7 +137,7 @@ def _hash_array(array: pa.Array, seeds: Hashes, is_uniform: bool) -> Hashes:
         return _hash_bytes(_java_bytes(array), seeds, is_uniform)
     values = fixed_width(array)
     if values.dtype.itemsize == 8:
-        return _hash_long(values.view(np.uint64), seeds)
+        return _avalanche(_round(seeds + _P5 + np.uint64(8), values.view(np.uint64)))
     return _hash_int(values.astype(np.int32).view(np.uint32), seeds)
 
 
@@ -184,19 +179,13 @@ def _hash_int(values: npt.NDArray[np.uint32], seeds: Hashes) -> Hashes:
     return _avalanche(_rotate(hashes, 23) * _P2 + _P3)
 
 
-def _hash_long(values: Hashes, seeds: Hashes) -> Hashes:
-    return _avalanche(_round(seeds + _P5 + np.uint64(8), values))
-
-
 def hash_words(first: Hashes, second: Hashes, seeds: Hashes) -> Hashes:
     """XXH64 of 16 bytes a row, given as two little-endian words."""
     return _avalanche(_round(_round(seeds + _P5 + np.uint64(16), first), second))
 
 
 _SEEDS: Final = (np.uint64(0x2545F4914F6CDD1D), np.uint64(0x9FB21C651E98DF25))
-
 _NULL_MARK: Final = np.uint64(0xD1B54A32D192ED03)
-
 _VALUE_MARK: Final = np.uint64(1)
 
 
@@ -224,7 +213,7 @@ def row_hashes(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int) -> pa.A
 def _words(array: pa.Array) -> tuple[Hashes, Hashes]:
     """128 bits that are equal for equal values of one column."""
     type_ = array.type
-    if pa.types.is_nested(type_) or _is_text(type_):
+    if pa.types.is_nested(type_) or is_text(type_):
         texts = canonical_bytes(array) if pa.types.is_nested(type_) else _texts(array)
         digests = b"".join(map(xxhash.xxh3_128_digest, texts))
         pairs = np.frombuffer(digests, dtype=np.uint64).reshape(-1, 2)
@@ -240,7 +229,8 @@ def _words(array: pa.Array) -> tuple[Hashes, Hashes]:
     return values, np.zeros(len(values), dtype=np.uint64)
 
 
-def _is_text(type_: pa.DataType) -> bool:
+def is_text(type_: pa.DataType) -> bool:
+    """Whether values are strings or binaries, each of a length of its own."""
     return bool(pa.types.is_string(type_) or pa.types.is_binary(type_))
 
 
@@ -281,7 +271,7 @@ def _plain_bytes(array: pa.Array) -> list[bytes]:
     if pa.types.is_struct(type_):
         fields = [canonical_bytes(field) for field in array.flatten()]
         return [b"".join(parts) for parts in zip(*fields, strict=True)] if fields else [b""] * len(array)
-    if _is_text(type_):
+    if is_text(type_):
         return list(_texts(array))
     low, high = _words(array)
     width = 16 if pa.types.is_decimal(type_) else 8

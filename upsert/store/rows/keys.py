@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upsert.arrays import Positions, is_null, one_array
-from upsert.store.rows.hashing import decimal_words, fixed_bytes, fixed_width, normalised_floats
+from upsert.store.rows.hashing import decimal_words, fixed_bytes, fixed_width, is_text, normalised_floats
 
 Column: TypeAlias = pa.Array | pa.ChunkedArray
 
@@ -56,7 +56,7 @@ def order_by(columns: Sequence[Column]) -> KeyOrder:
     >>> order.rows.tolist(), order.lasts.tolist()
     ([1, 0, 2], [1, 2])
     """
-    if len(columns) == 1 and _is_text(columns[0].type):
+    if len(columns) == 1 and is_text(columns[0].type):
         return _text_order(columns[0])
     codes = [code for column in columns for code in _codes(column)]
     # lexsort takes the most significant key last; a single stable argsort is faster on runs that are sorted
@@ -79,7 +79,7 @@ def equal_rows(left: Sequence[Column], right: Sequence[Column]) -> npt.NDArray[n
 
 
 def _equal(one: pa.Array, other: pa.Array) -> npt.NDArray[np.bool_]:
-    if _is_text(one.type) or pa.types.is_decimal(one.type) or pa.types.is_fixed_size_binary(one.type):
+    if is_text(one.type) or pa.types.is_decimal(one.type) or pa.types.is_fixed_size_binary(one.type):
         same = pc.fill_null(pc.equal(one, other), False)
         texts: npt.NDArray[np.bool_] = same.to_numpy(zero_copy_only=False)
         return texts
@@ -127,7 +127,7 @@ def upper_bound(key: bytes) -> bytes:
 
 
 def _ordered_bytes(array: pa.Array) -> bytes:
-    if _is_text(array.type):
+    if is_text(array.type):
         text: bytes = array.view(pa.binary())[0].as_py()
         # a mark ends the text, so that a text goes before those that it is the beginning of
         return text.replace(b"\0", b"\0\xff") + b"\0\0"
@@ -144,14 +144,10 @@ def is_integer_like(type_: pa.DataType) -> bool:
     return bool(pa.types.is_integer(type_) or pa.types.is_date32(type_) or pa.types.is_timestamp(type_))
 
 
-def _is_text(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_string(type_) or pa.types.is_binary(type_))
-
-
 def _codes(column: Column) -> list[npt.NDArray[Any]]:
     """Numbers in the order of the column's values; several arrays where one is too narrow."""
     type_ = column.type
-    if _is_text(type_):
+    if is_text(type_):
         return [_ranks(column)]
     array = one_array(column)
     if pa.types.is_fixed_size_binary(type_):

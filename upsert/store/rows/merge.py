@@ -15,11 +15,14 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from upsert.arrays import Kinds, Positions, one_array
+from upsert.arrays import Kinds, Mask, Positions, one_array
 from upsert.errors import ChangelogError
 from upsert.store.rows.keys import key_bytes, order_by
 from upsert.store.rows.layout import COUNT_COLUMN, ROW_HASH_COLUMN, Layout
+
+_INTERNAL: Final = (ROW_HASH_COLUMN, COUNT_COLUMN)
 
 _MAX_BYTES: Final = 1 << 30
 """Arrow's texts end at 2 GB an array; what is larger is gathered piece by piece."""
@@ -35,34 +38,49 @@ class SortedRows(NamedTuple):
     rows: pa.Table
     kinds: Kinds | None
 
+    @property
+    def is_there(self) -> Mask:
+        """Which rows are no deletions."""
+        return np.ones(self.rows.num_rows, np.bool_) if self.kinds is None else self.kinds == 0
+
+
+def joined(runs: Sequence[SortedRows]) -> SortedRows:
+    """The rows of some runs, at least one, one after the other."""
+    rows = pa.concat_tables([run.rows for run in runs])
+    if all(run.kinds is None for run in runs):
+        return SortedRows(rows, None)
+    return SortedRows(rows, np.concatenate([~run.is_there for run in runs]).view(np.int8))
+
+
+def deletions(layout: Layout, rows: pa.Table) -> SortedRows:
+    """What takes stored rows away: whole rows, for a reader of deletions wants to know what is gone."""
+    if not layout.is_counted:
+        return SortedRows(rows, np.ones(rows.num_rows, np.int8))
+    position = rows.column_names.index(COUNT_COLUMN)
+    counts = pc.negate(rows.column(position))
+    return SortedRows(rows.set_column(position, rows.field(position), counts), None)
+
 
 def merge_runs(layout: Layout, runs: Sequence[SortedRows]) -> SortedRows:
     """One sorted run that says what ``runs`` say together.
 
     Deletions are kept, for they may hide rows of a still older run; counts of zero are not.
 
-    Args:
-        layout: the table's layout.
-        runs: oldest first, at least one. All have the same columns, among them those of the key and,
-            without primary key, ``_count``.
+    They come oldest first, at least one, and have the same columns, among them those of the key and
+    ``_count``.
     """
     if len(runs) == 1:
         return runs[0]
-    rows = pa.concat_tables([run.rows for run in runs])
+    rows, kinds = joined(runs)
     order = order_by([rows.column(name) for name in layout.key])
     if layout.is_counted:
         return _sum_counts(rows, order.firsts, order.starts, order.rows)
-    kinds = _all_kinds(runs)
     winners = order.lasts
     return SortedRows(gather(rows, winners), None if kinds is None else kinds[winners])
 
 
 def present(layout: Layout, run: SortedRows) -> pa.Table:
-    """Existing rows: without deletions; counts stay in ``_count``.
-
-    Raises:
-        ChangelogError: a count is negative: more equal rows were deleted than inserted.
-    """
+    """Existing rows: without deletions; counts stay in ``_count``."""
     if layout.is_counted:
         counts = one_array(run.rows.column(COUNT_COLUMN)).to_numpy()
         check_counts(run.rows, counts)
@@ -80,23 +98,12 @@ def check_counts(rows: pa.Table, counts: npt.NDArray[np.int64]) -> None:
     """
     if (counts < 0).any():
         worst = int(np.argmin(counts))
-        shown = {k: v for k, v in rows.slice(worst, 1).to_pylist()[0].items() if not _is_internal(k)}
+        shown = {k: v for k, v in rows.slice(worst, 1).to_pylist()[0].items() if k not in _INTERNAL}
         raise ChangelogError(
             f"row {shown!r} of a table without primary key must have a count of at least 0, got "
             f"{counts[worst]}; more such rows were deleted than inserted: correct the producer and load the "
             "table again"
         )
-
-
-def _is_internal(name: str) -> bool:
-    return name in (ROW_HASH_COLUMN, COUNT_COLUMN)
-
-
-def _all_kinds(runs: Sequence[SortedRows]) -> Kinds | None:
-    if all(run.kinds is None for run in runs):
-        return None
-    parts = [np.zeros(r.rows.num_rows, np.int8) if r.kinds is None else r.kinds for r in runs]
-    return np.concatenate(parts)
 
 
 def _sum_counts(rows: pa.Table, firsts: Positions, starts: Positions, order: Positions) -> SortedRows:
@@ -136,12 +143,6 @@ def _gather_piece(batches: Sequence[pa.RecordBatch], ends: Positions, positions:
     return table
 
 
-def is_sorted_by_key(layout: Layout, rows: pa.Table) -> bool:
-    """Whether rows ascend by key without repeats: what every data file must hold."""
-    order = order_by([rows.column(name) for name in layout.key])
-    return bool(order.is_first.all() and (np.diff(order.rows) == 1).all())
-
-
 _LEAST_BYTES_A_ROW: Final = 32
 """Sorting a row takes about so much, however narrow it is."""
 
@@ -157,24 +158,19 @@ class Cuttable(Protocol):
 
     def __len__(self) -> int:
         """Number of rows."""
-        ...
 
     @property
     def size(self) -> int:
         """About how many bytes of memory they take."""
-        ...
 
     def key(self, row: int) -> bytes:
-        """The key of one of them, see ``row_keys.key_bytes``."""
-        ...
+        """The key of one of them, see ``keys.key_bytes``."""
 
     def slice(self, start: int, length: int) -> Cuttable:
         """Some of them."""
-        ...
 
     def load(self) -> SortedRows:
         """The rows themselves."""
-        ...
 
 
 def key_ranges(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -33,11 +34,8 @@ from upsert.store.rows.merge_rules import DEDUPLICATE, FIRST_ROW, RETRACTABLE, A
 def winners(group: SequenceGroup, rows: pa.Table, of: Positions, stored: Positions) -> Positions:
     """For each key the row that gives the group's columns, -1 where none does.
 
-    Args:
-        group: the group.
-        rows: rows ordered by key, and within a key as they count.
-        of: the number of each row's key, ascending from 0 without a gap.
-        stored: which rows are the table's own; one stays where no row says anything.
+    ``of`` is the number of each row's key, ascending from 0 without a gap; within a key rows stand as they
+    count. Of those of the table, ``stored``, one stays where no row says anything.
     """
     found = np.full(int(of[-1]) + 1, -1, dtype=np.int64)
     found[of[stored]] = stored
@@ -109,16 +107,7 @@ class Groups:
 
 
 def aggregated(aggregate: Aggregate, values: pa.Array, groups: Groups) -> pa.Array:
-    """One value a key.
-
-    Args:
-        aggregate: the column's function.
-        values: the column's values, at least one.
-        groups: the rows' keys.
-
-    Raises:
-        ChangelogError: a sum does not fit the column's type.
-    """
+    """One value a key."""
     if aggregate.function == "sum":
         return _sum(aggregate, values, groups)
     if aggregate.function == "count":
@@ -148,10 +137,6 @@ def _at(values: pa.Array, positions: Positions) -> pa.Array:
     return values.take(pa.array(positions, mask=positions < 0))
 
 
-def _last_value(values: pa.Array, groups: Groups) -> Positions:  # noqa: ARG001 - one signature for all
-    return groups.lasts
-
-
 def _last_known(values: pa.Array, groups: Groups) -> Positions:
     known = np.where(is_null(values), -1, np.arange(len(values)))
     newest = np.maximum.reduceat(known, groups.starts)
@@ -164,14 +149,6 @@ def _first_value(values: pa.Array, groups: Groups) -> Positions:  # noqa: ARG001
     stored = np.flatnonzero(groups.is_stored)
     first[groups.of[stored]] = stored
     return first
-
-
-def _smallest(values: pa.Array, groups: Groups) -> Positions:
-    return _extreme(values, groups, largest=False)
-
-
-def _largest(values: pa.Array, groups: Groups) -> Positions:
-    return _extreme(values, groups, largest=True)
 
 
 def _extreme(values: pa.Array, groups: Groups, *, largest: bool) -> Positions:
@@ -187,13 +164,13 @@ def _extreme(values: pa.Array, groups: Groups, *, largest: bool) -> Positions:
 
 
 _CHOICES: Final[Mapping[str, Callable[[pa.Array, Groups], Positions]]] = {
-    "last_value": _last_value,
+    "last_value": lambda _, groups: groups.lasts,
     "last_non_null_value": _last_known,
     "first_value": _first_value,
-    "min": _smallest,
-    "max": _largest,
-    "bool_and": _smallest,
-    "bool_or": _largest,
+    "min": partial(_extreme, largest=False),
+    "max": partial(_extreme, largest=True),
+    "bool_and": partial(_extreme, largest=False),
+    "bool_or": partial(_extreme, largest=True),
 }
 
 _ORDERED: Final = frozenset({"last_value", "last_non_null_value", "first_value", "listagg"})
@@ -366,7 +343,7 @@ def _combined(
     has_order = order == "rows" or bool(layout.merge.sequence)
     by_group = _rows_of_groups(layout, arranged, groups, has_order)
     columns = [
-        _taken(layout, arranged, name, by_group[name])
+        _complete(layout, name, _at(one_array(arranged.column(name)), by_group[name]))
         if name in by_group
         else _column(layout, arranged, name, groups, has_order)
         for name in names
@@ -386,11 +363,6 @@ def _rows_of_groups(layout: Layout, rows: pa.Table, groups: Groups, has_order: b
                 raise _ambiguous(layout, rows, int(groups.starts[number]), f"columns of {group.option!r}")
         found |= dict.fromkeys((*group.sequence, *group.columns), chosen)
     return found
-
-
-def _taken(layout: Layout, rows: pa.Table, name: str, positions: Positions) -> pa.Array:
-    values = one_array(rows.column(name))
-    return _complete(layout, name, values.take(pa.array(positions, mask=positions < 0)))
 
 
 def _complete(layout: Layout, name: str, found: pa.Array) -> pa.Array:

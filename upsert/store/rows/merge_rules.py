@@ -9,7 +9,7 @@ row in which all of ``<columns>`` are NULL says nothing about the group.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -53,11 +53,7 @@ def check_groups(
 ) -> None:
     """Refuse groups that a table of this schema cannot have.
 
-    Args:
-        owner: the table, for messages.
-        groups: its groups.
-        taken: columns that belong to no group: the primary key and those of ``sequence.field``.
-        schema: its columns.
+    ``taken`` are the columns of the primary key and of ``sequence.field``, which belong to no group.
 
     Raises:
         ConfigurationError: a column is unknown, taken, in two groups, or no scalar where it orders rows.
@@ -90,32 +86,11 @@ def group_of(groups: Sequence[SequenceGroup]) -> Mapping[str, SequenceGroup]:
     return {name: group for group in groups for name in (*group.sequence, *group.columns)}
 
 
-def renamed_columns(columns: str, old: str, new: str) -> str:
-    """A list of columns of which one is called otherwise.
-
-    >>> renamed_columns("a, b", "a", "x")
-    'x,b'
-    """
-    return ",".join(new if name == old else name for name in options.names(columns))
-
-
-def groups_without(groups: Mapping[str, str], column: str) -> Iterator[tuple[str, str]]:
-    """The options of groups, by name, without a column that follows; a group that has no other goes too."""
-    for key, columns in groups.items():
-        if left := [name for name in options.names(columns) if name != column]:
-            yield key, ",".join(left)
-
-
 DEDUPLICATE: Final = "deduplicate"
-
 FIRST_ROW: Final = "first-row"
-
 PARTIAL_UPDATE: Final = "partial-update"
-
 AGGREGATION: Final = "aggregation"
-
 DEFAULT_FUNCTION: Final = "last_non_null_value"
-
 DEFAULT_DELIMITER: Final = ","
 
 MERGE_OPTIONS: Final = (
@@ -230,9 +205,6 @@ def split(
 ) -> tuple[dict[str, str], tuple[Aggregate, ...], tuple[SequenceGroup, ...]]:
     """The options without those of single fields, and what these declare: functions and groups.
 
-    Raises:
-        ConfigurationError: a function is unknown, or a delimiter is there without ``listagg``.
-
     >>> split("t", {"bucket": "2", "fields.n.aggregate-function": "sum"})
     ({'bucket': '2'}, (Aggregate(column='n', function='sum', delimiter=','),), ())
     """
@@ -345,27 +317,32 @@ def renamed(given: Mapping[str, str], old: str, new: str) -> dict[str, str]:
     >>> renamed({"sequence.field": "a,b", "fields.a.aggregate-function": "sum"}, "a", "x")
     {'sequence.field': 'x,b', 'fields.x.aggregate-function': 'sum'}
     """
+
+    def follow(columns: str) -> str:
+        return ",".join(new if name == old else name for name in options.names(columns))
+
     found = {}
     for key, value in given.items():
         match = _FIELD.fullmatch(key)
         if match is not None and match["what"] == _GROUP:
-            key = f"fields.{renamed_columns(match['column'], old, new)}.{_GROUP}"
-            value = renamed_columns(value, old, new)
+            key, value = f"fields.{follow(match['column'])}.{_GROUP}", follow(value)
         elif match is not None and match["column"] == old:
             key = f"fields.{new}.{match['what']}"
-        if key.lower() in ("sequence.field", "bucket-key"):
-            value = ",".join(new if name == old else name for name in options.names(value))
+        elif key.lower() in ("sequence.field", "bucket-key"):
+            value = follow(value)
         found[key] = value
     return found
 
 
 def without(given: Mapping[str, str], column: str) -> dict[str, str]:
-    """The options without those of one field, and without it where others list it."""
-    matches = {key: _FIELD.fullmatch(key) for key in given}
-    groups = {key: value for key, value in given.items() if (m := matches[key]) and m["what"] == _GROUP}
-    left = {
-        key: value
-        for key, value in given.items()
-        if key not in groups and ((m := matches[key]) is None or m["column"] != column)
-    }
-    return left | dict(groups_without(groups, column))
+    """The options without those of one field, and without it in groups; one that has no other goes too."""
+    left: dict[str, str] = {}
+    groups: dict[str, str] = {}
+    for key, value in given.items():
+        match = _FIELD.fullmatch(key)
+        if match is not None and match["what"] == _GROUP:
+            if others := [name for name in options.names(value) if name != column]:
+                groups[key] = ",".join(others)
+        elif match is None or match["column"] != column:
+            left[key] = value
+    return left | groups

@@ -13,13 +13,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from upsert import types
-from upsert.arrays import one_array
+from upsert.arrays import is_null, one_array
 from upsert.errors import SchemaError
 from upsert.schema import TableSchema
-from upsert.store.paths import Partition
+from upsert.store.paths import BucketId, Partition
 from upsert.store.rows.conform import Signs
 from upsert.store.rows.hashing import normalised_floats
 from upsert.store.rows.layout import Layout
@@ -102,11 +101,7 @@ def _with_constants(rows: pa.Table, values: Mapping[str, pa.Scalar]) -> pa.Table
 def specified(schema: TableSchema, spec: Mapping[str, object], of: str) -> Partition:
     """The partition values that a specification names, in the table's order.
 
-    Args:
-        schema: the table's schema.
-        spec: some or all partition columns; values of the column's type, None for NULL, or text that reads
-            as one, as in ``PARTITION (day = '2013-01-01')``.
-        of: what the specification belongs to, for messages.
+    Values are of the column's type, None for NULL, or texts that read as one: PARTITION (day = '2013-01-01').
 
     Raises:
         SchemaError: a column is no partition column, or a value does not fit it.
@@ -150,8 +145,7 @@ def partition_codes(column: pa.Array | pa.ChunkedArray) -> Codes:
     """
     array = one_array(column)
     if pa.types.is_floating(array.type):
-        mask = pc.is_null(array).to_numpy(zero_copy_only=False)
-        array = pa.array(normalised_floats(array), type=array.type, mask=mask)
+        array = pa.array(normalised_floats(array), type=array.type, mask=is_null(array))
     encoded = array.dictionary_encode(null_encoding="encode")
     codes = encoded.indices.to_numpy().astype(np.int64)
     if pa.types.is_binary(array.type):
@@ -175,7 +169,7 @@ def check_reads_back(texts: Iterable[str | None], type_: pa.DataType, name: str)
 
 
 def partition_values(texts: Iterable[str | None], type_: pa.DataType) -> pa.Array:
-    """The values of a partition column that some texts stand for.
+    """The values of a partition column that some texts say.
 
     >>> partition_values(["2013-01-01", None], pa.date32()).to_pylist()
     [datetime.date(2013, 1, 1), None]
@@ -188,25 +182,20 @@ def partition_values(texts: Iterable[str | None], type_: pa.DataType) -> pa.Arra
 class Portion(NamedTuple):
     """Rows of one bucket, in input order, and the sign of each (None: all positive)."""
 
-    partition: Partition
-    bucket: int
+    bucket_id: BucketId
     rows: pa.Table
     weights: Signs | None
 
 
 def split(layout: Layout, rows: pa.Table, weights: Signs | None) -> Iterator[Portion]:
-    """The rows of each bucket that has any; ``rows`` as ``rows.conform`` returns them.
-
-    Raises:
-        SchemaError: a partition value has no text that reads back.
-    """
+    """The rows of each bucket that has any; ``rows`` as ``rows.conform`` returns them."""
     if not rows.num_rows:
         return
     buckets = layout.buckets_of(rows)
     columns = [_codes_of(layout, name, rows) for name in layout.schema.partitioned_by]
     groups, group_of = _groups([buckets, *(codes for codes, _ in columns)])
     if len(groups) == 1:
-        yield Portion(_partition_at(layout, columns, groups[0]), int(groups[0][0]), rows, weights)
+        yield Portion(_bucket_id(layout, columns, groups[0]), rows, weights)
         return
     order = np.argsort(group_of, kind="stable")
     ends = np.cumsum(np.bincount(group_of, minlength=len(groups)))
@@ -214,7 +203,7 @@ def split(layout: Layout, rows: pa.Table, weights: Signs | None) -> Iterator[Por
     for number, group in enumerate(groups):
         own = order[(ends[number - 1] if number else 0) : ends[number]]
         signs = None if weights is None else weights[own]
-        yield Portion(_partition_at(layout, columns, group), int(group[0]), whole.take(pa.array(own)), signs)
+        yield Portion(_bucket_id(layout, columns, group), whole.take(pa.array(own)), signs)
 
 
 def _codes_of(layout: Layout, name: str, rows: pa.Table) -> Codes:
@@ -232,7 +221,7 @@ def _groups(columns: list[npt.NDArray[np.int64]]) -> tuple[npt.NDArray[np.int64]
     return values, group_of.reshape(-1)
 
 
-def _partition_at(layout: Layout, columns: list[Codes], group: npt.NDArray[np.int64]) -> Partition:
+def _bucket_id(layout: Layout, columns: list[Codes], group: npt.NDArray[np.int64]) -> BucketId:
     names = layout.schema.partitioned_by
     values = (texts[code] for (_, texts), code in zip(columns, group[1:], strict=True))
-    return tuple(zip(names, values, strict=True))
+    return tuple(zip(names, values, strict=True)), int(group[0])

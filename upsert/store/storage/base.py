@@ -1,4 +1,4 @@
-"""What the store asks of the place where its files lie (pure).
+"""What the store asks of the storage in which its files lie (pure).
 
 Paths are whole: an absolute local path, ``s3://bucket/prefix/name`` or ``hdfs://host/folder/name``. A
 name that others watch appears by ``put_if_absent`` alone; all other files have names that are used once.
@@ -18,7 +18,7 @@ class FileStat(NamedTuple):
 
     Attributes:
         size: in bytes.
-        modified_ns: when it was written, in nanoseconds since 1970, by the clock of the place.
+        modified_ns: when it was written, in nanoseconds since 1970, by the clock of the storage.
         version: differs if another file was put under the name.
     """
 
@@ -47,7 +47,7 @@ class Versioned(NamedTuple):
 
 
 class Storage(Protocol):
-    """The files of one place; threads may share it.
+    """The files of one storage; threads may share it.
 
     Whatever is missing is a ``FileNotFoundError`` where nothing else is said. An ``OSError`` of a write says
     nothing about whether it has happened.
@@ -67,7 +67,7 @@ class Storage(Protocol):
         When it returns True, the file survives a power failure. A crash leaves the whole file or none.
 
         Raises:
-            ConfigurationError: the place cannot do that.
+            ConfigurationError: the storage cannot do that.
             UnknownOutcomeError: it may have been published, or may be soon: clean nothing up.
         """
 
@@ -119,7 +119,7 @@ class Storage(Protocol):
         """A local file that processes of this machine lock in the name of something in ``root``."""
 
     def aged(self, path: str) -> tuple[bytes, float] | None:
-        """The content of a file and its age in seconds by the clock of the place; None if there is none."""
+        """The content of a file and its age in seconds by the clock of the storage; None if there is none."""
 
     def delete(self, path: str) -> bool:
         """Delete a file; False if it is known that there was none."""
@@ -130,7 +130,7 @@ class Storage(Protocol):
 
 @runtime_checkable
 class SwappingStorage(Storage, Protocol):
-    """A place that has no folders to move, and replaces a file only if it is still the one that was seen."""
+    """A storage without folders to move, which replaces a file only if it is still the one that was seen."""
 
     def versioned(self, path: str) -> Versioned | None:
         """A file as it is now; None if there is none."""
@@ -142,7 +142,7 @@ class SwappingStorage(Storage, Protocol):
         are a file's permissions where files have some.
 
         Raises:
-            ConfigurationError: the place cannot do that.
+            ConfigurationError: the storage cannot do that.
             UnknownOutcomeError: it may have happened, or may be about to.
         """
 

@@ -11,7 +11,6 @@ import errno
 import os
 import stat
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from uuid import uuid4
 
 from upsert.errors import ConfigurationError, StorageError
 from upsert.flock import locked
+from upsert.store.kept import Kept
 from upsert.store.storage.refusals import NO_ROOM, cache_errors_of
 
 FOLDER_VARIABLE: Final = "UPSERT_CACHE_FOLDER"
@@ -109,11 +109,7 @@ class LocalCache:
 
     @contextmanager
     def new_file(self) -> Iterator[str]:
-        """A path for a file that is being written; what is there afterwards is deleted.
-
-        Raises:
-            StorageError: the disk refused or failed.
-        """
+        """A path for a file that is being written; what is there afterwards is deleted."""
         with cache_errors_of(self.folder, _SETTINGS):
             self._make_folders()
             path = os.path.join(self.folder, "new", uuid4().hex)
@@ -204,24 +200,19 @@ class LocalCache:
             yield
 
 
-_caches: dict[tuple[str, int], LocalCache] = {}
-_lock = threading.Lock()
+_caches = Kept[tuple[str, int], LocalCache]({}, is_inherited=True)
 
 
 def local_cache() -> LocalCache:
-    """The cache that the environment names.
+    """The cache that the environment names."""
+    folder, max_bytes = _configured()
 
-    Raises:
-        ConfigurationError: the environment names no size, or a folder that another user may write to.
-        StorageError: its disk refused or failed.
-    """
-    key = _configured()
-    with _lock:
-        if key not in _caches:
-            with cache_errors_of(key[0], _SETTINGS):
-                _check_own(key[0])
-                _caches[key] = LocalCache(*key)
-        return _caches[key]
+    def make() -> LocalCache:
+        with cache_errors_of(folder, _SETTINGS):
+            _check_own(folder)
+            return LocalCache(folder, max_bytes)
+
+    return _caches.made((folder, max_bytes), make)
 
 
 def _configured() -> tuple[str, int]:
@@ -243,11 +234,3 @@ def _check_own(folder: str) -> None:
             f"cache folder {folder!r} must be a folder of this user that no other one may write to, got mode "
             f"{stat.S_IMODE(found.st_mode):o} and owner {found.st_uid}; set {FOLDER_VARIABLE}"
         )
-
-
-def _after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork)

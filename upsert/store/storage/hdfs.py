@@ -83,7 +83,7 @@ class HdfsStorage:
         return hdfs_names.swap(self, self._names, path, content, seen, mode)
 
     def take_away(self, path: str, instead: bytes) -> None:
-        """Swap a file for what stands for none: a deletion could come between another's look and move."""
+        """Swap a file for what means none: a deletion could come between another's look and move."""
         while (seen := self.versioned(path)) is not None and not self.swap(path, instead, seen):
             pass  # another one was faster: what it has put goes too
 

@@ -10,13 +10,13 @@ import errno
 import getpass
 import json
 import os
-import threading
 from collections.abc import Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from typing import IO, Any, Final, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
 from upsert.errors import ConfigurationError, StorageError
+from upsert.store.kept import Kept
 from upsert.store.storage.base import FileStat
 from upsert.store.storage.locations import HdfsLocation
 from upsert.store.storage.refusals import NO_ROOM, RefusedError
@@ -44,8 +44,7 @@ _ERRNO: Final = {
 }
 
 _active: dict[HdfsLocation, int] = {}
-_pools: list[Any] = []
-_lock = threading.Lock()
+_pools = Kept[None, Any]({}, is_inherited=False)
 
 
 class UnansweredError(StorageError):
@@ -81,12 +80,7 @@ class Entry(NamedTuple):
 def ask(location: HdfsLocation, method: str, path: str, operation: str, **parameters: str) -> Reply:
     """What the active name node answers.
 
-    Args:
-        location: the cluster.
-        method: of HTTP.
-        path: within the cluster, from ``/`` on.
-        operation: of WebHDFS.
-        parameters: of that operation.
+    ``method`` is one of HTTP, ``operation`` one of WebHDFS; the path is within the cluster, from ``/`` on.
 
     Raises:
         OSError: HDFS says that it cannot be done; ``FileNotFoundError``: there is no such file or folder.
@@ -281,18 +275,9 @@ def _pool() -> Any:
         raise ConfigurationError(
             "table in HDFS: its client needs urllib3, which is not installed; pip install 'deltajoin[hdfs]'"
         ) from cause
-    with _lock:
-        if not _pools:
-            timeout = urllib3.Timeout(connect=CONNECT_S, read=READ_S)
-            pool = urllib3.PoolManager(timeout=timeout, retries=False, maxsize=_CONNECTIONS, blocksize=_CHUNK)
-            _pools.append(pool)
-        return _pools[0]
+    timeout = urllib3.Timeout(connect=CONNECT_S, read=READ_S)
 
+    def make() -> Any:
+        return urllib3.PoolManager(timeout=timeout, retries=False, maxsize=_CONNECTIONS, blocksize=_CHUNK)
 
-def _after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()
-    _pools.clear()  # connections that the parent goes on using
-
-
-os.register_at_fork(after_in_child=_after_fork)
+    return _pools.made(None, make)

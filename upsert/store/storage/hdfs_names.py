@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
 from uuid import uuid4
 
 from upsert.errors import ConfigurationError, UnknownOutcomeError
 from upsert.failpoints import reach
+from upsert.retry import retried
 from upsert.store.storage import hdfs_client
 from upsert.store.storage.base import FileStat, T, Versioned
 from upsert.store.storage.hdfs_client import Entry, NotDoneError, Reply, UnansweredError
@@ -31,11 +32,23 @@ from upsert.store.storage.local import TEMPORARY_SUFFIX
 from upsert.store.storage.locations import HdfsLocation
 
 _TRIES: Final = 20
-
 _FIRST_PAUSE_S: Final = 0.05
 
 _LONGEST_PAUSE_S: Final = 5.0
 """Together the pauses last about a minute: a stand-by name node needs less to take over."""
+
+
+class _Doubts:
+    """Notes whether a request that got no answer may have been carried out; its error goes on."""
+
+    exist = False
+
+    def __enter__(self) -> None:
+        """Begin a request."""
+
+    def __exit__(self, kind: object, failure: BaseException | None, trace: object) -> None:
+        """End it."""
+        self.exist |= isinstance(failure, UnansweredError) and not isinstance(failure, NotDoneError)
 
 
 class HdfsNames:
@@ -52,27 +65,30 @@ class HdfsNames:
             UnknownOutcomeError: HDFS has not answered for a minute or more; it may happen yet.
             OSError: it has not happened.
         """
-        has_doubts = False
-        for is_last in self._tries():
+        doubts = _Doubts()
+
+        def rename() -> bool:
+            failure = UnansweredError(errno.EIO, "HDFS renames to no such name, and nothing has it", path)
             try:
-                if self.is_true(self._rename(source, path), path):
-                    return True
-            except UnansweredError as failure:
-                has_doubts |= not isinstance(failure, NotDoneError)
-                if is_last and not has_doubts:
-                    raise
+                with doubts:
+                    if self.is_true(self._rename(source, path), path):
+                        return True
+            except UnansweredError as cause:
+                failure = cause
             else:
-                if not has_doubts and self.has(path):
+                if not doubts.exist and self.has(path):
                     return False
-                if not has_doubts and not self.has(source):
+                if not doubts.exist and not self.has(source):
                     raise FileNotFoundError(errno.ENOENT, "its folder has been deleted", path)
-            if has_doubts and (found := self._content_if_any(path)) is not None:
+            if doubts.exist and (found := self._content_if_any(path)) is not None:
                 return found == content
-        if not has_doubts:
-            raise UnansweredError(errno.EIO, "HDFS renames to no such name, and nothing has it", path)
-        raise UnknownOutcomeError(
+            raise failure
+
+        return self._outcome(
+            rename,
+            doubts,
             f"{path!r}: HDFS must say whether it has the file, got no answer; look at the table's history "
-            "before you write the rows again"
+            "before you write the rows again",
         )
 
     def move(self, source: str, path: str) -> None:
@@ -83,22 +99,20 @@ class HdfsNames:
             NotDoneError: it has not happened.
             UnansweredError: it may have happened, or may yet.
         """
-        has_doubts = False
-        for is_last in self._tries():
+        doubts = _Doubts()
+
+        def rename() -> Reply | None:
             try:
-                reply = self._rename(source, path, renameoptions="OVERWRITE")
+                with doubts:
+                    return self._rename(source, path, renameoptions="OVERWRITE")
             except FileNotFoundError:
-                if not has_doubts:
+                if not doubts.exist:
                     raise
-                return  # an earlier try has done it
-            except UnansweredError as failure:
-                has_doubts |= not isinstance(failure, NotDoneError)
-                if is_last:
-                    raise
-                continue
-            if reply.body and not self.is_true(reply, path):
-                raise refusal(path)
-            return
+                return None  # an earlier try has done it
+
+        reply = self.repeat(rename)
+        if reply is not None and reply.body and not self.is_true(reply, path):
+            raise refusal(path)
 
     def claim(self, folder: str, name: str, unique: str) -> bool:
         """Give a folder, which has a file ``unique``, a name; False if something has it.
@@ -107,40 +121,41 @@ class HdfsNames:
             UnknownOutcomeError: HDFS has not answered for a minute or more; it may happen yet.
             OSError: it has not happened.
         """
-        has_doubts = False
-        for is_last in self._tries():
+        doubts = _Doubts()
+
+        def rename() -> bool:
             try:
-                # without the option, a folder that has the name would take it in
-                self._rename(folder, name, renameoptions="NONE")
-                return True
+                with doubts:
+                    # without the option, a folder that has the name would take it in
+                    self._rename(folder, name, renameoptions="NONE")
             except FileExistsError:
-                return has_doubts and not self.has(f"{folder}/{unique}")
+                return doubts.exist and not self.has(f"{folder}/{unique}")
             except FileNotFoundError:
-                if not has_doubts:
-                    raise
-                return True  # an earlier try has done it
-            except UnansweredError as failure:
-                has_doubts |= not isinstance(failure, NotDoneError)
-                if is_last and not has_doubts:
-                    raise
-        raise UnknownOutcomeError(
-            f"{name!r}: HDFS must say whether it is taken, got no answer; look at the table"
-        )
+                if not doubts.exist:
+                    raise  # else an earlier try has done it
+            return True
+
+        unknown = f"{name!r}: HDFS must say whether it is taken, got no answer; look at the table"
+        return self._outcome(rename, doubts, unknown)
+
+    def _outcome(self, action: Callable[[], T], doubts: _Doubts, unknown: str) -> T:
+        try:
+            return self.repeat(action)
+        except UnansweredError:
+            if not doubts.exist:
+                raise
+        raise UnknownOutcomeError(unknown)
 
     def delete(self, path: str, *, is_recursive: bool = False) -> bool:
         """Delete a file or a folder; False if it is known that there was none."""
-        has_doubts = False
+        doubts = _Doubts()
 
         def delete() -> bool:
-            nonlocal has_doubts
-            try:
+            with doubts:
                 recursive = str(is_recursive).lower()
                 return self.is_true(self.ask("DELETE", path, "DELETE", recursive=recursive), path)
-            except UnansweredError as failure:
-                has_doubts |= not isinstance(failure, NotDoneError)
-                raise
 
-        return self.repeat(delete) or has_doubts
+        return self.repeat(delete) or doubts.exist
 
     def known(self, path: str) -> Entry | None:
         """A file or folder; None if there is none."""
@@ -156,22 +171,15 @@ class HdfsNames:
 
     def repeat(self, action: Callable[[], T]) -> T:
         """What an action gives that may be done again."""
-        tries = self._tries()
-        while True:
-            is_last = next(tries)
-            try:
-                return action()
-            except UnansweredError:
-                if is_last:
-                    raise
-
-    def _tries(self) -> Iterator[bool]:
-        """Whether a try is the last; the pauses are between them."""
-        pause = _FIRST_PAUSE_S
-        for left in range(_TRIES - 1, -1, -1):
-            yield not left
-            self.sleep(random.uniform(0.5, 1.0) * pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
+        return retried(
+            action,
+            is_passing=lambda failure: isinstance(failure, UnansweredError),
+            first_pause_s=_FIRST_PAUSE_S,
+            longest_pause_s=_LONGEST_PAUSE_S,
+            tries=_TRIES,
+            jitter=random.uniform,
+            sleep=self.sleep,
+        )
 
     def _content_if_any(self, path: str) -> bytes | None:
         try:
@@ -250,55 +258,55 @@ def swap(files: Files, names: HdfsNames, path: str, content: bytes, seen: Versio
     """
     folder, _, name = path.rpartition("/")
     unique = uuid4().hex
-    own, place = f"{folder}/.{name}-{unique}{TEMPORARY_SUFFIX}", f"{folder}/.{name}-after-{seen.version}"
+    own, proposal = f"{folder}/.{name}-{unique}{TEMPORARY_SUFFIX}", f"{folder}/.{name}-after-{seen.version}"
     files.write(f"{own}/{unique}", content, mode)
-    if not names.claim(own, place, unique):
+    if not names.claim(own, proposal, unique):
         names.delete(own, is_recursive=True)
-        _help(files, names, path, place, seen.version)
+        _help(files, names, path, proposal, seen.version)
         return False
     reach("swap.after-claim")
     try:
-        return _finish(files, names, path, place, unique, seen.version)
+        return _finish(files, names, path, proposal, unique, seen.version)
     except UnansweredError as cause:
         raise UnknownOutcomeError(
             f"{path!r}: HDFS must say whether it has replaced the file, got no answer; look at the table"
         ) from cause
 
 
-def _finish(files: Files, names: HdfsNames, path: str, place: str, unique: str, version: str) -> bool:
+def _finish(files: Files, names: HdfsNames, path: str, proposal: str, unique: str, version: str) -> bool:
     """Do what is to be done with the own proposal; whether it has replaced what was seen."""
     if _number(files, path) == version:
-        _move(names, path, place, unique)
+        _move(names, path, proposal, unique)
         return True
     # either another process has moved the proposal, and maybe others have followed, or none ever will
-    if is_late := files.stat(f"{place}/{unique}") is not None:
-        names.delete(f"{place}/{unique}")
-    _clear(names, place)
+    if is_late := files.stat(f"{proposal}/{unique}") is not None:
+        names.delete(f"{proposal}/{unique}")
+    _clear(names, proposal)
     return not is_late
 
 
-def _help(files: Files, names: HdfsNames, path: str, place: str, version: str) -> None:
+def _help(files: Files, names: HdfsNames, path: str, proposal: str, version: str) -> None:
     """Move what another one has proposed, who may be dead."""
-    proposed = [name for name in files.names(place) if not name.startswith(".")]
+    proposed = [name for name in files.names(proposal) if not name.startswith(".")]
     # after the look: what was proposed before this was there is all that can replace it
     if proposed and _number(files, path) == version:
-        _move(names, path, place, proposed[0])
+        _move(names, path, proposal, proposed[0])
 
 
-def _move(names: HdfsNames, path: str, place: str, unique: str) -> None:
+def _move(names: HdfsNames, path: str, proposal: str, unique: str) -> None:
     reach("swap.before-move")
     try:
-        names.move(f"{place}/{unique}", path)
+        names.move(f"{proposal}/{unique}", path)
     except FileNotFoundError:
         return  # another process was faster
     reach("swap.after-move")
-    _clear(names, place)
+    _clear(names, proposal)
 
 
-def _clear(names: HdfsNames, place: str) -> None:
+def _clear(names: HdfsNames, proposal: str) -> None:
     """Delete the folder of a proposal that is gone from it."""
     try:
-        names.delete(place)
+        names.delete(proposal)
     except OSError as failure:
         if failure.errno != errno.ENOTEMPTY:  # the next one has proposed, and will see that it came too late
             raise

@@ -24,9 +24,7 @@ from upsert.errors import UpsertError
 from upsert.store.storage.resolve import storage_of
 
 LEASE_S: Final = 60.0
-
 _FREE: Final = b"free"
-
 _DIGITS: Final = 20
 
 

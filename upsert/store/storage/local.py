@@ -48,37 +48,24 @@ class LocalStorage:
             OSError: anything else; the file may or may not have been published: look before going on.
         """
         with disk_errors_of(path):
-            return self._put_if_absent(path, content, mode)
-
-    def _put_if_absent(self, path: str, content: bytes, mode: int) -> bool:
-        folder, name = os.path.split(path)
-        temporary = _temporary(folder, name)
-        try:
-            write_durably(temporary, content, mode)
-            reach("publish.before-link")
-            try:
-                link(temporary, path)
-            except FileExistsError:
-                return False
-            reach("publish.after-link")
-        finally:
-            Path(temporary).unlink(missing_ok=True)
-        sync_folder(folder)
-        reach("publish.after-sync")
+            with _temporary_file(path, content, mode) as temporary:
+                reach("publish.before-link")
+                try:
+                    link(temporary, path)
+                except FileExistsError:
+                    return False
+                reach("publish.after-link")
+            sync_folder(os.path.dirname(path))
+            reach("publish.after-sync")
         return True
 
     def replace(self, path: str, content: bytes, mode: int = 0o666) -> None:
         """Put other content under a name, whose folder is made if necessary."""
         with disk_errors_of(path):
             make_parent(path)
-            folder, name = os.path.split(path)
-            temporary = _temporary(folder, name)
-            try:
-                write_durably(temporary, content, mode)
+            with _temporary_file(path, content, mode) as temporary:
                 os.replace(temporary, path)
-            finally:
-                Path(temporary).unlink(missing_ok=True)
-            sync_folder(folder)
+            sync_folder(os.path.dirname(path))
 
     def write(self, path: str, content: bytes) -> None:
         """Write a new file, whose folder is made if necessary."""
@@ -185,8 +172,16 @@ def _unless_missing(error: OSError) -> None:
         raise error
 
 
-def _temporary(folder: str, name: str) -> str:
-    return os.path.join(folder, f".{name}-{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
+@contextmanager
+def _temporary_file(path: str, content: bytes, mode: int) -> Iterator[str]:
+    """A durable file beside ``path``; gone after the block, unless it has another name by then."""
+    folder, name = os.path.split(path)
+    temporary = os.path.join(folder, f".{name}-{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
+    try:
+        write_durably(temporary, content, mode)
+        yield temporary
+    finally:
+        Path(temporary).unlink(missing_ok=True)
 
 
 def link(source: str, target: str) -> None:

@@ -49,11 +49,8 @@ S3_SCHEMES: Final = ("s3", "s3a", "s3n")
 """Names of one kind of store; Spark's users know it by the others."""
 
 _S3_SETTINGS: Final = ("endpoint", "region")
-
 _S3_PATH: Final = re.compile(r"(?i:s3[an]?)://([^/;?]*)((?:;[^/?]*)?)/?([^?]*)(?:\?(.*))?", re.DOTALL)
-
 _BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
-
 _REGION: Final = re.compile(r"[a-z0-9-]{1,40}")
 
 
@@ -135,11 +132,8 @@ def _region(value: str | None) -> str | None:
 
 
 HDFS_SCHEMES: Final = ("hdfs", "webhdfs", "swebhdfs")
-
 HTTP_PORT: Final = 9870
-
 HTTPS_PORT: Final = 9871
-
 _HDFS_SETTING: Final = "endpoint"
 
 _HDFS_PATH: Final = re.compile(
@@ -154,7 +148,7 @@ class HdfsLocation:
     """A cluster and how it is reached.
 
     Attributes:
-        scheme: one of ``SCHEMES``.
+        scheme: one of ``HDFS_SCHEMES``.
         authority: host and maybe port, or the cluster's logical name.
         endpoints: HTTP addresses of the name nodes that the path names; empty if it names none.
     """
@@ -173,9 +167,6 @@ class HdfsLocation:
         Args:
             configured: addresses for ``hdfs:`` paths that name none, with commas between; empty is none.
 
-        Raises:
-            ConfigurationError: what is configured is no address.
-
         >>> HdfsLocation("hdfs", "nn:8020").addresses(None)
         ('http://nn:9870',)
         >>> HdfsLocation("swebhdfs", "nn:50470").addresses("http://other:9870")
@@ -183,13 +174,13 @@ class HdfsLocation:
         """
         if self.endpoints:
             return self.endpoints
+        match = _AUTHORITY.fullmatch(self.authority)
+        host, port = match.groups() if match else (self.authority, None)
         if self.scheme == "hdfs":
-            if configured:
-                return _endpoints(configured)
-            return (f"http://{_host(self.authority)}:{HTTP_PORT}",)
+            return _endpoints(configured) if configured else (f"http://{host}:{HTTP_PORT}",)
         secure = self.scheme == "swebhdfs"
-        port = "" if _port(self.authority) else f":{HTTPS_PORT if secure else HTTP_PORT}"
-        return (f"{'https' if secure else 'http'}://{self.authority}{port}",)
+        usual = "" if port else f":{HTTPS_PORT if secure else HTTP_PORT}"
+        return (f"{'https' if secure else 'http'}://{self.authority}{usual}",)
 
 
 def hdfs_folder_uri(text: str) -> str:
@@ -233,16 +224,6 @@ def hdfs_split(text: str) -> tuple[HdfsLocation, str]:
         )
     endpoints = _endpoints(settings[_HDFS_SETTING]) if _HDFS_SETTING in settings else ()
     return HdfsLocation(match[1].lower(), match[2], endpoints), match[4]
-
-
-def _host(authority: str) -> str:
-    match = _AUTHORITY.fullmatch(authority)
-    return match[1] if match else authority
-
-
-def _port(authority: str) -> str | None:
-    match = _AUTHORITY.fullmatch(authority)
-    return match[2] if match else None
 
 
 def _endpoints(value: str) -> tuple[str, ...]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -23,6 +22,7 @@ import pyarrow as pa
 
 from upsert.errors import ConfigurationError, UnknownOutcomeError
 from upsert.failpoints import reach
+from upsert.store.kept import Kept
 from upsert.store.storage.base import FileStat, Found, T, Versioned
 from upsert.store.storage.cache import local_cache
 from upsert.store.storage.local import TEMPORARY_SUFFIX
@@ -76,17 +76,13 @@ def catalog_lock() -> Iterator[CatalogLock]:
 
 
 SCHEMES: Final = ("gs", "gcs", "abfs", "abfss")
-
 _CHUNK: Final = 1 << 20
-
 _TABLE: Final = "table.json"
 
 _WHOLE: Final = ("gs", "gcs")
 """Stores in which a file is there when it has been written to its end."""
 
-_systems: dict[str, Any] = {}
-
-_lock = threading.Lock()
+_systems = Kept[str, Any]({}, is_inherited=False)
 
 
 def folder_uri(text: str) -> str:
@@ -123,15 +119,10 @@ def file_system(head: str) -> Any:
     Raises:
         ConfigurationError: pyarrow has none.
     """
-    with _lock:
-        if head not in _systems:
-            try:
-                _systems[head], _ = pa.fs.FileSystem.from_uri(f"{head}/")
-            except (pa.ArrowException, OSError) as cause:
-                raise ConfigurationError(
-                    f"{head!r}: pyarrow cannot open this file system, got {cause}"
-                ) from cause
-        return _systems[head]
+    try:
+        return _systems.made(head, lambda: pa.fs.FileSystem.from_uri(f"{head}/")[0])
+    except (pa.ArrowException, OSError) as cause:
+        raise ConfigurationError(f"{head!r}: pyarrow cannot open this file system, got {cause}") from cause
 
 
 class LockedStorage:
@@ -181,11 +172,7 @@ class LockedStorage:
         return Versioned(content, sha256(content).hexdigest())
 
     def swap(self, path: str, content: bytes, seen: Versioned, mode: int = 0o666) -> bool:  # noqa: ARG002
-        """Look at a file and write it, under the lock of its table.
-
-        Raises:
-            ConfigurationError: no lock is configured.
-        """
+        """Look at a file and write it, under the lock of its table."""
 
         def put() -> bool:
             if self.versioned(path) != seen:
@@ -202,11 +189,7 @@ class LockedStorage:
             lock.run_with_lock(*owner_of(path), lambda: self.delete(path))
 
     def replace(self, path: str, content: bytes, mode: int = 0o666) -> None:  # noqa: ARG002
-        """Write a file, whatever was there; readers see the old or the new.
-
-        Raises:
-            ConfigurationError: the store cannot rename files, so that they would be seen half.
-        """
+        """Write a file, whatever was there; readers see the old or the new."""
         with store_errors_of(path):
             self._replace(path, content)
 
@@ -349,12 +332,3 @@ def _is_uuid(text: str) -> bool:
 
 def _stat(found: Any) -> FileStat:
     return FileStat(found.size, found.mtime_ns or 0, (found.mtime_ns, found.size))
-
-
-def _after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()
-    _systems.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork)

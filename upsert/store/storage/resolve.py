@@ -14,11 +14,7 @@ _remote: Final[dict[str, Storage]] = {}
 
 
 def storage_of(path: str) -> Storage:
-    """The storage of a whole path, or of a table's folder.
-
-    Raises:
-        ConfigurationError: the path is of a kind that the store cannot use.
-    """
+    """The storage of a whole path, or of a table's folder."""
     if "://" not in path:
         return LOCAL
     head = path[: path.find("/", path.find("://") + 3)]
@@ -59,11 +55,7 @@ def _storage(head: str, path: str) -> Storage:
 
 
 def remote_folder(scheme: str, text: str) -> str | None:
-    """The form in which the store keeps the URI of a folder elsewhere; None if no store has such a scheme.
-
-    Raises:
-        ConfigurationError: the URI names no folder there, or what publishing needs is not configured.
-    """
+    """The form in which the store keeps the URI of a folder elsewhere; None if no store has such a scheme."""
     if scheme in S3_SCHEMES:
         return s3_folder_uri(text)
     if scheme in locations.HDFS_SCHEMES:
@@ -80,7 +72,7 @@ def put_if_absent(target: str, content: bytes, mode: int = 0o666) -> bool:
     none of it under ``target``. ``mode`` are a local file's permissions, less the process's umask.
 
     Raises:
-        ConfigurationError: the place cannot do that, as a file system without hard links.
+        ConfigurationError: the storage cannot do that, as a file system without hard links.
         OSError: anything else; the file may or may not have been published: look before going on.
     """
     return storage_of(target).put_if_absent(target, content, mode)

@@ -4,6 +4,9 @@
 then the put is tried again. Where no answer comes, the object is read back: it is ours if it has our content,
 which has a random id of its own. Until that is known, nothing is cleaned up. Large files are sent in parts,
 and none of them appears half.
+
+A client is made for each process, after the fork. Credentials, profile, and what a path does not say of
+endpoint and region come from botocore's own chain: environment, ``~/.aws``, the machine's role.
 """
 
 from __future__ import annotations
@@ -13,24 +16,132 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any, Final, Protocol
 from uuid import uuid4
 
-from upsert.errors import ConfigurationError, UnknownOutcomeError
+from upsert.errors import ConfigurationError, StorageError, UnknownOutcomeError
 from upsert.failpoints import reach
+from upsert.retry import retried
+from upsert.store.kept import Kept
 from upsert.store.storage.base import FileStat, Found, T, Versioned
 from upsert.store.storage.cache import local_cache
 from upsert.store.storage.locations import S3Location, s3_split
-from upsert.store.storage.s3_client import (
-    ConflictError,
-    NameTakenError,
-    UnansweredError,
-    client_of,
-    errors_of,
-)
+from upsert.store.storage.refusals import RefusedError
+
+_CONNECT_S: Final = 10
+_READ_S: Final = 60
+_ATTEMPTS: Final = 6
+_NOT_THERE: Final = ("404", "NoSuchKey", "NoSuchUpload", "NotFound")
+_REMEDY: Final = "check the server and the network, then try again"
+
+_NOT_ALLOWED: Final = (
+    "401", "403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken",
+)  # fmt: skip
+
+_clients = Kept[tuple[S3Location, bool], Any]({}, is_inherited=False)
+
+
+class NameTakenError(Exception):
+    """A conditional put found an object: 412."""
+
+
+class ConflictError(Exception):
+    """A conditional put came between another one's beginning and end: 409. It has not happened; try again."""
+
+
+class UnansweredError(StorageError):
+    """The server did not answer, or said that it has failed; the request may have been carried out."""
+
+
+def client_of(location: S3Location, *, repeats: bool) -> Any:
+    """The process's client; ``repeats``: whether it sends a request again that got no answer."""
+    return _clients.made((location, repeats), lambda: _made(location, repeats))
+
+
+def _made(location: S3Location, repeats: bool) -> Any:
+    try:
+        import botocore.session
+        from botocore.config import Config
+        from botocore.exceptions import BotoCoreError
+    except ImportError as cause:
+        raise ConfigurationError(
+            f"table in bucket {location.bucket!r}: an object store needs botocore, which is not installed; "
+            "pip install 'deltajoin[s3]'"
+        ) from cause
+    variables = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+    own_server = location.endpoint or next(filter(None, map(os.environ.get, variables)), None)
+    region = location.region or (os.environ.get("AWS_REGION", "us-east-1") if own_server else None)
+    config = Config(
+        connect_timeout=_CONNECT_S,
+        read_timeout=_READ_S,
+        retries={"mode": "standard", "total_max_attempts": _ATTEMPTS if repeats else 1},
+        # a server of one's own seldom has a name in DNS for each bucket
+        s3={"addressing_style": "path"} if own_server else {},
+        # checksums that not every server knows
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+    )
+    try:
+        return botocore.session.Session().create_client(
+            "s3", region_name=region, endpoint_url=location.endpoint, config=config
+        )
+    except BotoCoreError as cause:
+        raise ConfigurationError(
+            f"table in bucket {location.bucket!r}: the client's configuration must be right, got "
+            f"{type(cause).__name__}; correct the environment or ~/.aws"
+        ) from cause
+
+
+@contextmanager
+def errors_of(path: str) -> Iterator[None]:
+    """Turn the client's errors about an object into those that this package speaks of.
+
+    Raises:
+        FileNotFoundError: there is no such object.
+        NameTakenError, ConflictError: of a conditional put.
+        ConfigurationError: there is no such bucket.
+        RefusedError: the server refuses who asks.
+        UnansweredError: everything else.
+    """
+    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
+
+    try:
+        yield
+    except ClientError as cause:
+        code = str(cause.response.get("Error", {}).get("Code", ""))
+        status = cause.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        if code in _NOT_THERE:
+            raise FileNotFoundError(errno.ENOENT, "no such object", path) from None
+        if status == 412:
+            raise NameTakenError(path) from None
+        if status == 409:
+            raise ConflictError(path) from None
+        if code == "NoSuchBucket":
+            raise ConfigurationError(f"{path!r}: there must be a bucket of this name; create it") from None
+        if code in _NOT_ALLOWED or status in (401, 403):
+            raise RefusedError(
+                errno.EACCES,
+                f"the server must allow what is asked, got {code or status}; correct the "
+                "credentials in the environment or ~/.aws, or the rights of their owner",
+                path,
+            ) from None
+        found = " ".join(dict.fromkeys((str(status), code)))
+        raise UnansweredError(
+            errno.EIO, f"the object store must do what is asked, got {found}; {_REMEDY}", path
+        ) from None
+    except (NoCredentialsError, PartialCredentialsError) as cause:
+        raise ConfigurationError(
+            f"{path!r}: an object store needs credentials, got none; set AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, or a profile in ~/.aws"
+        ) from cause
+    except BotoCoreError as cause:
+        raise UnansweredError(
+            errno.EIO, f"the object store must answer, got {type(cause).__name__}; {_REMEDY}", path
+        ) from cause
+
 
 PART_BYTES: Final = 64 << 20
 """Larger files are sent in parts of this size: a part that fails is sent again, not the whole."""
@@ -43,15 +154,10 @@ class Call(Protocol):
 
     def __call__(self, path: str, operation: str, **arguments: Any) -> Any:
         """What the server answers."""
-        ...
 
 
 def upload(call: Call, path: str, source: str) -> None:
-    """Send a local file under a name that is used once; the object appears as a whole.
-
-    Raises:
-        OSError: it could not be sent.
-    """
+    """Send a local file under a name that is used once; the object appears as a whole."""
     size = os.stat(source).st_size
     with open(source, "rb") as file:
         if size <= PART_BYTES:
@@ -88,13 +194,9 @@ def _abort(call: Call, path: str, upload_id: str, failure: BaseException) -> Non
 
 
 _PUTS: Final = 9
-
 _GETS: Final = 3
-
 _FIRST_PAUSE_S: Final = 0.05
-
 _LONGEST_PAUSE_S: Final = 5.0
-
 _CHUNK: Final = 1 << 20
 
 _OTHER: Final = Versioned(b"", "")
@@ -135,18 +237,16 @@ class S3Storage:
     ) -> Versioned | None:
         """Put content on a condition; None if that was done, else what is there instead.
 
-        Args:
-            path: the object.
-            content: differs from all that others put there.
-            seen: the version at which an unanswered put is tried again; None: where there is none.
-            **condition: as the server knows it.
+        The content differs from all that others put there. An unanswered put is tried again at the version
+        ``seen``; None: where there is none.
 
         Raises:
             UnknownOutcomeError: the server has not answered for a minute or more.
         """
-        pause = _FIRST_PAUSE_S
         has_doubts = False
-        for _ in range(_PUTS):
+
+        def put() -> Versioned | None:
+            nonlocal has_doubts
             try:
                 self._call(path, "put_object", repeats=False, Body=content, **condition)
                 return None
@@ -167,12 +267,15 @@ class S3Storage:
                     raise
             if has_doubts and (found := self._versioned_if_any(path)) is not None and found.version != seen:
                 return found
-            self._sleep(random.uniform(0.5, 1.0) * pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
-        if not has_doubts:
             raise UnansweredError(
                 errno.EAGAIN, "the object store must put it, got 409 again and again; try again", path
             )
+
+        try:
+            return self._retried(put, _PUTS)
+        except UnansweredError:
+            if not has_doubts:
+                raise
         raise UnknownOutcomeError(
             f"{path!r}: the object store must say whether it has the object, got no answer; look at the "
             "table's history before you write the rows again"
@@ -270,17 +373,28 @@ class S3Storage:
 
     def _whole(self, path: str, take: Callable[[Any], T]) -> T:
         """What is made of an object's content; the client asks again only where no answer has begun."""
-        left = _GETS
-        while True:
+        has_begun = False
+
+        def get() -> T:
+            nonlocal has_begun
+            has_begun = False
             body = self._call(path, "get_object")["Body"]
-            left -= 1
-            try:
-                with errors_of(path):
-                    return take(body)
-            except UnansweredError:
-                if not left:
-                    raise
-            self._sleep(random.uniform(0.5, 1.0) * _FIRST_PAUSE_S)
+            has_begun = True
+            with errors_of(path):
+                return take(body)
+
+        return self._retried(get, _GETS, lambda: has_begun)
+
+    def _retried(self, call: Callable[[], T], tries: int, may_pass: Callable[[], bool] = lambda: True) -> T:
+        return retried(
+            call,
+            is_passing=lambda failure: isinstance(failure, UnansweredError) and may_pass(),
+            first_pause_s=_FIRST_PAUSE_S,
+            longest_pause_s=_LONGEST_PAUSE_S,
+            tries=tries,
+            jitter=random.uniform,
+            sleep=self._sleep,
+        )
 
     def aged(self, path: str) -> tuple[bytes, float] | None:
         """The content of an object, and for how many seconds it has it by the server's clock."""

@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -20,15 +20,13 @@ from typing import Final
 from upsert.errors import TableNotFoundError
 from upsert.flock import FileLock
 from upsert.store import paths
-from upsert.store.commit.append import Committed
-from upsert.store.commit.committer import Committer
+from upsert.store.commit.committer import Committed, Committer
 from upsert.store.metadata import table_file
 from upsert.store.retention import expiry
 from upsert.store.storage import storage_of
 from upsert.store.storage.refusals import disk_errors_of
 from upsert.store.table_options import TableOptions
 from upsert.store.upkeep import compaction
-from upsert.store.upkeep.compaction import CompactionJob
 
 MAX_FOREGROUND_ROWS: Final = 250_000
 """Rows that a committing process merges itself: about a tenth of a second."""
@@ -62,42 +60,33 @@ def compaction_lock(root: str, *, wait: bool) -> Iterator[int | None]:
         yield lock.descriptor
 
 
-def after_commit(committer: Committer, uuid: str, options: TableOptions, done: Committed) -> None:
+def after_commit(committer: Committer, options: TableOptions, done: Committed) -> None:
     """Merge what a commit has made due in its buckets, here or in a child process; expire what is due."""
     if options.write_only or not done.added:
         return
-    _compact(committer, uuid, options, done)
+    _compact(committer, options, done)
     expiry.after_commit(committer, options.retention)
 
 
-def _compact(committer: Committer, uuid: str, options: TableOptions, done: Committed) -> None:
+def _compact(committer: Committer, options: TableOptions, done: Committed) -> None:
     root, folder = committer.root, committer.history.folder
     try:
         _tell_earlier_failure(folder)
-        places = {(entry.partition, entry.bucket) for entry in done.added}
-        files = compaction.of_buckets(committer.history.files(done.info), places)
+        buckets = {entry.bucket_id for entry in done.added}
+        files = compaction.of_buckets(committer.history.files(done.info), buckets)
         jobs = compaction.due(files, options)
         if not jobs:
             return
-        small = _small(jobs)
+        small = compaction.first_of(jobs, MAX_FOREGROUND_ROWS)
         with compaction_lock(root, wait=False) as lock:
             if lock is None:
                 return
             if small:
-                compaction.execute(committer, uuid, small)
+                compaction.execute(committer, small)
             if len(small) < len(jobs):
                 start_compactor(committer.history.folder, lock)
     except Exception as failure:  # the commit is published: nothing that happens here may deny it
         _warn(folder, repr(failure))
-
-
-def _small(jobs: Sequence[CompactionJob]) -> Sequence[CompactionJob]:
-    rows = 0
-    for number, merge in enumerate(jobs):
-        rows += merge.rows
-        if rows > MAX_FOREGROUND_ROWS:
-            return jobs[:number]
-    return jobs
 
 
 def start_compactor(folder: str, lock: int) -> None:

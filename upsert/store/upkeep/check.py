@@ -60,14 +60,8 @@ def check(history: History, *, deep: bool = False, now_s: float | None = None) -
     Other processes may be at work: what an expiry takes away meanwhile is left out, what a writer has not yet
     committed is information.
 
-    Args:
-        history: the table.
-        deep: whether data files are read, each once, and the latest snapshot is scanned. Without it their
-            sizes are compared.
-        now_s: the time.
-
-    Raises:
-        TableNotFoundError: the table is gone.
+    ``deep``: data files are read too, each once, and the latest snapshot is scanned; else their sizes are
+    compared.
     """
     at_ms = int((time.time() if now_s is None else now_s) * 1000)
     found = _once(history, deep, at_ms)

@@ -121,10 +121,10 @@ def rows_lie_in_their_bucket(state: DiskState) -> Iterator[Finding]:
     """The bucket and the partition of a file are those of its rows."""
     for entry, file in _opened(state):
         layout = state.history.layout
-        places = {(portion.partition, portion.bucket) for portion in split(layout, file.table, None)}
-        if places != {(entry.partition, entry.bucket)}:
+        buckets = {portion.bucket_id for portion in split(layout, file.table, None)}
+        if buckets != {entry.bucket_id}:
             yield Finding(
-                entry.file, f"its rows belong to {sorted(places)}, it lies in bucket {entry.bucket}"
+                entry.file, f"its rows belong to {sorted(buckets)}, it lies in bucket {entry.bucket}"
             )
 
 

@@ -101,14 +101,14 @@ def manifests_fit_the_commits(state: DiskState) -> Iterator[Finding]:
 
 
 def removed_file_is_live(state: DiskState) -> Iterator[Finding]:
-    """``invariants.removed_file_that_is_not_live`` of each commit."""
+    """``change.removed_file_that_is_not_live`` of each commit."""
     for moment in state.walk():
         if gone := change.removed_file_that_is_not_live(moment.live, moment.delta.removed):
             yield Finding(gone.file, f"{moment.one.name} removes it, and it was not there")
 
 
 def added_file_is_new(state: DiskState) -> Iterator[Finding]:
-    """``invariants.added_file_that_is_live`` of each commit, and no file comes back."""
+    """``change.added_file_that_is_live`` of each commit, and no file comes back."""
     removed: set[str] = set()
     for moment in state.walk():
         delta = moment.delta
@@ -119,7 +119,7 @@ def added_file_is_new(state: DiskState) -> Iterator[Finding]:
 
 
 def file_was_begun_after_the_fence(state: DiskState) -> Iterator[Finding]:
-    """``invariants.file_below_fence`` of each commit; a file that only goes to another level was there."""
+    """``change.file_below_fence`` of each commit; a file that only goes to another level was there."""
     for moment in state.walk():
         new = [entry for entry in moment.delta.added if entry.file not in moment.live]
         if moment.before and (stale := change.file_below_fence(moment.before.fence, new)):
@@ -127,14 +127,14 @@ def file_was_begun_after_the_fence(state: DiskState) -> Iterator[Finding]:
 
 
 def bucket_is_known(state: DiskState) -> Iterator[Finding]:
-    """``invariants.added_file_of_unknown_bucket`` of all live files."""
+    """``change.added_file_of_unknown_bucket`` of all live files."""
     for entry in state.entries:
         if change.added_file_of_unknown_bucket(state.history.layout.buckets, [entry]):
             yield Finding(entry.file, f"bucket {entry.bucket} is none of {state.history.layout.buckets}")
 
 
 def files_of_a_run_are_disjoint(state: DiskState) -> Iterator[Finding]:
-    """``invariants.second_run_of_level``: a key lies in one file of a run at most.
+    """``change.second_run_of_level``: a key lies in one file of a run at most.
 
     A run is a level above 0, or what one commit has added on level 0.
     """

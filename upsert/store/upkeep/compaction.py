@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Final
 
 from upsert.errors import CommitConflictError, StaleWriterError, UnknownOutcomeError
@@ -54,7 +55,7 @@ class CompactionJob:
     """What is to be done with some files of a bucket, so that they come to one level.
 
     Attributes:
-        place: partition and bucket.
+        bucket_id: partition and bucket.
         groups: files to merge, group by group; keys of different groups do not overlap.
         moved: files that only change their level.
         output_level: the level of the result.
@@ -69,7 +70,7 @@ class CompactionJob:
 
     @property
     def inputs(self) -> tuple[FileEntry, ...]:
-        """All files that the result stands for."""
+        """All files that the result replaces."""
         return (*(entry for group in self.groups for entry in group.files), *self.moved)
 
     @property
@@ -141,13 +142,8 @@ def plan(bucket_id: BucketId, runs: Sequence[Run], chosen: Chosen, target_bytes:
     return CompactionJob(bucket_id, tuple(groups), moving, chosen.output_level, target_bytes)
 
 
-def execute(committer: Committer, uuid: str, jobs: Sequence[CompactionJob]) -> SnapshotInfo | None:
-    """Merge and publish, as one snapshot; None if all inputs were taken away meanwhile.
-
-    Raises:
-        ChangelogError: a count of a table without primary key is below zero.
-        CorruptTableError: an input is missing or damaged.
-    """
+def execute(committer: Committer, jobs: Sequence[CompactionJob]) -> SnapshotInfo | None:
+    """Merge and publish, as one snapshot; None if all inputs were taken away meanwhile."""
     history = committer.history
     base = history.latest().id
     written = [
@@ -155,12 +151,11 @@ def execute(committer: Committer, uuid: str, jobs: Sequence[CompactionJob]) -> S
         for merge in jobs
     ]
     reach("compact.after-write")
-    return publish(committer, uuid, jobs, written)
+    return publish(committer, jobs, written)
 
 
 def publish(
     committer: Committer,
-    uuid: str,
     jobs: Sequence[CompactionJob],
     written: Sequence[Sequence[FileEntry]],
     *,
@@ -172,7 +167,6 @@ def publish(
 
     Args:
         committer: that of the table.
-        uuid: the table's uuid.
         jobs: what was merged.
         written: for each job the files that ``write`` gave for its groups.
         yields: whether jobs may be no-ops.
@@ -199,7 +193,7 @@ def publish(
 
     info: SnapshotInfo | None
     try:
-        info = committer.commit(propose)
+        info = committer.commit(propose).info
     except (CommitConflictError, StaleWriterError):
         if not yields:
             raise
@@ -211,7 +205,8 @@ def publish(
     finally:
         reach("compact.after-publish")
         # drops what was not published; what was is still needed and stays
-        append.discard(committer, [StagedFiles(uuid, tuple(e for files in written for e in files))], uuid)
+        files = tuple(entry for files in written for entry in files)
+        append.discard(committer, [StagedFiles(committer.history.uuid, files)])
     if not yields and len(proposed[0]) < len(jobs):
         # once more without looking: the check that every commit must pass says what came in between
         committer.commit(lambda _: change([n for n in range(len(jobs)) if n not in proposed[0]]))
@@ -223,19 +218,12 @@ def _is_live(live: Mapping[str, FileEntry], entry: FileEntry) -> bool:
 
 
 def write(root: str, layout: Layout, base: int, merge: CompactionJob, group: Group) -> list[FileEntry]:
-    """Merge the files of one group of a merge and write the result, range by range; publishes nothing.
-
-    Raises:
-        ChangelogError: a count of a table without primary key is below zero.
-        CorruptTableError: an input is missing or damaged.
-    """
-    partition, bucket = merge.bucket_id
+    """Merge the files of one group of a merge and write the result, range by range; publishes nothing."""
     written = write_run(
         root,
         layout,
         _merged(root, layout, group, merge.target_bytes // 2),
-        partition=partition,
-        bucket=bucket,
+        merge.bucket_id,
         level=merge.output_level,
         base=base,
         target_bytes=merge.target_bytes,
@@ -254,13 +242,13 @@ def _merged(root: str, layout: Layout, group: Group, max_bytes: int) -> Iterator
         yield SortedRows(present(layout, merged), None) if is_whole else merged
 
 
-def of_buckets(files: FileSet, places: Collection[BucketId]) -> FileSet:
+def of_buckets(files: FileSet, buckets: Collection[BucketId]) -> FileSet:
     """The live files of some buckets only."""
-    return FileSet({bucket_id: files.groups[bucket_id] for bucket_id in places if bucket_id in files.groups})
+    return FileSet({bucket_id: files.groups[bucket_id] for bucket_id in buckets if bucket_id in files.groups})
 
 
 def compact_fully(
-    committer: Committer, uuid: str, options: TableOptions, is_wanted: Callable[[BucketId], bool]
+    committer: Committer, options: TableOptions, is_wanted: Callable[[BucketId], bool]
 ) -> SnapshotInfo | None:
     """Merge until each wanted bucket is one run; the last snapshot published, or None if there was no work.
 
@@ -269,18 +257,14 @@ def compact_fully(
     done: SnapshotInfo | None = None
     history = committer.history
     while jobs := full(wanted(history.files(history.latest()), is_wanted), options):
-        done = execute(committer, uuid, _within_limit(jobs)) or done
+        done = execute(committer, first_of(jobs, _MAX_ROWS_PER_COMMIT) or jobs[:1]) or done
     return done
 
 
 def in_buckets(
     schema: TableSchema, partition: Mapping[str, object] | None, buckets: Collection[int] | None
 ) -> Callable[[BucketId], bool]:
-    """Whether a bucket is among those of a partition specification and of a list of numbers.
-
-    Raises:
-        SchemaError: ``partition`` names no partition column, or a value does not fit it.
-    """
+    """Whether a bucket is among those of a partition specification and of a list of numbers."""
     spec = specified(schema, partition or {}, of="compact")
     return lambda bucket_id: is_within(bucket_id[0], spec) and (buckets is None or bucket_id[1] in buckets)
 
@@ -290,11 +274,7 @@ def wanted(files: FileSet, is_wanted: Callable[[BucketId], bool]) -> FileSet:
     return of_buckets(files, [bucket_id for bucket_id in files.groups if is_wanted(bucket_id)])
 
 
-def _within_limit(jobs: Sequence[CompactionJob]) -> Sequence[CompactionJob]:
-    """The first merges with not too many rows in all, at least one."""
-    rows = 0
-    for number, merge in enumerate(jobs):
-        rows += merge.rows
-        if number and rows > _MAX_ROWS_PER_COMMIT:
-            return jobs[:number]
-    return jobs
+def first_of(jobs: Sequence[CompactionJob], max_rows: int) -> Sequence[CompactionJob]:
+    """The first jobs that have not more rows in all."""
+    rows = accumulate(job.rows for job in jobs)
+    return [job for job, total in zip(jobs, rows, strict=True) if total <= max_rows]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Self, TypeVar
 
 from upsert.errors import ConfigurationError, CorruptTableError, StorageError
@@ -20,6 +20,7 @@ from upsert.store.retention import consumers
 from upsert.store.retention.consumers import Consumer
 from upsert.store.storage import storage_of
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 
@@ -59,7 +60,7 @@ class DiskState:
         head: the latest snapshot, if it can be read.
         published: the retained snapshots that can be read, oldest first.
         unreadable: ids of those that cannot, and why.
-        expired: ids below the boundary whose files are there.
+        expired: ids below the boundary whose files exist.
         bad_manifests: names of manifests that cannot be read, and why.
         tags: those that can be read.
         tagged: their snapshots that have expired.
@@ -99,13 +100,9 @@ class DiskState:
             paths.CONSUMER_FOLDER,
             lambda: paths.named_files(history.root, paths.CONSUMER_FOLDER, "consumer-"),
         ):
-            try:
-                found = consumers.read(history.root, history.uuid, name)
-                state.consumers += [found] if found else []
-            except StorageError as reason:
-                state.unread[paths.consumer_file(name)] = str(reason)
-            except (ConfigurationError, CorruptTableError) as reason:
-                state.bad_consumers[name] = str(reason)
+            read = partial(consumers.read, history.root, history.uuid, name)
+            found = state._tried(paths.consumer_file(name), read, state.bad_consumers, name)
+            state.consumers += [found] if found else []
         return state
 
     def _listed(self, folder: str, ask: Callable[[], list[T]]) -> list[T]:
@@ -116,9 +113,25 @@ class DiskState:
             self.unread[folder] = str(reason)
             return []
 
+    def _tried(self, file: str, read: Callable[[], T | None], bad: dict[K, str], key: K) -> T | None:
+        """What a file says; None if it says nothing, which is noted in ``unread`` or ``bad``."""
+        try:
+            return read()
+        except StorageError as reason:
+            self.unread[file] = str(reason)
+        except FileNotFoundError:
+            bad[key] = "it is missing"
+        except (ConfigurationError, CorruptTableError) as reason:
+            bad[key] = str(reason)
+        return None
+
     def _read_snapshots(self) -> None:
         ids = self._listed(paths.SNAPSHOT_FOLDER, self.history.listed_ids)
-        infos = {id: info for id in ids if (info := self._info(id)) is not None}
+        found = {
+            id: self._tried(paths.snapshot_file(id), partial(self.history.content, id), self.unreadable, id)
+            for id in ids
+        }
+        infos = {id: info for id, info in found.items() if info is not None}
         if not ids or ids[-1] not in infos:
             return
         self.head = infos[ids[-1]]
@@ -132,28 +145,11 @@ class DiskState:
             elif paths.snapshot_file(id) not in self.unread:
                 self.unreadable.setdefault(id, "its file is missing")
 
-    def _info(self, id: int) -> SnapshotInfo | None:
-        try:
-            return self.history.content(id)
-        except StorageError as reason:
-            self.unread[paths.snapshot_file(id)] = str(reason)
-            return None
-        except CorruptTableError as reason:
-            self.unreadable[id] = str(reason)
-            return None
-
     def _read_tags(self) -> None:
         oldest = self.head.oldest if self.head else 0
         for name in self._listed(paths.TAG_FOLDER, lambda: tag_file.names(self.history.root)):
-            try:
-                found = tag_file.read(self.history.root, self.history.uuid, name)
-            except StorageError as reason:
-                self.unread[paths.tag_file(name)] = str(reason)
-                continue
-            except (ConfigurationError, CorruptTableError) as reason:
-                self.bad_tags[name] = str(reason)
-                continue
-            if found:
+            read = partial(tag_file.read, self.history.root, self.history.uuid, name)
+            if found := self._tried(paths.tag_file(name), read, self.bad_tags, name):
                 self.tags.append(found)
                 if found.snapshot.id < oldest:
                     self.tagged.append(self._published(found.snapshot, f"tag {name!r}"))
@@ -165,14 +161,9 @@ class DiskState:
 
     def _manifest(self, ref: ManifestRef) -> Manifest | None:
         if not any(ref.name in known for known in (self._manifests, self.bad_manifests, self.unread)):
-            try:
-                self._manifests[ref.name] = self.history.read_manifest(ref)
-            except FileNotFoundError:
-                self.bad_manifests[ref.name] = "it is missing"
-            except StorageError as reason:
-                self.unread[ref.name] = str(reason)
-            except CorruptTableError as reason:
-                self.bad_manifests[ref.name] = str(reason)
+            read = partial(self.history.read_manifest, ref)
+            if (found := self._tried(ref.name, read, self.bad_manifests, ref.name)) is not None:
+                self._manifests[ref.name] = found
         return self._manifests.get(ref.name)
 
     def files_of(self, info: SnapshotInfo) -> dict[str, FileEntry] | None:

@@ -61,7 +61,7 @@ def clean(committer: Committer, older_than_s: float = DEFAULT_AGE_S) -> int:
     if older_than_s < 0:
         raise ConfigurationError(f"clean: older_than_s must be at least 0, got {older_than_s!r}")
     history = committer.history
-    limit = committer.around.now() - older_than_s
+    limit = committer.environment.now() - older_than_s
     found = list(_based_files(history.root, limit))
     needed = Needed.now(history)
     waste = {name: base for name, base in found if name not in needed.files and base <= needed.head.id}
@@ -94,11 +94,7 @@ class Needed:
 
     @classmethod
     def now(cls, history: History) -> Needed:
-        """What is needed at this moment.
-
-        Raises:
-            CorruptTableError: something that is needed is missing or damaged.
-        """
+        """What is needed at this moment."""
         while True:
             head = history.latest()
             history.check_kept(head)
@@ -186,11 +182,7 @@ def sweep(folder: str) -> int:
 
     A folder that is named by a uuid gets its files after ``table.json`` has named it, and is named by no
     other one later. So one that exists, and is not named *afterwards*, will never be needed. Nothing is
-    deleted if it is unknown what the name stands for.
-
-    Raises:
-        CorruptTableError: ``table.json`` is damaged.
-        OSError: the object store does not say what it has.
+    deleted if it is unknown what the name means.
     """
     storage = storage_of(folder)
     left = [name for name in storage.names(folder) if paths.is_unique(name)]

@@ -90,6 +90,7 @@ class TestLike:
         with pytest.raises(SchemaError) as error:
             catalog.sql(f"CREATE TABLE copy {statement}")
         assert message in str(error.value)
+        assert str(error.value).count("table 'copy'") < 2
 
     def test_source_must_be_there_and_the_name_free(self, catalog: Catalog) -> None:
         with pytest.raises(TableNotFoundError, match="did you mean 'source'"):

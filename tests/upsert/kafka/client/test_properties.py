@@ -15,14 +15,15 @@ import pytest
 from upsert.catalog.catalog import Catalog
 from upsert.errors import ConfigurationError, LogNotPublishedError
 from upsert.formats.schema_registry import RegistryConfig, SchemaRegistry
-from upsert.kafka.client.connection import Connection, client_properties
-from upsert.kafka.client.properties import (
+from upsert.kafka.client.connection import (
     ALLOWED_VARIABLE,
     CHECKED,
     FILES,
     PLAIN,
     REFUSED,
+    Connection,
     check_allowed,
+    client_properties,
 )
 from upsert.kafka.options import PLAIN as KAFKA
 from upsert.kafka.options import UPSERT

@@ -95,17 +95,17 @@ class Rival:
         return put_if_absent(path, content)
 
 
-def with_surroundings(table: Table, around: Environment) -> Table:
-    """The table in a process of its own, as it were: nothing remembered, and another world around it."""
+def in_environment(table: Table, environment: Environment) -> Table:
+    """The table in a process of its own, as it were: nothing remembered, and another clock and disk."""
     other = Table.open(table.path)
     other.published = table.published.reread()
-    other._committer = Committer(other.published, around)
+    other._committer = Committer(other.published, environment)
     return other
 
 
 def test_a_lost_race_is_run_again_on_the_new_snapshot(table: Table) -> None:
     rival = Rival(lambda: table.write(rows(2)))
-    writer = with_surroundings(table, Environment(put_if_absent=rival.put_if_absent))
+    writer = in_environment(table, Environment(put_if_absent=rival.put_if_absent))
     assert writer.write(rows(1)).id == 2
     assert rival.attempts == 2
     assert ids_of(table) == [1, 2]
@@ -114,7 +114,7 @@ def test_a_lost_race_is_run_again_on_the_new_snapshot(table: Table) -> None:
 def test_an_overwrite_replaces_what_came_in_between_too(table: Table) -> None:
     table.write(rows(1))
     rival = Rival(lambda: table.write(rows(2)))
-    writer = with_surroundings(table, Environment(put_if_absent=rival.put_if_absent))
+    writer = in_environment(table, Environment(put_if_absent=rival.put_if_absent))
     writer.overwrite(rows(3))
     assert ids_of(table) == [3]
 
@@ -130,11 +130,11 @@ def test_a_commit_gives_up_late_and_says_so(table: Table) -> None:
     def lose(path: str, content: bytes) -> bool:
         return False
 
-    around = Environment(
+    environment = Environment(
         monotonic=lambda: clock[0], sleep=sleep, uniform=lambda _low, high: high, put_if_absent=lose
     )
     with pytest.raises(CommitConflictError, match="lost every race for the next id in 300 s"):
-        with_surroundings(table, around).write(rows(1))
+        in_environment(table, environment).write(rows(1))
     assert pauses[:3] == [0.005, 0.01, 0.02]
     assert max(pauses) == 2.0
     assert len(pauses) > 100
@@ -147,7 +147,7 @@ def test_a_publication_that_raises_after_the_link_counts_as_committed(table: Tab
         put_if_absent(path, content)
         raise OSError("connection lost")
 
-    writer = with_surroundings(table, Environment(put_if_absent=link_then_fail))
+    writer = in_environment(table, Environment(put_if_absent=link_then_fail))
     assert writer.write(rows(1)).id == 1
     assert ids_of(table) == [1]
 
@@ -157,7 +157,7 @@ def test_a_publication_that_raises_before_the_link_is_an_error_and_commits_nothi
         raise OSError("no space left")
 
     with pytest.raises(OSError, match="no space left"):
-        with_surroundings(table, Environment(put_if_absent=fail)).write(rows(1))
+        in_environment(table, Environment(put_if_absent=fail)).write(rows(1))
     assert table.snapshot().id == 0
 
 
@@ -167,7 +167,7 @@ def test_a_publication_that_raises_after_somebody_else_took_the_id_is_an_error(t
         raise OSError("connection lost")
 
     with pytest.raises(OSError, match="connection lost"):
-        with_surroundings(table, Environment(put_if_absent=lose_then_fail)).write(rows(1))
+        in_environment(table, Environment(put_if_absent=lose_then_fail)).write(rows(1))
     assert ids_of(table) == [2]
 
 
@@ -181,7 +181,7 @@ def test_a_writer_that_stalls_past_expiry_fails_and_leaves_nothing(table: Table)
             table.write(rows(number))
         table.expire(keep=1)
 
-    writer = with_surroundings(table, Environment(put_if_absent=Rival(meanwhile).put_if_absent))
+    writer = in_environment(table, Environment(put_if_absent=Rival(meanwhile).put_if_absent))
     with pytest.raises(StaleWriterError, match="snapshot 3 has expired, the latest is 7"):
         writer.write(rows(99))
     assert ids_of(Table.open(table.path)) == list(range(6))
@@ -197,7 +197,7 @@ def test_a_first_commit_that_stalls_past_expiry_fails(table: Table) -> None:
             table.write(rows(number))
         table.expire(keep=1)
 
-    writer = with_surroundings(table, Environment(put_if_absent=Rival(meanwhile).put_if_absent))
+    writer = in_environment(table, Environment(put_if_absent=Rival(meanwhile).put_if_absent))
     with pytest.raises(StaleWriterError):
         writer.write(rows(99))
     assert ids_of(table) == [0, 1, 2]
@@ -214,7 +214,7 @@ def test_what_a_dead_stalled_writer_left_under_an_expired_id_is_never_seen(table
         table.expire(keep=1)
 
     def stall() -> None:
-        writer = with_surroundings(table, Environment(put_if_absent=Rival(meanwhile).put_if_absent))
+        writer = in_environment(table, Environment(put_if_absent=Rival(meanwhile).put_if_absent))
         writer.overwrite(rows(99))
 
     own_publication = 5  # after three commits and an expiry in between
@@ -241,7 +241,7 @@ def linked_then_expired(table: Table) -> Table:
         table.expire(keep=1)
         return won
 
-    return with_surroundings(table, Environment(put_if_absent=link_and_stall))
+    return in_environment(table, Environment(put_if_absent=link_and_stall))
 
 
 def test_a_transaction_that_expired_before_its_writer_looked_is_known_to_be_committed(table: Table) -> None:
@@ -271,7 +271,7 @@ def test_files_staged_before_a_clean_up_cannot_be_committed(table: Table) -> Non
 
 def test_a_clean_up_between_check_and_link_is_noticed(table: Table) -> None:
     rival = Rival(lambda: table.clean(older_than_s=0))
-    writer = with_surroundings(table, Environment(put_if_absent=rival.put_if_absent))
+    writer = in_environment(table, Environment(put_if_absent=rival.put_if_absent))
     with pytest.raises(StaleWriterError):
         writer.write(rows(1))
     assert table.snapshot().scan().num_rows == 0
@@ -284,7 +284,7 @@ def test_a_commit_between_listing_and_fence_keeps_its_files(
     staged = table.stage(rows(1), order="rows")
     other = Table.open(table.path)
     rival = Rival(lambda: other.commit([staged]))
-    cleaner = with_surroundings(table, Environment(put_if_absent=rival.put_if_absent))
+    cleaner = in_environment(table, Environment(put_if_absent=rival.put_if_absent))
     assert cleaner.clean(older_than_s=0) == 0
     assert ids_of(table) == [1]
 

@@ -29,12 +29,12 @@ ROWS = pa.table({"a": [1, 2, 3], "b": ["x", None, "y"]})
 
 def write(root: Path, kinds: list[int] | None = None, **where: object) -> FileEntry:
     given = None if kinds is None else np.array(kinds, np.int8)
-    options = {"partition": (), "bucket": 0, "level": 0, "base": 4, **where}
+    options = {"bucket_id": ((), 0), "level": 0, "base": 4, **where}
     return write_data_file(root, LAYOUT, ROWS, given, **options)
 
 
 def test_file_reads_back_as_written(tmp_path):
-    entry = write(tmp_path, [0, 1, 0], partition=(("a", "1/2"), ("b", None)), bucket=3, level=2)
+    entry = write(tmp_path, [0, 1, 0], bucket_id=((("a", "1/2"), ("b", None)), 3), level=2)
     assert Path(entry.file).parent == Path("a=1%2F2/b=__DEFAULT_PARTITION__/bucket-3")
     assert Path(entry.file).name.startswith(f"{4:020d}-")
     assert (entry.rows, entry.deletes, entry.level, entry.base) == (3, 1, 2, 4)
@@ -56,7 +56,7 @@ def test_columns_are_views_of_the_mapped_file(tmp_path):
     """Opening a file allocates nothing that grows with it."""
     before = pa.total_allocated_bytes()
     big = pa.table({"a": np.arange(200_000), "b": ["some text"] * 200_000})
-    entry = write_data_file(tmp_path, LAYOUT, big, None, partition=(), bucket=0, level=0, base=0)
+    entry = write_data_file(tmp_path, LAYOUT, big, None, bucket_id=((), 0), level=0, base=0)
     del big
     file = DataFile.open(tmp_path, LAYOUT, entry)
     assert file.table.num_rows == 200_000
@@ -72,7 +72,7 @@ def test_entry_is_a_plain_value_that_can_be_sent_to_other_processes(tmp_path):
 def test_bounds_of_every_scalar_type_are_its_smallest_and_largest_value(tmp_path, type_):
     layout = Layout.of(TableSchema.of({"k": type_}, primary_key=["k"]))
     run = fold(layout, *conform(layout, table_of(layout.schema, [(v,) for v in KEY_VALUES[type_]])), "rows")
-    (entry,) = write_run(tmp_path, layout, [run], partition=(), bucket=0, level=0, base=0)
+    (entry,) = write_run(tmp_path, layout, [run], ((), 0), level=0, base=0)
     values = [v for v in KEY_VALUES[type_] if v == v]
     longest = max(values)
     cut = longest if not isinstance(longest, str | bytes) or len(longest) <= 64 else None
@@ -85,7 +85,7 @@ def test_bounds_that_python_cannot_hold_are_not_known(tmp_path):
         TableSchema.of({"k": pa.int64(), "t": pa.timestamp("us"), "f": pa.float64()}, primary_key=["k"])
     )
     rows = pa.table({"k": [1], "t": pa.array([2**60], pa.timestamp("us")), "f": [float("nan")]})
-    entry = write_data_file(tmp_path, layout, rows, None, partition=(), bucket=0, level=0, base=0)
+    entry = write_data_file(tmp_path, layout, rows, None, bucket_id=((), 0), level=0, base=0)
     assert (entry.max[2], entry.max[3]) == (None, None)
 
 

@@ -11,6 +11,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
+from cachetools import LRUCache
 
 from tests.upsert.store.samples import canonical_rows
 from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
@@ -21,6 +22,7 @@ from upsert.store.files import columns
 from upsert.store.files.data_file import DataFile, forget_open_files
 from upsert.store.files.formats import FORMATS, types
 from upsert.store.files.formats.base import Compression, FileForm
+from upsert.store.kept import Kept
 
 NAMES = [format_.name for format_ in FORMATS]
 SCHEMA = TableSchema.of(
@@ -173,14 +175,14 @@ def test_lookup_decodes_what_its_rows_lie_in_and_keeps_it(
 
 
 def test_decoded_columns_stay_within_their_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = columns._Decoded(10_000)
-    monkeypatch.setattr(columns, "_DECODED", cache)
+    cache = LRUCache(10_000, columns._size)
+    monkeypatch.setattr(columns, "_DECODED", Kept(cache, is_inherited=True))
     table = Table.create(tmp_path / "t", SCHEMA, {**OPTIONS, "file.format": "parquet"})
     table.write(rows(0, 3000))
     keys = pa.table({"id": pa.array(range(0, 3000, 10), pa.int32())})
     for _ in range(2):
         assert table.snapshot().lookup(["id"], keys).num_rows == 300
-    assert 0 < cache.bytes <= 10_000
+    assert 0 < cache.currsize <= 10_000
 
 
 @pytest.mark.parametrize(

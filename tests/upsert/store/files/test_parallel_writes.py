@@ -60,7 +60,7 @@ def test_error_of_one_file_is_that_of_the_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
     def full(*args: Any, **where: Any) -> Any:
-        if where["partition"] == (("day", str(failing)),):
+        if where["bucket_id"][0] == (("day", str(failing)),):
             raise OSError("no space left")
         return write_data_file(*args, **where)
 

@@ -102,7 +102,7 @@ def test_long_texts_count_by_their_bytes() -> None:
 def test_large_run_is_cut_into_files_that_follow_each_other(tmp_path: Path) -> None:
     rows = pa.table({"a": np.arange(10), "b": ["x"] * 10})
     run = SortedRows(rows, np.array([0] * 9 + [1], np.int8))
-    where: dict[str, Any] = {"partition": (), "bucket": 0, "level": 1, "base": 0}
+    where: dict[str, Any] = {"bucket_id": ((), 0), "level": 1, "base": 0}
     entries = write_run(tmp_path, LAYOUT, [run], **where, target_bytes=32 * 4)
     tables = [DataFile.open(tmp_path, LAYOUT, entry).table for entry in entries]
     assert max(table.num_rows for table in tables) <= 4
@@ -113,7 +113,7 @@ def test_large_run_is_cut_into_files_that_follow_each_other(tmp_path: Path) -> N
 
 
 def test_small_pieces_share_a_file_and_are_written_before_the_next_is_asked_for(tmp_path: Path) -> None:
-    where: dict[str, Any] = {"partition": (), "bucket": 0, "level": 1, "base": 0}
+    where: dict[str, Any] = {"bucket_id": ((), 0), "level": 1, "base": 0}
     asked: list[int] = []
 
     def pieces() -> Any:

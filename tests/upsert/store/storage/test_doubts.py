@@ -14,8 +14,7 @@ from upsert.schema import TableSchema
 from upsert.store import Table
 from upsert.store.storage import locked
 from upsert.store.storage.locations import S3Location
-from upsert.store.storage.s3 import S3Storage
-from upsert.store.storage.s3_client import UnansweredError
+from upsert.store.storage.s3 import S3Storage, UnansweredError
 
 SCHEMA = TableSchema.of({"id": pa.int64()}, primary_key=["id"])
 

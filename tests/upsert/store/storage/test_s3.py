@@ -35,7 +35,7 @@ from upsert.store.alterations import AddColumn
 from upsert.store.checksums import content_of
 from upsert.store.files.data_file import forget_open_files
 from upsert.store.retention import consumers, lock
-from upsert.store.storage import lease, s3, s3_client, storage_of
+from upsert.store.storage import lease, s3, storage_of
 from upsert.store.storage.base import Versioned
 from upsert.store.storage.cache import BYTES_VARIABLE, FOLDER_VARIABLE
 from upsert.store.storage.lease import Lease
@@ -214,7 +214,7 @@ def test_nothing_is_deleted_while_nobody_knows_whether_a_commit_happened(
 def test_a_server_that_is_gone_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = "s3://bucket/t?endpoint=http://127.0.0.1:9&region=us-east-1"
     monkeypatch.setattr(s3, "_PUTS", 2)
-    monkeypatch.setattr(s3_client, "_ATTEMPTS", 1)
+    monkeypatch.setattr("upsert.store.storage.s3._ATTEMPTS", 1)
     with pytest.raises(UnknownOutcomeError, match="must say whether it has the object"):
         put_if_absent(paths.table_folder(gone) + "/table.json", b"{}")
 
@@ -267,7 +267,7 @@ REFUSED = 403, ConfigurationError, "must allow what is asked, got 403; correct t
 def test_a_store_that_refuses_or_fails_has_damaged_nothing(
     s3: ObjectStore, lossy: LossyProxy, cache_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(s3_client, "_ATTEMPTS", 1)
+    monkeypatch.setattr("upsert.store.storage.s3._ATTEMPTS", 1)
     folder = s3.folder()
     direct = Table.create(folder, SCHEMA, {"write-only": "true"})
     direct.write(rows(1))

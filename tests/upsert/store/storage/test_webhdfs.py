@@ -229,7 +229,7 @@ def test_without_the_client_the_way_to_it_is_named(
     hdfs: ScriptedHdfs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "urllib3", None)
-    monkeypatch.setattr(hdfs_client, "_pools", [])
+    hdfs_client._pools.clear()
     with pytest.raises(ConfigurationError, match=r"pip install 'deltajoin\[hdfs\]'"):
         Table.create(hdfs.folder(), SCHEMA)
 

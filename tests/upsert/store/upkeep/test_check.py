@@ -166,7 +166,7 @@ def tag_with_a_number_for_a_name(table: Table) -> None:
 
 def holding_what_has_expired(table: Table) -> None:
     consumer = consumers.Consumer("late", Version.complete(1), 0, 2**53)
-    Path(table.path, "consumer", "consumer-late").write_bytes(consumer.to_json(table.uuid))
+    Path(table.path, "consumer", "consumer-late").write_bytes(consumer.content(table.uuid))
 
 
 def other_options(table: Table) -> None:
@@ -333,7 +333,7 @@ def test_waste_is_information(table: Table) -> None:
     of_another_id = {"id": 1, "oldest": 1, "fence": 0, "data_version": 1, "states": 1}
     rewrite_snapshot(table, 1, **of_another_id, last_untracked=0, manifests=[], delta=None)
     late = consumers.Consumer("late", Version.complete(1), 0, 0)
-    (root / "consumer" / "consumer-late").write_bytes(late.to_json(table.uuid))
+    (root / "consumer" / "consumer-late").write_bytes(late.content(table.uuid))
     found = table.check()
     assert all(violation.is_information for violation in found)
     assert [violation.rule for violation in found] == [

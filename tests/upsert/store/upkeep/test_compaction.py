@@ -128,13 +128,13 @@ def test_commits_go_on_while_a_compaction_is_at_work(
 
     monkeypatch.setattr(compaction, "write", slow_write)
     merges = compaction.full(table.snapshot().files, table.options)
-    info = compaction.execute(table._committer, table.uuid, merges)
+    info = compaction.execute(table._committer, merges)
     assert info is not None
     assert shape(table) == [(0, 1, 0), (5, 1, 0)]
     assert table.snapshot().scan()["value"].to_pylist() == [3]
 
     merges = compaction.full(table.snapshot().files, table.options)
-    assert compaction.execute(table._committer, table.uuid, merges) is None
+    assert compaction.execute(table._committer, merges) is None
     assert table.snapshot().scan()["id"].to_pylist() == [7]
     table.clean(older_than_s=0)
     assert_nothing_is_left_over(table)

@@ -244,14 +244,14 @@ def test_a_damage_of_data_is_told_or_found(tmp_path: Path, format_: str, count: 
 
 
 def test_clean_and_expire_refuse_what_would_leave_the_newest_snapshot_out(
-    tables: tuple[Table, Table], monkeypatch: pytest.MonkeyPatch
+    tables: tuple[Table, Table],
 ) -> None:
     opened, _ = tables
     as_an_older_release(opened)
     newest = Path(opened.root, paths.snapshot_file(opened.snapshot().id))
     content = json.loads(newest.read_bytes())
     newest.write_text(json.dumps({**content, "oldest": content["id"] + 1}))
-    monkeypatch.setattr(history, "_shared", {})  # as in another process
+    history._shared.clear()  # as in another process
     files = {path for path in Path(opened.root).rglob("*") if path.is_file()}
     for upkeep in (lambda table: table.clean(older_than_s=0), lambda table: table.expire(keep=1)):
         with pytest.raises(CorruptTableError, match=newest.name):

@@ -153,7 +153,7 @@ def test_a_compaction_that_came_too_late_names_who_was_faster(tmp_path: Path) ->
     ]
     table.overwrite(rows.slice(0, 1), partition={"day": 1})
     with pytest.raises(CommitConflictError, match=r"this compact, begun at snapshot 2.*snapshot 3 \(overwr"):
-        compaction.publish(table._committer, table.uuid, merges, written, yields=False)
+        compaction.publish(table._committer, merges, written, yields=False)
     assert [info.kind for info in table.history()][2:] == ["overwrite", "compact"]
     assert table.snapshot().scan().num_rows == 2
     table.clean(older_than_s=0)

@@ -1,7 +1,7 @@
 """The formats that data files may have, by name and by the names of their files (pure).
 
 Follows option ``file.format`` of FLIP-188. Every format gives back exactly what was written, to the type and
-the metadata of a field; what it has no place for, it refuses before anything is written.
+the metadata of a field; what it cannot hold, it refuses before anything is written.
 """
 
 from __future__ import annotations

@@ -33,9 +33,7 @@ from upsert.store.files.formats.types import (
 )
 
 _SCHEMA: Final = "arrow.schema"
-
 _SYNC_BYTES: Final = 16
-
 _CODECS: Final = {"none": "null"}
 
 _DAMAGE: Final = (
@@ -59,7 +57,6 @@ _INFLATE: Final[dict[str, Callable[[pa.Buffer], bytes]]] = {
 }
 
 _END_OF_ARRAY: Final = b"\x00"
-
 _NUMBERS: Final = {types.TIMESTAMP: pa.int64(), types.TIMESTAMP_NTZ: pa.int64(), pa.date32(): pa.int32()}
 
 
@@ -97,7 +94,7 @@ class AvroFormat:
             writer.flush()
 
     def open(self, content: pa.Buffer) -> AvroRows:
-        """The rows of a file; only its header and the places of its blocks are read."""
+        """The rows of a file; only its header and where its blocks lie is read."""
         return AvroRows(content)
 
 
@@ -192,7 +189,7 @@ def _blocks(content: pa.Buffer, at: int) -> list[_Block]:
 
 
 def _number(view: memoryview, at: int) -> tuple[int, int]:
-    """The zigzag number of variable length at a place, and where it ends."""
+    """The zigzag number of variable length from a byte on, and where it ends."""
     value = shift = 0
     while view[at] & 0x80:
         value |= (view[at] & 0x7F) << shift
@@ -220,19 +217,19 @@ def _avro_fields(fields: Iterable[pa.Field], within: str) -> list[dict[str, Any]
 
 
 def _avro_type(field: pa.Field, within: str) -> Any:
-    # a name may be given to one type only, so it tells the place
+    # a name may be given to one type only, so it tells where it stands
     found = _not_null(field.type, f"{within}_{len(field.name)}_{field.name}")
     return ["null", found] if field.nullable else found
 
 
-def _not_null(type_: pa.DataType, place: str) -> Any:
+def _not_null(type_: pa.DataType, path: str) -> Any:
     if (scalar := avro_types.scalar(type_)) is not None:
         return scalar
     if pa.types.is_fixed_size_binary(type_):
-        return {"type": "fixed", "name": place, "size": type_.byte_width}
+        return {"type": "fixed", "name": path, "size": type_.byte_width}
     if pa.types.is_list(type_):
-        return {"type": "array", "items": _avro_type(type_.value_field, place)}
+        return {"type": "array", "items": _avro_type(type_.value_field, path)}
     if pa.types.is_map(type_):
         entry = pa.struct([type_.key_field, type_.item_field])
-        return {"type": "array", "logicalType": "map", "items": _not_null(entry, place)}
-    return {"type": "record", "name": place, "fields": _avro_fields(type_, place)}
+        return {"type": "array", "logicalType": "map", "items": _not_null(entry, path)}
+    return {"type": "record", "name": path, "fields": _avro_fields(type_, path)}

@@ -44,22 +44,18 @@ class StoredRows(Protocol):
     @property
     def schema(self) -> pa.Schema:
         """The schema that was written, with the metadata of its fields."""
-        ...
 
     @property
     def rows(self) -> int:
         """Number of rows."""
-        ...
 
     @property
     def starts(self) -> tuple[int, ...]:
         """Number of the first row of each part, and after these the number of rows."""
-        ...
 
     @property
     def is_mapped(self) -> bool:
         """Whether reading gives views of the content: it costs nothing, however often it is done."""
-        ...
 
     def bounds(self, name: str) -> Bounds | None:
         """What the file says about the values of a column in each of its parts; None if it says nothing.
@@ -67,7 +63,6 @@ class StoredRows(Protocol):
         Raises:
             ValueError: the content is damaged.
         """
-        ...
 
     def read(self, part: int, names: Sequence[str]) -> pa.RecordBatch:
         """Some columns, in this order, of one part.
@@ -76,7 +71,6 @@ class StoredRows(Protocol):
             OSError: the content is damaged.
             ValueError: likewise; this includes ``pa.ArrowInvalid``.
         """
-        ...
 
 
 class Output(Protocol):
@@ -85,27 +79,21 @@ class Output(Protocol):
     @property
     def closed(self) -> bool:
         """Whether nothing can be written any more."""
-        ...
 
     def seekable(self) -> bool:
         """Whether one can go back; no format may."""
-        ...
 
     def write(self, content: Any, /) -> int:
         """Write bytes, or what has the buffer protocol; all of them."""
-        ...
 
     def tell(self) -> int:
         """How many bytes were written."""
-        ...
 
     def flush(self) -> None:
         """Hand on what is buffered."""
-        ...
 
     def close(self) -> None:
         """A format need not, and must not have to, call it."""
-        ...
 
 
 class FileFormat(Protocol):
@@ -125,11 +113,9 @@ class FileFormat(Protocol):
 
     def refusal(self, field: pa.Field) -> str | None:
         """Why a column cannot be stored exactly, and what to do instead; None if it can."""
-        ...
 
     def write(self, out: Output, rows: pa.RecordBatch, compression: Compression) -> None:
         """Write rows, at least one, as a whole file."""
-        ...
 
     def open(self, content: pa.Buffer) -> StoredRows:
         """The rows of a whole file, which may be a memory map; what it returns keeps it alive.
@@ -138,4 +124,3 @@ class FileFormat(Protocol):
             OSError: this is no such file, or a damaged one.
             ValueError: likewise; this includes ``pa.ArrowInvalid``.
         """
-        ...

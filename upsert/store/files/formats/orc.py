@@ -30,11 +30,8 @@ from upsert.store.files.formats.types import (
 )
 
 _SCHEMA: Final = b"arrow.schema"
-
 _BATCH_ROWS: Final = 8192
-
 _PLAIN: Final = {types.TIMESTAMP: pa.int64(), types.TIMESTAMP_NTZ: pa.int64()}
-
 _CODECS: Final = {"none": "uncompressed"}
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from upsert import types
+from upsert.arrays import one_array
 
 
 def retyped(array: pa.Array, type_: pa.DataType) -> pa.Array:
@@ -41,7 +42,7 @@ class _Typed:
 
 
 Plain = Mapping[pa.DataType, pa.DataType]
-"""Scalar types, and what stands for each."""
+"""Scalar types, and what is stored for each."""
 
 
 def replaced(type_: pa.DataType, plain: Plain, *, map_to_list: bool = False) -> pa.DataType:
@@ -117,14 +118,8 @@ def batch_of(
     if not names:
         return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
     fields = [schema.field(name) for name in names]
-    arrays = [retyped(_one_array(found.column(field.name)), field.type) for field in fields]
+    arrays = [retyped(one_array(found.column(field.name)), field.type) for field in fields]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
-
-
-def _one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    if not isinstance(column, pa.ChunkedArray):
-        return column
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def schema_text(schema: pa.Schema) -> bytes:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from deltajoin.enrichment import Enrichment
-from deltajoin.newest import Newest
+from deltajoin.lookup.managed import Newest
 from upsert.errors import CorruptTableError, SnapshotExpiredError
 from upsert.schema import TableSchema
 from upsert.store.files.data_file import forget_open_files

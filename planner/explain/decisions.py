@@ -1,4 +1,4 @@
-"""What became of each join of a query, in words and as values (pure)."""
+"""What the planner decided about each join, each aggregate and each topic of Kafka of a query (pure)."""
 
 from __future__ import annotations
 
@@ -8,25 +8,35 @@ from typing import Final
 
 from deltajoin.core.output import determined
 from deltajoin.core.plans import Path
-from planner.joins.paths import lookup_paths
+from planner.aggregates.exact_floats import FIXED_POINTS
+from planner.aggregates.sums import is_floating
+from planner.joins.tree import lookup_paths
 from planner.plan.chains import chain_of, join_in_words, trace
+from planner.plan.expressions import without_ids
 from planner.plan.nodes import (
+    Aggregate,
     Changelog,
     DeltaJoin,
     Enriched,
     Join,
+    LookupAggregate,
     LookupChanges,
     LookupJoined,
+    Normalized,
     Plan,
     RegularJoin,
     Relation,
+    Watermark,
     tree_in_words,
 )
-from planner.plan.trees import reads_changes, static_input, walk
+from planner.plan.sources import KafkaTopic, Mode, RecordRange
+from planner.plan.trees import aggregations, reads_changes, sources, static_input, walk
 from planner.refusals import Refused
+from planner.rules.aggregates import replace_aggregate
 from planner.rules.joins import STATE_GROWS, fall_back_to_regular_join, replace_join
 from planner.rules.lookup_joins import replace_lookup_join
 from planner.rules.static_joins import ASSUMED, enrich_stream
+from planner.rules.topics import needs_normalizer, topic_of, unmet_everywhere
 from planner.settings import Settings
 from planner.trace import Step, Trace
 
@@ -324,3 +334,159 @@ def blurred(plan: Plan) -> tuple[str, ...]:
     hidden = [column.name for column in join.columns if column.id in refs and refs[column.id] not in known]
     flags = [flag.name for _, flag in join.present if flag.id not in put_out]
     return tuple(dict.fromkeys((*hidden, *flags)))
+
+
+@dataclass(frozen=True)
+class AggregateReport:
+    """How the query keeps one aggregate up to date.
+
+    Attributes:
+        aggregate: the aggregate in words: functions, groups and what it reads.
+        form: "signed sums", "lookups" or "refused".
+        reason: why it is refused; None if it is not.
+        remedy: what to do about the reason.
+        notes: what its author should know: how it is written, what it keeps.
+    """
+
+    aggregate: str
+    form: str
+    reason: str | None = None
+    remedy: str | None = None
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [self.aggregate, f"  form: {self.form}", *(f"  {note}" for note in self.notes)]
+        if self.reason is not None:
+            lines += [f"  because {self.reason}", f"  remedy: {self.remedy}"]
+        return "\n".join(lines)
+
+
+def aggregate_reports(trace: Trace) -> Iterator[AggregateReport]:
+    """A report for each aggregate over changes, inner ones first."""
+    for step in trace.steps:
+        if step.rule == replace_aggregate.__name__ and isinstance(step.node, Aggregate):
+            yield _report(step, step.node)
+
+
+def _report(step: Step, node: Aggregate) -> AggregateReport:
+    match step.result:
+        case Refused(reason, remedy):
+            return AggregateReport(_in_words(node), "refused", reason, remedy)
+        case LookupAggregate() as made:
+            return AggregateReport(_in_words(node), "lookups", notes=tuple(_notes_of_lookups(made)))
+        case _:
+            return AggregateReport(_in_words(node), "signed sums", notes=tuple(_notes(node)))
+
+
+def _in_words(node: Aggregate) -> str:
+    functions = ", ".join(without_ids(function) for function in aggregations(node)) or "DISTINCT"
+    groups = ", ".join(without_ids(group.value) for group in node.groups)
+    return f"aggregate {functions} by ({groups}) over the changes of {sources(node)}"
+
+
+def _notes_of_lookups(made: LookupAggregate) -> Iterator[str]:
+    keys = ", ".join(made.keys)
+    yield (
+        f"of each group that changes all rows are looked up in {made.table.name}, by {made.index} for "
+        f"({keys}), before and after"
+    )
+    yield "gives every kind of change and keeps no state, so anything may follow"
+
+
+def _notes(node: Aggregate) -> Iterator[str]:
+    groups = ", ".join(without_ids(group.value) for group in node.groups)
+    key = f"the PRIMARY KEY ({groups})" if node.groups else "a PRIMARY KEY of a constant column"
+    yield f"written with catalog.write_changes into a table with {key}, in output mode update"
+    if node.groups:
+        yield "Spark's state has one row for each group, also for those that are gone"
+    else:
+        yield "the one row stays when no row is left, with counts of 0"
+    if any(isinstance(below, Watermark) for below in walk(node.child)):
+        yield "the watermark is left out: changes that come late count, and no group is ever forgotten"
+    floating = [f for f in aggregations(node) if f.name in ("Sum", "Average") and is_floating(f.types[0])]
+    if floating:
+        named = ", ".join(map(without_ids, floating))
+        numbers = ", ".join(
+            sorted({f"{FIXED_POINTS[f.types[0]].count} for {f.types[0].upper()}" for f in floating})
+        )
+        yield f"{named}: exact, whatever came and went; its state has a number for each limb, {numbers}"
+
+
+@dataclass(frozen=True)
+class TopicReport:
+    """How the query reads one topic.
+
+    Attributes:
+        topic: the topics' names, or the pattern that chooses them.
+        mode: what the query gets: "all", "upsert", "cdc", "cdc-normalized" or "rows"; "mirror" where it reads
+            the changes of the managed table that mirrors the topic.
+        normalizer: "left out", "put in", "kept", or "none" where the user's options ask for none.
+        reason: why it was left out, put in or kept; None for "none".
+        range: which records are read.
+    """
+
+    topic: str
+    mode: str
+    normalizer: str
+    reason: str | None
+    range: RecordRange
+
+    def __str__(self) -> str:
+        lines = [f"topic {self.topic}: {_MODES[self.mode]}"]
+        if self.reason is not None:
+            lines.append(f"  normalizer {self.normalizer}: {self.reason}")
+        if where := str(self.range):
+            lines.append(f"  records read: {where}")
+        return "\n".join(lines)
+
+
+_MIRROR: Final = "mirror"
+
+_MODES: Final[Mapping[str, str]] = {
+    _MIRROR: "the changes of its mirror, a managed table that catalog.mirror keeps",
+    Mode.ALL: "every change, with UPDATE_BEFORE",
+    Mode.UPSERT: "upserts, and deletes by key",
+    Mode.CDC: "the changes in its records",
+    Mode.CDC_NORMALIZED: "the changes in its records, made whole by a normalizer",
+    Mode.ROWS: "its records as rows",
+}
+
+
+def topic_reports(before: Plan, after: Plan, sink_key: Sequence[str] | None) -> Iterator[TopicReport]:
+    """A report for each topic of a plan, from left to right."""
+    left = {number: topic for numbers, topic in _topics(after) for number in numbers}
+    for numbers, given in _topics(before):
+        read = next((left[number] for number in numbers if number in left), None)
+        if read is None:
+            yield TopicReport(given.name, _MIRROR, "none", None, given.range)
+            continue
+        normalizer, reason = _normalizer(before, given, read, sink_key)
+        yield TopicReport(read.name, read.mode.value, normalizer, reason, read.range)
+
+
+def _normalizer(
+    before: Plan, given: KafkaTopic, read: KafkaTopic, sink_key: Sequence[str] | None
+) -> tuple[str, str | None]:
+    if given.mode is Mode.CDC_NORMALIZED:
+        return "kept", "the option 'cdc-events-duplicate' asks for it"
+    if given.mode is Mode.UPSERT and read.mode is Mode.ALL:
+        key = None if sink_key is None else tuple(sink_key)
+        reasons = (reason for leaf, reason in unmet_everywhere(before, key) if leaf.origin == given)
+        return "put in", next(reasons, None)
+    if given.mode is not Mode.ALL:
+        return "none", None
+    if read.mode is Mode.UPSERT:
+        return "left out", f"the sink is keyed by ({', '.join(sink_key or ())})"
+    if topic_of(before, Mode.ALL) is None:
+        return "kept", "the query is more than projections and filters of this topic"
+    return "kept", needs_normalizer(before, given, sink_key)
+
+
+def _topics(plan: Plan) -> Iterator[tuple[tuple[int, ...], KafkaTopic]]:
+    """Each topic that a plan reads, and the ids of its columns."""
+    for node in walk(plan):
+        match node:
+            case Changelog(origin=KafkaTopic() as topic) | Relation(topic=KafkaTopic() as topic):
+                yield tuple(column.id for column in node.columns), topic
+            case Changelog(origin=Normalized(input=given)):
+                yield from _topics(given)

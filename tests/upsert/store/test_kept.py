@@ -1,0 +1,49 @@
+"""What a process keeps for itself, and what a forked child has of it."""
+
+import os
+import threading
+from collections.abc import Callable
+
+import pytest
+from cachetools import LRUCache
+
+from upsert.store.kept import Kept
+
+
+def child_says(answer: Callable[[], bool]) -> bool:
+    """Whether something is true in a forked child."""
+    child = os.fork()
+    if not child:
+        os._exit(0 if answer() else 1)
+    _, status = os.waitpid(child, 0)
+    return status == 0
+
+
+@pytest.mark.parametrize("is_inherited", [True, False])
+def test_a_child_that_was_forked_while_a_thread_made_something_can_make_its_own(is_inherited: bool) -> None:
+    """The thread is not there any more to let go of the lock."""
+    kept = Kept[str, int]({"before": 1}, is_inherited=is_inherited)
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def make() -> int:
+        has_begun.set()
+        may_end.wait()
+        return 2
+
+    thread = threading.Thread(target=kept.made, args=("slow", make))
+    thread.start()
+    has_begun.wait()
+    try:
+        assert child_says(lambda: kept.made("own", lambda: 3) == 3)
+        assert child_says(lambda: (kept.get("before") is not None) == is_inherited)
+    finally:
+        may_end.set()
+        thread.join()
+    assert kept.get("slow") == 2
+
+
+def test_what_is_larger_than_the_whole_cache_is_not_kept() -> None:
+    kept = Kept[str, str](LRUCache(3, len), is_inherited=True)
+    kept.put("a", "long")
+    kept.put("b", "abc")
+    assert (kept.get("a"), kept.get("b")) == (None, "abc")

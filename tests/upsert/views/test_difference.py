@@ -1,0 +1,82 @@
+"""Changes between two states: applied to the old rows they give the new ones, value by value."""
+
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from upsert.views.difference import SAME_KEY, difference
+
+pytestmark = pytest.mark.spark
+
+SCHEMA = "k INT, v DOUBLE, m MAP<STRING, FLOAT>, s STRUCT<a: ARRAY<DOUBLE>, b: BINARY>, t TIMESTAMP"
+NAN = float("nan")
+OLD = [
+    (1, 0.0, {"a": 1.0, "b": -0.0}, ([NAN, None], b"x"), None),
+    (2, NAN, {}, None, None),
+    (3, None, None, ([], None), None),
+    (None, 1.0, None, None, None),
+    (5, 5.0, None, None, None),
+]
+SAME = [
+    (1, 0.0, {"b": -0.0, "a": 1.0}, ([NAN, None], b"x"), None),  # a map has no order
+    (2, NAN, {}, None, None),
+]
+NEW = [
+    *SAME,
+    (3, None, None, (None, None), None),
+    (None, -1.0, None, None, None),
+    (6, 6.0, None, None, None),
+]
+
+
+def frame(spark: SparkSession, rows: list[Any]) -> DataFrame:
+    return spark.createDataFrame(rows, SCHEMA)
+
+
+def values(df: DataFrame) -> list[tuple[Any, ...]]:
+    return [tuple(map(repr, row)) for row in df.collect()]
+
+
+def test_with_a_key_each_key_has_one_change(spark: SparkSession) -> None:
+    changes = difference(frame(spark, OLD), frame(spark, NEW), ["k"])
+    kinds = {row["k"]: row["_row_kind"] for row in changes.collect()}
+    assert kinds == {3: "+U", None: "+U", 5: "-D", 6: "+I"}
+    (deleted,) = changes.where("k = 5").collect()
+    assert deleted["v"] == 5.0
+
+
+def test_without_a_key_rows_come_and_go_as_often_as_they_differ(spark: SparkSession) -> None:
+    old, new = [*OLD, OLD[1], OLD[4]], [*NEW, NEW[1], NEW[1], NEW[4]]
+    changes = difference(frame(spark, old), frame(spark, new), [])
+    counted: Counter[Any] = Counter()
+    for *row, kind in values(changes):
+        counted[tuple(row)] += 1 if kind == "'+I'" else -1
+    wanted = Counter(values(frame(spark, new)))
+    wanted.subtract(values(frame(spark, old)))
+    # of equal maps either text may come
+    shown = {row[:2]: n for row, n in wanted.items() if n and row[0] != "1"}
+    assert {row[:2]: n for row, n in counted.items() if n} == shown
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.0, -0.0), (-0.0, 0.0), (1.0, NAN), (None, NAN)])
+def test_what_is_stored_differently_is_a_change(spark: SparkSession, before: Any, after: Any) -> None:
+    old, new = (spark.createDataFrame([(1, value)], "k INT, v DOUBLE") for value in (before, after))
+    assert [row["_row_kind"] for row in difference(old, new, ["k"]).collect()] == ["+U"]
+    assert sorted(row["_row_kind"] for row in difference(old, new, []).collect()) == ["+I", "-D"]
+    assert difference(new, new, ["k"]).count() == difference(old, old, []).count() == 0
+
+
+def test_two_rows_of_one_key_are_no_rows_of_a_view(spark: SparkSession) -> None:
+    old = frame(spark, OLD)
+    for twice in (OLD[0], (1, 7.0, None, None, None)):
+        with pytest.raises(PySparkException, match=SAME_KEY):
+            difference(old, frame(spark, [*OLD, twice]), ["k"]).collect()
+
+
+def test_nothing_changes_an_empty_view(spark: SparkSession) -> None:
+    empty = spark.createDataFrame(pa.table({"k": pa.array([], pa.int32())}))
+    assert difference(empty, empty, ["k"]).count() == difference(empty, empty, []).count() == 0

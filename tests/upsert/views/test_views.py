@@ -1,0 +1,391 @@
+"""Materialized views: after every refresh they hold the rows that DuckDB gives for the query."""
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.helpers import REPOSITORY, run_spark_script, spark_script
+from upsert import Catalog
+from upsert.errors import (
+    ChangelogError,
+    CommitConflictError,
+    ConfigurationError,
+    SchemaError,
+    TableExistsError,
+    TableNotFoundError,
+)
+from upsert.failpoints import ENVIRONMENT_VARIABLE
+from upsert.store.commit.append import StandsFor
+from upsert.views.refresh import Refresher, Versions
+from upsert.views.view import View
+
+pytestmark = pytest.mark.spark
+
+TABLES = """
+    CREATE TABLE sales (id INT, shop INT, item STRING, n INT, price DECIMAL(9, 2),
+                        PRIMARY KEY (id) NOT ENFORCED);
+    CREATE TABLE shops (shop INT, city STRING, PRIMARY KEY (shop) NOT ENFORCED);
+    CREATE TABLE closed (shop INT, since INT)"""
+
+QUERIES = {
+    "rollup": """SELECT city, item, sum(n) AS n, count(*) AS c FROM sales JOIN shops USING (shop)
+        GROUP BY ROLLUP (city, item)""",
+    "rank": "SELECT id, shop, rank() OVER (PARTITION BY shop ORDER BY price DESC, id) AS r FROM sales",
+    "newest": """SELECT * FROM (SELECT id, item, row_number() OVER (PARTITION BY item ORDER BY id DESC) AS r
+        FROM sales) q WHERE r = 1""",
+    "top": "SELECT id, n * price AS worth FROM sales ORDER BY worth DESC, id LIMIT 5",
+    "exists in an or": """SELECT id FROM sales s
+        WHERE n > 8 OR EXISTS (SELECT 1 FROM closed c WHERE c.shop = s.shop)""",
+    "not in": "SELECT shop, city FROM shops WHERE shop NOT IN (SELECT shop FROM closed)",
+    "scalar": "SELECT id, n FROM sales WHERE n > (SELECT avg(n) FROM sales)",
+    "correlated": "SELECT id FROM sales s WHERE n = (SELECT max(n) FROM sales x WHERE x.shop = s.shop)",
+    "intersect": "SELECT shop FROM sales INTERSECT SELECT shop FROM closed",
+    "except all": "SELECT shop FROM sales EXCEPT ALL SELECT shop FROM closed",
+    "union": "SELECT shop, 1 AS one FROM sales UNION ALL SELECT shop, 2 FROM closed",
+    "distinct": "SELECT count(DISTINCT shop) AS s, count(DISTINCT item) AS i, max(price) AS p FROM sales",
+    "twice": """WITH t AS (SELECT shop, sum(n) AS n FROM sales GROUP BY shop)
+        SELECT a.shop, b.shop AS less FROM t a JOIN t b ON a.n > b.n""",
+    "full": "SELECT s.id, c.shop FROM sales s FULL JOIN closed c ON s.shop = c.shop AND s.n > c.since",
+}
+
+
+def sold(ids: range, random_: random.Random) -> pa.Table:
+    rows = [
+        {
+            "id": id,
+            "shop": random_.choice([1, 2, 3, 4, None]),
+            "item": random_.choice(["pear", "fig", "", None, "🍐"]),
+            "n": random_.choice([0, 1, 5, 9, 10]),
+            "price": random_.choice([None, *map(pa_decimal, ("0.10", "2.50", "9999999.99"))]),
+        }
+        for id in ids
+    ]
+    types = [("id", pa.int32()), ("shop", pa.int32()), ("item", pa.string()), ("n", pa.int32())]
+    return pa.Table.from_pylist(rows, pa.schema([*types, ("price", pa.decimal128(9, 2))]))
+
+
+def pa_decimal(text: str) -> Any:
+    return pa.scalar(text).cast(pa.decimal128(9, 2)).as_py()
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, spark: SparkSession) -> Iterator[Catalog]:
+    catalog = Catalog(tmp_path / "warehouse")
+    for statement in TABLES.split(";"):
+        catalog.sql(statement)
+    catalog.table("sales").write(sold(range(20), random.Random(1)))
+    catalog.table("shops").write(pa.table({"shop": int32([1, 2, 3]), "city": ["Ulm", "Ulm", None]}))
+    catalog.table("closed").write(pa.table({"shop": int32([2, 2, 9]), "since": int32([1, 4, 0])}))
+    yield catalog
+    for query in catalog.context.views.values():
+        query.stop()
+
+
+def int32(values: list[int | None]) -> pa.Array:
+    return pa.array(values, pa.int32())
+
+
+def change(catalog: Catalog, seed: int) -> None:
+    random_ = random.Random(seed)
+    sales = catalog.table("sales")
+    sales.write(sold(range(10 + seed, 24 + seed), random_))
+    gone = sold(range(seed, 3 + seed), random_)
+    sales.write(gone.append_column("_row_kind", pa.array(["-D"] * gone.num_rows)))
+    shop, city = random_.choice([1, 4]), random_.choice(["Ulm", "Bonn"])
+    catalog.table("shops").write(pa.table({"shop": int32([shop]), "city": [city]}))
+    closed = random_.choice([[3], [None], [1, 1]])
+    catalog.table("closed").write(pa.table({"shop": int32(closed), "since": int32([5] * len(closed))}))
+
+
+def expected(catalog: Catalog, query: str) -> Counter[str]:
+    with duckdb.connect() as db:
+        for name in ("sales", "shops", "closed"):
+            db.register(name, catalog.table(name).snapshot().scan())
+        return counted(db.sql(query).to_arrow_table())
+
+
+def counted(rows: pa.Table) -> Counter[str]:
+    """Rows of any numbers as texts: engines give sums in other types."""
+    values = [[number(value) for value in column.to_pylist()] for column in rows.columns]
+    return Counter(map(repr, zip(*values, strict=True)))
+
+
+def number(value: Any) -> Any:
+    return float(value) if value is not None and not isinstance(value, str) else value
+
+
+def rows_of(catalog: Catalog, name: str) -> Counter[str]:
+    return counted(catalog.table(name).snapshot().scan())
+
+
+@pytest.mark.parametrize(
+    ("names", "seeds"),
+    [
+        (["rollup", "newest", "top", "exists in an or", "except all", "twice"], range(1)),
+        pytest.param(list(QUERIES), range(1, 20), marks=pytest.mark.long),
+    ],
+    ids=["some", "all"],
+)
+def test_every_query_has_a_view_that_is_the_query_after_each_refresh(
+    catalog: Catalog, spark: SparkSession, names: list[str], seeds: range
+) -> None:
+    views = {
+        name: catalog.create_view(f"v{number}", QUERIES[name], spark=spark)
+        for number, name in enumerate(names)
+    }
+    for seed in seeds:
+        for name, view in views.items():
+            assert rows_of(catalog, view.name) == expected(catalog, QUERIES[name]), (name, seed)
+        change(catalog, seed)
+        assert not any(view.is_current for view in views.values())
+        for view in views.values():
+            view.refresh()
+            assert view.is_current
+    for name, view in views.items():
+        assert rows_of(catalog, view.name) == expected(catalog, QUERIES[name]), name
+
+
+TOTALS = "SELECT shop, sum(n) AS n FROM sales WHERE shop IS NOT NULL GROUP BY shop"
+TOP = f"SELECT shop FROM ({TOTALS}) ORDER BY n DESC, shop LIMIT 1"
+
+
+def test_a_refresh_commits_what_differs_and_nothing_else(catalog: Catalog, spark: SparkSession) -> None:
+    view = catalog.create_view("totals", TOTALS, primary_key=["shop"], spark=spark)
+    before = view.table.snapshot()
+    row = catalog.table("sales").snapshot().scan().filter(pa.compute.field("shop") == 1).slice(0, 1)
+    raised = row.set_column(3, "n", int32([row["n"][0].as_py() + 1]))
+    catalog.table("sales").write(raised)
+    assert view.refresh()
+    after = view.table.snapshot()
+    assert after.info.delta_rows == 1
+    assert after.info.base_versions == {"default.sales": catalog.table("sales").snapshot().info.data_version}
+    assert not view.refresh()
+    assert view.table.snapshot().id == after.id
+    # a change that the query does not show moves the versions alone
+    catalog.table("sales").write(raised.set_column(2, "item", pa.array(["other"])))
+    assert view.refresh()
+    assert view.table.snapshot().info.data_version == after.info.data_version
+    assert view.is_current
+    assert before.info.base_versions is not None
+
+
+def test_a_query_keeps_a_view_and_the_views_on_it(catalog: Catalog, spark: SparkSession) -> None:
+    catalog.create_view("totals", TOTALS, primary_key=["shop"], spark=spark)
+    top = catalog.create_view("top", "SELECT shop FROM totals ORDER BY n DESC, shop LIMIT 1", spark=spark)
+    running = [catalog.view(name, spark).start() for name in ("totals", "top")]
+    assert catalog.view("totals", spark).start() is running[0]
+    for seed in range(2):
+        change(catalog, seed)
+        for query in running:
+            query.processAllAvailable()
+        assert rows_of(catalog, "totals") == expected(catalog, TOTALS)
+    assert rows_of(catalog, "top") == expected(catalog, TOP)
+    running[1].stop()
+    assert top.query is None
+    change(catalog, 7)
+    running[0].processAllAvailable()
+    assert top.refresh()  # beside the stopped query, which then goes on from what the view stands for
+    again = catalog.view("top", spark).start()
+    again.processAllAvailable()
+    assert rows_of(catalog, "top") == expected(catalog, TOP)
+
+
+def test_statements(catalog: Catalog, spark: SparkSession) -> None:
+    def said(text: str) -> str:
+        return repr(catalog.sql(text, spark))
+
+    create = f"CREATE MATERIALIZED VIEW totals PRIMARY KEY (shop) COMMENT 'x' AS {TOTALS}"
+    assert said(create) == "<CREATE MATERIALIZED VIEW totals: created>"
+    with pytest.raises(TableExistsError, match="choose another name, OR REPLACE or IF NOT EXISTS"):
+        catalog.sql(create, spark)
+    assert "was there already" in said(create.replace("VIEW", "VIEW IF NOT EXISTS", 1))
+    assert said(create.replace("CREATE", "CREATE OR REPLACE", 1)).endswith("replaced>")
+    assert said("REFRESH MATERIALIZED VIEW totals") == "<REFRESH MATERIALIZED VIEW totals: was up to date>"
+    change(catalog, 0)
+    shown = catalog.sql("SHOW MATERIALIZED VIEWS LIKE 'tot%'").rows.to_pylist()
+    assert shown == [{"view": "totals", "state": "behind", "query": TOTALS}]
+    assert said("REFRESH MATERIALIZED VIEW totals").endswith("refreshed>")
+    (text,) = catalog.sql("SHOW CREATE TABLE totals").rows["create table"].to_pylist()
+    (described,) = catalog.sql("DESCRIBE EXTENDED totals", spark).rows.to_pylist()
+    assert described["view.query"] == TOTALS
+    assert dict(described["base-versions"]) == catalog.view("totals").base_versions
+    assert said("DROP MATERIALIZED VIEW totals").endswith("dropped>")
+    assert "was not there" in said("DROP MATERIALIZED VIEW IF EXISTS totals")
+    assert said(text).endswith("created>")
+    assert catalog.sql("SHOW CREATE TABLE totals").rows["create table"].to_pylist() == [text]
+    catalog.sql("SET 'execution.runtime-mode' = 'streaming'")
+    running = catalog.sql("REFRESH MATERIALIZED VIEW totals", spark)
+    change(catalog, 1)
+    running.query.processAllAvailable()
+    assert rows_of(catalog, "totals") == expected(catalog, TOTALS)
+    assert catalog.sql("SHOW MATERIALIZED VIEWS").rows["state"].to_pylist() == ["running"]
+    assert said("ALTER MATERIALIZED VIEW totals SUSPEND").endswith("suspended>")
+    assert not running.query.isActive
+    with pytest.raises(ConfigurationError, match="view 'totals' is suspended; ALTER MATERIALIZED VIEW"):
+        catalog.sql("REFRESH MATERIALIZED VIEW totals", spark)
+    assert "running" in said("ALTER MATERIALIZED VIEW totals RESUME")
+    assert said("DROP MATERIALIZED VIEW totals").endswith("dropped>")
+    assert catalog.tables() == ("closed", "sales", "shops")
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("SELECT id, rand() AS r FROM sales", "depends on chance"),
+        ("SELECT id, current_timestamp() AS t FROM sales", "depends on the clock"),
+        ("SELECT id FROM sales WHERE CAST('today' AS DATE) > DATE '2020-01-01'", "depends on the clock"),
+        ("SELECT id, current_user() AS u FROM sales", "depends on the session"),
+        ("SELECT id FROM sales WHERE n IN (SELECT shop FROM closed WHERE since > rand())", "on chance"),
+        ("SELECT 1 AS one", "reads no table"),
+        ("SELECT nme FROM shops", "column 'nme' is in no table of the query"),
+        ("SELECT * FROM nowhere", r"table 'nowhere' at line 1, column \d+ must be a table of the catalog"),
+        ("SELECT * FROM sales FOR SYSTEM_VERSION AS OF 1", "leave out FOR SYSTEM_"),
+        ("SELECT * FROM sales /*+ OPTIONS('scan.where' = '[]') */", "leave out .* OPTIONS"),
+    ],
+)
+def test_what_is_no_function_of_tables_is_refused_before_anything_is_made(
+    catalog: Catalog, spark: SparkSession, query: str, message: str
+) -> None:
+    with pytest.raises(SchemaError, match=message):
+        catalog.sql(f"CREATE MATERIALIZED VIEW v AS {query}", spark)
+    assert "v" not in catalog.tables()
+
+
+def test_rows_of_one_key_make_no_view_and_leave_one_as_it_is(catalog: Catalog, spark: SparkSession) -> None:
+    items = "SELECT item, id FROM sales WHERE item IS NOT NULL"
+    with pytest.raises(ChangelogError, match=r"PRIMARY KEY \(item\) must tell the rows of its query apart"):
+        catalog.create_view("v", items, primary_key=["item"], spark=spark)
+    assert "v" not in catalog.tables()
+    since = "SELECT since, shop FROM closed WHERE since = 4"
+    view = catalog.create_view("v", since, primary_key=["since"], spark=spark)
+    before = rows_of(catalog, "v")
+    catalog.table("closed").write(pa.table({"shop": int32([5]), "since": int32([4])}))
+    with pytest.raises(ChangelogError, match=r"view 'v': PRIMARY KEY \(since\)"):
+        view.refresh()
+    assert rows_of(catalog, "v") == before
+
+
+def test_a_view_is_changed_by_its_query_alone(catalog: Catalog, spark: SparkSession) -> None:
+    view = catalog.create_view("totals", TOTALS, primary_key=["shop"], spark=spark)
+    for text in (
+        "INSERT INTO totals VALUES (1, 1)",
+        "INSERT OVERWRITE totals SELECT shop, 1 FROM shops",
+        "DELETE FROM totals",
+        "UPDATE totals SET n = 1",
+        "ALTER TABLE totals ADD COLUMN x INT",
+        "DROP TABLE totals",
+    ):
+        with pytest.raises(ConfigurationError, match="'totals' is a materialized view"):
+            catalog.sql(text, spark)
+    with pytest.raises(ConfigurationError, match="is that of a view; write CREATE MATERIALIZED VIEW"):
+        catalog.sql("CREATE TABLE t (a INT) WITH ('materialized-view' = '{}')")
+    with pytest.raises(ConfigurationError, match="'sales' is a table, and no view"):
+        catalog.sql("DROP MATERIALIZED VIEW sales")
+    with pytest.raises(ConfigurationError, match="'sales' is a table, and no view"):
+        catalog.sql(f"CREATE OR REPLACE MATERIALIZED VIEW sales AS {TOTALS}", spark)
+    with pytest.raises(ConfigurationError, match="unknown option 'refresh'"):
+        catalog.create_view("v", TOTALS, options={"refresh": "never"}, spark=spark)
+    catalog.sql("CREATE TABLE copy LIKE totals")
+    catalog.sql("INSERT INTO copy SELECT * FROM totals", spark)
+    assert rows_of(catalog, "copy") == rows_of(catalog, "totals")
+    assert view.table.check() == ()
+
+
+def test_a_view_that_is_suspended_is_refreshed_by_no_process(catalog: Catalog, spark: SparkSession) -> None:
+    view = catalog.create_view("totals", TOTALS, primary_key=["shop"], spark=spark)
+    Catalog(catalog.warehouse).view("totals").suspend()
+    change(catalog, 2)
+    for refused in (view.refresh, view.start):
+        with pytest.raises(ConfigurationError, match="view 'totals' is suspended"):
+            refused()
+    view.resume()
+    assert view.refresh()
+
+
+def test_a_base_table_that_is_made_again_is_another(catalog: Catalog, spark: SparkSession) -> None:
+    view = catalog.create_view("cities", "SELECT city FROM shops", spark=spark)
+    catalog.sql("DROP TABLE shops")
+    catalog.sql(TABLES.split(";")[1])
+    with pytest.raises(TableNotFoundError, match=r"table 'default\.shops', which was dropped or made again"):
+        view.refresh()
+    catalog.sql("CREATE OR REPLACE MATERIALIZED VIEW cities AS SELECT city FROM shops", spark)
+    assert rows_of(catalog, "cities") == Counter()
+
+
+def test_names_and_times_mean_what_they_meant_when_the_view_was_made(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    catalog = Catalog(tmp_path)
+    catalog.sql("CREATE DATABASE d")
+    catalog.sql("USE d")
+    catalog.sql("CREATE TABLE t (id INT, at TIMESTAMP, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.sql("INSERT INTO t VALUES (1, TIMESTAMP '2024-07-01 23:30:00')", spark)
+    query = "SELECT id, CAST(at AS STRING) AS s, CAST(at AS DATE) AS day FROM t"
+    view = catalog.create_view("v", query, primary_key=["id"], spark=spark)
+    other = Catalog(tmp_path, name="elsewhere")
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        other.sql("INSERT INTO d.t VALUES (2, TIMESTAMP '2024-07-02 08:30:00')", spark)
+        assert other.view("d.v", spark).refresh()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+    first, second = sorted(view.table.snapshot().scan().to_pylist(), key=lambda row: row["id"])
+    assert (first["s"], first["day"]) == (second["s"], second["day"])
+
+
+def test_no_table_of_a_view_goes_back(catalog: Catalog, spark: SparkSession) -> None:
+    view = catalog.create_view("totals", TOTALS, primary_key=["shop"], spark=spark)
+    asked: list[Versions] = []
+
+    def rows_at(versions: Versions) -> DataFrame:
+        asked.append(versions)
+        return spark.createDataFrame([], "shop INT, n BIGINT")
+
+    refresher = Refresher("totals", view.table.path, view.table.uuid, spark, rows_at)
+    assert not refresher.refresh({"default.sales": 0})
+    assert refresher.refresh({"default.sales": 0, "default.other": 3})
+    assert asked == [{"default.sales": 1, "default.other": 3}]
+    assert view.base_versions == asked[0]
+
+
+def test_of_two_refreshes_of_one_state_one_is_refused(catalog: Catalog, spark: SparkSession) -> None:
+    view = catalog.create_view("totals", TOTALS, primary_key=["shop"], spark=spark)
+    state = view.table.snapshot().info.data_version
+    change(catalog, 3)
+    view.refresh()
+    with pytest.raises(CommitConflictError, match="let one process refresh it"):
+        view.table.commit([], stands_for=StandsFor({"default.sales": 99}, state))
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param("view.before-commit", marks=pytest.mark.long),
+        "publish.after-link",
+        pytest.param("view.after-commit", marks=pytest.mark.long),
+    ],
+)
+def test_a_driver_that_is_killed_leaves_a_state_of_the_query(
+    catalog: Catalog, spark: SparkSession, tmp_path: Path, point: str
+) -> None:
+    view: View = catalog.create_view("totals", TOTALS, primary_key=["shop"], spark=spark)
+    before = rows_of(catalog, "totals")
+    change(catalog, 5)
+    after = expected(catalog, TOTALS)
+    script = REPOSITORY / "tests" / "upsert" / "views" / "refresh_script.py"
+    process = spark_script(script, catalog.warehouse, "totals", environment={ENVIRONMENT_VARIABLE: point})
+    process.communicate()
+    assert process.returncode != 0  # the driver was killed, or its Python process that commits
+    assert rows_of(catalog, "totals") == (before if point == "view.before-commit" else after)
+    run_spark_script(script, catalog.warehouse, "totals")
+    assert rows_of(catalog, "totals") == after
+    assert catalog.view("totals").is_current
+    assert [found for found in view.table.check() if not found.is_information] == []

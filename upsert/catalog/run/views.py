@@ -1,0 +1,301 @@
+"""Statements about materialized views, and how a view's query becomes rows at some versions of its tables."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from upsert.catalog import definitions
+from upsert.catalog.context import Context
+from upsert.catalog.create_as.create_as import fill_table, replace_table, stages_of
+from upsert.catalog.create_as.targets import NewManagedTable, clean_up, derived_schema
+from upsert.catalog.job_hooks import JobStatusHook
+from upsert.catalog.namespace import TableRef
+from upsert.catalog.results import Done, Result, Rows, Running
+from upsert.catalog.run import jobs
+from upsert.catalog.run.definitions import drop_existing
+from upsert.catalog.run.queries import frame
+from upsert.catalog.run.shows import matching
+from upsert.catalog.session import CHECKPOINT
+from upsert.errors import ConfigurationError, SchemaError, TableExistsError
+from upsert.schema import Index
+from upsert.sql import statements as s
+from upsert.sql.query import QueryText
+from upsert.store.storage import storage_of
+from upsert.store.table import Table
+from upsert.views.definition import OPTION, Base, ViewDefinition
+from upsert.views.refresh import Refresher, Versions
+from upsert.views.session import own_session, settings, what_it_depends_on
+from upsert.views.view import View, checkpoint_in, definition_of, newest_versions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def create_view(context: Context, statement: s.CreateView, spark: SparkSession | None) -> Result:
+    """``CREATE MATERIALIZED VIEW``, which in streaming mode also starts to keep the view up to date."""
+    done = create(context, statement, spark)
+    if not context.options.is_streaming:
+        return done
+    session = jobs.needed(spark, done.statement, context.options.forwarded())
+    return _started(context, statement.name, session, done.statement)
+
+
+def create(context: Context, statement: s.CreateView, spark: SparkSession | None) -> Done:
+    """Create a view: it exists with all rows of its query, or not at all."""
+    table_ref = context.databases.resolve(statement.name)
+    what = f"CREATE MATERIALIZED VIEW {table_ref.shown}"
+    if statement.or_replace and statement.if_not_exists:
+        raise ConfigurationError(f"{what}: either OR REPLACE or IF NOT EXISTS, got both; leave one out")
+    if table_ref.exists:
+        if statement.if_not_exists:
+            return Done(what, "was there already")
+        if not statement.or_replace:
+            raise TableExistsError(
+                f"view {table_ref.shown!r}: a table or view of this name exists already; choose another "
+                "name, OR REPLACE or IF NOT EXISTS"
+            )
+        opened(context, statement.name, spark)  # only a view is replaced
+    session = jobs.needed(spark, what, context.options.forwarded())
+    options = dict(context.options.with_defaults(statement.options))
+    definition = _definition(context, table_ref, statement, session)
+    target, rows = _planned(table_ref, definition, statement, session, options)
+    stages, hook = stages_of(table_ref.tables, clean_up), JobStatusHook()
+    if is_replaced := table_ref.exists:
+        replace_table(stages, target, rows, hook)
+    else:
+        fill_table(stages, target, rows, hook)
+    return Done(what, "replaced" if is_replaced else "created")
+
+
+def refresh_view(context: Context, statement: s.RefreshView, spark: SparkSession | None) -> Result:
+    """``REFRESH MATERIALIZED VIEW``: brings it up to date; in streaming mode starts to keep it so."""
+    what = f"REFRESH MATERIALIZED VIEW {statement.name}"
+    session = jobs.needed(spark, what, context.options.forwarded())
+    if context.options.is_streaming:
+        return _started(context, statement.name, session, what)
+    done = opened(context, statement.name, session).refresh()
+    return Done(what, "refreshed" if done else "was up to date")
+
+
+def suspend_view(context: Context, statement: s.SuspendView, spark: SparkSession | None) -> Result:
+    """``ALTER MATERIALIZED VIEW v SUSPEND`` and ``RESUME``; the latter starts it again in streaming mode."""
+    word = "SUSPEND" if statement.is_suspended else "RESUME"
+    what = f"ALTER MATERIALIZED VIEW {statement.name} {word}"
+    view = opened(context, statement.name, spark)
+    if statement.is_suspended:
+        view.suspend()
+        return Done(what, "suspended")
+    view.resume()
+    if not context.options.is_streaming:
+        return Done(what, "resumed")
+    session = jobs.needed(spark, what, context.options.forwarded())
+    return _started(context, statement.name, session, what)
+
+
+def drop_view(context: Context, statement: s.DropView) -> Result:
+    """``DROP MATERIALIZED VIEW``: stops the query of this session that keeps it, and drops its table."""
+    table_ref = context.databases.resolve(statement.name)
+    what = f"DROP MATERIALIZED VIEW {table_ref.shown}"
+    if not table_ref.exists and statement.if_exists:
+        return Done(what, "was not there")
+    view = opened(context, statement.name, None)
+    view.stop()
+    drop_existing(context, table_ref)
+    shutil.rmtree(view.checkpoint, ignore_errors=True)  # there is one if a query has kept the view
+    return Done(what, "dropped")
+
+
+def show_views(context: Context, statement: s.ShowViews) -> Result:
+    """``SHOW MATERIALIZED VIEWS``: name, state and query of each."""
+    views = []
+    for name in matching(context.tables(statement.database), statement.like):
+        full = name if statement.database is None else f"{statement.database}.{name}"
+        if _is_view(context, full):
+            views.append(opened(context, full, None))
+    rows = {
+        "view": pa.array([view.name.rpartition(".")[2] for view in views], pa.string()),
+        "state": pa.array(list(map(_state, views)), pa.string()),
+        "query": pa.array([view.definition.query for view in views], pa.string()),
+    }
+    return Rows("SHOW MATERIALIZED VIEWS", pa.table(rows))
+
+
+def _state(view: View) -> str:
+    if view.definition.is_suspended:
+        return "suspended"
+    return "running" if view.query is not None else "up to date" if view.is_current else "behind"
+
+
+def _is_view(context: Context, name: str) -> bool:
+    path = context.databases.resolve(name).existing()
+    return definitions.load(path) is None and definition_of(Table.open(path)) is not None
+
+
+def opened(context: Context, name: str, spark: SparkSession | None) -> View:
+    """The view of a name.
+
+    Raises:
+        TableNotFoundError: there is no such table.
+        ConfigurationError: it is a table, and no view.
+    """
+    table_ref = context.databases.resolve(name)
+    path = table_ref.existing()
+    table = None if definitions.load(path) is not None else Table.open(path)
+    definition = None if table is None else definition_of(table)
+    if table is None or definition is None:
+        raise ConfigurationError(
+            f"{table_ref.shown!r} is a table, and no view; CREATE MATERIALIZED VIEW makes one"
+        )
+    query = _Query(table_ref.shown, table_ref.warehouse, definition)
+    location = context.options.value(CHECKPOINT) or table_ref.warehouse
+    return View(
+        table_ref.shown,
+        table,
+        query.paths,
+        checkpoint_in(location, table.uuid),
+        context.views,
+        lambda session, versions: query.rows(session, versions, table.schema.names),
+        lambda: own_session(jobs.needed(spark, f"view {table_ref.shown}"), definition),
+    )
+
+
+def _started(context: Context, name: str, session: SparkSession, what: str) -> Result:
+    view = opened(context, name, session)
+    if not storage_of(view.checkpoint).is_local and context.options.value(CHECKPOINT) is None:
+        raise ConfigurationError(
+            f"{what}: the warehouse is in an object store, which Spark's checkpoints may not reach; SET "
+            f"'{CHECKPOINT}' = 'folder'"
+        )
+    return Running(what, view.start(jobs.trigger(context.options)), view.checkpoint)
+
+
+def _definition(
+    context: Context, table_ref: TableRef, statement: s.CreateView, spark: SparkSession
+) -> ViewDefinition:
+    """What the statement says, with the tables that its query reads.
+
+    Raises:
+        SchemaError: it reads what has no versions.
+    """
+    here = context.databases
+    return ViewDefinition(
+        statement.query.text,
+        here.catalog,
+        here.current,
+        *settings(spark),
+        tuple(_bases(context, table_ref, statement.query, f"view {table_ref.shown!r}")),
+    )
+
+
+def _bases(context: Context, view: TableRef, query: QueryText, of: str) -> list[Base]:
+    found: dict[str, Base] = {}
+    for reference in query.references:
+        what = f"{of}: table {reference.name!r} at {reference.position}"
+        table_ref = context.databases.resolve(reference.name)
+        if not table_ref.exists:
+            missing = table_ref.tables.not_found(table_ref.name)
+            raise SchemaError(f"{what} must be a table of the catalog: {missing}")
+        if reference.as_of is not None or reference.options:
+            raise SchemaError(f"{what} is read as it is at each refresh; leave out FOR SYSTEM_… and OPTIONS")
+        if table_ref.warehouse != view.warehouse:
+            raise SchemaError(f"{what} must lie in the catalog of the view; create the view there")
+        path = table_ref.existing()
+        if definitions.load(path) is not None:
+            raise SchemaError(
+                f"{what} must be a managed table, which has versions; keep one equal to it with INSERT INTO "
+                "… SELECT in streaming mode, and read that"
+            )
+        if path == view.path:
+            raise SchemaError(f"{what} is the view itself; give the view another name")
+        table = Table.open(path)
+        qualified = table_ref.qualified.partition(".")[2]
+        found[reference.name] = Base(reference.name, qualified, table.uuid)
+    if not found:
+        raise SchemaError(f"{of}: its query reads no table; CREATE TABLE … AS SELECT keeps constant rows")
+    return list(found.values())
+
+
+@dataclass(frozen=True)
+class _Query:
+    """The query of a view."""
+
+    view: str
+    warehouse: str
+    definition: ViewDefinition
+
+    @property
+    def context(self) -> Context:
+        """Where its names are looked up: as in the session that created the view."""
+        context = Context(self.warehouse, None, self.definition.catalog)
+        context.databases.use(self.definition.database)
+        return context
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """The folder of each table that it reads."""
+        databases = self.context.databases
+        return {table: databases.resolve(table).path for table in self.definition.tables}
+
+    def rows(self, session: SparkSession, versions: Versions, names: tuple[str, ...] = ()) -> DataFrame:
+        """Its rows at some versions of its tables, under the names of the view's columns.
+
+        Raises:
+            SchemaError: it can no longer be planned, or gives other columns than those of the view.
+        """
+        pinned = {base.name: versions[base.table] for base in self.definition.bases}
+        query = QueryText.of(self.definition.query, subject=f"view {self.view!r}")
+        df = frame(self.context, session, query, is_streaming=False, pinned=pinned)
+        if not names or tuple(df.columns) == names:
+            return df
+        raise SchemaError(
+            f"view {self.view!r}: its query must give the columns {', '.join(names)}, got "
+            f"{', '.join(df.columns)}: a table that it reads has been altered; CREATE OR REPLACE it"
+        )
+
+
+@dataclass(frozen=True)
+class _NewView(NewManagedTable):
+    """A view that is being created: a table, and the versions of the tables that its first rows are of."""
+
+    versions: Versions = field(default_factory=dict)
+
+    def fill(self, folder: str, rows: DataFrame) -> None:
+        """Refresh the empty view."""
+        uuid = Table.open(folder).uuid
+        Refresher(self.name, folder, uuid, rows.sparkSession, lambda _: rows).refresh(self.versions)
+
+
+def _planned(
+    table_ref: TableRef,
+    definition: ViewDefinition,
+    statement: s.CreateView,
+    spark: SparkSession,
+    options: Mapping[str, str],
+) -> tuple[_NewView, DataFrame]:
+    """The view of a statement, and its rows at the present versions of its tables.
+
+    Raises:
+        SchemaError: the query cannot be planned, gives no columns of a table, or needs more than its tables.
+    """
+    query = _Query(table_ref.shown, table_ref.warehouse, definition)
+    versions = newest_versions(table_ref.shown, definition.bases, query.paths)
+    rows = query.rows(own_session(spark, definition), versions)
+    if (other := what_it_depends_on(rows)) is not None:
+        raise SchemaError(
+            f"view {table_ref.shown!r}: its query depends on {other}, so it may give other rows for the same "
+            "tables; write the value into the query, or into a table that it reads"
+        )
+    schema = derived_schema(
+        table_ref.name,
+        rows.schema,
+        primary_key=statement.primary_key,
+        partitioned_by=statement.partitioned_by,
+        indexes=map(Index.over, statement.indexes),
+        comment=statement.comment,
+    )
+    return _NewView(table_ref.name, schema, {**options, OPTION: definition.to_option()}, versions), rows

@@ -1,0 +1,1 @@
+"""Materialized views: queries over managed tables whose rows another managed table holds."""

@@ -1,0 +1,115 @@
+"""What makes one state of a view of another: changes, as a DataFrame (batch).
+
+Values are compared by what is stored: NaN equals NaN, and -0.0 is another value than 0.0. Maps are equal
+whatever the order of their entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import types as t
+
+from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.types import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+SAME_KEY: Final = "two rows of one key"
+
+_OLD: Final = "_old"
+_NEW: Final = "_new"
+_COUNT: Final = "_count"
+_ROW: Final = "_row"
+
+
+def difference(old: DataFrame, new: DataFrame, key: Sequence[str]) -> DataFrame:
+    """The changes that make the rows ``new`` of the rows ``old``.
+
+    Args:
+        old: the rows as they are.
+        new: the rows as they are to be, in the same columns.
+        key: the columns that tell rows apart; () for a multiset of rows.
+
+    Returns:
+        The columns, and ``_row_kind``: with a key ``+I``, ``+U`` and ``-D``, without one ``+I`` and ``-D``,
+        as often as a row comes or goes. Running it raises Spark's error ``USER_RAISED_EXCEPTION`` with the
+        text `SAME_KEY` where two new rows have one key.
+    """
+    return _by_key(old, new, key) if key else _by_count(old, new)
+
+
+def _by_key(old: DataFrame, new: DataFrame, key: Sequence[str]) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    before, after = (
+        rows.select(
+            F.struct(*(F.col(quoted(name)) for name in rows.columns)).alias(side),
+            *(F.col(quoted(name)).alias(f"{side}_{number}") for number, name in enumerate(key)),
+        )
+        for rows, side in ((old, _OLD), (new, _NEW))
+    )
+    keys = [f"{_NEW}_{number}" for number in range(len(key))]
+    after = after.groupBy(*keys).agg(F.first(_NEW).alias(_NEW), F.count("*").alias(_COUNT))
+    same_key = [F.col(f"{_OLD}_{number}").eqNullSafe(F.col(f"{_NEW}_{number}")) for number in range(len(key))]
+    both = before.join(after, same_key, "full_outer")
+    kind = (
+        F.when(F.col(_COUNT) > 1, F.raise_error(F.lit(SAME_KEY)))
+        .when(F.col(_OLD).isNull(), "+I")
+        .when(F.col(_NEW).isNull(), "-D")
+        .when(~_compared(F.col(_OLD), old.schema).eqNullSafe(_compared(F.col(_NEW), old.schema)), "+U")
+    )
+    changed = both.select(F.coalesce(_NEW, _OLD).alias(_ROW), kind.alias(ROW_KIND_COLUMN))
+    return _rows(changed.where(F.col(ROW_KIND_COLUMN).isNotNull()), old.columns)
+
+
+def _by_count(old: DataFrame, new: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    signed = [
+        rows.select(
+            F.struct(*(F.col(quoted(name)) for name in rows.columns)).alias(_ROW), F.lit(sign).alias(_COUNT)
+        )
+        for rows, sign in ((old, -1), (new, 1))
+    ]
+    rows = signed[0].unionAll(signed[1])
+    counted = rows.groupBy(_compared(F.col(_ROW), old.schema).alias(_NEW)).agg(
+        F.first(_ROW).alias(_ROW), F.sum(_COUNT).alias(_COUNT)
+    )
+    kind = F.when(F.col(_COUNT) > 0, "+I").otherwise("-D").alias(ROW_KIND_COLUMN)
+    changed = counted.where(F.col(_COUNT) != 0)
+    repeated = changed.select(_ROW, kind, F.explode(F.array_repeat(F.lit(0), F.abs(_COUNT).cast("int"))))
+    return _rows(repeated, old.columns)
+
+
+def _rows(changed: DataFrame, columns: Sequence[str]) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    own = [F.col(_ROW).getField(name).alias(name) for name in columns]
+    return changed.select(*own, ROW_KIND_COLUMN)
+
+
+def _compared(value: Column, type_: t.DataType) -> Column:
+    """A value that Spark's own comparison tells from all others that are stored differently."""
+    from pyspark.sql import functions as F
+
+    match type_:
+        case t.DoubleType() | t.FloatType():
+            return value.cast("string")  # the shortest text that gives the number again, with its sign
+        case t.StructType():
+            inner = [_compared(value.getField(field.name), field.dataType) for field in type_.fields]
+            return F.when(value.isNotNull(), F.struct(*inner))
+        case t.ArrayType():
+            return F.transform(value, lambda one: _compared(one, type_.elementType))
+        case t.MapType():
+            entries = F.transform(
+                F.map_entries(value),
+                lambda one: F.struct(
+                    _compared(one.getField("key"), type_.keyType),
+                    _compared(one.getField("value"), type_.valueType),
+                ),
+            )
+            return F.array_sort(entries)
+    return value

@@ -1,0 +1,57 @@
+"""What views need of Spark beyond its public calls: a session of their own, and what a query depends on.
+
+A view's query must mean the same in every session that refreshes it. So it runs in a copy of the session,
+with the settings of the one that created the view. The only file of this package that reaches the JVM.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from upsert.spark_formats import register
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from upsert.views.definition import ViewDefinition
+
+_ZONE: Final = "spark.sql.session.timeZone"
+_ANSI: Final = "spark.sql.ansi.enabled"
+
+
+def settings(spark: SparkSession) -> tuple[str, bool]:
+    """What decides what a query means: the session's time zone, and whether its arithmetic is ANSI SQL's."""
+    return str(spark.conf.get(_ZONE)), spark.conf.get(_ANSI) == "true"
+
+
+def own_session(spark: SparkSession, view: ViewDefinition) -> SparkSession:
+    """A session in which a view's query means what it meant in the one that created the view."""
+    register(spark)
+    own = type(spark)(spark.sparkContext, spark._jsparkSession.cloneSession())
+    own.conf.set(_ZONE, view.zone)
+    own.conf.set(_ANSI, str(view.is_ansi).lower())
+    return own
+
+
+def what_it_depends_on(df: DataFrame) -> str | None:
+    """What but its tables decides which rows a batch query gives: the clock, the session or chance; or None.
+
+    Spark's own rules fill in what is the same all through one query, and another in the next one.
+    """
+    plan = df._jdf.queryExecution().analyzed()
+    jvm: Any = df.sparkSession._jvm
+    optimizer = jvm.org.apache.spark.sql.catalyst.optimizer
+    catalogs = df.sparkSession._jsparkSession.sessionState().catalogManager()
+    rules = {
+        "the clock": (_only(optimizer, "ComputeCurrentTime"), _only(optimizer, "SpecialDatetimeValues")),
+        "the session": (optimizer.ReplaceCurrentLike(catalogs),),
+    }
+    for what, of_kind in rules.items():
+        if not all(rule.apply(plan).fastEquals(plan) for rule in of_kind):
+            return what
+    return None if plan.deterministic() else "chance"
+
+
+def _only(optimizer: Any, rule: str) -> Any:
+    """The one instance of a rule that is an object of Scala."""
+    return getattr(getattr(optimizer, f"{rule}$"), "MODULE$")

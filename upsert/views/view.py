@@ -1,0 +1,187 @@
+"""A materialized view as an object: what it stands for, how it is refreshed, the query that keeps it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from upsert.errors import ConfigurationError, TableNotFoundError, own_errors_first
+from upsert.spark_formats import register
+from upsert.store.alterations import SetOptions
+from upsert.store.table import Table
+from upsert.views import steps
+from upsert.views.definition import OPTION, Base, ViewDefinition
+from upsert.views.refresh import Refresher, Versions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+CHECKPOINTS: Final = ".views"
+"""Folder in the warehouse for the checkpoints of views; no table can have such a name."""
+
+
+def definition_of(table: Table) -> ViewDefinition | None:
+    """The view that a table is; None for any other table."""
+    value = table.definition.given.get(OPTION)
+    return None if value is None else ViewDefinition.from_option(value)
+
+
+@dataclass(frozen=True)
+class View:
+    """A materialized view; ``Catalog.view`` opens one.
+
+    Attributes:
+        name: as messages show it.
+        table: its rows.
+        bases: folder of each table that the query reads, by the table's database and name.
+        checkpoint: folder of the checkpoint of the query that keeps it.
+        running: the queries of this session that keep views, by the folder of the view's table.
+        rows_at: the rows of the query at some versions, in a session of the view's own.
+        spark: makes that session.
+    """
+
+    name: str
+    table: Table
+    bases: Mapping[str, str]
+    checkpoint: str
+    running: dict[str, StreamingQuery]
+    rows_at: Callable[[SparkSession, Versions], DataFrame]
+    spark: Callable[[], SparkSession]
+
+    def __repr__(self) -> str:
+        return f"View({self.name!r})"
+
+    @property
+    def definition(self) -> ViewDefinition:
+        """Its query, the tables that this reads, and whether it is suspended, as its table says now."""
+        self.table.published.latest()
+        found = definition_of(self.table)
+        assert found is not None  # a table stays a view for its whole life
+        return found
+
+    @property
+    def base_versions(self) -> Versions:
+        """The snapshot of each base table that the view stands for, by the table's database and name."""
+        return dict(self.table.snapshot().info.base_versions or {})
+
+    @property
+    def is_current(self) -> bool:
+        """Whether no base table has changed since."""
+        return self._newest() == self.base_versions
+
+    @property
+    def query(self) -> StreamingQuery | None:
+        """The query of this session that keeps the view; None if none runs."""
+        found = self.running.get(self.table.path)
+        return found if found is not None and found.isActive else None
+
+    def refresh(self) -> bool:
+        """Bring the view to the present versions of its tables, and wait for it; False if it was there.
+
+        Raises:
+            ConfigurationError: the view is suspended, or a session is missing.
+            TableNotFoundError: a base table was dropped, or made again.
+            ChangelogError: the query gives two rows of one key.
+            CommitConflictError: another process has refreshed the view meanwhile.
+        """
+        self._check_may_run()
+        with own_errors_first():
+            return self._refresher(self.spark()).refresh(self._newest())
+
+    def start(self, trigger: Mapping[str, Any] | None = None) -> StreamingQuery:
+        """Keep the view up to date until the query is stopped; called again it returns the running one.
+
+        Args:
+            trigger: of the query, as ``DataStreamWriter.trigger`` takes it: ``{"processingTime": "1 hour"}``.
+
+        Raises:
+            ConfigurationError: the view is suspended, or a session is missing.
+            TableNotFoundError: a base table was dropped, or made again.
+        """
+        self._check_may_run()
+        if (known := self.query) is not None:
+            return known
+        spark = self.spark()
+        register(spark)
+        refresher = self._refresher(spark)
+        begin = {self.bases[base]: id for base, id in self.base_versions.items()}
+        uuids = {self.bases[base.table]: base.uuid for base in self.definition.bases}
+        df = (
+            spark.readStream.format(steps.FORMAT)
+            .option("tables", json.dumps(uuids))
+            .option("begin", json.dumps(begin))
+            .load()
+        )
+        writer = df.writeStream.queryName(f"view {self.name}").option("checkpointLocation", self.checkpoint)
+
+        def keep(_: DataFrame, batch: int) -> None:  # noqa: ARG001 - the view itself knows what is done
+            self._check_may_run()
+            refresher.refresh(self._newest())
+
+        query = (writer.trigger(**trigger) if trigger else writer).foreachBatch(keep).start()
+        self.running[self.table.path] = query
+        return query
+
+    def stop(self) -> None:
+        """Stop the query of this session that keeps the view, if one runs."""
+        if (query := self.query) is not None:
+            query.stop()
+
+    def suspend(self) -> None:
+        """Let nothing refresh the view until ``resume``, in any process; stops this session's query."""
+        self.stop()
+        self._suspended(True)
+
+    def resume(self) -> None:
+        """Let the view be refreshed again."""
+        self._suspended(False)
+
+    def _suspended(self, is_suspended: bool) -> None:
+        definition = self.definition
+        if definition.is_suspended != is_suspended:
+            changed = replace(definition, is_suspended=is_suspended)
+            self.table.alter(SetOptions({OPTION: changed.to_option()}))
+
+    def _check_may_run(self) -> None:
+        if self.definition.is_suspended:
+            raise ConfigurationError(
+                f"view {self.name!r} is suspended; ALTER MATERIALIZED VIEW {self.name} RESUME lets it be "
+                "refreshed again"
+            )
+
+    def _refresher(self, spark: SparkSession) -> Refresher:
+        def rows_at(versions: Versions) -> DataFrame:
+            return self.rows_at(spark, versions)
+
+        return Refresher(self.name, self.table.path, self.table.uuid, spark, rows_at)
+
+    def _newest(self) -> dict[str, int]:
+        return newest_versions(self.name, self.definition.bases, self.bases)
+
+
+def newest_versions(view: str, bases: tuple[Base, ...], paths: Mapping[str, str]) -> dict[str, int]:
+    """The newest snapshot of each base table, by its database and name.
+
+    Raises:
+        TableNotFoundError: one was dropped, or made again.
+    """
+    found = {}
+    for base in bases:
+        try:
+            table = Table.open(paths[base.table], base.uuid)
+        except TableNotFoundError as cause:
+            raise TableNotFoundError(
+                f"view {view!r}: its query reads table {base.table!r}, which was dropped or made again; "
+                "CREATE OR REPLACE MATERIALIZED VIEW takes the present one"
+            ) from cause
+        found[base.table] = table.snapshot().info.data_version
+    return found
+
+
+def checkpoint_in(folder: str, uuid: str) -> str:
+    """Folder of the checkpoint of a view, in that of its warehouse or of ``checkpoint.location``."""
+    return os.path.join(folder, CHECKPOINTS, uuid)
