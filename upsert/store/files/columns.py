@@ -1,8 +1,8 @@
 """The columns of one open file, and a bounded cache of those that had to be decoded.
 
-What is mapped is read where it lies. Of a compressed file a lookup decodes the parts that its rows lie in;
-the process keeps these, for the next micro-batch asks again, up to ``MAX_DECODED_BYTES``. A scan takes what
-the cache has and adds nothing to it.
+What is mapped is read where it lies, after a look at the offsets that are followed. Of a compressed file a
+lookup decodes the parts that its rows lie in; the process keeps these, for the next micro-batch asks again,
+up to ``MAX_DECODED_BYTES``. A scan takes what the cache has and adds nothing to it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from cachetools import LRUCache
 
 from upsert.errors import CorruptTableError
 from upsert.store.files.formats.base import Bounds, StoredRows
+from upsert.store.files.formats.offsets import EVERY, Some, check_offsets, has_offsets
 from upsert.store.kept import Kept
 
 MAX_DECODED_BYTES: Final = 512 << 20
@@ -45,6 +46,7 @@ class FileColumns:
         self.rows = stored.rows
         self.is_mapped = stored.is_mapped
         self._stored = stored
+        self._unchecked = {field.name for field in stored.schema if has_offsets(field.type)}
 
     @cached_property
     def starts(self) -> npt.NDArray[np.int64]:
@@ -69,7 +71,8 @@ class FileColumns:
     def slice(self, names: Sequence[str], start: int, stop: int) -> pa.RecordBatch:
         """Some columns of the rows from ``start`` to before ``stop``; no other part is decoded."""
         if self.is_mapped:
-            return self._stored.read(0, names).slice(start, stop - start)
+            touched = EVERY if stop - start == self.rows else slice(start, stop)
+            return self._mapped(names, touched).slice(start, stop - start)
         first = int(np.searchsorted(self.starts, start, side="right")) - 1
         last = int(np.searchsorted(self.starts, max(stop, start + 1)))
         parts = [self._part(number, names, keep=False) for number in range(max(0, first), last)]
@@ -79,7 +82,7 @@ class FileColumns:
     def column(self, name: str) -> pa.Array:
         """One column of all rows, which is kept: something searches it again and again."""
         if self.is_mapped:
-            return self._stored.read(0, [name]).column(0)
+            return self._mapped([name], EVERY).column(0)
         if (found := _DECODED.get((self.path, _WHOLE, name))) is None:
             found = self.select([name]).column(0)
             _DECODED.put((self.path, _WHOLE, name), found)
@@ -88,7 +91,7 @@ class FileColumns:
     def take(self, names: Sequence[str], rows: Rows) -> pa.RecordBatch:
         """Some columns of some rows, given by their numbers."""
         if self.is_mapped:
-            return self._stored.read(0, names).take(pa.array(rows))
+            return self._mapped(names, rows).take(pa.array(rows))
         part_of = np.searchsorted(self.starts, rows, side="right") - 1
         touched = np.unique(part_of)
         taken, asked = [], []
@@ -104,6 +107,22 @@ class FileColumns:
         order = np.empty(len(rows), dtype=np.int64)
         order[np.concatenate(asked)] = np.arange(len(rows))
         return pa.concat_batches(taken).take(pa.array(order))
+
+    def _mapped(self, names: Sequence[str], rows: Some) -> pa.RecordBatch:
+        """Some columns of all rows, of which no others than these will be touched."""
+        found = self._stored.read(0, names)
+        if self._unchecked.isdisjoint(names):
+            return found
+        for name, column in zip(names, found.columns, strict=True):
+            if name not in self._unchecked:
+                continue
+            try:
+                check_offsets(column, rows)
+            except ValueError as cause:
+                raise self._damaged(cause) from cause
+            if rows is EVERY or pa.types.is_nested(column.type):
+                self._unchecked.discard(name)
+        return found
 
     def _part(self, number: int, names: Sequence[str], *, keep: bool) -> pa.RecordBatch:
         start, stop = int(self.starts[number]), int(self.starts[number + 1])

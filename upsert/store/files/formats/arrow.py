@@ -12,6 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from upsert.store.files.formats.base import Compression, Output
+from upsert.store.files.formats.offsets import check_offsets, has_offsets
 from upsert.store.files.formats.types import part_starts
 
 _PARTS: Final = b"part_starts"
@@ -93,4 +94,8 @@ class CompressedBatches:
         """Some columns of one batch."""
         fields = sorted(self.schema.get_field_index(name) for name in names)
         options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
-        return pa.ipc.open_file(self._content, options=options).get_batch(part).select(names)
+        found = pa.ipc.open_file(self._content, options=options).get_batch(part).select(names)
+        for column in found.columns:
+            if has_offsets(column.type):
+                check_offsets(column)
+        return found
