@@ -21,15 +21,22 @@ from planner.spark.catalyst import Catalyst
 from planner.spark.read import read_plan
 from planner.spark.state import with_state_of_one_shape
 from planner.trace import Trace
+from planner.views.keep import kept
 from upsert.errors import ConfigurationError
 from upsert.options import parse as parse_options
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.store.table_options import SINK_MATERIALIZE
 from upsert.stream_keys import KEYS_MARK, UniqueKeys, UpsertKey
+from upsert.views.refresh import ViewState
 
 
 def optimize(
-    df: DataFrame, *, sink_key: Sequence[str] | None = None, start_from: str | None = None, **options: Any
+    df: DataFrame,
+    *,
+    sink_key: Sequence[str] | None = None,
+    start_from: str | None = None,
+    view: ViewState | None = None,
+    **options: Any,
 ) -> DataFrame:
     """The DataFrame with its joins of changelogs of managed tables as delta joins (FLIP-486).
 
@@ -50,6 +57,8 @@ def optimize(
             continues from the tables' versions that it has reached, also with other columns, filters or keys
             of the join. The sink keeps the rows that it has. For plans of delta joins and of what works row
             by row: all else needs the state that it had.
+        view: of a batch query, the state of the materialized view whose rows it gives at other versions; the
+            result is what a refresh computes instead, see `planner.views.keep`. A catalog sets it.
         **options: `strategy`: "auto" (default), "force": each join of the query must become a delta join,
             or "none": no delta join; `shards`: tasks that share the join of a micro-batch; and all others of
             `deltajoin.settings.OPTIONS`, with `_` for `.` and `-`. They may also be set in the session, as
@@ -81,6 +90,8 @@ def optimize(
     >>> optimize(orders.join(products, "sku").select("id", "price"))
     DataFrame[id: int, price: double, _row_kind: string]
     """
+    if view is not None:
+        return kept(df, view, Settings.of_query(options, df.sparkSession.conf.getAll, view.key))
     settings, catalyst, trace = _optimized(df, options, sink_key, start_from)
     if trace.refusals:
         raise PlanError(trace.refusals)

@@ -36,10 +36,11 @@ def register(spark: SparkSession) -> None:
     if spark in _sessions:  # Spark warns of every further registration
         return
     from upsert.kafka.source import KafkaChangelogSource, UpsertKafkaSource
-    from upsert.managed.datasource import UpsertTableSource
+    from upsert.managed.datasource import TableStepSource, UpsertTableSource
     from upsert.views.steps import TableStepsSource
 
-    for format_ in (UpsertTableSource, UpsertKafkaSource, KafkaChangelogSource, TableStepsSource):
+    tables = (UpsertTableSource, TableStepSource, TableStepsSource)
+    for format_ in (*tables, UpsertKafkaSource, KafkaChangelogSource):
         try:
             spark.dataSource.register(format_)
         except AnalysisException as cause:

@@ -30,6 +30,7 @@ from deltajoin.spark.options import FORMAT, SourceOptions
 from deltajoin.spark.reader import JoinStepReader
 from deltajoin.spark.tables import JoinedTables
 from deltajoin.spark.tasks import output_type, shard_changes
+from upsert.managed.step import StepSource
 from upsert.managed.stepping import Offset
 from upsert.spark_table import arrow_schema
 from upsert.store.read.steps import touched_rows
@@ -55,9 +56,16 @@ class DeltaJoinSource(DataSource):
         return JoiningReader(options, schema) if options.gives_joined else ChangesReader(options)
 
 
+class JoinStepSource(StepSource):
+    """The changes of a join between two states of its tables, as a batch."""
+
+    stream = DeltaJoinSource
+
+
 def register(spark: SparkSession) -> None:
-    """Make the format ``delta-join`` known to a session; doing it again changes nothing."""
+    """Make the formats known to a session; doing it again changes nothing."""
     spark.dataSource.register(DeltaJoinSource)
+    spark.dataSource.register(JoinStepSource)
 
 
 TASK_ROWS: Final = 50_000

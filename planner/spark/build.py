@@ -261,16 +261,52 @@ def signed_aggregate(catalyst: Catalyst, plan: SignedAggregate, child: JavaObjec
 
     Where a group is gone only its key has a value: an expression over the aggregates of no rows may fail.
     """
-    rows = _without_marks(catalyst.dataframe(child))
-    sums = Sums()
-    results = [result_of(measure, sums) for measure in plan.measures]
-    kind = kind_of(sums, has_groups=bool(plan.groups))
-    source = catalyst.analyzed(_aggregated(rows, plan, sums, results, kind))
-    found = {catalyst.attribute(one)[1]: one for one in catalyst.output(source)}
-    known = [*_groups(catalyst, plan, found), *_measures(catalyst, plan, results, found)]
-    row_kind = found[ROW_KIND_COLUMN]
-    named = [_named(catalyst, output, known, row_kind) for output in plan.outputs]
-    return catalyst.project([*named, marked_kind(catalyst, plan, plan.row_kind.id, row_kind)], source)
+    sums = SumsOf(plan)
+    return sums.results(catalyst, sums.by_group(_without_marks(catalyst.dataframe(child))))
+
+
+class SumsOf:
+    """The sums that an aggregate over changes keeps of each group, and its results made of them."""
+
+    def __init__(self, plan: SignedAggregate) -> None:
+        self.plan = plan
+        self._sums = Sums()
+        self._results = [result_of(measure, self._sums) for measure in plan.measures]
+        self._kind = kind_of(self._sums, has_groups=bool(plan.groups))
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names of the columns of a group."""
+        return tuple(group.column.name for group in self.plan.groups)
+
+    @property
+    def kept(self) -> Mapping[str, str]:
+        """Names of the sums, by their Spark SQL over a row."""
+        return self._sums.names
+
+    def by_group(self, rows: DataFrame) -> DataFrame:
+        """The sums over some rows with their kinds, by group."""
+        rows = _with_columns(rows, self._sums.parts)
+        return rows.groupBy(*self.groups).agg(*(F.expr(sql).alias(name) for sql, name in self.kept.items()))
+
+    def results(self, catalyst: Catalyst, groups: DataFrame) -> JavaObject:
+        """The columns of the user's aggregate, and the kind, of the sums of some groups."""
+        plan, source = self.plan, catalyst.analyzed(self._made(groups))
+        found = {catalyst.attribute(one)[1]: one for one in catalyst.output(source)}
+        known = [*_groups(catalyst, plan, found), *_measures(catalyst, plan, self._results, found)]
+        row_kind = found[ROW_KIND_COLUMN]
+        named = [_named(catalyst, output, known, row_kind) for output in plan.outputs]
+        return catalyst.project([*named, marked_kind(catalyst, plan, plan.row_kind.id, row_kind)], source)
+
+    def _made(self, groups: DataFrame) -> DataFrame:
+        made = [
+            F.expr(text).alias(f"{name}_{number}")
+            for number, result in enumerate(self._results)
+            for name, text in (("result", result.value), ("count", result.count))
+            if text is not None
+        ]
+        groups = _with_columns(groups, self._sums.derived)
+        return groups.select(*self.groups, *made, F.expr(self._kind).alias(ROW_KIND_COLUMN))
 
 
 def lookup_aggregate(catalyst: Catalyst, plan: LookupAggregate, shards: int) -> JavaObject:
@@ -328,22 +364,6 @@ def kind_if(catalyst: Catalyst, kind: JavaObject, condition: JavaObject) -> Java
     """The kind of a row that a HAVING may take away."""
     chosen = catalyst.choice(condition, kind, RowKind.DELETE)
     return catalyst.choice(catalyst.is_text(kind, RowKind.UPDATE_AFTER), chosen, RowKind.DELETE)
-
-
-def _aggregated(
-    rows: DataFrame, plan: SignedAggregate, sums: Sums, results: list[Result], kind: str
-) -> DataFrame:
-    names = [group.column.name for group in plan.groups]
-    rows = _with_columns(rows, sums.parts)
-    kept = [F.expr(sql).alias(name) for sql, name in sums.names.items()]
-    made = [
-        F.expr(text).alias(f"{name}_{number}")
-        for number, result in enumerate(results)
-        for name, text in (("result", result.value), ("count", result.count))
-        if text is not None
-    ]
-    groups = _with_columns(rows.groupBy(*names).agg(*kept), sums.derived)
-    return groups.select(*names, *made, F.expr(kind).alias(ROW_KIND_COLUMN))
 
 
 def _with_columns(df: DataFrame, columns: Mapping[str, str]) -> DataFrame:

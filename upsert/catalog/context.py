@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from upsert.views.refresh import Plan
+
 
 class Context:
     """The names of a session and the tables that they mean, its options, and what plans its streams.
@@ -131,6 +133,14 @@ class Context:
                 stacklevel=3,
             )
         return changes
+
+    @property
+    def view_plan(self) -> Plan | None:
+        """How views are refreshed: by what has changed, where ``optimize`` has a parameter ``view``."""
+        optimize = self._optimize
+        if optimize is None or "view" not in inspect.signature(optimize).parameters:
+            return None
+        return lambda df, state: optimize(df, view=state)
 
     def _carried(
         self,

@@ -15,6 +15,7 @@ from upsert.managed.log_reader import stream_reader
 from upsert.managed.metadata import RowMetadata
 from upsert.managed.options import ReadOptions, WriteOptions
 from upsert.managed.reader import SnapshotReader
+from upsert.managed.step import StepSource
 from upsert.managed.writer import BatchWriter, StreamWriter
 from upsert.spark_table import FORMAT, spark_schema
 from upsert.store.table import Table
@@ -55,3 +56,9 @@ class UpsertTableSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """A stream write."""
         return StreamWriter(WriteOptions.parse(self.options), schema, overwrite)
+
+
+class TableStepSource(StepSource):
+    """The changes of a table between two of its states, as a batch."""
+
+    stream = UpsertTableSource

@@ -100,6 +100,14 @@ MATERIALIZED_VIEW: Final = Option(
     None,
 )
 
+VIEW_REFRESH: Final = Option(
+    "refresh",
+    options.one_of("auto", "incremental", "full"),
+    "how a materialized view is refreshed: incremental = by what has changed, and refused where that cannot "
+    "be; full = its query is computed; auto = incremental where it can be and costs less",
+    "auto",
+)
+
 TARGET_BYTES: Final = 128 << 20
 """A file is written from memory, in several times its size: a larger run is written as several files."""
 
@@ -188,6 +196,7 @@ OPTIONS: Final = (
     ),
     SINK_MATERIALIZE,
     MATERIALIZED_VIEW,
+    VIEW_REFRESH,
     *FILE_OPTIONS,
     *MERGE_OPTIONS,
     *LOG_OPTIONS,
@@ -221,6 +230,7 @@ class TableOptions:
     merge: MergeRules = PLAIN
     log: LogOptions = field(default_factory=LogOptions)
     materialize: str = str(SINK_MATERIALIZE.default)
+    refresh: str = str(VIEW_REFRESH.default)
 
     @classmethod
     def parse(cls, given: Mapping[str, str], schema: TableSchema, owner: str = "table") -> TableOptions:
@@ -257,6 +267,7 @@ class TableOptions:
             merge=merge,
             log=log_options.log_options(owner, values, of_client, schema, merge),
             materialize=values["sink.materialize"],
+            refresh=values[VIEW_REFRESH.key],
         )
 
 

@@ -14,7 +14,7 @@ from upsert.store.alterations import SetOptions
 from upsert.store.table import Table
 from upsert.views import steps
 from upsert.views.definition import OPTION, Base, ViewDefinition
-from upsert.views.refresh import Refresher, Versions
+from upsert.views.refresh import Plan, Refresher, Versions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,6 +41,7 @@ class View:
         checkpoint: folder of the checkpoint of the query that keeps it.
         running: the queries of this session that keep views, by the folder of the view's table.
         rows_at: the rows of the query at some versions, in a session of the view's own.
+        plan: how a refresh computes them; None: as the query says.
         spark: makes that session.
     """
 
@@ -50,6 +51,7 @@ class View:
     checkpoint: str
     running: dict[str, StreamingQuery]
     rows_at: Callable[[SparkSession, Versions], DataFrame]
+    plan: Plan | None
     spark: Callable[[], SparkSession]
 
     def __repr__(self) -> str:
@@ -157,7 +159,8 @@ class View:
         def rows_at(versions: Versions) -> DataFrame:
             return self.rows_at(spark, versions)
 
-        return Refresher(self.name, self.table.path, self.table.uuid, spark, rows_at)
+        uuids = {base.table: base.uuid for base in self.definition.bases}
+        return Refresher(self.name, self.table.path, self.table.uuid, spark, rows_at, uuids, self.plan)
 
     def _newest(self) -> dict[str, int]:
         return newest_versions(self.name, self.definition.bases, self.bases)

@@ -17,13 +17,13 @@ from upsert.sql import statements as s
 from upsert.store import Table
 from upsert.store.alterations import TrackPartition
 from upsert.store.log_options import TOPIC
-from upsert.store.table_options import MATERIALIZED_VIEW
+from upsert.store.table_options import MATERIALIZED_VIEW, VIEW_REFRESH
 from upsert.views.view import definition_of
 
 if TYPE_CHECKING:
     from upsert.catalog.context import Context
 
-_OWN: Final = (TOPIC, MATERIALIZED_VIEW.key)
+_OWN: Final = (TOPIC, MATERIALIZED_VIEW.key, VIEW_REFRESH.key)
 """Options that CREATE TABLE … LIKE does not take over."""
 
 
@@ -31,10 +31,11 @@ def create_table(context: Context, statement: s.CreateTable) -> Result:
     """``CREATE TABLE``: a managed table gets the options ``table-storage.…`` that it does not give itself."""
     table_ref = context.databases.resolve(statement.name)
     what = f"CREATE TABLE {table_ref.shown}"
-    if MATERIALIZED_VIEW.key in map(str.lower, statement.options):
-        raise ConfigurationError(
-            f"{what}: option {MATERIALIZED_VIEW.key!r} is that of a view; write CREATE MATERIALIZED VIEW"
-        )
+    for option in (MATERIALIZED_VIEW.key, VIEW_REFRESH.key):
+        if option in map(str.lower, statement.options):
+            raise ConfigurationError(
+                f"{what}: option {option!r} is that of a view; write CREATE MATERIALIZED VIEW"
+            )
     path = table_ref.path
     if os.path.isfile(path):
         raise TableExistsError(f"table {table_ref.shown!r}: {path!r} is a file; choose another name")

@@ -290,6 +290,7 @@ def describe_table(context: Context, statement: s.DescribeTable, spark: SparkSes
         for name, value, type_ in (
             ("view.query", view.query, pa.string()),
             ("view.suspended", view.is_suspended, pa.bool_()),
+            ("view.refresh", table.options.refresh, pa.string()),
             ("base-versions", list(versions.items()), pa.map_(pa.string(), pa.int64())),
         ):
             row = row.append_column(name, pa.array([value], type_))

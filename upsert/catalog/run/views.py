@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -21,14 +22,14 @@ from upsert.catalog.run.definitions import drop_existing
 from upsert.catalog.run.queries import frame
 from upsert.catalog.run.shows import matching
 from upsert.catalog.session import CHECKPOINT
-from upsert.errors import ConfigurationError, SchemaError, TableExistsError
+from upsert.errors import ConfigurationError, SchemaError, TableExistsError, TableNotFoundError
 from upsert.schema import Index
 from upsert.sql import statements as s
 from upsert.sql.query import QueryText
 from upsert.store.storage import storage_of
 from upsert.store.table import Table
 from upsert.views.definition import OPTION, Base, ViewDefinition
-from upsert.views.refresh import Refresher, Versions
+from upsert.views.refresh import Plan, Refresher, Versions, consumer_of
 from upsert.views.session import own_session, settings, what_it_depends_on
 from upsert.views.view import View, checkpoint_in, definition_of, newest_versions
 
@@ -51,6 +52,7 @@ def create(context: Context, statement: s.CreateView, spark: SparkSession | None
     what = f"CREATE MATERIALIZED VIEW {table_ref.shown}"
     if statement.or_replace and statement.if_not_exists:
         raise ConfigurationError(f"{what}: either OR REPLACE or IF NOT EXISTS, got both; leave one out")
+    before: View | None = None
     if table_ref.exists:
         if statement.if_not_exists:
             return Done(what, "was there already")
@@ -59,14 +61,15 @@ def create(context: Context, statement: s.CreateView, spark: SparkSession | None
                 f"view {table_ref.shown!r}: a table or view of this name exists already; choose another "
                 "name, OR REPLACE or IF NOT EXISTS"
             )
-        opened(context, statement.name, spark)  # only a view is replaced
+        before = opened(context, statement.name, spark)  # only a view is replaced
     session = jobs.needed(spark, what, context.options.forwarded())
     options = dict(context.options.with_defaults(statement.options))
     definition = _definition(context, table_ref, statement, session)
-    target, rows = _planned(table_ref, definition, statement, session, options)
+    target, rows = _planned(table_ref, definition, statement, session, options, context.view_plan)
     stages, hook = stages_of(table_ref.tables, clean_up), JobStatusHook()
-    if is_replaced := table_ref.exists:
+    if is_replaced := before is not None:
         replace_table(stages, target, rows, hook)
+        _release(before)
     else:
         fill_table(stages, target, rows, hook)
     return Done(what, "replaced" if is_replaced else "created")
@@ -106,8 +109,19 @@ def drop_view(context: Context, statement: s.DropView) -> Result:
     view = opened(context, statement.name, None)
     view.stop()
     drop_existing(context, table_ref)
+    _release(view)
     shutil.rmtree(view.checkpoint, ignore_errors=True)  # there is one if a query has kept the view
     return Done(what, "dropped")
+
+
+def _release(view: View) -> None:
+    """Let the base tables expire what the view has held."""
+    for path in view.bases.values():
+        with suppress(TableNotFoundError):
+            base = Table.open(path)
+            for consumer in base.consumers():
+                if consumer.name.startswith(consumer_of(view.table.uuid)):
+                    base.release(consumer.name)
 
 
 def show_views(context: Context, statement: s.ShowViews) -> Result:
@@ -160,6 +174,7 @@ def opened(context: Context, name: str, spark: SparkSession | None) -> View:
         checkpoint_in(location, table.uuid),
         context.views,
         lambda session, versions: query.rows(session, versions, table.schema.names),
+        context.view_plan,
         lambda: own_session(jobs.needed(spark, f"view {table_ref.shown}"), definition),
     )
 
@@ -263,11 +278,12 @@ class _NewView(NewManagedTable):
     """A view that is being created: a table, and the versions of the tables that its first rows are of."""
 
     versions: Versions = field(default_factory=dict)
+    plan: Plan | None = None
 
     def fill(self, folder: str, rows: DataFrame) -> None:
         """Refresh the empty view."""
-        uuid = Table.open(folder).uuid
-        Refresher(self.name, folder, uuid, rows.sparkSession, lambda _: rows).refresh(self.versions)
+        uuid, spark = Table.open(folder).uuid, rows.sparkSession
+        Refresher(self.name, folder, uuid, spark, lambda _: rows, plan=self.plan).refresh(self.versions)
 
 
 def _planned(
@@ -276,6 +292,7 @@ def _planned(
     statement: s.CreateView,
     spark: SparkSession,
     options: Mapping[str, str],
+    plan: Plan | None,
 ) -> tuple[_NewView, DataFrame]:
     """The view of a statement, and its rows at the present versions of its tables.
 
@@ -298,4 +315,5 @@ def _planned(
         indexes=map(Index.over, statement.indexes),
         comment=statement.comment,
     )
-    return _NewView(table_ref.name, schema, {**options, OPTION: definition.to_option()}, versions), rows
+    options = {**options, OPTION: definition.to_option()}
+    return _NewView(table_ref.name, schema, options, versions, plan), rows

@@ -1,0 +1,1 @@
+"""Materialized views refreshed by what has changed: what a query aggregates is kept in its stages."""

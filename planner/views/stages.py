@@ -1,0 +1,171 @@
+"""What of a query follows from its tables' changes: all of it, or its aggregates as sums of signs (pure)."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from planner.optimizer import optimize_plan
+from planner.plan.expressions import Column
+from planner.plan.nodes import (
+    Aggregate,
+    Changelog,
+    DeltaJoin,
+    Distinct,
+    Filter,
+    Generate,
+    Opaque,
+    Plan,
+    Project,
+    Relation,
+    SignedAggregate,
+    SlidingWindows,
+    Union,
+    Wrapper,
+)
+from planner.plan.sources import ManagedTable
+from planner.plan.trees import children, transform_up, tree, walk
+from planner.plan.uniqueness import is_unique_by
+from planner.settings import Settings
+from upsert.rowkind import ROW_KIND_COLUMN
+
+_ROW_BY_ROW = (Changelog, DeltaJoin, Filter, Generate, Project, SlidingWindows, Union, Wrapper)
+"""What remembers nothing: it gives the changes of a step for those of its inputs."""
+
+Tables = tuple[tuple[ManagedTable, int], ...]
+"""Tables that a query reads, each once, and the data version of each that it reads."""
+
+_IDS = re.compile(r"#(-?\d+)")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """An aggregate of a query that is kept.
+
+    Attributes:
+        node: where the query has it.
+        text: what it means, as a plan over the changes of its tables.
+        changes: that plan, as sums.
+        tables: what it reads.
+    """
+
+    node: Aggregate | Distinct
+    text: str
+    changes: SignedAggregate
+    tables: Tables
+
+    @property
+    def rows(self) -> Project:
+        """What goes into the sums, of the tables themselves instead of their changes; without the kind."""
+        inputs = self.changes.child
+        assert isinstance(inputs, Project)
+        outputs = tuple(output for output in inputs.outputs if not output.column.is_row_kind)
+        return Project(self.node.child, outputs)
+
+    def name_with(self, *more: str) -> str:
+        """A name for it, and for nothing that means something else."""
+        return hashlib.sha256("\n".join((self.text, *more)).encode()).hexdigest()[:16]
+
+
+def stages_of(plan: Plan, settings: Settings) -> tuple[Stage, ...]:
+    """The aggregates of a batch query that can be kept; none of them is below another.
+
+    An aggregate can be kept if its functions are sums, and the joins below it are delta joins: each has a key
+    or an index for every lookup.
+    """
+    return tuple(_found(plan, replace(settings, sink_key=None), _ids()))
+
+
+@dataclass(frozen=True)
+class Changes:
+    """A query of which each row follows from the changes of its tables, with nothing kept.
+
+    Attributes:
+        plan: the changes of its rows, with their kinds.
+        tables: as of a `Stage`.
+    """
+
+    plan: Plan
+    tables: Tables
+
+
+def changes_of(plan: Plan, settings: Settings) -> Changes | None:
+    """The query over changes, if it is delta joins and what works row by row; None for any other.
+
+    If the view has a key, it must be proven to tell rows apart: two rows of one key would not be noticed.
+    """
+    if isinstance(plan, Opaque) and plan.name == "Sort":
+        plan = plan.inputs[0]  # a table has no order
+    over_changes, tables = _over_changes(plan, _ids())
+    if not tables:
+        return None
+    if key := settings.sink_key:
+        columns = [column for column in over_changes.columns if column.name in key]
+        if not is_unique_by(over_changes, columns):
+            return None
+    trace = optimize_plan(over_changes, settings)
+    if trace.refusals or not all(isinstance(one, _ROW_BY_ROW) for one in walk(trace.after)):
+        return None
+    return Changes(trace.after, tables)
+
+
+def why_not(plan: Plan, settings: Settings) -> str:
+    """Why neither a query nor an aggregate of it can be computed from changes."""
+    over_changes, tables = _over_changes(plan, _ids())
+    if not tables:
+        return "it reads something else than managed tables"
+    refusals = optimize_plan(over_changes, settings).refusals
+    if refusals:
+        return f"{refusals[0].reason}; {refusals[0].remedy}"
+    return "none of its aggregates is of sums over rows and joins with an index for each lookup"
+
+
+def _found(plan: Plan, settings: Settings, ids: Iterator[int]) -> Iterator[Stage]:
+    if isinstance(plan, Aggregate | Distinct) and (stage := _stage(plan, settings, ids)) is not None:
+        yield stage
+        return
+    for child in children(plan):
+        yield from _found(child, settings, ids)
+
+
+def _stage(node: Aggregate | Distinct, settings: Settings, ids: Iterator[int]) -> Stage | None:
+    over_changes, tables = _over_changes(node, ids)
+    if not tables:
+        return None
+    trace = optimize_plan(over_changes, settings)
+    found = [one for one in walk(trace.after) if isinstance(one, SignedAggregate)]
+    if trace.refusals or len(found) != 1:
+        return None
+    if not all(isinstance(one, _ROW_BY_ROW) for one in walk(found[0].child)):
+        return None
+    return Stage(node, _text(over_changes), found[0], tables)
+
+
+def _over_changes(plan: Plan, ids: Iterator[int]) -> tuple[Plan, Tables]:
+    """The plan over the changes of its tables; no tables if it reads anything else."""
+    tables: dict[str, tuple[ManagedTable, int]] = {}
+
+    def changelog(leaf: Plan) -> Plan:
+        if not isinstance(leaf, Relation) or leaf.rows is None or leaf.rows.snapshot is None:
+            return leaf
+        read = leaf.rows.table
+        tables[read.path] = read, leaf.rows.snapshot
+        kind = Column(next(ids), ROW_KIND_COLUMN, "string")
+        return Changelog(read.name, (*leaf.columns, kind), replace(read, scan_mode="full", asked=frozenset()))
+
+    changed = transform_up(plan, changelog)
+    reads_else = any(isinstance(leaf, Relation) for leaf in walk(changed))
+    return changed, () if reads_else else tuple(tables.values())
+
+
+def _ids() -> Iterator[int]:
+    """Ids for the kinds of changes, each with room below it for those that rules draw."""
+    return iter(range(-1_000_000, -2_000_000_000, -1_000_000))
+
+
+def _text(plan: Plan) -> str:
+    """The plan as text, whatever ids Spark has drawn: the same for the same query."""
+    ids: dict[str, int] = {}
+    return _IDS.sub(lambda match: f"#{ids.setdefault(match[1], len(ids))}", tree(plan))

@@ -1,0 +1,202 @@
+"""Views that are refreshed by what has changed: they hold what DuckDB gives, and nothing else is computed."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import planner
+from planner.views import keep
+from tests.upsert.views.shops import change, expected, made, rows_of
+from upsert import Catalog, Table
+from upsert.errors import ConfigurationError
+from upsert.views.view import View
+
+pytestmark = pytest.mark.spark
+
+STAGED = {
+    "sums of a join": """SELECT city, sum(n) AS n, avg(n) AS mean, sum(price) AS s, count(price) AS p
+        FROM sales JOIN shops USING (shop) GROUP BY city""",
+    "all rows": "SELECT count(*) AS c, sum(n) * 2 AS twice FROM sales",
+    "no group is left": "SELECT item, price, count(*) AS c FROM sales WHERE n > 9 GROUP BY item, price",
+    "outer join": """SELECT s.item, count(c.since) AS c, sum(c.since) AS since FROM sales s
+        LEFT JOIN closed c ON s.shop = c.shop GROUP BY s.item""",
+    "having, top": """SELECT shop, sum(n) AS n FROM sales GROUP BY shop HAVING count(*) > 1
+        ORDER BY n DESC, shop LIMIT 3""",
+    "distinct": "SELECT DISTINCT item, n > 4 AS many FROM sales",
+    "an aggregate of aggregates": """SELECT c, count(*) AS shops FROM
+        (SELECT shop, count(*) AS c FROM sales GROUP BY shop) GROUP BY c""",
+    "twice": """WITH t AS (SELECT shop, sum(n) AS n FROM sales GROUP BY shop)
+        SELECT a.shop, b.shop AS less FROM t a JOIN t b ON a.n > b.n""",
+    "beside rows": """SELECT s.id FROM sales s JOIN (SELECT item, avg(n) AS mean FROM sales GROUP BY item) m
+        ON s.item = m.item AND s.n > m.mean""",
+    "union": """SELECT shop, sum(n) AS n FROM
+        (SELECT shop, n FROM sales UNION ALL SELECT shop, since FROM closed) GROUP BY shop""",
+    "filtered": """SELECT item, count(*) FILTER (WHERE n > 4) AS many, bool_and(n > 0) AS every FROM sales
+        WHERE item LIKE '%i%' GROUP BY item""",
+}
+
+CHANGED = {
+    "rows": "SELECT id, n * price AS worth FROM sales WHERE n > 1 ORDER BY id",
+    "join": "SELECT id, city, since FROM sales JOIN shops USING (shop) LEFT JOIN closed USING (shop)",
+    "no key": "SELECT item, city FROM sales JOIN shops USING (shop)",
+    "union": "SELECT shop, 1 AS one FROM sales UNION ALL SELECT shop, 2 FROM closed",
+    "semi": "SELECT id, n FROM sales LEFT SEMI JOIN closed USING (shop)",
+    "full": "SELECT s.id, c.shop FROM sales s FULL JOIN closed c ON s.shop = c.shop AND s.n > c.since",
+}
+"""Queries with nothing to keep."""
+
+DUCKDB = {"semi": "SELECT id, n FROM sales SEMI JOIN closed USING (shop)"}
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Catalog]:
+    monkeypatch.setattr(keep, "REBUILD_SHARE", 1000.0)  # all changes are many here
+    return made(Catalog(tmp_path / "warehouse", optimize=planner.optimize))
+
+
+def stages(view: Table) -> list[Table]:
+    folder = Path(view.root, keep.FOLDER)
+    return [Table.open(path) for path in sorted(folder.iterdir())] if folder.exists() else []
+
+
+@pytest.mark.parametrize(
+    ("names", "seeds"),
+    [
+        (["sums of a join", "all rows", "no group is left", "twice"], range(1, 3)),
+        pytest.param(list(STAGED), range(2, 9), marks=pytest.mark.long),
+    ],
+    ids=["some", "all"],
+)
+def test_aggregates_are_kept_in_stages(
+    catalog: Catalog, spark: SparkSession, names: list[str], seeds: range
+) -> None:
+    views = {name: catalog.create_view(f"v{n}", STAGED[name], spark=spark) for n, name in enumerate(names)}
+    for seed in seeds:
+        change(catalog, seed)
+        for name, view in views.items():
+            view.refresh()
+            assert rows_of(catalog, view.name) == expected(catalog, STAGED[name]), (name, seed)
+    for name, view in views.items():
+        assert len(stages(view.table)) == 1, name
+        (stage,) = stages(view.table)
+        kinds = {info.kind for info in stage.history() if info.changes_rows}
+        assert kinds == {"append"}, name
+
+
+@pytest.mark.parametrize(
+    ("names", "seeds"),
+    [(["join", "no key"], range(1, 3)), pytest.param(list(CHANGED), range(2, 9), marks=pytest.mark.long)],
+    ids=["some", "all"],
+)
+def test_rows_of_joins_are_changed_alone(
+    catalog: Catalog, spark: SparkSession, names: list[str], seeds: range, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    views = {name: catalog.create_view(f"v{n}", CHANGED[name], spark=spark) for n, name in enumerate(names)}
+    monkeypatch.setattr("upsert.views.refresh.difference", None)  # nothing may be compared
+    for seed in seeds:
+        change(catalog, seed)
+        for name, view in views.items():
+            view.refresh()
+            query = DUCKDB.get(name, CHANGED[name])
+            assert rows_of(catalog, view.name) == expected(catalog, query), (name, seed)
+
+
+TOTALS = "SELECT shop, sum(n) AS n, count(*) AS c FROM sales GROUP BY shop"
+
+
+def kinds(view: View) -> list[str]:
+    (stage,) = stages(view.table)
+    return [info.kind for info in stage.history() if info.changes_rows]
+
+
+def test_what_cannot_be_read_as_changes_is_computed_again(
+    catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = catalog.create_view("totals", TOTALS, spark=spark)
+    change(catalog, 1)
+    sales = catalog.table("sales")
+    sales.overwrite(sales.snapshot().scan().slice(3))
+    assert view.refresh()
+    assert kinds(view) == ["append", "overwrite"]
+    for consumer in sales.consumers():  # as after the end of its lease
+        sales.release(consumer.name)
+    change(catalog, 2)
+    sales.expire(keep=1)
+    assert view.refresh()
+    assert kinds(view) == ["append", "overwrite", "overwrite"]
+    monkeypatch.setattr(keep, "REBUILD_SHARE", 0.01)
+    change(catalog, 3)
+    assert view.refresh()
+    assert kinds(view)[-1] == "overwrite"
+    assert rows_of(catalog, "totals") == expected(catalog, TOTALS)
+
+
+def test_a_view_holds_what_its_next_refresh_reads_until_it_is_dropped(
+    catalog: Catalog, spark: SparkSession
+) -> None:
+    sales = catalog.table("sales")
+    view = catalog.create_view("totals", TOTALS, spark=spark)
+    rows = catalog.create_view("rows", CHANGED["rows"], spark=spark)
+    for seed in range(2):
+        change(catalog, seed)
+        sales.expire(keep=1)
+        assert view.refresh()
+        assert rows.refresh()
+    assert kinds(view) == ["append"] * 3
+    assert len(sales.consumers()) == 2
+    catalog.sql("DROP MATERIALIZED VIEW rows", spark)
+    assert len(sales.consumers()) == 1
+    catalog.create_view("totals", CHANGED["rows"], or_replace=True, spark=spark)
+    assert [consumer.name for consumer in sales.consumers()] == [f"view-{catalog.table('totals').uuid}"]
+
+
+def test_the_option_refresh_says_how(catalog: Catalog, spark: SparkSession) -> None:
+    full = catalog.create_view("full", TOTALS, options={"refresh": "full"}, spark=spark)
+    change(catalog, 1)
+    assert full.refresh()
+    assert stages(full.table) == []
+    must = {"refresh": "incremental"}
+    kept = catalog.create_view("kept", TOTALS, options=must, spark=spark)
+    assert kept.refresh() is False
+    assert rows_of(catalog, "full") == rows_of(catalog, "kept") == expected(catalog, TOTALS)
+    refused = {
+        "SELECT max(n) AS n FROM sales": "is no sum",
+        "SELECT id, rank() OVER (ORDER BY id) AS r FROM sales": "a window function",
+        "SELECT id FROM sales ORDER BY id LIMIT 3": "limit",
+    }
+    for query, reason in refused.items():
+        with pytest.raises(ConfigurationError, match=f"(?is)'refresh' = 'incremental' must be.*{reason}"):
+            catalog.create_view("other", query, options=must, spark=spark)
+    assert "other" not in catalog.tables()
+    with pytest.raises(ConfigurationError, match="make it as Catalog"):
+        Catalog(catalog.warehouse).create_view("other", TOTALS, options=must, spark=spark)
+    with pytest.raises(ConfigurationError, match="option 'refresh' is that of a view"):
+        catalog.sql("CREATE TABLE t (a INT) WITH ('refresh' = 'full')")
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def call(*_: Any) -> Any:
+        raise error
+
+    return call
+
+
+def test_a_stage_that_is_ahead_of_its_view_is_read_where_the_view_goes(
+    catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = catalog.create_view("totals", TOTALS, spark=spark)
+    change(catalog, 1)
+    with monkeypatch.context() as killed:  # as if the driver was, between both commits
+        killed.setattr("upsert.views.refresh.difference", raising(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            view.refresh()
+    assert kinds(view) == ["append"] * 2
+    assert not view.is_current
+    assert view.refresh()
+    assert kinds(view) == ["append"] * 2
+    change(catalog, 2)
+    assert view.refresh()
+    assert rows_of(catalog, "totals") == expected(catalog, TOTALS)
