@@ -12,7 +12,7 @@ PYTEST_ARGS ?=
 ifndef SEED
 SEED := $(shell date +%s)
 endif
-SECONDS ?= 150
+SECONDS ?= 90
 MINUTES ?= 10
 FUZZ_ARGS ?=
 COUNT ?= 300
@@ -59,10 +59,10 @@ test: $(CLASSES)  ## all tests that a change must pass (PYTEST_ARGS=… is passe
 test-long: $(CLASSES)  ## random, crash and race tests with large counts
 	@$(WITH_JAVA) $(PY) -m pytest $(IN_PARALLEL) -m "long or hypothesis" --hypothesis-profile=long $(PYTEST_ARGS)
 
-test-slice: $(CLASSES)  ## some of the long tests, others in every run (SEED=… repeats one, SECONDS=150)
+test-slice: $(CLASSES)  ## some of the long tests, others in every run (SEED=… repeats one, SECONDS=90)
 	@echo "make test-slice SEED=$(SEED) SECONDS=$(SECONDS)"
 	@$(WITH_JAVA) $(PY) -m pytest -p tests.long_slice --slice-seed=$(SEED) --slice-seconds=$(SECONDS) \
-	  --hypothesis-seed=$(SEED) $(IN_PARALLEL) -m "long or hypothesis" --hypothesis-profile=long $(PYTEST_ARGS)
+	  --hypothesis-seed=$(SEED) $(IN_PARALLEL) -m "(long or hypothesis) and not minutes" --hypothesis-profile=slice $(PYTEST_ARGS)
 
 fuzz: $(STAMP)  ## random queries over random histories beside Spark's batch (SEED=…, MINUTES=10, FUZZ_ARGS=--only)
 	@$(WITH_JAVA) $(PY) -m tests.planner.fuzz --seed $(SEED) --minutes $(MINUTES) $(FUZZ_ARGS)

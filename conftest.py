@@ -22,6 +22,7 @@ os.environ.update(CREDENTIALS)  # before any JVM starts, whose Python workers in
 settings.register_profile("default", max_examples=40, deadline=None, print_blob=True)
 settings.register_profile("ci", parent=settings.get_profile("default"), derandomize=True, max_examples=20)
 settings.register_profile("long", parent=settings.get_profile("default"), max_examples=500)
+settings.register_profile("slice", parent=settings.get_profile("default"), max_examples=100)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 

@@ -66,7 +66,7 @@ def stages(view: Table) -> list[Table]:
     ("names", "seeds"),
     [
         (["sums of a join", "all rows", "no group is left", "twice"], range(1, 3)),
-        pytest.param(list(STAGED), range(2, 9), marks=pytest.mark.long),
+        pytest.param(list(STAGED), range(2, 9), marks=[pytest.mark.long, pytest.mark.minutes]),
     ],
     ids=["some", "all"],
 )
@@ -88,7 +88,10 @@ def test_aggregates_are_kept_in_stages(
 
 @pytest.mark.parametrize(
     ("names", "seeds"),
-    [(["join", "no key"], range(1, 3)), pytest.param(list(CHANGED), range(2, 9), marks=pytest.mark.long)],
+    [
+        (["join", "no key"], range(1, 3)),
+        pytest.param(list(CHANGED), range(2, 9), marks=[pytest.mark.long, pytest.mark.minutes]),
+    ],
     ids=["some", "all"],
 )
 def test_rows_of_joins_are_changed_alone(

@@ -139,6 +139,7 @@ def test_the_newest_row_that_is_left_is_written(tmp_path: Path, sequence: bool) 
 
 
 @pytest.mark.long
+@pytest.mark.minutes
 @pytest.mark.parametrize("sequence", [False, True])
 def test_the_newest_row_is_written_in_many_histories(tmp_path: Path, sequence: bool) -> None:
     for seed in range(100, 200):

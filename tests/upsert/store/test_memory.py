@@ -39,6 +39,7 @@ def test_so_it_is_where_files_are_not_mapped(tmp_path: Path, format: str) -> Non
 
 
 @pytest.mark.long
+@pytest.mark.minutes
 @pytest.mark.parametrize("key", KEYS)
 def test_twenty_million_rows_of_a_bucket_take_less_than_one_gibibyte(key: str, tmp_path: Path) -> None:
     found = measured(tmp_path, 20_000_000, key, 0)

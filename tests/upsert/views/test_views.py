@@ -60,7 +60,7 @@ def catalog(tmp_path: Path, spark: SparkSession) -> Iterator[Catalog]:
     ("names", "seeds"),
     [
         (["rollup", "newest", "top", "exists in an or", "except all", "twice"], range(1)),
-        pytest.param(list(QUERIES), range(1, 20), marks=pytest.mark.long),
+        pytest.param(list(QUERIES), range(1, 20), marks=[pytest.mark.long, pytest.mark.minutes]),
     ],
     ids=["some", "all"],
 )

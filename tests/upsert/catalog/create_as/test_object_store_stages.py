@@ -280,6 +280,7 @@ def sweep(warehouse: str, seed: int, longest_s: float) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.minutes
 def test_killed_at_any_moment_many_times(s3: ObjectStore, everybody_is_dead: Callable[[], None]) -> None:
     everybody_is_dead()
     for seed in range(50):

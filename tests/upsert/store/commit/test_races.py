@@ -62,6 +62,7 @@ def test_no_commit_of_six_processes_is_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.minutes
 def test_none_of_three_thousand_commits_of_six_processes_is_lost(tmp_path: Path) -> None:
     check_processes(Table.create(tmp_path / "table", SCHEMA), 500)
 

@@ -181,7 +181,7 @@ def chosen(damages: Iterator[Damage], count: int | None) -> list[Damage]:
     return every if count is None else random.Random(13).sample(every, count)
 
 
-@pytest.mark.parametrize("count", [SAMPLE, pytest.param(None, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [SAMPLE, pytest.param(None, marks=[pytest.mark.long, pytest.mark.minutes])])
 def test_no_damage_of_metadata_is_silent(tables: tuple[Table, Table], count: int | None) -> None:
     table, other = tables
     damages = chosen(damages_of(table, metadata_files(table), other), count)
@@ -226,7 +226,9 @@ def test_a_table_of_an_older_release_opens_and_its_next_commit_adds_checksums(
         said(table.path)
 
 
-@pytest.mark.parametrize("count", [SAMPLE // 3, pytest.param(None, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "count", [SAMPLE // 3, pytest.param(None, marks=[pytest.mark.long, pytest.mark.minutes])]
+)
 def test_no_damage_of_an_older_release_s_metadata_ends_the_process(
     tables: tuple[Table, Table], count: int | None
 ) -> None:
