@@ -48,6 +48,14 @@ _LITERALS: Final[Mapping[str, Callable[[Any], Any]]] = {
 }
 
 
+_SUBQUERY_RULES: Final = (
+    "PullupCorrelatedPredicates",
+    "RewritePredicateSubquery",
+    "RewriteCorrelatedScalarSubquery",
+)
+"""Rules of Spark's optimizer, in the order in which it applies them."""
+
+
 class Catalyst:
     """The analysed plan of one DataFrame, and the means to build another from its parts.
 
@@ -87,6 +95,16 @@ class Catalyst:
         inline = self._jvm.org.apache.spark.sql.catalyst.optimizer.InlineCTE
         defaults = [getattr(inline, f"$lessinit$greater$default${n}")() for n in (2, 3)]
         return inline(True, *defaults).apply(plan)
+
+    def without_subqueries(self, plan: JavaObject) -> JavaObject:
+        """The plan with EXISTS, IN and correlated subqueries as the joins that Spark's optimizer makes of them.
+
+        A scalar subquery that refers to nothing outside of it stays where it is.
+        """
+        rules = self._jvm.org.apache.spark.sql.catalyst.optimizer
+        for name in _SUBQUERY_RULES:
+            plan = getattr(getattr(rules, f"{name}$"), "MODULE$").apply(plan)
+        return plan
 
     def class_name(self, thing: JavaObject) -> str:
         """The Scala class of a node or an expression, without its package."""
@@ -142,8 +160,10 @@ class Catalyst:
             return found
         return found.get() if found.isDefined() else None
 
-    def join_type(self, node: JavaObject) -> str:
-        """The type of a join in lower case, as in "left outer"."""
+    def join_type(self, node: JavaObject) -> str | None:
+        """The type of a join in lower case, as in "left outer"; None where it marks what EXISTS finds."""
+        if self.class_name(node.joinType()) == "ExistenceJoin":
+            return None
         return str(node.joinType().sql()).lower()
 
     def generator(self, node: JavaObject) -> JavaObject:

@@ -232,12 +232,12 @@ class _Reader:
                 return Filter(child, self.expressions.expr(self.catalyst.condition(node)), ref=ref)
             case "EventTimeWatermark", (child,):
                 return Watermark(child, self.expressions.column(self.catalyst.event_time(node)), ref=ref)
-            case "Join", (left, right):
+            case "Join", (left, right) if (kind := self.catalyst.join_type(node)) is not None:
                 condition = self.catalyst.condition(node)
                 return Join(
                     left,
                     right,
-                    self.catalyst.join_type(node),
+                    kind,
                     None if condition is None else self.expressions.expr(condition),
                     self.expressions.output(node),
                     ref=ref,

@@ -15,6 +15,28 @@ TABLES = """
     CREATE TABLE shops (shop INT, city STRING, PRIMARY KEY (shop) NOT ENFORCED);
     CREATE TABLE closed (shop INT, since INT, INDEX (shop))"""
 
+QUERIES = {
+    "rollup": """SELECT city, item, sum(n) AS n, count(*) AS c FROM sales JOIN shops USING (shop)
+        GROUP BY ROLLUP (city, item)""",
+    "rank": "SELECT id, shop, rank() OVER (PARTITION BY shop ORDER BY price DESC, id) AS r FROM sales",
+    "newest": """SELECT * FROM (SELECT id, item, row_number() OVER (PARTITION BY item ORDER BY id DESC) AS r
+        FROM sales) q WHERE r = 1""",
+    "top": "SELECT id, n * price AS worth FROM sales ORDER BY worth DESC, id LIMIT 5",
+    "exists in an or": """SELECT id FROM sales s
+        WHERE n > 8 OR EXISTS (SELECT 1 FROM closed c WHERE c.shop = s.shop)""",
+    "not in": "SELECT shop, city FROM shops WHERE shop NOT IN (SELECT shop FROM closed)",
+    "scalar": "SELECT id, n FROM sales WHERE n > (SELECT avg(n) FROM sales)",
+    "correlated": "SELECT id FROM sales s WHERE n = (SELECT max(n) FROM sales x WHERE x.shop = s.shop)",
+    "intersect": "SELECT shop FROM sales INTERSECT SELECT shop FROM closed",
+    "except all": "SELECT shop FROM sales EXCEPT ALL SELECT shop FROM closed",
+    "union": "SELECT shop, 1 AS one FROM sales UNION ALL SELECT shop, 2 FROM closed",
+    "distinct": "SELECT count(DISTINCT shop) AS s, count(DISTINCT item) AS i, max(price) AS p FROM sales",
+    "twice": """WITH t AS (SELECT shop, sum(n) AS n FROM sales GROUP BY shop)
+        SELECT a.shop, b.shop AS less FROM t a JOIN t b ON a.n > b.n""",
+    "full": "SELECT s.id, c.shop FROM sales s FULL JOIN closed c ON s.shop = c.shop AND s.n > c.since",
+}
+"""One for each kind of query."""
+
 
 def made(catalog: Catalog) -> Catalog:
     """The catalog with the tables, and some rows in each."""
