@@ -51,9 +51,10 @@ _LITERALS: Final[Mapping[str, Callable[[Any], Any]]] = {
 _SUBQUERY_RULES: Final = (
     "PullupCorrelatedPredicates",
     "RewritePredicateSubquery",
+    "PullupCorrelatedPredicates",  # of what the rule before has brought to light
     "RewriteCorrelatedScalarSubquery",
 )
-"""Rules of Spark's optimizer, in the order in which it applies them."""
+"""Rules of Spark's optimizer: either rewrites only what the first one has prepared."""
 
 
 class Catalyst:
@@ -97,13 +98,17 @@ class Catalyst:
         return inline(True, *defaults).apply(plan)
 
     def without_subqueries(self, plan: JavaObject) -> JavaObject:
-        """The plan with EXISTS, IN and correlated subqueries as the joins that Spark's optimizer makes of them.
+        """The plan with EXISTS, IN and correlated subqueries as the joins that Spark makes of them.
 
-        A scalar subquery that refers to nothing outside of it stays where it is.
+        A scalar subquery that refers to nothing outside of it stays where it is. A subquery of a subquery is
+        seen once the outer one is a join, so the rules are applied until they find nothing.
         """
         rules = self._jvm.org.apache.spark.sql.catalyst.optimizer
-        for name in _SUBQUERY_RULES:
-            plan = getattr(getattr(rules, f"{name}$"), "MODULE$").apply(plan)
+        before = None
+        while before is None or not plan.fastEquals(before):
+            before = plan
+            for name in _SUBQUERY_RULES:
+                plan = getattr(getattr(rules, f"{name}$"), "MODULE$").apply(plan)
         return plan
 
     def class_name(self, thing: JavaObject) -> str:

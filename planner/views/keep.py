@@ -83,8 +83,8 @@ def kept(df: DataFrame, view: ViewState, settings: Settings) -> DataFrame:
         CommitConflictError: another process brings the stages to other versions at this moment.
     """
     catalyst = Catalyst(df)
-    df = catalyst.dataframe(catalyst.without_subqueries(catalyst.analyzed(df)))
-    plan = read_plan(catalyst, df)
+    joined = catalyst.dataframe(catalyst.without_subqueries(catalyst.analyzed(df)))
+    plan = read_plan(catalyst, joined)
     consumer = consumer_of(Table.open(view.folder).uuid)
     if (changes := changes_of(plan, settings)) is not None:
         step = step_of(changes.tables, view.versions, consumer)

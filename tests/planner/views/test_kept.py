@@ -35,6 +35,8 @@ STAGED = {
     "correlated": "SELECT id FROM sales s WHERE n > (SELECT avg(n) FROM sales x WHERE x.shop = s.shop)",
     "in groups": """SELECT id FROM sales WHERE shop IN
         (SELECT shop FROM sales GROUP BY shop HAVING sum(n) > 20)""",
+    "a subquery in a subquery": """SELECT city FROM shops WHERE shop IN (SELECT shop FROM closed c
+        WHERE since < (SELECT sum(n) FROM sales s WHERE s.shop = c.shop))""",
     "exists below sums": """SELECT item, count(*) AS c FROM sales s
         WHERE EXISTS (SELECT 1 FROM closed c WHERE c.shop = s.shop AND c.since < s.n) GROUP BY item""",
     "union": """SELECT shop, sum(n) AS n FROM
@@ -74,8 +76,8 @@ def stages(view: Table) -> list[Table]:
 @pytest.mark.parametrize(
     ("names", "seeds"),
     [
-        (["sums of a join", "all rows", "no group is left", "twice"], range(1, 3)),
-        pytest.param(list(STAGED), range(2, 4), marks=[pytest.mark.long, pytest.mark.minutes]),
+        (["sums of a join", "twice"], range(1, 2)),
+        pytest.param(list(STAGED), range(2, 5), marks=[pytest.mark.long, pytest.mark.minutes]),
     ],
     ids=["some", "all"],
 )
@@ -98,8 +100,8 @@ def test_aggregates_are_kept_in_stages(
 @pytest.mark.parametrize(
     ("names", "seeds"),
     [
-        (["join", "no key"], range(1, 3)),
-        pytest.param(list(CHANGED), range(2, 4), marks=[pytest.mark.long, pytest.mark.minutes]),
+        (["join", "no key"], range(1, 2)),
+        pytest.param(list(CHANGED), range(2, 5), marks=[pytest.mark.long, pytest.mark.minutes]),
     ],
     ids=["some", "all"],
 )
