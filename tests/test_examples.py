@@ -22,10 +22,15 @@ def expected_output(text: str) -> str:
     return "\n".join(line.removeprefix("#").removeprefix(" ") for line in comment.splitlines())
 
 
+IN_LONG_RUNS = ("03", "04", "08", "09", "11", "12")
+"""Examples of which another one runs nearly the same code."""
+
+
 def needs(example: Path) -> list[pytest.MarkDecorator]:
-    """The marks of what an example starts."""
+    """The marks of what an example starts, and of how often it runs."""
     starts = {"SparkSession": pytest.mark.spark, "LocalKafka": pytest.mark.kafka}
-    return [mark for name, mark in starts.items() if name in example.read_text()]
+    found = [mark for name, mark in starts.items() if name in example.read_text()]
+    return [*found, pytest.mark.long] if example.stem.startswith(IN_LONG_RUNS) else found
 
 
 @pytest.mark.parametrize(

@@ -255,6 +255,7 @@ def test_joins_with_lookups(spark: SparkSession, catalog: Catalog, zone: str, tm
         catalog.table("a").write(gone.append_column("_row_kind", pa.array(["-D"] * 4)))
 
 
+@pytest.mark.long
 def test_the_normalizer(spark: SparkSession, catalog: Catalog, zone: str, tmp_path: Path) -> None:
     """Keys and orders that are instants, and rows with instants inside."""
     catalog.sql("CREATE TABLE newest (at TIMESTAMP, id BIGINT, l ARRAY<TIMESTAMP>, s STRUCT<at: TIMESTAMP>)")
@@ -298,6 +299,7 @@ def written_and_read(spark: SparkSession, catalog: Catalog, name: str) -> Counte
     return found
 
 
+@pytest.mark.long
 def test_files(spark: SparkSession, catalog: Catalog, zone: str, tmp_path: Path) -> None:
     first_load(catalog)
     for name, (columns, given) in FILES.items():
@@ -317,7 +319,8 @@ FORMATS = {
 
 
 @pytest.mark.kafka
-@pytest.mark.parametrize("connector", ["kafka", pytest.param("upsert-kafka", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("connector", ["kafka", "upsert-kafka"])
 def test_topics(spark: SparkSession, catalog: Catalog, kafka: LocalKafka, zone: str, connector: str) -> None:
     """Every format, whose records are the same bytes in all zones."""
     first_load(catalog)

@@ -164,7 +164,10 @@ def test_random_histories_of_a_join(tmp_path: Path, spark: SparkSession, bucket:
     assert pipeline.catalog.table("s").check(deep=True) == ()
 
 
-@pytest.mark.parametrize("point", micro_batch.POINTS)
+@pytest.mark.parametrize(
+    "point",
+    [micro_batch.POINTS[0], *(pytest.param(one, marks=pytest.mark.long) for one in micro_batch.POINTS[1:])],
+)
 def test_a_failure_between_any_two_steps_is_made_up_for(
     pipeline: Pipeline, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -324,6 +327,7 @@ def test_create_table_as_keeps_the_rows_and_drop_takes_them_away(pipeline: Pipel
     assert not Path(table.path).exists()
 
 
+@pytest.mark.long
 def test_a_query_that_began_without_its_rows_is_refused(pipeline: Pipeline, tmp_path: Path) -> None:
     """As one of an older release did; it may go on as before."""
     orders = pipeline.catalog.read_changes(pipeline.spark, "o").selectExpr("cust", "'n' AS name", "amt")

@@ -129,6 +129,7 @@ SINK = "table.exec.sink.upsert-materialize"
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_flinks_option_materializes_what_does_not_say_otherwise(
     spark: SparkSession, catalog: Catalog, tmp_path: Path
 ) -> None:

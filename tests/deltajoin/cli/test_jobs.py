@@ -68,6 +68,7 @@ BOTH = """
 """
 
 
+@pytest.mark.long
 def test_one_query_that_fails_is_told_in_a_line_while_the_others_go_on(
     spark: SparkSession, warehouse: Path
 ) -> None:

@@ -118,6 +118,18 @@ def test_rows_of_joins_are_changed_alone(
             assert rows_of(catalog, view.name) == expected(catalog, query), (name, seed)
 
 
+def test_a_key_that_is_proven_is_kept_through_moves(
+    catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = "SELECT id, n, city FROM sales JOIN shops USING (shop) WHERE n > 0"
+    view = catalog.create_view("v", query, primary_key=["id"], spark=spark)
+    monkeypatch.setattr("upsert.views.refresh.difference", None)
+    for seed in range(1, 3):
+        change(catalog, seed)
+        assert view.refresh()
+        assert rows_of(catalog, "v") == expected(catalog, query), seed
+
+
 @pytest.mark.long
 @pytest.mark.minutes
 def test_every_other_query_is_exact_too(catalog: Catalog, spark: SparkSession) -> None:
@@ -222,6 +234,9 @@ def test_a_stage_that_is_ahead_of_its_view_is_read_where_the_view_goes(
     assert not view.is_current
     assert view.refresh()
     assert kinds(view) == ["append"] * 2
+    assert view.table.clean(older_than_s=0) == 0  # a stage is no orphan of the view's table
+    assert view.table.check(deep=True) == ()
     change(catalog, 2)
     assert view.refresh()
+    assert kinds(view) == ["append"] * 3
     assert rows_of(catalog, "totals") == expected(catalog, TOTALS)

@@ -39,6 +39,7 @@ def while_away(broker: LocalKafka, work: Callable[[], None]) -> None:
     assert not worker.is_alive()
 
 
+@pytest.mark.long
 def test_a_step_outlives_its_broker(own_broker: LocalKafka) -> None:
     connection = Connection({"bootstrap.servers": own_broker.bootstrap_servers})
     admin.create_topic(connection, "numbers", 1)

@@ -189,6 +189,7 @@ def test_changes_of_any_order_are_folded_by_key(
         run(write_changes(rows, other), tmp_path)
 
 
+@pytest.mark.long
 def test_query_without_rows_writes_nothing(
     connection: Connection, clicks: Clicks, to: Options, tmp_path: Path
 ) -> None:

@@ -290,7 +290,7 @@ def test_stream_of_files_goes_on_with_the_log(new_table: NewTable) -> None:
     assert sorted(log.changes) == [(1, "a", "-U"), (1, "b", "+U")]
 
 
-@pytest.mark.parametrize("max_rows", [None, 15])
+@pytest.mark.parametrize("max_rows", [None, pytest.param(15, marks=pytest.mark.long)])
 def test_a_step_over_expired_commits_is_read_however_many_rows_it_has(
     new_table: NewTable, kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch, max_rows: int | None
 ) -> None:

@@ -194,6 +194,7 @@ def test_changes_that_the_log_lacks_do_not_expire(
     assert table.history()[0].data_version == 5, "and then they may"
 
 
+@pytest.mark.long
 def test_changes_that_expired_are_a_gap_that_is_said_and_can_be_accepted(
     make: NewTable, kafka: LocalKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:

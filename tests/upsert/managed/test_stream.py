@@ -71,7 +71,7 @@ def random_changes(rng: random.Random, table: Table) -> None:
     (table.overwrite if rng.random() < 0.1 else table.write)(rows)
 
 
-@pytest.mark.parametrize("path", ["bucketed", "raw"])
+@pytest.mark.parametrize("path", ["bucketed", pytest.param("raw", marks=pytest.mark.long)])
 def test_table_kept_equal_by_its_changes_through_restarts(
     spark: SparkSession, source: Table, tmp_path: Path, started: Started, path: str
 ) -> None:

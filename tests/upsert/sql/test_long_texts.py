@@ -110,6 +110,7 @@ def test_a_type_that_a_format_cannot_read_back_is_refused_when_a_table_is_made(
             Table.create(f"{tmp_path}/deeper", deeper, {"file.format": format_})
 
 
+@pytest.mark.long
 def test_a_type_of_thousands_of_levels_is_refused() -> None:
     type_ = pa.int64()
     for _ in range(N):

@@ -115,9 +115,9 @@ def drop_view(context: Context, statement: s.DropView) -> Result:
 
 
 def _release(view: View) -> None:
-    """Let the base tables expire what the view has held."""
+    """Let the base tables expire what the view has held; a lease that cannot be ended here ends by itself."""
     for path in view.bases.values():
-        with suppress(TableNotFoundError):
+        with suppress(TableNotFoundError, PermissionError):
             base = Table.open(path)
             for consumer in base.consumers():
                 if consumer.name.startswith(consumer_of(view.table.uuid)):
