@@ -202,7 +202,7 @@ def test_the_option_refresh_says_how(catalog: Catalog, spark: SparkSession) -> N
     refused = {
         "SELECT max(n) AS n FROM sales": "is no sum",
         "SELECT id, rank() OVER (ORDER BY id) AS r FROM sales": "a window function",
-        "SELECT id FROM sales ORDER BY id LIMIT 3": "limit",
+        "SELECT id FROM sales ORDER BY id LIMIT 3": "a sort",
     }
     for query, reason in refused.items():
         with pytest.raises(ConfigurationError, match=f"(?is)'refresh' = 'incremental' must be.*{reason}"):
