@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
+from planner.plan.expressions import walk_expression
 from planner.plan.nodes import Relation
-from planner.plan.trees import transform_down
+from planner.plan.trees import expressions, transform_down, walk
 from planner.settings import Settings
 from planner.spark.build import SumsOf, build_plan
 from planner.spark.catalyst import Catalyst
@@ -183,7 +184,8 @@ class _StageTable:
             return None
         bases = [Table.open(read.path) for read, _ in stage.tables]
         schemas = (json.dumps(base.schema.to_json(), sort_keys=True) for base in bases)
-        name = stage.name_with(*(base.uuid for base in bases), *schemas, *sums.kept, groups.json())
+        uuids = (base.uuid for base in bases)
+        name = stage.name_with(*_in_sql(catalyst, stage), *uuids, *schemas, *sums.kept, groups.json())
         path = os.path.join(folder, FOLDER, name)
         return cls(catalyst, stage, settings, groups, path, f"{consumer}-{name}")
 
@@ -271,6 +273,15 @@ class _StageTable:
             if dict(info.base_versions or {}) == self.versions:
                 return info.data_version
         return None
+
+
+def _in_sql(catalyst: Catalyst, stage: Stage) -> Iterator[str]:
+    """All expressions of a stage in SQL, which says more than the planner reads of them."""
+    for node in walk(stage.node):
+        for expr in expressions(node):
+            for part in walk_expression(expr):
+                if part.ref is not None:
+                    yield catalyst.text(catalyst.kept(part.ref))
 
 
 def _can_be_key(type_: t.DataType) -> bool:

@@ -141,6 +141,17 @@ def test_every_other_query_is_exact_too(catalog: Catalog, spark: SparkSession) -
             assert rows_of(catalog, view.name) == expected(catalog, QUERIES[name]), (name, seed)
 
 
+def test_sums_of_two_fields_of_a_struct_are_two_stages(catalog: Catalog, spark: SparkSession) -> None:
+    catalog.sql("CREATE TABLE t (id INT, s STRUCT<a: INT, b: INT>, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.sql("INSERT INTO t VALUES (1, named_struct('a', 1, 'b', 10))", spark)
+    query = "SELECT a, b FROM (SELECT sum(s.a) AS a FROM t) CROSS JOIN (SELECT sum(s.b) AS b FROM t)"
+    view = catalog.create_view("v", query, spark=spark)
+    catalog.sql("INSERT INTO t VALUES (2, named_struct('a', 2, 'b', 20))", spark)
+    assert view.refresh()
+    assert len(stages(view.table)) == 2
+    assert view.table.snapshot().scan().to_pylist() == [{"a": 3, "b": 30}]
+
+
 TOTALS = "SELECT shop, sum(n) AS n, count(*) AS c FROM sales GROUP BY shop"
 
 
