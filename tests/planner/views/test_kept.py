@@ -144,7 +144,8 @@ def test_every_other_query_is_exact_too(catalog: Catalog, spark: SparkSession) -
 def test_sums_of_two_fields_of_a_struct_are_two_stages(catalog: Catalog, spark: SparkSession) -> None:
     catalog.sql("CREATE TABLE t (id INT, s STRUCT<a: INT, b: INT>, PRIMARY KEY (id) NOT ENFORCED)")
     catalog.sql("INSERT INTO t VALUES (1, named_struct('a', 1, 'b', 10))", spark)
-    query = "SELECT a, b FROM (SELECT sum(s.a) AS a FROM t) CROSS JOIN (SELECT sum(s.b) AS b FROM t)"
+    query = """SELECT p.x AS a, q.x AS b
+        FROM (SELECT sum(s.a) AS x FROM t) p CROSS JOIN (SELECT sum(s.b) AS x FROM t) q"""
     view = catalog.create_view("v", query, spark=spark)
     catalog.sql("INSERT INTO t VALUES (2, named_struct('a', 2, 'b', 20))", spark)
     assert view.refresh()
