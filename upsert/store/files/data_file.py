@@ -97,7 +97,7 @@ class DataFile:
         sidecar = _open_file(index_file(path), ARROW, known, entry.rows, None, entry.index_checksum)
         try:
             indexes = read_indexes(layout, sidecar.select(sidecar.schema.names))
-        except (LookupError, pa.ArrowException) as cause:
+        except (LookupError, TypeError, pa.ArrowException) as cause:
             raise _damaged(index_file(path), "whole lookup indexes", str(cause)) from cause
         for index in layout.indexes:
             if columns.converts(index.columns):
@@ -201,7 +201,7 @@ def damage_named(root: str | Path, entries: Callable[[], Iterable[FileEntry]]) -
         yield
     except UpsertError:
         raise
-    except (LookupError, ArithmeticError, ValueError, pa.ArrowException) as cause:
+    except (LookupError, ArithmeticError, TypeError, ValueError, pa.ArrowException) as cause:
         for entry in entries():
             path = resolve(os.fspath(root), entry.file)
             for name, stated in ((path, entry.checksum), (index_file(path), entry.index_checksum)):
