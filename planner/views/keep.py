@@ -159,15 +159,17 @@ class _StageTable:
         catalyst: Catalyst,
         stage: Stage,
         settings: Settings,
-        groups: t.StructType,
+        sums: SumsOf,
+        rows: DataFrame,
         path: str,
         consumer: str,
     ) -> None:
         self.catalyst = catalyst
         self.stage = stage
         self.settings = settings
-        self.sums = SumsOf(stage.changes)
-        self.groups = groups
+        self.sums = sums
+        self.groups = _groups(sums, rows)
+        self.rows = rows.withColumn(ROW_KIND_COLUMN, F.lit(RowKind.INSERT.value))
         self.versions = {Table.open(read.path).uuid: snapshot for read, snapshot in stage.tables}
         self.path = path
         self.consumer = consumer
@@ -179,7 +181,7 @@ class _StageTable:
         """The table of a stage, which may not exist yet; None where its groups cannot be a key."""
         rows = build_plan(catalyst, stage.rows, settings)
         sums = SumsOf(stage.changes)
-        groups = t.StructType([rows.schema[name] for name in sums.groups])
+        groups = _groups(sums, rows)
         if not all(_can_be_key(field.dataType) for field in groups):
             return None
         bases = [Table.open(read.path) for read, _ in stage.tables]
@@ -187,7 +189,7 @@ class _StageTable:
         uuids = (base.uuid for base in bases)
         name = stage.name_with(*_in_sql(catalyst, stage), *uuids, *schemas, *sums.kept, groups.json())
         path = os.path.join(folder, FOLDER, name)
-        return cls(catalyst, stage, settings, groups, path, f"{consumer}-{name}")
+        return cls(catalyst, stage, settings, sums, rows, path, f"{consumer}-{name}")
 
     def node(self) -> Relation:
         """The aggregate, read from its stage at the query's versions."""
@@ -220,7 +222,7 @@ class _StageTable:
         if step is not None:
             frames.write(self._keyed(self._changes(step)), table.path, stands_for)
         else:
-            frames.write(self._keyed(self._rows_now()), table.path, stands_for, overwrite=bool(known))
+            frames.write(self._keyed(self.rows), table.path, stands_for, overwrite=bool(known))
         found = self._snapshot(table)
         assert found is not None  # the commit says so, or has raised
         return table, found
@@ -231,7 +233,7 @@ class _StageTable:
             return Table.open(self.path)
         except TableNotFoundError:
             pass
-        keyed = self._keyed(self._rows_now()).schema
+        keyed = self._keyed(self.rows).schema
         key = tuple(name for name in keyed.names if name not in self.sums.kept.values())
         columns = (
             TableColumn(field.name, stored_type(field, "a stage"), field.name not in key) for field in keyed
@@ -240,11 +242,6 @@ class _StageTable:
         options = {"bucket": str(buckets), "merge-engine": "aggregation"}
         options |= {f"fields.{name}.aggregate-function": "sum" for name in self.sums.kept.values()}
         return Table.create(self.path, TableSchema(tuple(columns), key), options, if_not_exists=True)
-
-    def _rows_now(self) -> DataFrame:
-        """All rows that go into the sums, at the query's versions."""
-        rows = build_plan(self.catalyst, self.stage.rows, self.settings)
-        return rows.withColumn(ROW_KIND_COLUMN, F.lit(RowKind.INSERT.value))
 
     def _changes(self, step: Step) -> DataFrame:
         """What a step changes of them."""
@@ -273,6 +270,11 @@ class _StageTable:
             if dict(info.base_versions or {}) == self.versions:
                 return info.data_version
         return None
+
+
+def _groups(sums: SumsOf, rows: DataFrame) -> t.StructType:
+    """The columns of a group among those of the rows that go into the sums."""
+    return t.StructType([rows.schema[name] for name in sums.groups])
 
 
 def _in_sql(catalyst: Catalyst, stage: Stage) -> Iterator[str]:
