@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, overload
 
 from pyspark.sql import DataFrame
 
@@ -21,13 +21,28 @@ from planner.spark.catalyst import Catalyst
 from planner.spark.read import read_plan
 from planner.spark.state import with_state_of_one_shape
 from planner.trace import Trace
-from planner.views.keep import kept
+from planner.views.keep import KeptView, kept
 from upsert.errors import ConfigurationError
 from upsert.options import parse as parse_options
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.store.table_options import SINK_MATERIALIZE
 from upsert.stream_keys import KEYS_MARK, UniqueKeys, UpsertKey
-from upsert.views.refresh import ViewState
+from upsert.views.prepared import ViewShape
+
+
+@overload
+def optimize(
+    df: DataFrame,
+    *,
+    sink_key: Sequence[str] | None = None,
+    start_from: str | None = None,
+    view: None = None,
+    **options: Any,
+) -> DataFrame: ...
+
+
+@overload
+def optimize(df: DataFrame, *, view: ViewShape, **options: Any) -> KeptView: ...
 
 
 def optimize(
@@ -35,9 +50,9 @@ def optimize(
     *,
     sink_key: Sequence[str] | None = None,
     start_from: str | None = None,
-    view: ViewState | None = None,
+    view: ViewShape | None = None,
     **options: Any,
-) -> DataFrame:
+) -> DataFrame | KeptView:
     """The DataFrame with its joins of changelogs of managed tables as delta joins (FLIP-486).
 
     Joins that lie right below each other become one delta join, of up to eight tables: INNER, LEFT, RIGHT,
@@ -57,8 +72,8 @@ def optimize(
             continues from the tables' versions that it has reached, also with other columns, filters or keys
             of the join. The sink keeps the rows that it has. For plans of delta joins and of what works row
             by row: all else needs the state that it had.
-        view: of a batch query, the state of the materialized view whose rows it gives at other versions; the
-            result is what a refresh computes instead, see `planner.views.keep`. A catalog sets it.
+        view: of a batch query, the materialized view whose rows it gives; the result says how a refresh
+            computes them by what has changed, see `planner.views.keep`. A catalog sets it.
         **options: `strategy`: "auto" (default), "force": each join of the query must become a delta join,
             or "none": no delta join; `shards`: tasks that share the join of a micro-batch; and all others of
             `deltajoin.settings.OPTIONS`, with `_` for `.` and `-`. They may also be set in the session, as

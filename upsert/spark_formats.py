@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from weakref import WeakSet
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
 
 _sessions: WeakSet[SparkSession] = WeakSet()
 
@@ -41,10 +44,31 @@ def register(spark: SparkSession) -> None:
 
     tables = (UpsertTableSource, TableStepSource, TableStepsSource)
     for format_ in (*tables, UpsertKafkaSource, KafkaChangelogSource):
-        try:
-            spark.dataSource.register(format_)
-        except AnalysisException as cause:
-            if cause.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-                raise
-            # the session is a copy of one that knows the format
+        make_known(spark, format_)
     _sessions.add(spark)
+
+
+def make_known(spark: SparkSession, format_: type[DataSource]) -> None:
+    """Register one format; nothing in a session that is a copy of one that knows it."""
+    try:
+        with active(spark):  # Spark asks the active session whether it has such a format, not this one
+            spark.dataSource.register(format_)
+    except AnalysisException as cause:
+        if cause.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+
+
+@contextmanager
+def active(spark: SparkSession) -> Iterator[None]:
+    """Let a session be this thread's active one, which some of Spark's calls ask; then it is as before."""
+    sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]
+    before, known = sessions.getActiveSession(), SparkSession._activeSession
+    sessions.setActiveSession(spark._jsparkSession)
+    try:
+        yield
+    finally:
+        SparkSession._activeSession = known
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()

@@ -31,6 +31,7 @@ from upsert.managed.reader import ChangesReader, version_of
 from upsert.options import Option, parse, text
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
+from upsert.spark_formats import make_known
 from upsert.spark_table import arrow_schema, spark_schema
 from upsert.store.predicate import where_to_json
 from upsert.store.read.steps import touched_rows
@@ -76,7 +77,7 @@ def read_aggregate(
         SchemaError: a column is unknown, a function does not fit it, or no index of the table lies within the
             group columns; the message names the INDEX to add.
     """
-    spark.dataSource.register(DeltaAggregateSource)
+    make_known(spark, DeltaAggregateSource)
     table = Table.open(spec.path)
     output_schema(spec, table.schema)
     if table.snapshot().index_for(spec.groups) is None:

@@ -32,6 +32,7 @@ from deltajoin.spark.tables import JoinedTables
 from deltajoin.spark.tasks import output_type, shard_changes
 from upsert.managed.step import StepSource
 from upsert.managed.stepping import Offset
+from upsert.spark_formats import make_known
 from upsert.spark_table import arrow_schema
 from upsert.store.read.steps import touched_rows
 from upsert.store.version import MAX_HASH, Version
@@ -64,8 +65,8 @@ class JoinStepSource(StepSource):
 
 def register(spark: SparkSession) -> None:
     """Make the formats known to a session; doing it again changes nothing."""
-    spark.dataSource.register(DeltaJoinSource)
-    spark.dataSource.register(JoinStepSource)
+    make_known(spark, DeltaJoinSource)
+    make_known(spark, JoinStepSource)
 
 
 TASK_ROWS: Final = 50_000

@@ -13,6 +13,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
+import pyarrow as pa
 from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -111,6 +112,17 @@ class Catalyst:
                 plan = getattr(getattr(rules, f"{name}$"), "MODULE$").apply(plan)
         return plan
 
+    def local(self, rows: pa.Table, leaf: JavaObject, schema: StructType) -> JavaObject:
+        """Some rows as a leaf of a plan, with the columns of another one of this schema."""
+        data = self.analyzed(self.session.createDataFrame(rows, schema)).data()
+        none = self._jvm.scala.Option.empty()
+        make = self._jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation
+        return make(leaf.output(), data, False, none)
+
+    def has_subqueries(self, plan: JavaObject) -> bool:
+        """Whether an expression of the plan has a plan of its own."""
+        return not plan.subqueriesAll().isEmpty()
+
     def class_name(self, thing: JavaObject) -> str:
         """The Scala class of a node or an expression, without its package."""
         return str(thing.getClass().getSimpleName())
@@ -122,6 +134,11 @@ class Catalyst:
     def output(self, node: JavaObject) -> list[JavaObject]:
         """The attributes that a node puts out."""
         return items_of(node.output())
+
+    def first_id(self, node: JavaObject) -> int:
+        """Id of the first attribute that a node puts out; -1 if it has none."""
+        output = node.output()
+        return int(output.head().exprId().id()) if output.nonEmpty() else -1
 
     def is_streaming(self, node: JavaObject) -> bool:
         """Whether the node reads a stream."""
@@ -442,10 +459,11 @@ class Catalyst:
         """The node over other inputs."""
         return node.withNewChildren(self._seq(children))
 
-    def dataframe(self, plan: JavaObject) -> DataFrame:
-        """A DataFrame of the session that has this plan."""
-        rows = self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(self.session._jsparkSession, plan)
-        return DataFrame(rows, self.session)
+    def dataframe(self, plan: JavaObject, session: SparkSession | None = None) -> DataFrame:
+        """A DataFrame that has this plan; of the plan's own session, or of another one."""
+        session = session or self.session
+        rows = self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan)
+        return DataFrame(rows, session)
 
     def _seq(self, items: Iterable[JavaObject]) -> JavaObject:
         return self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(list(items))

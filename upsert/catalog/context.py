@@ -18,12 +18,13 @@ from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import TableSchema
 from upsert.store import Table
 from upsert.store.paths import table_folder
+from upsert.views.prepared import PreparedViews
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from upsert.views.refresh import Plan
+    from upsert.views.prepared import Plan
 
 
 class Context:
@@ -39,6 +40,7 @@ class Context:
         options: what ``SET`` sets, see ``upsert.catalog.session``.
         mirrors: the queries of this session that keep mirrors of topics, by the folder of the table.
         views: the queries of this session that keep materialized views, by the folder of the view.
+        prepared_views: how this session refreshes materialized views.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class Context:
         self.options = SessionOptions()
         self.mirrors: dict[str, StreamingQuery] = {}
         self.views: dict[str, StreamingQuery] = {}
+        self.prepared_views = PreparedViews()
         self._optimize = optimize
 
     @property
@@ -140,7 +143,8 @@ class Context:
         optimize = self._optimize
         if optimize is None or "view" not in inspect.signature(optimize).parameters:
             return None
-        return lambda df, state: optimize(df, view=state)
+        known: Callable[..., Any] = optimize
+        return lambda df, shape: known(df, view=shape)
 
     def _carried(
         self,

@@ -7,9 +7,11 @@ than the commit takes to fold what the tasks have kept bucket by bucket.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
@@ -21,9 +23,12 @@ from upsert.managed.writer import hidden_table, sink_of
 from upsert.materializer.choice import Changes, choose
 from upsert.materializer.micro_batch import WriteBatch, by_bucket, write_in_update_mode, write_materialized
 from upsert.spark_formats import register
-from upsert.spark_table import FORMAT, bucket_expression, check_fits, spark_schema
+from upsert.spark_table import FORMAT, bucket_expression, check_fits, from_spark, spark_schema
+from upsert.store.commit.append import StandsFor
+from upsert.store.metadata import table_file
 from upsert.store.read.row_metadata import metadata_option
 from upsert.store.rows.merge_rules import DEDUPLICATE
+from upsert.store.rows.partitions import Overwrite
 from upsert.store.table import Table
 from upsert.store.table_options import SINK_MATERIALIZE
 from upsert.stream_keys import UpsertKey
@@ -108,6 +113,31 @@ def write(df: DataFrame, path: str, options: Mapping[str, str] = {}, *, overwrit
     writer = by_bucket(df, table.options.bucket, expression).write.format(FORMAT).option("path", table.path)
     writer = writer if expression is None else writer.option("bucketed", "true")
     writer.options(**options).mode("overwrite" if overwrite else "append").save()
+
+
+def commit(rows: DataFrame | pa.Table, path: str, stands_for: StandsFor, *, overwrite: bool = False) -> None:
+    """Commit what a table is as a view from then on: rows or changes, written by Spark's tasks or here.
+
+    Args:
+        rows: a batch DataFrame, or few rows, as Spark collects them.
+        path: the table's folder.
+        stands_for: what the table is then.
+        overwrite: whether they replace all that is there.
+
+    Raises:
+        CommitConflictError: the table is no longer in the state that they were computed from.
+        ChangelogError: two rows have one key.
+    """
+    if not isinstance(rows, pa.Table):
+        write(rows, path, {"stands-for": json.dumps(stands_for.to_json())}, overwrite=overwrite)
+        return
+    table = Table.open(path)
+    given = pa.Table.from_batches(from_spark(rows.to_batches()) if rows.num_rows else (), rows.schema)
+    staged = [table.stage(given, order="none")] if rows.num_rows else []
+    replaced = Overwrite() if overwrite else None
+    with table.discarded_if_failed(staged):
+        table.commit(staged, overwrite=replaced, stands_for=stands_for)
+    table_file.show_stream(path)
 
 
 def write_changes(df: DataFrame, path: str, options: Mapping[str, str] = {}) -> DataStreamWriter:

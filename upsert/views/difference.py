@@ -1,4 +1,4 @@
-"""What makes one state of a view of another: changes, as a DataFrame (batch).
+"""What makes one state of a view of another: changes, as a DataFrame (batch), or as Arrow for few rows.
 
 Values are compared by what is stored: NaN equals NaN, and -0.0 is another value than 0.0. Maps are equal
 whatever the order of their entries.
@@ -9,9 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 from pyspark.sql import types as t
 
-from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.errors import ChangelogError
+from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.store.rows.conform import conform
+from upsert.store.rows.keys import order_by
+from upsert.store.rows.layout import Layout
 from upsert.types import quoted
 
 if TYPE_CHECKING:
@@ -39,6 +44,32 @@ def difference(old: DataFrame, new: DataFrame, key: Sequence[str]) -> DataFrame:
         text `SAME_KEY` where two new rows have one key.
     """
     return _by_key(old, new, key) if key else _by_count(old, new)
+
+
+def signed_rows(layout: Layout, old: pa.Table, new: pa.Table, owner: str) -> pa.Table:
+    """All old rows as they go, and all new ones as they come, for a commit that lets equal ones cancel.
+
+    Args:
+        layout: of the view's table.
+        old: the rows as they are.
+        new: the rows as they are to be.
+        owner: the view's table, for messages.
+
+    Raises:
+        ChangelogError: two new rows have one key; the text has `SAME_KEY`.
+    """
+    stored, _ = conform(layout, new, owner)
+    key = [stored.column(name) for name in layout.schema.primary_key]
+    if key and stored.num_rows and not order_by(key).is_first.all():
+        raise ChangelogError(f"{owner}: {SAME_KEY}")
+    names = layout.schema.names
+    return pa.concat_tables(
+        pa.table(
+            [*(rows.column(name) for name in names), pa.array([kind.value] * rows.num_rows, pa.string())],
+            names=[*names, ROW_KIND_COLUMN],
+        )
+        for rows, kind in ((old, RowKind.DELETE), (stored, RowKind.INSERT))
+    )
 
 
 def _by_key(old: DataFrame, new: DataFrame, key: Sequence[str]) -> DataFrame:

@@ -8,20 +8,25 @@ refresh one view at once the second commit is refused.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from upsert.errors import ChangelogError, ConfigurationError
 from upsert.failpoints import reach
 from upsert.managed import frames
 from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.spark_formats import active
+from upsert.spark_table import from_spark
 from upsert.store.commit.append import StandsFor
+from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
-from upsert.views.difference import SAME_KEY, difference
+from upsert.views.difference import SAME_KEY, difference, signed_rows
+from upsert.views.prepared import Plan, Prepared, PreparedViews, Versions, ViewShape
+from upsert.views.session import settings_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,39 +34,13 @@ if TYPE_CHECKING:
 POINTS: Final = ("view.before-commit", "view.after-commit")
 """Points of ``upsert.failpoints`` at which a test can kill the driver."""
 
-Versions = Mapping[str, int]
-"""A snapshot of each base table, by the table's database and name."""
-
-
-@dataclass(frozen=True)
-class ViewState:
-    """Where a view is when it is refreshed.
-
-    Attributes:
-        folder: of the view's table, for what is kept to refresh it.
-        key: its primary key; () for none.
-        versions: data version of each base table that its rows are of, by the table's uuid; none of one that
-            is being created.
-        must_be_incremental: whether a query that cannot be kept by what has changed is refused.
-    """
-
-    folder: str
-    key: tuple[str, ...]
-    versions: Mapping[str, int]
-    must_be_incremental: bool = False
+FEW_ROWS: Final = 50_000
+"""A view of so many rows is compared in the driver: Spark's fixed costs are more than theirs."""
 
 
 def consumer_of(uuid: str) -> str:
     """What the names begin with under which a view holds the changes of its tables until it has read them."""
     return f"view-{uuid}"
-
-
-Plan = Callable[["DataFrame", ViewState], "DataFrame"]
-"""Makes of the query's rows at the versions to come what is cheaper to compute.
-
-The result has the same rows; or it has the column ``_row_kind``, and is the changes that make the view's rows
-these.
-"""
 
 
 @dataclass(frozen=True)
@@ -72,19 +51,23 @@ class Refresher:
         name: the view, for messages.
         path: folder of the view's table.
         uuid: the view's table.
-        spark: the session that runs the query.
-        rows_at: the rows of the query at some versions, in the view's columns.
-        uuids: of the base tables, by their database and name.
+        spark: the user's session.
+        own_session: makes of it the one in which the query means what it meant when the view was created.
+        rows_at: the rows of the query at some versions in such a session, in the view's columns.
+        bases: folder and uuid of each base table, by its database and name.
         plan: how the rows are computed; None: as the query says.
+        prepared: what is known of that already.
     """
 
     name: str
     path: str
     uuid: str
     spark: SparkSession
-    rows_at: Callable[[Versions], DataFrame]
-    uuids: Mapping[str, str] = field(default_factory=dict)
+    own_session: Callable[[SparkSession], SparkSession]
+    rows_at: Callable[[SparkSession, Versions], DataFrame]
+    bases: Mapping[str, tuple[str, str]]
     plan: Plan | None = None
+    prepared: PreparedViews = field(default_factory=PreparedViews)
 
     def refresh(self, versions: Versions) -> bool:
         """Let the view stand for these versions of its base tables or later ones; False if it does already.
@@ -102,30 +85,74 @@ class Refresher:
         versions = {base: max(id, known.get(base, 0)) for base, id in versions.items()}
         if versions == known:
             return False
-        key = table.schema.primary_key
-        rows = self.rows_at(versions)
-        if (mode := table.options.refresh) != "full" and self.plan is not None:
-            of = {self.uuids[base]: id for base, id in known.items()}
-            rows = self.plan(rows, ViewState(table.root, key, of, mode == "incremental"))
-        elif mode == "incremental":
+        prepared = self._prepared(table, versions)
+        try:
+            with active(prepared.spark):
+                rows = self._rows(prepared, known, versions)
+                changes = self._changes(table, head, rows, prepared.spark)
+                reach(POINTS[0])
+                frames.commit(changes, self.path, StandsFor(versions, head.info.data_version))
+        except (PySparkException, ChangelogError) as cause:
+            if SAME_KEY not in str(cause):
+                raise
+            raise ChangelogError(
+                f"view {self.name!r}: PRIMARY KEY ({', '.join(table.schema.primary_key)}) must tell the rows "
+                "of its query apart, got two rows of one key; choose columns that do, or create the view "
+                "without a key"
+            ) from cause
+        reach(POINTS[1])
+        return True
+
+    def _prepared(self, table: Table, versions: Versions) -> Prepared:
+        """How the view is refreshed, found out if that is not known, or no longer holds."""
+        holds_for = self._holds_for(table)
+        if (known := self.prepared.get(self.path, holds_for)) is not None:
+            return known
+        spark, mode = self.own_session(self.spark), table.options.refresh
+        if mode == "incremental" and self.plan is None:
             raise ConfigurationError(
                 f"view {self.name!r}: option 'refresh' = 'incremental' needs a catalog that plans, got one "
                 "without; make it as Catalog(warehouse, optimize=planner.optimize)"
             )
-        if ROW_KIND_COLUMN not in rows.columns:
-            rows = difference(frames.read(self.spark, self.path, head.info.data_version), rows, key)
-        reach(POINTS[0])
-        self._write(rows, StandsFor(versions, head.info.data_version), key)
-        reach(POINTS[1])
-        return True
+        kept = None
+        if mode != "full" and self.plan is not None:
+            shape = ViewShape(table.root, table.schema.primary_key, mode == "incremental")
+            with active(spark):
+                kept = self.plan(self.rows_at(spark, versions), shape)
+        prepared = Prepared(holds_for, spark, kept)
+        if kept is None or kept.is_lasting:
+            self.prepared.put(self.path, prepared)
+        return prepared
 
-    def _write(self, changes: DataFrame, stands_for: StandsFor, key: Sequence[str]) -> None:
-        try:
-            frames.write(changes, self.path, {"stands-for": json.dumps(stands_for.to_json())})
-        except PySparkException as cause:
-            if SAME_KEY in str(cause):
-                raise ChangelogError(
-                    f"view {self.name!r}: PRIMARY KEY ({', '.join(key)}) must tell the rows of its query "
-                    "apart, got two rows of one key; choose columns that do, or create the view without a key"
-                ) from cause
-            raise
+    def _rows(self, prepared: Prepared, known: Versions, versions: Versions) -> DataFrame | pa.Table:
+        """What is to be committed, or all rows that there shall be."""
+        if prepared.kept is not None:
+            found = prepared.kept.at(self._by_uuid(known), self._by_uuid(versions))
+            if found is not None:
+                return found
+        return self.rows_at(prepared.spark, versions)
+
+    def _by_uuid(self, versions: Versions) -> Versions:
+        return {self.bases[base][1]: id for base, id in versions.items()}
+
+    def _holds_for(self, table: Table) -> str:
+        """All on which it depends how the rows are computed, but the versions."""
+        bases = [Table.open(*base) for base in self.bases.values()]
+        definitions = [(base.uuid, base.definition.version) for base in bases]
+        # a table that has grown to twice its size may be worth another order of lookups
+        sizes = [base.snapshot().row_count.bit_length() for base in bases]
+        return f"{table.uuid} {table.definition.version} {definitions} {sizes} {settings_of(self.spark)}"
+
+    def _changes(
+        self, table: Table, head: Snapshot, rows: DataFrame | pa.Table, spark: SparkSession
+    ) -> DataFrame | pa.Table:
+        """What makes the view's rows these; changes are that already."""
+        if ROW_KIND_COLUMN in (rows.column_names if isinstance(rows, pa.Table) else rows.columns):
+            return rows
+        if isinstance(rows, pa.Table):
+            if head.row_count <= FEW_ROWS:
+                given = pa.Table.from_batches(from_spark(rows.to_batches()))
+                return signed_rows(table.layout, head.scan(), given, f"view {self.name!r}")
+            rows = spark.createDataFrame(rows)
+        before = frames.read(spark, self.path, head.info.data_version)
+        return difference(before, rows, table.schema.primary_key)

@@ -33,6 +33,27 @@ def own_session(spark: SparkSession, view: ViewDefinition) -> SparkSession:
     return own
 
 
+_SMALL: Final = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.leafNodeDefaultParallelism": "1",
+    "spark.sql.autoBroadcastJoinThreshold": "-1",  # a broadcast is a job of its own
+}
+
+
+def small_session(spark: SparkSession) -> SparkSession:
+    """A copy of a session for plans over few rows, all of them in the plan: one task computes each."""
+    small = type(spark)(spark.sparkContext, spark._jsparkSession.cloneSession())
+    for name, value in _SMALL.items():
+        small.conf.set(name, value)
+    return small
+
+
+def settings_of(spark: SparkSession) -> str:
+    """All that is set in a session, as one text: what is planned holds for these settings."""
+    return str(spark._jsparkSession.conf().getAll())
+
+
 def what_it_depends_on(df: DataFrame) -> str | None:
     """What but its tables decides which rows a batch query gives: the clock, the session or chance; or None.
 

@@ -14,7 +14,8 @@ from upsert.store.alterations import SetOptions
 from upsert.store.table import Table
 from upsert.views import steps
 from upsert.views.definition import OPTION, Base, ViewDefinition
-from upsert.views.refresh import Plan, Refresher, Versions
+from upsert.views.prepared import Plan, PreparedViews, Versions
+from upsert.views.refresh import Refresher
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,7 +43,9 @@ class View:
         running: the queries of this session that keep views, by the folder of the view's table.
         rows_at: the rows of the query at some versions, in a session of the view's own.
         plan: how a refresh computes them; None: as the query says.
-        spark: makes that session.
+        prepared: what this process knows of that.
+        spark: the user's session.
+        own_session: makes the view's own of it.
     """
 
     name: str
@@ -52,7 +55,9 @@ class View:
     running: dict[str, StreamingQuery]
     rows_at: Callable[[SparkSession, Versions], DataFrame]
     plan: Plan | None
+    prepared: PreparedViews
     spark: Callable[[], SparkSession]
+    own_session: Callable[[SparkSession], SparkSession]
 
     def __repr__(self) -> str:
         return f"View({self.name!r})"
@@ -156,11 +161,10 @@ class View:
             )
 
     def _refresher(self, spark: SparkSession) -> Refresher:
-        def rows_at(versions: Versions) -> DataFrame:
-            return self.rows_at(spark, versions)
-
-        uuids = {base.table: base.uuid for base in self.definition.bases}
-        return Refresher(self.name, self.table.path, self.table.uuid, spark, rows_at, uuids, self.plan)
+        bases = {base.table: (self.bases[base.table], base.uuid) for base in self.definition.bases}
+        table = self.table
+        own = spark, self.own_session, self.rows_at
+        return Refresher(self.name, table.path, table.uuid, *own, bases, self.plan, self.prepared)
 
     def _newest(self) -> dict[str, int]:
         return newest_versions(self.name, self.definition.bases, self.bases)

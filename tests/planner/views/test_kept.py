@@ -8,10 +8,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 import planner
-from planner.views import keep
+from planner.views import moves, stage_table
 from tests.upsert.views.shops import QUERIES, change, expected, made, rows_of
 from upsert import Catalog, Table
 from upsert.errors import ConfigurationError
+from upsert.views.refresh import Refresher
 from upsert.views.view import View
 
 pytestmark = pytest.mark.spark
@@ -64,12 +65,12 @@ DUCKDB = {"semi": "SELECT id, n FROM sales SEMI JOIN closed USING (shop)"}
 
 @pytest.fixture
 def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Catalog]:
-    monkeypatch.setattr(keep, "REBUILD_SHARE", 1000.0)  # all changes are many here
+    monkeypatch.setattr(moves, "REBUILD_SHARE", 1000.0)  # all changes are many here
     return made(Catalog(tmp_path / "warehouse", optimize=planner.optimize))
 
 
 def stages(view: Table) -> list[Table]:
-    folder = Path(view.root, keep.FOLDER)
+    folder = Path(view.root, stage_table.FOLDER)
     return [Table.open(path) for path in sorted(folder.iterdir())] if folder.exists() else []
 
 
@@ -176,7 +177,7 @@ def test_what_cannot_be_read_as_changes_is_computed_again(
     sales.expire(keep=1)
     assert view.refresh()
     assert kinds(view) == ["append", "overwrite", "overwrite"]
-    monkeypatch.setattr(keep, "REBUILD_SHARE", 0.01)
+    monkeypatch.setattr(moves, "REBUILD_SHARE", 0.01)
     change(catalog, 3)
     assert view.refresh()
     assert kinds(view)[-1] == "overwrite"
@@ -239,7 +240,7 @@ def test_a_stage_that_is_ahead_of_its_view_is_read_where_the_view_goes(
     view = catalog.create_view("totals", TOTALS, spark=spark)
     change(catalog, 1)
     with monkeypatch.context() as killed:  # as if the driver was, between both commits
-        killed.setattr("upsert.views.refresh.difference", raising(KeyboardInterrupt()))
+        killed.setattr(Refresher, "_changes", raising(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             view.refresh()
     assert kinds(view) == ["append"] * 2

@@ -21,7 +21,8 @@ from upsert.errors import (
 )
 from upsert.failpoints import ENVIRONMENT_VARIABLE
 from upsert.store.commit.append import StandsFor
-from upsert.views.refresh import Refresher, Versions
+from upsert.views.prepared import Versions
+from upsert.views.refresh import Refresher
 from upsert.views.view import View
 
 pytestmark = pytest.mark.spark
@@ -255,11 +256,12 @@ def test_no_table_of_a_view_goes_back(catalog: Catalog, spark: SparkSession) -> 
     view = catalog.create_view("totals", TOTALS, primary_key=["shop"], spark=spark)
     asked: list[Versions] = []
 
-    def rows_at(versions: Versions) -> DataFrame:
+    def rows_at(session: SparkSession, versions: Versions) -> DataFrame:
         asked.append(versions)
-        return spark.createDataFrame([], "shop INT, n BIGINT")
+        return session.createDataFrame([], "shop INT, n BIGINT")
 
-    refresher = Refresher("totals", view.table.path, view.table.uuid, spark, rows_at)
+    table = view.table
+    refresher = Refresher("totals", table.path, table.uuid, spark, lambda one: one, rows_at, {})
     assert not refresher.refresh({"default.sales": 0})
     assert refresher.refresh({"default.sales": 0, "default.other": 3})
     assert asked == [{"default.sales": 1, "default.other": 3}]

@@ -29,7 +29,8 @@ from upsert.sql.query import QueryText
 from upsert.store.storage import storage_of
 from upsert.store.table import Table
 from upsert.views.definition import OPTION, Base, ViewDefinition
-from upsert.views.refresh import Plan, Refresher, Versions, consumer_of
+from upsert.views.prepared import Plan, Versions
+from upsert.views.refresh import Refresher, consumer_of
 from upsert.views.session import own_session, settings, what_it_depends_on
 from upsert.views.view import View, checkpoint_in, definition_of, newest_versions
 
@@ -175,7 +176,9 @@ def opened(context: Context, name: str, spark: SparkSession | None) -> View:
         context.views,
         lambda session, versions: query.rows(session, versions, table.schema.names),
         context.view_plan,
-        lambda: own_session(jobs.needed(spark, f"view {table_ref.shown}"), definition),
+        context.prepared_views,
+        lambda: jobs.needed(spark, f"view {table_ref.shown}"),
+        lambda session: own_session(session, definition),
     )
 
 
@@ -278,12 +281,20 @@ class _NewView(NewManagedTable):
     """A view that is being created: a table, and the versions of the tables that its first rows are of."""
 
     versions: Versions = field(default_factory=dict)
+    bases: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     plan: Plan | None = None
 
     def fill(self, folder: str, rows: DataFrame) -> None:
         """Refresh the empty view."""
+
+        def own(session: SparkSession) -> SparkSession:
+            return session
+
+        def rows_at(session: SparkSession, versions: Versions) -> DataFrame:  # noqa: ARG001 - the present ones
+            return rows
+
         uuid, spark = Table.open(folder).uuid, rows.sparkSession
-        Refresher(self.name, folder, uuid, spark, lambda _: rows, plan=self.plan).refresh(self.versions)
+        Refresher(self.name, folder, uuid, spark, own, rows_at, self.bases, self.plan).refresh(self.versions)
 
 
 def _planned(
@@ -316,4 +327,5 @@ def _planned(
         comment=statement.comment,
     )
     options = {**options, OPTION: definition.to_option()}
-    return _NewView(table_ref.name, schema, options, versions, plan), rows
+    bases = {base.table: (query.paths[base.table], base.uuid) for base in definition.bases}
+    return _NewView(table_ref.name, schema, options, versions, bases, plan), rows

@@ -1,0 +1,64 @@
+"""A plan made once and run many times, each time over other inputs.
+
+To analyse a query, to plan its rewriting and to make it again takes some thousands of crossings into the
+JVM; to put other leaves into the plan that this has given takes some per node above them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from planner.spark.catalyst import Catalyst, JavaObject
+
+Input = TypeVar("Input")
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A node above an input; or an input, by its number, or a whole part without any."""
+
+    node: JavaObject
+    children: tuple[_Part, ...] = ()
+    number: int | None = None
+
+    @property
+    def has_input(self) -> bool:
+        return self.number is not None or bool(self.children)
+
+
+class Template(Generic[Input]):
+    """A plan whose inputs are put in when it runs.
+
+    Attributes:
+        inputs: what was said of each leaf that is an input, in their order.
+    """
+
+    def __init__(
+        self, catalyst: Catalyst, plan: JavaObject, input_of: Callable[[JavaObject], Input | None]
+    ) -> None:
+        """Of an analysed plan; ``input_of`` says which leaves are inputs."""
+        self.inputs: list[Input] = []
+        self._catalyst = catalyst
+        self._root = self._part(plan, input_of)
+
+    def over(self, leaves: Sequence[JavaObject]) -> JavaObject:
+        """The plan over other leaves, one for each input, under the ids of its columns."""
+        return self._made(self._root, leaves)
+
+    def _part(self, node: JavaObject, input_of: Callable[[JavaObject], Input | None]) -> _Part:
+        children = tuple(self._part(child, input_of) for child in self._catalyst.children(node))
+        if children:
+            return _Part(node, children if any(child.has_input for child in children) else ())
+        if (found := input_of(node)) is None:
+            return _Part(node)
+        self.inputs.append(found)
+        return _Part(node, number=len(self.inputs) - 1)
+
+    def _made(self, part: _Part, leaves: Sequence[JavaObject]) -> JavaObject:
+        if part.number is not None:
+            return leaves[part.number]
+        if not part.children:
+            return part.node
+        return self._catalyst.with_children(part.node, [self._made(child, leaves) for child in part.children])

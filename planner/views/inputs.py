@@ -1,0 +1,166 @@
+"""What the plans of a view read: the changes of a step, or the rows of a state; by Spark, or here if few.
+
+A Python source costs Spark a process to plan it, a job and tasks that start others, for a handful of rows as
+for millions. Few rows are read in the driver by the very same reader, and travel with the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from deltajoin.spark.source import JoinStepSource
+from planner.plan.nodes import Plan
+from planner.settings import Settings
+from planner.spark.build import build_plan
+from planner.spark.catalyst import Catalyst, JavaObject
+from planner.spark.template import Template
+from planner.views.moves import FEW_ROWS, Move
+from upsert.managed.datasource import TableStepSource, UpsertTableSource
+from upsert.managed.step import STEP, SUFFIX
+from upsert.spark_table import FORMAT, arrow_schema
+from upsert.store.table import Table
+
+FEW_BYTES: Final = 32 << 20
+"""So many bytes of rows are read in the driver; see also `FEW_ROWS`."""
+
+_SOURCES: Final[Mapping[str, type[DataSource]]] = {
+    source.name(): source for source in (UpsertTableSource, TableStepSource, JoinStepSource)
+}
+
+_SNAPSHOT: Final = "scan.snapshot-id"
+
+
+class Input(Protocol):
+    """A leaf of a plan that is another one in each refresh."""
+
+    @property
+    def leaf(self) -> JavaObject:
+        """A leaf with the same columns, under the ids that the plan knows."""
+
+    @property
+    def schema(self) -> StructType:
+        """Its columns."""
+
+    def rows(self, move: Move) -> pa.Table | None:
+        """Its rows, read in this process; None if they are many."""
+
+    def frame(self, move: Move) -> DataFrame:
+        """Its rows, read by Spark."""
+
+
+class Source:
+    """A relation of one of our formats: a stream's changes in a step, or a table's rows in a state."""
+
+    def __init__(self, catalyst: Catalyst, leaf: JavaObject) -> None:
+        self.leaf = leaf
+        self.schema = catalyst.struct(catalyst.output(leaf))
+        self._session = catalyst.session
+        self._is_step = catalyst.is_streaming(leaf)
+        if self._is_step:
+            name, options = catalyst.source(leaf)
+            files = {"scan.source": "files"} if name == FORMAT else {}
+            self._format, self._options = name + SUFFIX, {**options, **files}
+        else:
+            self._format, self._options = catalyst.batch_source(leaf)
+            self._uuid = Table.open(self._options["path"]).uuid
+
+    @classmethod
+    def of(cls, catalyst: Catalyst, leaf: JavaObject) -> Source | None:
+        """What a leaf of a plan reads; None where it is the same in each refresh, as VALUES are."""
+        if catalyst.class_name(leaf) in ("StreamingRelationV2", "DataSourceV2Relation"):
+            return cls(catalyst, leaf)
+        return None
+
+    def rows(self, move: Move) -> pa.Table | None:
+        """Its rows, read in this process; None if they are many."""
+        if not self._is_few(move):
+            return None
+        options = {name.lower(): value for name, value in self._at(move).items()}
+        reader = _SOURCES[self._format](options).reader(self.schema)
+        batches: list[pa.RecordBatch] = []
+        rows = size = 0
+        for partition in reader.partitions():
+            for batch in reader.read(partition):
+                assert isinstance(batch, pa.RecordBatch)  # our readers give Arrow
+                batches.append(batch)
+                rows, size = rows + batch.num_rows, size + batch.nbytes
+                if rows > FEW_ROWS or size > FEW_BYTES:
+                    return None
+        return pa.Table.from_batches(batches, batches[0].schema if batches else arrow_schema(self.schema))
+
+    def frame(self, move: Move) -> DataFrame:
+        """Its rows, read by Spark."""
+        return self._session.read.format(self._format).options(**self._at(move)).load()
+
+    def _is_few(self, move: Move) -> bool:
+        if self._is_step:
+            return move.is_small
+        return Table.open(self._options["path"]).snapshot(move.versions[self._uuid]).row_count <= FEW_ROWS
+
+    def _at(self, move: Move) -> dict[str, str]:
+        if not self._is_step:
+            return {**self._options, _SNAPSHOT: str(move.versions[self._uuid])}
+        assert move.step is not None
+        return {**self._options, STEP.key: move.step.to_option()}
+
+
+@dataclass(frozen=True)
+class Planning:
+    """What the plans of one view are made with.
+
+    Attributes:
+        catalyst: of its query.
+        small: the session that computes few rows.
+        settings: of the planner.
+        folder: of the view.
+        consumer: what begins the names under which the view holds changes of tables.
+    """
+
+    catalyst: Catalyst
+    small: SparkSession
+    settings: Settings
+    folder: str
+    consumer: str
+
+    def built(self, plan: Plan) -> DataFrame:
+        """The DataFrame of a plan."""
+        return build_plan(self.catalyst, plan, self.settings)
+
+    def template(self, df: DataFrame, stages: Sequence[Input] = ()) -> Template[Input]:
+        """The plan of a DataFrame over what it reads; ``stages`` are leaves that it has for others."""
+        catalyst = self.catalyst
+        by_id = {catalyst.first_id(one.leaf): one for one in stages}
+
+        def input_of(leaf: JavaObject) -> Input | None:
+            return by_id.get(catalyst.first_id(leaf)) or Source.of(catalyst, leaf)
+
+        return Template(catalyst, catalyst.analyzed(df), input_of)
+
+    def computed(self, template: Template[Input], move: Move) -> DataFrame | pa.Table:
+        """What a plan gives for a refresh: its rows, if all of its inputs are few, else a DataFrame."""
+        found = [one.rows(move) for one in template.inputs]
+        few = [rows for rows in found if rows is not None]
+        leaves = [
+            _read(self.catalyst, one, move)
+            if rows is None
+            else self.catalyst.local(rows, one.leaf, one.schema)
+            for one, rows in zip(template.inputs, found, strict=True)
+        ]
+        plan = template.over(leaves)
+        if len(few) == len(found) and sum(rows.num_rows for rows in few) <= FEW_ROWS:
+            return self.catalyst.dataframe(plan, self.small).toArrow()
+        return self.catalyst.dataframe(plan)
+
+
+def _read(catalyst: Catalyst, one: Input, move: Move) -> JavaObject:
+    """The rows that Spark reads, under the ids that the plan knows."""
+    source = catalyst.analyzed(one.frame(move))
+    pairs = zip(catalyst.output(source), map(catalyst.attribute, catalyst.output(one.leaf)), strict=True)
+    return catalyst.project([catalyst.alias(given, name, id) for given, (id, name, _) in pairs], source)

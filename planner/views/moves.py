@@ -1,0 +1,92 @@
+"""From which versions of its tables a refresh goes to which, and what it holds of them until it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from planner.views.stages import Tables
+from upsert.errors import SnapshotExpiredError, UntrackedChangesError
+from upsert.managed.step import Step
+from upsert.store.read.steps import touched_rows
+from upsert.store.table import Table
+from upsert.store.version import Version
+
+REBUILD_SHARE: Final = 0.3
+"""A step that touches more than this share of the tables' rows costs more than all computed again."""
+
+FEW_ROWS: Final = 50_000
+"""So many are read and computed in the driver: Spark's fixed costs are more than theirs."""
+
+Bases = Mapping[str, str]
+"""Folders of the tables that something reads, by their uuids."""
+
+Versions = Mapping[str, int]
+"""Data versions of tables, by their uuids."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """What a refresh does.
+
+    Attributes:
+        versions: where it goes to.
+        step: from where, if that is known and the changes are worth it.
+        is_small: whether the step has few changes.
+    """
+
+    versions: Versions
+    step: Step | None = None
+    is_small: bool = False
+
+
+def bases_of(tables: Tables) -> Bases:
+    """The tables that something reads."""
+    return {Table.open(read.path).uuid: read.path for read, _ in tables}
+
+
+def move_of(bases: Bases, known: Versions, versions: Versions, consumer: str) -> Move:
+    """What brings something from known versions of its tables to others, held until it has been done.
+
+    It has no step if a table is new to it, or its changes cannot be read, or are too many; then the tables
+    are held where it goes to, from which the next step begins.
+    """
+    target = {uuid: versions[uuid] for uuid in bases}
+    if target.keys() <= known.keys():
+        step = Step({uuid: (known[uuid], version) for uuid, version in target.items()})
+        touched = _touched(bases, step)
+        if touched is not None and _is_held(bases, {uuid: known[uuid] for uuid in bases}, consumer):
+            return Move(target, step, touched <= FEW_ROWS)
+    _is_held(bases, target, consumer)
+    return Move(target)
+
+
+def _touched(bases: Bases, step: Step) -> int | None:
+    """How many rows a step touches; None if that cannot be read, or is not worth it."""
+    touched = rows = 0
+    for uuid, path in bases.items():
+        table = Table.open(path)
+        start, end = map(Version.complete, step.versions[uuid])
+        try:
+            if table.advance(start, until=end.target) != end:
+                return None  # an overwrite lies between them
+            touched += touched_rows(table.pinned(), start, end)
+        except (SnapshotExpiredError, UntrackedChangesError):
+            return None
+        rows += table.snapshot(end.target).row_count
+    return touched if touched <= rows * REBUILD_SHARE else None
+
+
+def _is_held(bases: Bases, versions: Versions, consumer: str) -> bool:
+    """Hold all tables at some versions; False if one has expired there."""
+    for uuid, path in bases.items():
+        version = Version.complete(versions[uuid])
+        try:
+            if version != Version.EMPTY:
+                Table.open(path).hold(consumer, version)
+        except SnapshotExpiredError:
+            return False
+        except PermissionError:
+            continue  # a table of others: if its changes expire, the sums are computed again
+    return True

@@ -1,0 +1,224 @@
+"""Stages at work: hidden tables with the sums of a query's aggregates, moved by the changes of its tables.
+
+A stage's table has a row for each group that there has been: its key, and its sums, which the merge engine
+``aggregation`` adds up. Each of its commits says which versions of which tables the sums are of, so a step
+that is repeated after a crash finds its versions there, and a step that cannot be read is replaced by
+computing all sums again. A group without rows stays in the table with a count of 0, and in no result.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as t
+
+from planner.plan.expressions import walk_expression
+from planner.plan.nodes import Relation
+from planner.plan.trees import expressions, walk
+from planner.spark.build import SumsOf
+from planner.spark.catalyst import Catalyst
+from planner.views.inputs import Planning
+from planner.views.moves import FEW_ROWS, Move, Versions, bases_of, move_of
+from planner.views.stages import Stage
+from upsert.errors import CommitConflictError, TableNotFoundError
+from upsert.managed import frames
+from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.schema import Column as TableColumn
+from upsert.schema import TableSchema
+from upsert.spark_table import spark_schema, stored_type
+from upsert.store.commit.append import StandsFor
+from upsert.store.table import Table
+
+FOLDER: Final = "stages"
+"""Folder of a view's stages, in that of its table."""
+
+_GROUP: Final = "group_"
+_IS_NULL: Final = "is_null_"
+_ALL: Final = "all_rows"
+
+_DEFAULTS: Final[Mapping[type[t.DataType], object]] = {
+    t.BooleanType: False,
+    t.ByteType: 0,
+    t.ShortType: 0,
+    t.IntegerType: 0,
+    t.LongType: 0,
+    t.DecimalType: 0,
+    t.StringType: "",
+    t.BinaryType: b"",
+    t.DateType: "1970-01-01",
+    t.TimestampType: "1970-01-01 00:00:00",
+    t.TimestampNTZType: "1970-01-01 00:00:00",
+}
+"""Types that a group can have as a key, and what stands for NULL in a column that must have a value."""
+
+
+class StageTable:
+    """The table of one stage."""
+
+    def __init__(
+        self, planning: Planning, stage: Stage, sums: SumsOf, rows: DataFrame, path: str, consumer: str
+    ) -> None:
+        """Use ``of``."""
+        self.path = path
+        self.catalyst = planning.catalyst
+        self._planning = planning
+        self._consumer = consumer
+        self._stage = stage
+        self._sums = sums
+        self._groups = _groups(sums, rows)
+        self._bases = bases_of(stage.tables)
+        all_rows = self._keyed(rows.withColumn(ROW_KIND_COLUMN, F.lit(RowKind.INSERT.value)))
+        self._schema = self._table_schema(all_rows.schema)
+        self._rows = planning.template(all_rows)
+        self._changes = planning.template(self._keyed(planning.built(stage.changes.child)))
+
+    @classmethod
+    def of(cls, planning: Planning, stage: Stage) -> StageTable | None:
+        """The table of a stage, which may not exist yet; None where its groups cannot be a key."""
+        rows = planning.built(stage.rows)
+        sums = SumsOf(stage.changes)
+        groups = _groups(sums, rows)
+        if not all(_can_be_key(field.dataType) for field in groups):
+            return None
+        bases = [Table.open(read.path) for read, _ in stage.tables]
+        schemas = (json.dumps(base.schema.to_json(), sort_keys=True) for base in bases)
+        uuids = (base.uuid for base in bases)
+        in_sql = _in_sql(planning.catalyst, stage)
+        name = stage.name_with(*in_sql, *uuids, *schemas, *sums.kept, groups.json())
+        path = os.path.join(planning.folder, FOLDER, name)
+        return cls(planning, stage, sums, rows, path, f"{planning.consumer}-{name}")
+
+    def node(self) -> tuple[Relation, DataFrame]:
+        """The aggregate, made of the table's rows; and what stands for these in it, without any."""
+        catalyst = self.catalyst
+        kept = catalyst.session.createDataFrame([], spark_schema(self._schema, row_kind=False))
+        names = (self._group(number, field.name) for number, field in enumerate(self._groups))
+        groups = kept.select(*names, *self._sums.kept.values())
+        rows = catalyst.dataframe(self._sums.results(catalyst, groups))
+        there = rows.where(F.col(ROW_KIND_COLUMN) != RowKind.DELETE.value)
+        columns = tuple(output.column for output in self._stage.changes.outputs)
+        made = catalyst.analyzed(there)
+        own = catalyst.output(made)[: len(columns)]
+        return Relation("stage", columns, ref=catalyst.keep(catalyst.project(own, made))), kept
+
+    def at(self, versions: Versions) -> tuple[Table, int]:
+        """The table, and its snapshot that stands for some versions of the base tables: brought there.
+
+        Raises:
+            CommitConflictError: another process has brought it further.
+        """
+        target = {uuid: versions[uuid] for uuid in self._bases}
+        table = self._opened()
+        if (found := _snapshot(table, target)) is not None:
+            return table, found
+        head = table.snapshot().info
+        known = head.base_versions or {}
+        if any(known.get(uuid, 0) > version for uuid, version in target.items()):
+            raise CommitConflictError(
+                f"stage {table.path!r} must be at the versions {target} or earlier ones, it is at "
+                f"{dict(known)}: another process has refreshed the view; refresh it again"
+            )
+        move = move_of(self._bases, known, target, self._consumer)
+        rows = self._planning.computed(self._rows if move.step is None else self._changes, move)
+        stands_for = StandsFor(target, head.data_version)
+        frames.commit(rows, table.path, stands_for, overwrite=move.step is None and bool(known))
+        found = _snapshot(table, target)
+        assert found is not None  # the commit says so, or has raised
+        return table, found
+
+    def _opened(self) -> Table:
+        """The table, made if this is the first time."""
+        try:
+            return Table.open(self.path)
+        except TableNotFoundError:
+            buckets = max(read.buckets for read, _ in self._stage.tables)
+            options = {"bucket": str(buckets), "merge-engine": "aggregation"}
+            sums = self._sums.kept.values()
+            options |= {f"fields.{name}.aggregate-function": "sum" for name in sums}
+            return Table.create(self.path, self._schema, options, if_not_exists=True)
+
+    def _table_schema(self, rows: t.StructType) -> TableSchema:
+        """The table's columns: a key of the groups, and the sums."""
+        key = tuple(name for name in rows.names if name not in self._sums.kept.values())
+        columns = (
+            TableColumn(field.name, stored_type(field, "a stage"), field.name not in key) for field in rows
+        )
+        return TableSchema(tuple(columns), key)
+
+    def _keyed(self, rows: DataFrame) -> DataFrame:
+        """The sums of some rows by group, as the table has them."""
+        key = [F.lit(0).alias(_ALL)] if not self._groups.fields else []
+        for number, field in enumerate(self._groups):
+            value = F.col(field.name)
+            default = F.lit(_DEFAULTS[type(field.dataType)]).cast(field.dataType)
+            key.append(F.coalesce(value, default).alias(f"{_GROUP}{number}"))
+            key.append(value.isNull().alias(f"{_IS_NULL}{number}"))
+        return self._sums.by_group(rows).select(*key, *self._sums.kept.values())
+
+    def _group(self, number: int, name: str) -> Column:
+        """The column of a group, made of those of the table."""
+        value, is_null = F.col(f"{_GROUP}{number}"), F.col(f"{_IS_NULL}{number}")
+        return F.when(~is_null, value).alias(name)
+
+
+class StageRows:
+    """A stage where a query reads it; see `Input`.
+
+    Attributes:
+        node: the aggregate, made of the rows of the stage.
+        leaf: what stands for these rows in it.
+        schema: their columns.
+    """
+
+    def __init__(self, table: StageTable) -> None:
+        """One place of a stage."""
+        self._table = table
+        self.node, kept = table.node()
+        self.leaf = table.catalyst.analyzed(kept)
+        self.schema = kept.schema
+
+    def rows(self, move: Move) -> pa.Table | None:
+        """The rows at the versions that a refresh goes to, if they are few."""
+        table, snapshot = self._table.at(move.versions)
+        found = table.snapshot(snapshot)
+        return found.scan(self.schema.names) if found.row_count <= FEW_ROWS else None
+
+    def frame(self, move: Move) -> DataFrame:
+        """The same, read by Spark."""
+        table, snapshot = self._table.at(move.versions)
+        return frames.read(self._table.catalyst.session, table.path, snapshot)
+
+
+def _snapshot(table: Table, versions: Versions) -> int | None:
+    """The newest snapshot that stands for these versions."""
+    for info in reversed(table.history()):
+        if dict(info.base_versions or {}) == versions:
+            return info.data_version
+    return None
+
+
+def _groups(sums: SumsOf, rows: DataFrame) -> t.StructType:
+    """The columns of a group among those of the rows that go into the sums."""
+    return t.StructType([rows.schema[name] for name in sums.groups])
+
+
+def _in_sql(catalyst: Catalyst, stage: Stage) -> Iterator[str]:
+    """All expressions of a stage in SQL, which says more than the planner reads of them."""
+    for node in walk(stage.node):
+        for expr in expressions(node):
+            for part in walk_expression(expr):
+                if part.ref is not None:
+                    yield catalyst.text(catalyst.kept(part.ref))
+
+
+def _can_be_key(type_: t.DataType) -> bool:
+    """Whether the values of a type are told apart by a key as GROUP BY tells them apart."""
+    if isinstance(type_, t.StringType) and type_.simpleString() != "string":
+        return False  # a collation calls other texts equal than a key does
+    return type(type_) in _DEFAULTS

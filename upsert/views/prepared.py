@@ -1,0 +1,85 @@
+"""What is found out once about how a view is refreshed, and remembered by the process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Protocol
+
+from cachetools import LRUCache
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+Versions = Mapping[str, int]
+"""A snapshot of each base table, by the table's database and name, or by its uuid."""
+
+
+@dataclass(frozen=True)
+class ViewShape:
+    """What a view is, for what computes its rows.
+
+    Attributes:
+        folder: of the view's table, for what is kept to refresh it.
+        key: its primary key; () for none.
+        must_be_incremental: whether a query that cannot be kept by what has changed is refused.
+    """
+
+    folder: str
+    key: tuple[str, ...]
+    must_be_incremental: bool = False
+
+
+class Kept(Protocol):
+    """How the rows of a view are computed by what has changed."""
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether it holds for other versions than those of the query that it was made of."""
+
+    def at(self, known: Versions, versions: Versions) -> DataFrame | pa.Table | None:
+        """What makes the view's rows those of other versions of its tables, which are given by uuid.
+
+        Changes with their kinds, or all rows; in Arrow if they are few. None where the query's own rows are
+        no dearer to compute.
+        """
+
+
+Plan = Callable[["DataFrame", ViewShape], Kept]
+"""Finds out how the rows of a query are computed by what has changed."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What the refreshes of a view share.
+
+    Attributes:
+        holds_for: all that it was made of, as text.
+        spark: the session in which its query runs.
+        kept: how its rows are computed; None: as the query says.
+    """
+
+    holds_for: str
+    spark: SparkSession
+    kept: Kept | None
+
+
+class PreparedViews:
+    """What this process knows of how to refresh views; to find it out takes longer than a small refresh."""
+
+    def __init__(self) -> None:
+        self._known: LRUCache[str, Prepared] = LRUCache(maxsize=256)
+        self._lock = Lock()
+
+    def get(self, path: str, holds_for: str) -> Prepared | None:
+        """That of the view in a folder, if it was made of the same."""
+        with self._lock:
+            found = self._known.get(path)
+        return found if found is not None and found.holds_for == holds_for else None
+
+    def put(self, path: str, prepared: Prepared) -> None:
+        """Remember that of the view in a folder."""
+        with self._lock:
+            self._known[path] = prepared
