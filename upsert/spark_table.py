@@ -203,6 +203,13 @@ def from_spark(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch(columns, schema=pa.schema(fields, given.metadata))
 
 
+def collected(rows: pa.Table) -> pa.Table:
+    """Rows as ``DataFrame.toArrow`` gives them, in the types in which a table would store them."""
+    fields = [field.with_type(_stored(field.type)) for field in rows.schema]
+    schema = pa.schema(fields, rows.schema.metadata)
+    return pa.Table.from_batches(from_spark(rows.to_batches()), schema)
+
+
 def _stored(type_: pa.DataType) -> pa.DataType:
     try:
         return types.canonical(type_, "a column")

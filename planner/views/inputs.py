@@ -97,7 +97,8 @@ class Source:
 
     def frame(self, move: Move) -> DataFrame:
         """Its rows, read by Spark."""
-        return self._session.read.format(self._format).options(**self._at(move)).load()
+        reader = self._session.read.format(self._format).schema(self.schema)
+        return reader.options(**self._at(move)).load()
 
     def _is_few(self, move: Move) -> bool:
         if self._is_step:

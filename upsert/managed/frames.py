@@ -23,7 +23,7 @@ from upsert.managed.writer import hidden_table, sink_of
 from upsert.materializer.choice import Changes, choose
 from upsert.materializer.micro_batch import WriteBatch, by_bucket, write_in_update_mode, write_materialized
 from upsert.spark_formats import register
-from upsert.spark_table import FORMAT, bucket_expression, check_fits, from_spark, spark_schema
+from upsert.spark_table import FORMAT, bucket_expression, check_fits, collected, spark_schema
 from upsert.store.commit.append import StandsFor
 from upsert.store.metadata import table_file
 from upsert.store.read.row_metadata import metadata_option
@@ -132,8 +132,7 @@ def commit(rows: DataFrame | pa.Table, path: str, stands_for: StandsFor, *, over
         write(rows, path, {"stands-for": json.dumps(stands_for.to_json())}, overwrite=overwrite)
         return
     table = Table.open(path)
-    given = pa.Table.from_batches(from_spark(rows.to_batches()) if rows.num_rows else (), rows.schema)
-    staged = [table.stage(given, order="none")] if rows.num_rows else []
+    staged = [table.stage(collected(rows), order="none")] if rows.num_rows else []
     replaced = Overwrite() if overwrite else None
     with table.discarded_if_failed(staged):
         table.commit(staged, overwrite=replaced, stands_for=stands_for)

@@ -20,7 +20,7 @@ from upsert.failpoints import reach
 from upsert.managed import frames
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.spark_formats import active
-from upsert.spark_table import from_spark
+from upsert.spark_table import collected
 from upsert.store.commit.append import StandsFor
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
@@ -151,8 +151,7 @@ class Refresher:
             return rows
         if isinstance(rows, pa.Table):
             if head.row_count <= FEW_ROWS:
-                given = pa.Table.from_batches(from_spark(rows.to_batches()))
-                return signed_rows(table.layout, head.scan(), given, f"view {self.name!r}")
-            rows = spark.createDataFrame(rows)
+                return signed_rows(table.layout, head.scan(), collected(rows), f"view {self.name!r}")
+            rows = spark.createDataFrame(rows.combine_chunks())  # an empty record batch would end it
         before = frames.read(spark, self.path, head.info.data_version)
         return difference(before, rows, table.schema.primary_key)
