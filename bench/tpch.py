@@ -1,4 +1,4 @@
-"""TPC-H: its tables and queries as DuckDB's own extension makes them, in a catalog, and random changes of them.
+"""TPC-H: its tables and queries as DuckDB's own extension makes them, in a catalog, and changes of them.
 
 Changes keep to the values that a column has, so that joins and filters go on to find something: an update
 gives a row the other columns of another one.

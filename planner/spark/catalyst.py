@@ -54,8 +54,10 @@ _SUBQUERY_RULES: Final = (
     "RewritePredicateSubquery",
     "PullupCorrelatedPredicates",  # of what the rule before has brought to light
     "RewriteCorrelatedScalarSubquery",
+    "NullPropagation",
+    "BooleanSimplification",
 )
-"""Rules of Spark's optimizer: either rewrites only what the first one has prepared."""
+"""Rules of Spark's optimizer; those that rewrite do it to what the first one has prepared."""
 
 
 class Catalyst:
@@ -99,10 +101,11 @@ class Catalyst:
         return inline(True, *defaults).apply(plan)
 
     def without_subqueries(self, plan: JavaObject) -> JavaObject:
-        """The plan with EXISTS, IN and correlated subqueries as the joins that Spark makes of them.
+        """The plan with EXISTS, IN and subqueries for a value as joins, most of which Spark makes of them.
 
-        A scalar subquery that refers to nothing outside of it stays where it is. A subquery of a subquery is
-        seen once the outer one is a join, so the rules are applied until they find nothing.
+        A subquery of a subquery is seen once the outer one is a join, so the rules are applied until they
+        find nothing. Conditions are simplified where that needs nothing but themselves: NOT IN over columns
+        that are never NULL is a join by equality, and what all branches of an OR have in common is an AND.
         """
         rules = self._jvm.org.apache.spark.sql.catalyst.optimizer
         before = None
@@ -110,7 +113,56 @@ class Catalyst:
             before = plan
             for name in _SUBQUERY_RULES:
                 plan = getattr(getattr(rules, f"{name}$"), "MODULE$").apply(plan)
+            plan = self._with_values_joined(plan)
         return plan
+
+    def _with_values_joined(self, node: JavaObject) -> JavaObject:
+        """The plan with each subquery for a value that is one row in any case as a join with that row.
+
+        One that may have no row, or more, stays where it is: a join does not raise Spark's error for it.
+        """
+        if not self.has_subqueries(node):
+            return node
+        inputs = self.children(node)
+        made = self.with_children(node, [self._with_values_joined(child) for child in inputs])
+        if self.class_name(made) not in ("Filter", "Project"):
+            return made
+        found = [one for one in items_of(made.subqueries()) if self._is_one_row(one)]
+        if not found:
+            return made
+        (child,) = self.children(made)
+        values = [self._apart(one, child) for one in found]
+        below = child
+        for value in values:
+            below = self._joined_row(below, value)
+        scalars = [one for expr in items_of(made.expressions()) for one in self._scalars(expr)]
+        known = [
+            (scalar, self.output(value)[0])
+            for one, value in zip(found, values, strict=True)
+            for scalar in scalars
+            if scalar.plan().fastEquals(one)
+        ]
+        if self.class_name(made) == "Filter":
+            filtered = self.filter(self.substituted(made.condition(), known), below)
+            return self.project(self.output(child), filtered)
+        named = [self.substituted(one, known) for one in self.projected(made)]
+        return self.project(named, below)
+
+    def _is_one_row(self, plan: JavaObject) -> bool:
+        """Whether a plan gives one row, whatever it reads."""
+        while self.class_name(plan) in ("Project", "SubqueryAlias"):
+            (plan,) = self.children(plan)
+        return self.class_name(plan) == "Aggregate" and not self.grouping(plan)
+
+    def _scalars(self, expr: JavaObject) -> list[JavaObject]:
+        if self.class_name(expr) == "ScalarSubquery":
+            return [expr]
+        return [one for child in self.children(expr) for one in self._scalars(child)]
+
+    def _joined_row(self, left: JavaObject, right: JavaObject) -> JavaObject:
+        package = self._jvm.org.apache.spark.sql.catalyst.plans
+        none, hint = self._jvm.scala.Option.empty(), package.logical.JoinHint.NONE()
+        return package.logical.Join(left, right, package.JoinType.apply("inner"), none, hint)
 
     def local(self, rows: pa.Table, leaf: JavaObject, schema: StructType) -> JavaObject:
         """Some rows as a leaf of a plan, with the columns of another one of this schema."""

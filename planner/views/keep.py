@@ -38,16 +38,16 @@ class KeptView:
         self,
         planning: Planning,
         changes: tuple[Bases, Template[Input]] | None,
-        rest: Template[Input] | None,
+        rest: Template[Input],
         is_lasting: bool,
     ) -> None:
-        """Of a query whose changes follow from those of its tables, of one with stages, or of any other."""
+        """Of a query whose changes follow from those of its tables, or of another, with or without stages."""
         self._planning = planning
         self._changes = changes
         self._rest = rest
         self.is_lasting = is_lasting
 
-    def at(self, known: Versions, versions: Versions) -> DataFrame | pa.Table | None:
+    def at(self, known: Versions, versions: Versions) -> DataFrame | pa.Table:
         """What makes the view's rows those of other versions: changes with their kinds, or all rows.
 
         Args:
@@ -55,17 +55,15 @@ class KeptView:
                 that is being created.
             versions: those to come.
 
-        Returns:
-            None where the query's own rows are no dearer to compute.
-
         Raises:
             CommitConflictError: another process brings the stages to other versions at this moment.
         """
         if self._changes is not None:
             bases, template = self._changes
             move = move_of(bases, known, versions, self._planning.consumer)
-            return None if move.step is None else self._planning.computed(template, move)
-        return None if self._rest is None else self._planning.computed(self._rest, Move(versions))
+            if move.step is not None:
+                return self._planning.computed(template, move)
+        return self._planning.computed(self._rest, Move(versions))
 
 
 def kept(df: DataFrame, view: ViewShape, settings: Settings) -> KeptView:
@@ -82,10 +80,11 @@ def kept(df: DataFrame, view: ViewShape, settings: Settings) -> KeptView:
     catalyst, consumer = Catalyst(df), consumer_of(Table.open(view.folder).uuid)
     planning = Planning(catalyst, small_session(df.sparkSession), settings, view.folder, consumer)
     joined = catalyst.without_subqueries(catalyst.analyzed(df))
-    plan, is_lasting = read_plan(catalyst, catalyst.dataframe(joined)), not catalyst.has_subqueries(joined)
+    whole, is_lasting = catalyst.dataframe(joined), not catalyst.has_subqueries(joined)
+    plan = read_plan(catalyst, whole)
     if (changes := changes_of(plan, settings)) is not None:
-        template = planning.template(planning.built(changes.plan))
-        return KeptView(planning, (bases_of(changes.tables), template), None, is_lasting)
+        template, rows = (planning.template(one) for one in (planning.built(changes.plan), whole))
+        return KeptView(planning, (bases_of(changes.tables), template), rows, is_lasting)
     found = [(stage, StageTable.of(planning, stage)) for stage in stages_of(plan, settings)]
     stages = {id(stage.node): StageRows(table) for stage, table in found if table is not None}
     if not stages and view.must_be_incremental:
@@ -93,11 +92,10 @@ def kept(df: DataFrame, view: ViewShape, settings: Settings) -> KeptView:
             f"view {os.path.basename(view.folder)!r}: option 'refresh' = 'incremental' must be possible, got "
             f"a query of which {why_not(plan, settings)}; or leave the option out"
         )
-    if not stages:
-        return KeptView(planning, None, None, is_lasting)
 
     def kept_node(node: Plan) -> Plan:
         return stages[id(node)].node if id(node) in stages else node
 
-    rest = planning.template(planning.built(transform_down(plan, kept_node)), tuple(stages.values()))
+    made = planning.built(transform_down(plan, kept_node)) if stages else whole
+    rest = planning.template(made, tuple(stages.values()))
     return KeptView(planning, None, rest, is_lasting)

@@ -39,11 +39,10 @@ class Kept(Protocol):
     def is_lasting(self) -> bool:
         """Whether it holds for other versions than those of the query that it was made of."""
 
-    def at(self, known: Versions, versions: Versions) -> DataFrame | pa.Table | None:
+    def at(self, known: Versions, versions: Versions) -> DataFrame | pa.Table:
         """What makes the view's rows those of other versions of its tables, which are given by uuid.
 
-        Changes with their kinds, or all rows; in Arrow if they are few. None where the query's own rows are
-        no dearer to compute.
+        Changes with their kinds, or all rows; in Arrow if they are few.
         """
 
 

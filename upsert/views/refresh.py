@@ -127,9 +127,7 @@ class Refresher:
     def _rows(self, prepared: Prepared, known: Versions, versions: Versions) -> DataFrame | pa.Table:
         """What is to be committed, or all rows that there shall be."""
         if prepared.kept is not None:
-            found = prepared.kept.at(self._by_uuid(known), self._by_uuid(versions))
-            if found is not None:
-                return found
+            return prepared.kept.at(self._by_uuid(known), self._by_uuid(versions))
         return self.rows_at(prepared.spark, versions)
 
     def _by_uuid(self, versions: Versions) -> Versions:
