@@ -21,13 +21,13 @@ from planner.spark.catalyst import Catalyst
 from planner.spark.read import read_plan
 from planner.spark.state import with_state_of_one_shape
 from planner.trace import Trace
-from planner.views.keep import KeptView, kept
+from planner.views.keep import kept
 from upsert.errors import ConfigurationError
 from upsert.options import parse as parse_options
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.store.table_options import SINK_MATERIALIZE
 from upsert.stream_keys import KEYS_MARK, UniqueKeys, UpsertKey
-from upsert.views.prepared import ViewShape
+from upsert.views.prepared import Kept, ViewShape
 
 
 @overload
@@ -42,7 +42,7 @@ def optimize(
 
 
 @overload
-def optimize(df: DataFrame, *, view: ViewShape, **options: Any) -> KeptView: ...
+def optimize(df: DataFrame, *, view: ViewShape, **options: Any) -> Kept: ...
 
 
 def optimize(
@@ -52,7 +52,7 @@ def optimize(
     start_from: str | None = None,
     view: ViewShape | None = None,
     **options: Any,
-) -> DataFrame | KeptView:
+) -> DataFrame | Kept:
     """The DataFrame with its joins of changelogs of managed tables as delta joins (FLIP-486).
 
     Joins that lie right below each other become one delta join, of up to eight tables: INNER, LEFT, RIGHT,

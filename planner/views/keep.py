@@ -6,6 +6,8 @@ What a refresh runs is planned once, when the query is first seen, and run over 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -17,9 +19,10 @@ from planner.spark.catalyst import Catalyst
 from planner.spark.read import read_plan
 from planner.spark.template import Template
 from planner.views.inputs import Input, Planning
-from planner.views.moves import Bases, Move, Versions, bases_of, move_of
+from planner.views.moves import SHALLOW_ROWS, Bases, Move, Versions, bases_of, move_of
+from planner.views.result_table import ResultTable
 from planner.views.stage_table import StageRows, StageTable
-from planner.views.stages import changes_of, stages_of, why_not
+from planner.views.stages import Stage, changes_of, stages_of, why_not
 from upsert.errors import ConfigurationError
 from upsert.store.table import Table
 from upsert.views.prepared import ViewShape
@@ -31,6 +34,7 @@ class KeptView:
     """What the refreshes of one view compute: made once for its query, run at any versions of its tables.
 
     Attributes:
+        is_incremental: whether anything but all rows of the tables is read.
         is_lasting: whether it holds for other versions than those of the query that it was made of.
     """
 
@@ -39,12 +43,14 @@ class KeptView:
         planning: Planning,
         changes: tuple[Bases, Template[Input]] | None,
         rest: Template[Input],
+        is_incremental: bool,
         is_lasting: bool,
     ) -> None:
         """Of a query whose changes follow from those of its tables, or of another, with or without stages."""
         self._planning = planning
         self._changes = changes
         self._rest = rest
+        self.is_incremental = is_incremental
         self.is_lasting = is_lasting
 
     def at(self, known: Versions, versions: Versions) -> DataFrame | pa.Table:
@@ -66,7 +72,31 @@ class KeptView:
         return self._planning.computed(self._rest, Move(versions))
 
 
-def kept(df: DataFrame, view: ViewShape, settings: Settings) -> KeptView:
+class DeepView:
+    """A view of which the aggregates are tables, over which the rest is kept in its turn.
+
+    Attributes:
+        is_incremental: as of a `KeptView`.
+        is_lasting: as of a `KeptView`.
+    """
+
+    is_incremental: Final = True
+
+    def __init__(self, results: Sequence[ResultTable], rest: KeptView | DeepView) -> None:
+        """Of a query's aggregates, and of the query over these."""
+        self._results = results
+        self._rest = rest
+        self.is_lasting: bool = rest.is_lasting
+
+    def at(self, known: Versions, versions: Versions) -> DataFrame | pa.Table:
+        """As of a `KeptView`."""
+        were = {one.uuid: one.known_at(known) for one in self._results}
+        are = {one.uuid: one.at(versions) for one in self._results}
+        found = {uuid: version for uuid, version in were.items() if version is not None}
+        return self._rest.at({**known, **found}, {**versions, **are})
+
+
+def kept(df: DataFrame, view: ViewShape, settings: Settings) -> KeptView | DeepView:
     """How a view is refreshed by what has changed, as far as that can be.
 
     Args:
@@ -80,22 +110,51 @@ def kept(df: DataFrame, view: ViewShape, settings: Settings) -> KeptView:
     catalyst, consumer = Catalyst(df), consumer_of(Table.open(view.folder).uuid)
     planning = Planning(catalyst, small_session(df.sparkSession), settings, view.folder, consumer)
     joined = catalyst.without_subqueries(catalyst.analyzed(df))
-    whole, is_lasting = catalyst.dataframe(joined), not catalyst.has_subqueries(joined)
-    plan = read_plan(catalyst, whole)
-    if (changes := changes_of(plan, settings)) is not None:
-        template, rows = (planning.template(one) for one in (planning.built(changes.plan), whole))
-        return KeptView(planning, (bases_of(changes.tables), template), rows, is_lasting)
-    found = [(stage, StageTable.of(planning, stage)) for stage in stages_of(plan, settings)]
-    stages = {id(stage.node): StageRows(table) for stage, table in found if table is not None}
-    if not stages and view.must_be_incremental:
+    found = _kept(planning, catalyst.dataframe(joined), not catalyst.has_subqueries(joined))
+    if view.must_be_incremental and not found.is_incremental:
+        plan = read_plan(catalyst, catalyst.dataframe(joined))
         raise ConfigurationError(
             f"view {os.path.basename(view.folder)!r}: option 'refresh' = 'incremental' must be possible, got "
             f"a query of which {why_not(plan, settings)}; or leave the option out"
         )
+    return found
 
-    def kept_node(node: Plan) -> Plan:
-        return stages[id(node)].node if id(node) in stages else node
 
-    made = planning.built(transform_down(plan, kept_node)) if stages else whole
-    rest = planning.template(made, tuple(stages.values()))
-    return KeptView(planning, None, rest, is_lasting)
+def _kept(planning: Planning, whole: DataFrame, is_lasting: bool) -> KeptView | DeepView:
+    plan = read_plan(planning.catalyst, whole)
+    if (changes := changes_of(plan, planning.settings)) is not None:
+        template, rows = (planning.template(one) for one in (planning.built(changes.plan), whole))
+        return KeptView(planning, (bases_of(changes.tables), template), rows, True, is_lasting)
+    made = ((stage, StageTable.of(planning, stage)) for stage in stages_of(plan, planning.settings))
+    stages = {id(stage.node): (stage, table) for stage, table in made if table is not None}
+    if not stages:
+        return KeptView(planning, None, planning.template(whole), False, is_lasting)
+    if (deep := _deep(planning, plan, list(stages.values()))) is not None:
+        return deep
+    rows_of = {number: StageRows(table) for number, (_, table) in stages.items()}
+    nodes = {number: one.node for number, one in rows_of.items()}
+    rest = planning.template(planning.built(_with(plan, nodes)), tuple(rows_of.values()))
+    return KeptView(planning, None, rest, True, is_lasting)
+
+
+def _deep(planning: Planning, plan: Plan, stages: Sequence[tuple[Stage, StageTable]]) -> DeepView | None:
+    """The view with its stages as tables, if there are too many groups to read all, and it helps."""
+    if not all(table.group_outputs for _, table in stages):
+        return None
+    if all(table.row_count <= SHALLOW_ROWS for _, table in stages):
+        return None
+    found = {id(stage.node): ResultTable(planning, table, plan) for stage, table in stages}
+    looked_at = _with(plan, {number: one.planned for number, one in found.items()})
+    if changes_of(looked_at, planning.settings) is None and not stages_of(looked_at, planning.settings):
+        return None
+    versions: dict[str, int] = {}
+    for stage, _ in stages:
+        versions |= {Table.open(read.path).uuid: version for read, version in stage.tables}
+    nodes = {number: one.node(versions) for number, one in found.items()}
+    rest = _kept(planning, planning.built(_with(plan, nodes)), is_lasting=True)
+    return DeepView(tuple(found.values()), rest) if rest.is_incremental else None
+
+
+def _with(plan: Plan, nodes: Mapping[int, Plan]) -> Plan:
+    """The plan with other nodes in place of some, by their identity."""
+    return transform_down(plan, lambda node: nodes.get(id(node), node))

@@ -19,6 +19,9 @@ REBUILD_SHARE: Final = 0.3
 FEW_ROWS: Final = 50_000
 """So many are read and computed in the driver: Spark's fixed costs are more than theirs."""
 
+SHALLOW_ROWS: Final = 5_000
+"""A stage of so few groups is read as a whole; the results of a larger one are a table."""
+
 Bases = Mapping[str, str]
 """Folders of the tables that something reads, by their uuids."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import pyarrow as pa
@@ -22,7 +22,7 @@ from planner.plan.expressions import walk_expression
 from planner.plan.nodes import Relation
 from planner.plan.trees import expressions, walk
 from planner.spark.build import SumsOf
-from planner.spark.catalyst import Catalyst
+from planner.spark.catalyst import Catalyst, JavaObject
 from planner.views.inputs import Planning
 from planner.views.moves import FEW_ROWS, Move, Versions, bases_of, move_of
 from planner.views.stages import Stage
@@ -42,7 +42,7 @@ _GROUP: Final = "group_"
 _IS_NULL: Final = "is_null_"
 _ALL: Final = "all_rows"
 
-_DEFAULTS: Final[Mapping[type[t.DataType], object]] = {
+DEFAULTS: Final[Mapping[type[t.DataType], object]] = {
     t.BooleanType: False,
     t.ByteType: 0,
     t.ShortType: 0,
@@ -69,10 +69,10 @@ class StageTable:
         self.catalyst = planning.catalyst
         self._planning = planning
         self._consumer = consumer
-        self._stage = stage
+        self.stage = stage
         self._sums = sums
         self._groups = _groups(sums, rows)
-        self._bases = bases_of(stage.tables)
+        self.bases = bases_of(stage.tables)
         all_rows = self._keyed(rows.withColumn(ROW_KIND_COLUMN, F.lit(RowKind.INSERT.value)))
         self._schema = self._table_schema(all_rows.schema)
         self._rows = planning.template(all_rows)
@@ -94,18 +94,23 @@ class StageTable:
         path = os.path.join(planning.folder, FOLDER, name)
         return cls(planning, stage, sums, rows, path, f"{planning.consumer}-{name}")
 
-    def node(self) -> tuple[Relation, DataFrame]:
-        """The aggregate, made of the table's rows; and what stands for these in it, without any."""
-        catalyst = self.catalyst
-        kept = catalyst.session.createDataFrame([], spark_schema(self._schema, row_kind=False))
+    @property
+    def group_outputs(self) -> tuple[int, ...]:
+        """Where the groups are among the aggregate's columns; () if one is not, or there are none."""
+        values = [output.value for output in self.stage.changes.outputs]
+        groups = [group.by.value for group in self.stage.changes.groups]
+        return tuple(map(values.index, groups)) if all(group in values for group in groups) else ()
+
+    @property
+    def columns(self) -> t.StructType:
+        """Those of the table."""
+        return spark_schema(self._schema, row_kind=False)
+
+    def results(self, kept: DataFrame) -> DataFrame:
+        """The aggregate's columns and their kind, made of rows of the table."""
         names = (self._group(number, field.name) for number, field in enumerate(self._groups))
         groups = kept.select(*names, *self._sums.kept.values())
-        rows = catalyst.dataframe(self._sums.results(catalyst, groups))
-        there = rows.where(F.col(ROW_KIND_COLUMN) != RowKind.DELETE.value)
-        columns = tuple(output.column for output in self._stage.changes.outputs)
-        made = catalyst.analyzed(there)
-        own = catalyst.output(made)[: len(columns)]
-        return Relation("stage", columns, ref=catalyst.keep(catalyst.project(own, made))), kept
+        return self.catalyst.dataframe(self._sums.results(self.catalyst, groups))
 
     def at(self, versions: Versions) -> tuple[Table, int]:
         """The table, and its snapshot that stands for some versions of the base tables: brought there.
@@ -113,31 +118,39 @@ class StageTable:
         Raises:
             CommitConflictError: another process has brought it further.
         """
-        target = {uuid: versions[uuid] for uuid in self._bases}
-        table = self._opened()
-        if (found := _snapshot(table, target)) is not None:
-            return table, found
-        head = table.snapshot().info
-        known = head.base_versions or {}
-        if any(known.get(uuid, 0) > version for uuid, version in target.items()):
-            raise CommitConflictError(
-                f"stage {table.path!r} must be at the versions {target} or earlier ones, it is at "
-                f"{dict(known)}: another process has refreshed the view; refresh it again"
-            )
-        move = move_of(self._bases, known, target, self._consumer)
-        rows = self._planning.computed(self._rows if move.step is None else self._changes, move)
-        stands_for = StandsFor(target, head.data_version)
-        frames.commit(rows, table.path, stands_for, overwrite=move.step is None and bool(known))
-        found = _snapshot(table, target)
-        assert found is not None  # the commit says so, or has raised
-        return table, found
+        target = {uuid: versions[uuid] for uuid in self.bases}
 
-    def _opened(self) -> Table:
+        def rows(known: Versions) -> tuple[DataFrame | pa.Table, bool]:
+            move = move_of(self.bases, known, target, self._consumer)
+            template = self._rows if move.step is None else self._changes
+            return self._planning.computed(template, move), move.step is None
+
+        return brought(self.opened(), target, rows)
+
+    def relation(self, made: JavaObject) -> Relation:
+        """The aggregate in a plan as a leaf: the first columns of a plan, under its own ids."""
+        columns = tuple(output.column for output in self.stage.changes.outputs)
+        given = self.catalyst.output(made)[: len(columns)]
+        named = [
+            self.catalyst.alias(one, column.name, column.id)
+            for one, column in zip(given, columns, strict=True)
+        ]
+        return Relation("stage", columns, ref=self.catalyst.keep(self.catalyst.project(named, made)))
+
+    @property
+    def row_count(self) -> int:
+        """How many groups there are; 0 before the first time."""
+        try:
+            return Table.open(self.path).snapshot().row_count
+        except TableNotFoundError:
+            return 0
+
+    def opened(self) -> Table:
         """The table, made if this is the first time."""
         try:
             return Table.open(self.path)
         except TableNotFoundError:
-            buckets = max(read.buckets for read, _ in self._stage.tables)
+            buckets = max(read.buckets for read, _ in self.stage.tables)
             options = {"bucket": str(buckets), "merge-engine": "aggregation"}
             sums = self._sums.kept.values()
             options |= {f"fields.{name}.aggregate-function": "sum" for name in sums}
@@ -156,7 +169,7 @@ class StageTable:
         key = [F.lit(0).alias(_ALL)] if not self._groups.fields else []
         for number, field in enumerate(self._groups):
             value = F.col(field.name)
-            default = F.lit(_DEFAULTS[type(field.dataType)]).cast(field.dataType)
+            default = F.lit(DEFAULTS[type(field.dataType)]).cast(field.dataType)
             key.append(F.coalesce(value, default).alias(f"{_GROUP}{number}"))
             key.append(value.isNull().alias(f"{_IS_NULL}{number}"))
         return self._sums.by_group(rows).select(*key, *self._sums.kept.values())
@@ -165,6 +178,44 @@ class StageTable:
         """The column of a group, made of those of the table."""
         value, is_null = F.col(f"{_GROUP}{number}"), F.col(f"{_IS_NULL}{number}")
         return F.when(~is_null, value).alias(name)
+
+
+def brought(
+    table: Table, target: Versions, rows: Callable[[Versions], tuple[DataFrame | pa.Table, bool]]
+) -> tuple[Table, int]:
+    """A table that stands for versions of others, and its snapshot that stands for certain ones.
+
+    Args:
+        table: the table.
+        target: the versions.
+        rows: what brings it there from the versions that it stands for, and whether that is all rows.
+
+    Raises:
+        CommitConflictError: another process has brought it further.
+    """
+    if (found := snapshot_of(table, target)) is not None:
+        return table, found
+    head = table.snapshot().info
+    known = head.base_versions or {}
+    if any(known.get(uuid, 0) > version for uuid, version in target.items()):
+        raise CommitConflictError(
+            f"stage {table.path!r} must be at the versions {target} or earlier ones, it is at {dict(known)}: "
+            "another process has refreshed the view; refresh it again"
+        )
+    given, are_all = rows(known)
+    stands_for = StandsFor(target, head.data_version)
+    frames.commit(given, table.path, stands_for, overwrite=are_all and bool(known))
+    found = snapshot_of(table, target)
+    assert found is not None  # the commit says so, or has raised
+    return table, found
+
+
+def snapshot_of(table: Table, versions: Versions) -> int | None:
+    """The newest snapshot that stands for these versions."""
+    for info in reversed(table.history()):
+        if dict(info.base_versions or {}) == versions:
+            return info.data_version
+    return None
 
 
 class StageRows:
@@ -178,10 +229,11 @@ class StageRows:
 
     def __init__(self, table: StageTable) -> None:
         """One place of a stage."""
-        self._table = table
-        self.node, kept = table.node()
-        self.leaf = table.catalyst.analyzed(kept)
-        self.schema = kept.schema
+        catalyst, self._table, self.schema = table.catalyst, table, table.columns
+        kept = catalyst.session.createDataFrame([], self.schema)
+        self.leaf = catalyst.analyzed(kept)
+        there = table.results(kept).where(F.col(ROW_KIND_COLUMN) != RowKind.DELETE.value)
+        self.node = table.relation(catalyst.analyzed(there))
 
     def rows(self, move: Move) -> pa.Table | None:
         """The rows at the versions that a refresh goes to, if they are few."""
@@ -193,14 +245,6 @@ class StageRows:
         """The same, read by Spark."""
         table, snapshot = self._table.at(move.versions)
         return frames.read(self._table.catalyst.session, table.path, snapshot)
-
-
-def _snapshot(table: Table, versions: Versions) -> int | None:
-    """The newest snapshot that stands for these versions."""
-    for info in reversed(table.history()):
-        if dict(info.base_versions or {}) == versions:
-            return info.data_version
-    return None
 
 
 def _groups(sums: SumsOf, rows: DataFrame) -> t.StructType:
@@ -221,4 +265,4 @@ def _can_be_key(type_: t.DataType) -> bool:
     """Whether the values of a type are told apart by a key as GROUP BY tells them apart."""
     if isinstance(type_, t.StringType) and type_.simpleString() != "string":
         return False  # a collation calls other texts equal than a key does
-    return type(type_) in _DEFAULTS
+    return type(type_) in DEFAULTS

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from planner.optimizer import optimize_plan
-from planner.plan.expressions import Column
+from planner.plan.expressions import Call, Column, conjuncts, without_widening
 from planner.plan.nodes import (
     Aggregate,
     Changelog,
@@ -16,6 +16,7 @@ from planner.plan.nodes import (
     Distinct,
     Filter,
     Generate,
+    Join,
     Opaque,
     Plan,
     Project,
@@ -120,6 +121,29 @@ def why_not(plan: Plan, settings: Settings) -> str:
     if refusals:
         return f"{refusals[0].reason}; {refusals[0].remedy}"
     return "none of its aggregates is of sums over rows and joins with an index for each lookup"
+
+
+def looked_up(plan: Plan, columns: Sequence[Column]) -> tuple[tuple[int, ...], ...]:
+    """By which of some columns a plan's joins may look for rows, all columns that a condition names at once.
+
+    >>> a, b, c = (Column(number, name, "int") for number, name in enumerate("abc"))
+    >>> looked_up(Filter(Relation("r", (a, b, c)), Call("EqualTo", (c, b), "boolean")), [a, b])
+    ((1,),)
+    """
+    numbers = {column.id: number for number, column in enumerate(columns)}
+    found = set()
+    for node in walk(plan):
+        if isinstance(node, Filter | Join):
+            sides = [
+                without_widening(side)
+                for part in conjuncts(node.condition)
+                if isinstance(part, Call) and part.name in ("EqualTo", "EqualNullSafe")
+                for side in part.args
+            ]
+            ids = {side.id for side in sides if isinstance(side, Column)}
+            if met := tuple(sorted(numbers[id] for id in ids if id in numbers)):
+                found.add(met)
+    return tuple(sorted(found))
 
 
 def _found(plan: Plan, settings: Settings, ids: Iterator[int]) -> Iterator[Stage]:

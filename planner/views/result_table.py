@@ -1,0 +1,139 @@
+"""What an aggregate gives as a table of its own, for plans that join it or aggregate it again.
+
+Its rows are made of those of the aggregate's stage: a step of the stage is a step of this table. A plan reads
+it as it reads any table: by its key, by indexes, and by its changes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from planner.plan.nodes import Output, Plan, Project, Relation, TableRows
+from planner.plan.sources import ManagedTable
+from planner.views.inputs import Planning
+from planner.views.moves import Versions, move_of
+from planner.views.stage_table import DEFAULTS, StageTable, brought, snapshot_of
+from planner.views.stages import looked_up
+from upsert.managed import frames
+from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.schema import Column as TableColumn
+from upsert.schema import Index, TableSchema
+from upsert.spark_table import stored_type
+from upsert.store.table import Table
+
+_SUFFIX: Final = "-rows"
+_IDS: Final = -2_100_000_000
+"""Ids for the columns of a plan that is only looked at, below all that rules draw."""
+
+_NO_ROWS: Final = (RowKind.DELETE.value, RowKind.UPDATE_BEFORE.value)
+
+
+class ResultTable:
+    """The rows of one aggregate where a plan reads them."""
+
+    def __init__(self, planning: Planning, stage: StageTable, plan: Plan) -> None:
+        """Of a stage in a plan; the table itself may not be there yet."""
+        self._planning = planning
+        self._stage = stage
+        self._groups = stage.group_outputs
+        session, sums = planning.catalyst.session, stage.opened()
+        changed = frames.read_changes(session, sums.path, scan_source="files")
+        after = changed.where(~F.col(ROW_KIND_COLUMN).isin(*_NO_ROWS)).drop(ROW_KIND_COLUMN)
+        self._changes = planning.template(self._made(after))
+        all_rows = self._made(frames.read(session, sums.path, 0))
+        self._rows = planning.template(all_rows.where(F.col(ROW_KIND_COLUMN) != RowKind.DELETE.value))
+        self._path = stage.path + _SUFFIX
+        self._outputs = [one.column for one in stage.stage.changes.outputs]
+        self._schema = self._schema_of(all_rows, looked_up(plan, self._outputs))
+        self._buckets = sums.options.bucket
+
+    @property
+    def planned(self) -> Project:
+        """The aggregate as what is read of the table, for a plan that is only looked at."""
+        read = ManagedTable(os.path.basename(self._path), self._path, self._schema, self._buckets)
+        ids = range(_IDS, _IDS - len(self._outputs), -1)
+        columns = tuple(
+            replace(column, id=id, name=f"column_{number}", ref=None)
+            for number, (id, column) in enumerate(zip(ids, self._outputs, strict=True))
+        )
+        relation = Relation("stage", columns, rows=TableRows(read, 1))
+        outputs = (Output(one, by) for one, by in zip(self._outputs, columns, strict=True))
+        return Project(relation, tuple(outputs))
+
+    def node(self, versions: Versions) -> Relation:
+        """The aggregate as what is read of the table, which is brought to some versions of the base tables.
+
+        Raises:
+            CommitConflictError: another process has brought it further.
+        """
+        options = {"bucket": str(self._buckets)}
+        Table.create(self._path, self._schema, options, if_not_exists=True)
+        read = frames.read(self._planning.catalyst.session, self._path, self.at(versions))
+        return self._stage.relation(self._planning.catalyst.analyzed(read))
+
+    @property
+    def uuid(self) -> str:
+        """The table's, once it is there."""
+        return Table.open(self._path).uuid
+
+    def at(self, versions: Versions) -> int:
+        """The table's snapshot that stands for some versions of the base tables: brought there.
+
+        Raises:
+            CommitConflictError: another process has brought it further.
+        """
+        target = {uuid: versions[uuid] for uuid in self._stage.bases}
+
+        def rows(known: Versions) -> tuple[DataFrame | pa.Table, bool]:
+            sums, to = self._stage.at(versions)
+            since = snapshot_of(sums, known) if known else None
+            begin = {} if since is None else {sums.uuid: since}
+            move = move_of({sums.uuid: sums.path}, begin, {sums.uuid: to}, self._planning.consumer)
+            template = self._rows if move.step is None else self._changes
+            return self._planning.computed(template, move), move.step is None
+
+        _, found = brought(Table.open(self._path), target, rows)
+        return found
+
+    def known_at(self, versions: Versions) -> int | None:
+        """The snapshot that stands for some versions of the base tables, if there is one."""
+        if not self._stage.bases.keys() <= versions.keys():
+            return None
+        return snapshot_of(Table.open(self._path), {uuid: versions[uuid] for uuid in self._stage.bases})
+
+    def _made(self, sums: DataFrame) -> DataFrame:
+        """The table's rows and their kind, of rows of the stage."""
+        results = self._stage.results(sums)
+        names = [f"column_{number}" for number in range(len(results.columns) - 1)]
+        numbered = results.toDF(*names, ROW_KIND_COLUMN)
+        return numbered.select(*names, *self._keys(numbered), ROW_KIND_COLUMN)
+
+    def _keys(self, rows: DataFrame) -> list[Column]:
+        """Columns for the key where groups may be NULL, which no key may be."""
+        found = []
+        for number in self._groups:
+            field = rows.schema[number]
+            if field.nullable:
+                default = F.lit(DEFAULTS[type(field.dataType)]).cast(field.dataType)
+                found.append(F.coalesce(field.name, default).alias(f"key_{number}"))
+                found.append(F.col(field.name).isNull().alias(f"is_null_{number}"))
+        return found
+
+    def _schema_of(self, rows: DataFrame, indexes: Sequence[tuple[int, ...]]) -> TableSchema:
+        fields = [field for field in rows.schema if field.name != ROW_KIND_COLUMN]
+        key = []
+        for number in self._groups:
+            whole = f"column_{number}"
+            key += [f"key_{number}", f"is_null_{number}"] if rows.schema[whole].nullable else [whole]
+        columns = (
+            TableColumn(field.name, stored_type(field, "a stage"), field.name not in key) for field in fields
+        )
+        found = [Index.over([f"column_{number}" for number in numbers]) for numbers in indexes]
+        return TableSchema(tuple(columns), tuple(key), indexes=tuple(found))
