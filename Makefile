@@ -31,7 +31,7 @@ WITH_JAVA = JAVA_HOME="$$(sh scripts/java.sh)" && export JAVA_HOME &&
 # Options of pytest: the tests of a file stay together, files are begun in their order.
 IN_PARALLEL = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help install demo demo-kafka test test-long test-slice fuzz mutate bench bench-store bench-kafka lint clean
+.PHONY: help install demo demo-kafka test test-long test-slice fuzz mutate bench bench-store bench-kafka bench-views lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,6 +83,9 @@ bench-store: $(STAMP)  ## measure the managed table beside Delta Lake, DuckDB, p
 bench-kafka: $(STAMP)  ## measure Kafka source, normalizer and sink beside a plain client loop, and the log of a table
 	@$(WITH_JAVA) $(PY) -m bench.kafka
 	@$(WITH_JAVA) $(PY) -m bench.log_latency
+
+bench-views: $(STAMP)  ## measure refreshes of TPC-H's queries beside Spark and DuckDB (an hour)
+	@$(WITH_JAVA) $(PY) -m bench.views
 
 lint: $(STAMP)  ## ruff and mypy --strict
 	$(PY) -m ruff check .

@@ -49,17 +49,6 @@ _LITERALS: Final[Mapping[str, Callable[[Any], Any]]] = {
 }
 
 
-_SUBQUERY_RULES: Final = (
-    "PullupCorrelatedPredicates",
-    "RewritePredicateSubquery",
-    "PullupCorrelatedPredicates",  # of what the rule before has brought to light
-    "RewriteCorrelatedScalarSubquery",
-    "NullPropagation",
-    "BooleanSimplification",
-)
-"""Rules of Spark's optimizer; those that rewrite do it to what the first one has prepared."""
-
-
 class Catalyst:
     """The analysed plan of one DataFrame, and the means to build another from its parts.
 
@@ -100,69 +89,10 @@ class Catalyst:
         defaults = [getattr(inline, f"$lessinit$greater$default${n}")() for n in (2, 3)]
         return inline(True, *defaults).apply(plan)
 
-    def without_subqueries(self, plan: JavaObject) -> JavaObject:
-        """The plan with EXISTS, IN and subqueries for a value as joins, most of which Spark makes of them.
-
-        A subquery of a subquery is seen once the outer one is a join, so the rules are applied until they
-        find nothing. Conditions are simplified where that needs nothing but themselves: NOT IN over columns
-        that are never NULL is a join by equality, and what all branches of an OR have in common is an AND.
-        """
+    def rewritten(self, plan: JavaObject, rule: str) -> JavaObject:
+        """What a rule of Spark's optimizer makes of a plan."""
         rules = self._jvm.org.apache.spark.sql.catalyst.optimizer
-        before = None
-        while before is None or not plan.fastEquals(before):
-            before = plan
-            for name in _SUBQUERY_RULES:
-                plan = getattr(getattr(rules, f"{name}$"), "MODULE$").apply(plan)
-            plan = self._with_values_joined(plan)
-        return plan
-
-    def _with_values_joined(self, node: JavaObject) -> JavaObject:
-        """The plan with each subquery for a value that is one row in any case as a join with that row.
-
-        One that may have no row, or more, stays where it is: a join does not raise Spark's error for it.
-        """
-        if not self.has_subqueries(node):
-            return node
-        inputs = self.children(node)
-        made = self.with_children(node, [self._with_values_joined(child) for child in inputs])
-        if self.class_name(made) not in ("Filter", "Project"):
-            return made
-        found = [one for one in items_of(made.subqueries()) if self._is_one_row(one)]
-        if not found:
-            return made
-        (child,) = self.children(made)
-        values = [self._apart(one, child) for one in found]
-        below = child
-        for value in values:
-            below = self._joined_row(below, value)
-        scalars = [one for expr in items_of(made.expressions()) for one in self._scalars(expr)]
-        known = [
-            (scalar, self.output(value)[0])
-            for one, value in zip(found, values, strict=True)
-            for scalar in scalars
-            if scalar.plan().fastEquals(one)
-        ]
-        if self.class_name(made) == "Filter":
-            filtered = self.filter(self.substituted(made.condition(), known), below)
-            return self.project(self.output(child), filtered)
-        named = [self.substituted(one, known) for one in self.projected(made)]
-        return self.project(named, below)
-
-    def _is_one_row(self, plan: JavaObject) -> bool:
-        """Whether a plan gives one row, whatever it reads."""
-        while self.class_name(plan) in ("Project", "SubqueryAlias"):
-            (plan,) = self.children(plan)
-        return self.class_name(plan) == "Aggregate" and not self.grouping(plan)
-
-    def _scalars(self, expr: JavaObject) -> list[JavaObject]:
-        if self.class_name(expr) == "ScalarSubquery":
-            return [expr]
-        return [one for child in self.children(expr) for one in self._scalars(child)]
-
-    def _joined_row(self, left: JavaObject, right: JavaObject) -> JavaObject:
-        package = self._jvm.org.apache.spark.sql.catalyst.plans
-        none, hint = self._jvm.scala.Option.empty(), package.logical.JoinHint.NONE()
-        return package.logical.Join(left, right, package.JoinType.apply("inner"), none, hint)
+        return getattr(getattr(rules, f"{rule}$"), "MODULE$").apply(plan)
 
     def local(self, rows: pa.Table, leaf: JavaObject, schema: StructType) -> JavaObject:
         """Some rows as a leaf of a plan, with the columns of another one of this schema."""
@@ -175,6 +105,25 @@ class Catalyst:
     def has_subqueries(self, plan: JavaObject) -> bool:
         """Whether an expression of the plan has a plan of its own."""
         return not plan.subqueriesAll().isEmpty()
+
+    def subqueries(self, node: JavaObject) -> list[tuple[JavaObject, JavaObject]]:
+        """The subqueries for a value in the expressions of a node, each with its plan."""
+        found = [one for expr in items_of(node.expressions()) for one in self._subqueries_of(expr)]
+        return [(one, one.plan()) for one in found]
+
+    def _subqueries_of(self, expr: JavaObject) -> list[JavaObject]:
+        if self.class_name(expr) == "ScalarSubquery":
+            return [expr]
+        return [one for child in self.children(expr) for one in self._subqueries_of(child)]
+
+    def functions(self, node: JavaObject) -> list[JavaObject]:
+        """The AggregateExpressions of an Aggregate."""
+        return [one for expr in self.aggregated(node) for one in self._functions_of(expr)]
+
+    def _functions_of(self, expr: JavaObject) -> list[JavaObject]:
+        if self.class_name(expr) == "AggregateExpression":
+            return [expr]
+        return [one for child in self.children(expr) for one in self._functions_of(child)]
 
     def class_name(self, thing: JavaObject) -> str:
         """The Scala class of a node or an expression, without its package."""
@@ -469,6 +418,26 @@ class Catalyst:
     def filter(self, condition: JavaObject, child: JavaObject) -> JavaObject:
         """A Filter over a node."""
         return self._jvm.org.apache.spark.sql.catalyst.plans.logical.Filter(condition, child)
+
+    def aggregate(
+        self, groups: Sequence[JavaObject], outputs: Sequence[JavaObject], child: JavaObject
+    ) -> JavaObject:
+        """An Aggregate over a node."""
+        make = self._jvm.org.apache.spark.sql.catalyst.plans.logical.Aggregate
+        return make(self._seq(groups), self._seq(outputs), child, self._jvm.scala.Option.empty())
+
+    def of_all_values(self, function: JavaObject) -> JavaObject:
+        """An AggregateExpression without its DISTINCT."""
+        condition, number = function.filter(), function.resultId()
+        return function.copy(function.aggregateFunction(), function.mode(), False, condition, number)
+
+    def with_row(self, node: JavaObject, row: JavaObject) -> tuple[JavaObject, JavaObject]:
+        """An inner Join without a condition with a plan of one row; and the first column of that."""
+        package = self._jvm.org.apache.spark.sql.catalyst.plans
+        none, hint = self._jvm.scala.Option.empty(), package.logical.JoinHint.NONE()
+        apart = self._apart(row, node)
+        joined = package.logical.Join(node, apart, package.JoinType.apply("inner"), none, hint)
+        return joined, self.output(apart)[0]
 
     def inner_join(self, left: JavaObject, right: JavaObject, condition: JavaObject) -> JavaObject:
         """An inner Join of two nodes; an id that both put out is the left's, also in the condition.

@@ -13,15 +13,16 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from planner.plan.nodes import Plan
-from planner.plan.trees import transform_down
+from planner.plan.trees import transform_down, tree
 from planner.settings import Settings
 from planner.spark.catalyst import Catalyst
 from planner.spark.read import read_plan
 from planner.spark.template import Template
+from planner.spark.unnest import unnested
 from planner.views.inputs import Input, Planning
 from planner.views.moves import SHALLOW_ROWS, Bases, Move, Versions, bases_of, move_of
 from planner.views.result_table import ResultTable
-from planner.views.stage_table import StageRows, StageTable
+from planner.views.stage_table import StageRows, StageTable, indented
 from planner.views.stages import Stage, changes_of, stages_of, why_not
 from upsert.errors import ConfigurationError
 from upsert.store.table import Table
@@ -36,6 +37,7 @@ class KeptView:
     Attributes:
         is_incremental: whether anything but all rows of the tables is read.
         is_lasting: whether it holds for other versions than those of the query that it was made of.
+        explanation: what a refresh reads and computes, line by line.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class KeptView:
         rest: Template[Input],
         is_incremental: bool,
         is_lasting: bool,
+        explanation: str,
     ) -> None:
         """Of a query whose changes follow from those of its tables, or of another, with or without stages."""
         self._planning = planning
@@ -52,6 +55,7 @@ class KeptView:
         self._rest = rest
         self.is_incremental = is_incremental
         self.is_lasting = is_lasting
+        self.explanation = explanation
 
     def at(self, known: Versions, versions: Versions) -> DataFrame | pa.Table:
         """What makes the view's rows those of other versions: changes with their kinds, or all rows.
@@ -78,6 +82,7 @@ class DeepView:
     Attributes:
         is_incremental: as of a `KeptView`.
         is_lasting: as of a `KeptView`.
+        explanation: as of a `KeptView`.
     """
 
     is_incremental: Final = True
@@ -87,6 +92,7 @@ class DeepView:
         self._results = results
         self._rest = rest
         self.is_lasting: bool = rest.is_lasting
+        self.explanation: str = "\n".join((*(one.explanation for one in results), rest.explanation))
 
     def at(self, known: Versions, versions: Versions) -> DataFrame | pa.Table:
         """As of a `KeptView`."""
@@ -107,9 +113,9 @@ def kept(df: DataFrame, view: ViewShape, settings: Settings) -> KeptView | DeepV
     Raises:
         ConfigurationError: the view must be refreshed by what has changed, and cannot.
     """
-    catalyst, consumer = Catalyst(df), consumer_of(Table.open(view.folder).uuid)
+    catalyst, consumer = Catalyst(df), consumer_of(view.uuid)
     planning = Planning(catalyst, small_session(df.sparkSession), settings, view.folder, consumer)
-    joined = catalyst.without_subqueries(catalyst.analyzed(df))
+    joined = unnested(catalyst, catalyst.analyzed(df))
     found = _kept(planning, catalyst.dataframe(joined), not catalyst.has_subqueries(joined))
     if view.must_be_incremental and not found.is_incremental:
         plan = read_plan(catalyst, catalyst.dataframe(joined))
@@ -124,17 +130,22 @@ def _kept(planning: Planning, whole: DataFrame, is_lasting: bool) -> KeptView | 
     plan = read_plan(planning.catalyst, whole)
     if (changes := changes_of(plan, planning.settings)) is not None:
         template, rows = (planning.template(one) for one in (planning.built(changes.plan), whole))
-        return KeptView(planning, (bases_of(changes.tables), template), rows, True, is_lasting)
+        text = f"the view's changes are those of a step of its tables\n{indented(tree(changes.plan))}"
+        return KeptView(planning, (bases_of(changes.tables), template), rows, True, is_lasting, text)
     made = ((stage, StageTable.of(planning, stage)) for stage in stages_of(plan, planning.settings))
     stages = {id(stage.node): (stage, table) for stage, table in made if table is not None}
     if not stages:
-        return KeptView(planning, None, planning.template(whole), False, is_lasting)
+        text = f"all rows of its tables are read: {why_not(plan, planning.settings)}"
+        return KeptView(planning, None, planning.template(whole), False, is_lasting, text)
     if (deep := _deep(planning, plan, list(stages.values()))) is not None:
         return deep
     rows_of = {number: StageRows(table) for number, (_, table) in stages.items()}
     nodes = {number: one.node for number, one in rows_of.items()}
-    rest = planning.template(planning.built(_with(plan, nodes)), tuple(rows_of.values()))
-    return KeptView(planning, None, rest, True, is_lasting)
+    over = _with(plan, nodes)
+    rest = planning.template(planning.built(over), tuple(rows_of.values()))
+    above = f"the view's rows are computed from stages, and compared\n{indented(tree(over))}"
+    text = "\n".join((*(table.explanation for _, table in stages.values()), above))
+    return KeptView(planning, None, rest, True, is_lasting, text)
 
 
 def _deep(planning: Planning, plan: Plan, stages: Sequence[tuple[Stage, StageTable]]) -> DeepView | None:

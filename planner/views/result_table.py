@@ -79,6 +79,14 @@ class ResultTable:
         return self._stage.relation(self._planning.catalyst.analyzed(read))
 
     @property
+    def explanation(self) -> str:
+        """What is kept, and what moves it, line by line."""
+        indexes = [f"INDEX ({', '.join(index.columns)})" for index in self._schema.indexes]
+        key = ", ".join((f"PRIMARY KEY ({', '.join(self._schema.primary_key)})", *indexes))
+        table = f"table {os.path.basename(self._path)} ({key}): the results of stage {self._stage.name}"
+        return f"{self._stage.explanation}\n{table}"
+
+    @property
     def uuid(self) -> str:
         """The table's, once it is there."""
         return Table.open(self._path).uuid

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
@@ -20,7 +21,7 @@ from pyspark.sql import types as t
 
 from planner.plan.expressions import walk_expression
 from planner.plan.nodes import Relation
-from planner.plan.trees import expressions, walk
+from planner.plan.trees import expressions, tree, walk
 from planner.spark.build import SumsOf
 from planner.spark.catalyst import Catalyst, JavaObject
 from planner.views.inputs import Planning
@@ -102,6 +103,18 @@ class StageTable:
         return tuple(map(values.index, groups)) if all(group in values for group in groups) else ()
 
     @property
+    def explanation(self) -> str:
+        """What is kept, and what moves it, line by line."""
+        tables = ", ".join(sorted(read.name for read, _ in self.stage.tables))
+        kept = f"stage {self.name}, {self.row_count:,} groups: sums moved by a step of {tables}"
+        return f"{kept}\n{indented(tree(self.stage.changes))}"
+
+    @property
+    def name(self) -> str:
+        """That of its folder."""
+        return os.path.basename(self.path)
+
+    @property
     def columns(self) -> t.StructType:
         """Those of the table."""
         return spark_schema(self._schema, row_kind=False)
@@ -135,7 +148,9 @@ class StageTable:
             self.catalyst.alias(one, column.name, column.id)
             for one, column in zip(given, columns, strict=True)
         ]
-        return Relation("stage", columns, ref=self.catalyst.keep(self.catalyst.project(named, made)))
+        return Relation(
+            f"stage {self.name}", columns, ref=self.catalyst.keep(self.catalyst.project(named, made))
+        )
 
     @property
     def row_count(self) -> int:
@@ -208,6 +223,11 @@ def brought(
     found = snapshot_of(table, target)
     assert found is not None  # the commit says so, or has raised
     return table, found
+
+
+def indented(text: str) -> str:
+    """The text, each line further in."""
+    return textwrap.indent(text, "  ")
 
 
 def snapshot_of(table: Table, versions: Versions) -> int | None:

@@ -146,6 +146,13 @@ class CreateView:
 
 
 @dataclass(frozen=True)
+class ExplainView:
+    """``EXPLAIN MATERIALIZED VIEW v``, or ``EXPLAIN CREATE MATERIALIZED VIEW …``: how it is refreshed."""
+
+    view: str | CreateView
+
+
+@dataclass(frozen=True)
 class RefreshView:
     """``REFRESH MATERIALIZED VIEW``."""
 
@@ -346,6 +353,7 @@ Statement = (
     | CreateTableLike
     | CreateTableAs
     | CreateView
+    | ExplainView
     | RefreshView
     | SuspendView
     | DropView

@@ -6,6 +6,7 @@ After Flink's materialized tables and the views of Databricks and RisingWave::
     [PRIMARY KEY (column, …)] [COMMENT 'text'] [PARTITIONED BY (column, …)]
     [WITH ('key' = 'value', …)] AS query
 
+    EXPLAIN { MATERIALIZED VIEW name | CREATE MATERIALIZED VIEW … }
     REFRESH MATERIALIZED VIEW name | DROP MATERIALIZED VIEW [IF EXISTS] name
     ALTER MATERIALIZED VIEW name { SUSPEND | RESUME }
     SHOW MATERIALIZED VIEWS [{ FROM | IN } [c.]db] [LIKE 'pattern']
@@ -17,7 +18,7 @@ from upsert.errors import SchemaError
 from upsert.sql.columns import Elements
 from upsert.sql.create_table import clauses
 from upsert.sql.query import query_at
-from upsert.sql.statements import CreateView, DropView, RefreshView, SuspendView
+from upsert.sql.statements import CreateView, DropView, ExplainView, RefreshView, SuspendView
 from upsert.sql.tokens import Cursor, names, table_name
 
 
@@ -58,6 +59,16 @@ def create_view(cursor: Cursor, *, replaces: bool = False) -> CreateView:
         if_not_exists,
         replaces,
     )
+
+
+def explain_view(cursor: Cursor) -> ExplainView:
+    """Read what follows ``EXPLAIN MATERIALIZED VIEW``."""
+    return ExplainView(table_name(cursor))
+
+
+def explain_new_view(cursor: Cursor) -> ExplainView:
+    """Read what follows ``EXPLAIN CREATE [OR REPLACE] MATERIALIZED VIEW``."""
+    return ExplainView(create_view(cursor))
 
 
 def drop_view(cursor: Cursor) -> DropView:

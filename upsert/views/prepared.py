@@ -23,11 +23,13 @@ class ViewShape:
 
     Attributes:
         folder: of the view's table, for what is kept to refresh it.
+        uuid: of that table.
         key: its primary key; () for none.
         must_be_incremental: whether a query that cannot be kept by what has changed is refused.
     """
 
     folder: str
+    uuid: str
     key: tuple[str, ...]
     must_be_incremental: bool = False
 
@@ -38,6 +40,10 @@ class Kept(Protocol):
     @property
     def is_lasting(self) -> bool:
         """Whether it holds for other versions than those of the query that it was made of."""
+
+    @property
+    def explanation(self) -> str:
+        """What a refresh reads and computes, line by line."""
 
     def at(self, known: Versions, versions: Versions) -> DataFrame | pa.Table:
         """What makes the view's rows those of other versions of its tables, which are given by uuid.

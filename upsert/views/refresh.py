@@ -34,6 +34,11 @@ if TYPE_CHECKING:
 POINTS: Final = ("view.before-commit", "view.after-commit")
 """Points of ``upsert.failpoints`` at which a test can kill the driver."""
 
+NOT_PLANNED: Final = (
+    "all rows of its tables are read: the catalog plans nothing; make it as Catalog(warehouse, "
+    "optimize=planner.optimize)"
+)
+
 FEW_ROWS: Final = 50_000
 """A view of so many rows is compared in the driver: Spark's fixed costs are more than theirs."""
 
@@ -103,6 +108,18 @@ class Refresher:
         reach(POINTS[1])
         return True
 
+    def explain(self, versions: Versions) -> str:
+        """What a refresh to some versions reads and computes, line by line.
+
+        Raises:
+            ConfigurationError: as for ``refresh``.
+        """
+        table = Table.open(self.path, self.uuid)
+        if table.options.refresh == "full":
+            return "all rows of its tables are read, as option 'refresh' = 'full' says"
+        kept = self._prepared(table, versions).kept
+        return NOT_PLANNED if kept is None else kept.explanation
+
     def _prepared(self, table: Table, versions: Versions) -> Prepared:
         """How the view is refreshed, found out if that is not known, or no longer holds."""
         holds_for = self._holds_for(table)
@@ -116,7 +133,7 @@ class Refresher:
             )
         kept = None
         if mode != "full" and self.plan is not None:
-            shape = ViewShape(table.root, table.schema.primary_key, mode == "incremental")
+            shape = ViewShape(table.root, table.uuid, table.schema.primary_key, mode == "incremental")
             with active(spark):
                 kept = self.plan(self.rows_at(spark, versions), shape)
         prepared = Prepared(holds_for, spark, kept)

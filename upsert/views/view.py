@@ -99,6 +99,16 @@ class View:
         with own_errors_first():
             return self._refresher(self.spark()).refresh(self._newest())
 
+    def explain(self) -> str:
+        """What a refresh reads and computes, line by line; nothing is computed.
+
+        Raises:
+            ConfigurationError: a session is missing.
+            TableNotFoundError: a base table was dropped, or made again.
+        """
+        with own_errors_first():
+            return self._refresher(self.spark()).explain(self._newest())
+
     def start(self, trigger: Mapping[str, Any] | None = None) -> StreamingQuery:
         """Keep the view up to date until the query is stopped; called again it returns the running one.
 

@@ -1,6 +1,7 @@
 """Views that are refreshed by what has changed: they hold what DuckDB gives, and nothing else is computed."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from planner.views import moves, stage_table
 from tests.upsert.views.shops import QUERIES, change, expected, made, rows_of
 from upsert import Catalog, Table
 from upsert.errors import ConfigurationError
+from upsert.managed import frames
 from upsert.views.refresh import Refresher
 from upsert.views.view import View
 
@@ -69,6 +71,17 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Catalog
     return made(Catalog(tmp_path / "warehouse", optimize=planner.optimize))
 
 
+FEW = ("planner.views.inputs", "planner.views.moves", "planner.views.stage_table", "upsert.views.refresh")
+
+
+@pytest.fixture(params=["driver", "tasks"])
+def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where changes are computed: in the driver, as few are, or by tasks of Spark."""
+    for module in FEW:
+        monkeypatch.setattr(f"{module}.FEW_ROWS", 50_000 if request.param == "driver" else -1)
+    return str(request.param)
+
+
 def stages(view: Table) -> list[Table]:
     folder = Path(view.root, stage_table.FOLDER)
     return [Table.open(path) for path in sorted(folder.iterdir())] if folder.exists() else []
@@ -82,6 +95,7 @@ def stages(view: Table) -> list[Table]:
     ],
     ids=["some", "all"],
 )
+@pytest.mark.usefixtures("where")
 def test_aggregates_are_kept_in_stages(
     catalog: Catalog, spark: SparkSession, names: list[str], seeds: range
 ) -> None:
@@ -106,6 +120,7 @@ def test_aggregates_are_kept_in_stages(
     ],
     ids=["some", "all"],
 )
+@pytest.mark.usefixtures("where")
 def test_rows_of_joins_are_changed_alone(
     catalog: Catalog, spark: SparkSession, names: list[str], seeds: range, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,8 +146,87 @@ def test_a_key_that_is_proven_is_kept_through_moves(
         assert rows_of(catalog, "v") == expected(catalog, query), seed
 
 
+DEEP = {
+    "an aggregate of aggregates": STAGED["an aggregate of aggregates"],
+    "beside rows": STAGED["beside rows"],
+    "correlated": STAGED["correlated"],
+    "in groups": STAGED["in groups"],
+    "a subquery in a subquery": STAGED["a subquery in a subquery"],
+    "three deep": """SELECT c, count(*) AS times, sum(n) AS n FROM
+        (SELECT item, count(*) AS c, sum(s) AS n FROM
+            (SELECT item, shop, sum(n) AS s FROM sales GROUP BY item, shop HAVING sum(n) > 1) GROUP BY item)
+        GROUP BY c""",
+    "two sides": """SELECT a.shop, a.n, b.c FROM (SELECT shop, sum(n) AS n FROM sales GROUP BY shop) a
+        LEFT JOIN (SELECT shop, count(*) AS c FROM closed GROUP BY shop) b ON a.shop = b.shop""",
+}
+"""Queries over aggregates, which are tables if there are many groups."""
+
+
+@pytest.mark.parametrize(
+    ("names", "seeds"),
+    [
+        (["correlated", "two sides"], range(1, 3)),
+        pytest.param(list(DEEP), range(2, 6), marks=[pytest.mark.long, pytest.mark.minutes]),
+    ],
+    ids=["some", "all"],
+)
+def test_aggregates_of_many_groups_are_tables_of_their_own(
+    catalog: Catalog,
+    spark: SparkSession,
+    names: list[str],
+    seeds: range,
+    where: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("planner.views.keep.SHALLOW_ROWS", 0)
+    views = {name: catalog.create_view(f"v{n}", DEEP[name], spark=spark) for n, name in enumerate(names)}
+    for seed in seeds:
+        change(catalog, seed)
+        for name, view in views.items():
+            view.refresh()
+            assert rows_of(catalog, view.name) == expected(catalog, DEEP[name]), (name, seed, where)
+    for name, view in views.items():
+        tables = [table for table in stages(view.table) if table.path.endswith("-rows")]
+        assert tables, name
+        for table in tables:
+            kinds = [info.kind for info in table.history() if info.changes_rows]
+            assert set(kinds) == {"append"}, name
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=[pytest.mark.long, pytest.mark.minutes])])
+def test_a_kill_between_the_commits_of_a_deep_view_loses_nothing(
+    catalog: Catalog, spark: SparkSession, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("planner.views.keep.SHALLOW_ROWS", 0)
+    query = DEEP["an aggregate of aggregates"]
+    view = catalog.create_view("v", query, spark=spark)
+    change(catalog, seed)
+    view.refresh()
+    commit, count = frames.commit, 0
+
+    def failing(*given: Any, **named: Any) -> None:
+        nonlocal count
+        count += 1
+        if count == last:
+            raise KeyboardInterrupt
+        commit(*given, **named)
+
+    for last in range(1, 6):  # sums, their results, sums of these, their results or the view
+        change(catalog, seed + last)
+        count = 0
+        with monkeypatch.context() as killed:
+            killed.setattr(frames, "commit", failing)
+            with suppress(KeyboardInterrupt):
+                view.refresh()
+        change(catalog, seed + 10 + last)
+        view.refresh()
+        assert rows_of(catalog, "v") == expected(catalog, query), last
+    assert count >= 3
+
+
 @pytest.mark.long
 @pytest.mark.minutes
+@pytest.mark.usefixtures("where")
 def test_every_other_query_is_exact_too(catalog: Catalog, spark: SparkSession) -> None:
     views = {name: catalog.create_view(f"v{n}", QUERIES[name], spark=spark) for n, name in enumerate(QUERIES)}
     for seed in range(3):

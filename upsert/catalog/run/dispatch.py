@@ -33,6 +33,8 @@ def execute(context: Context, statement: s.Statement, spark: SparkSession | None
             return queries.create_table_as(context, statement, spark)
         case s.CreateView():
             return views.create_view(context, statement, spark)
+        case s.ExplainView():
+            return views.explain_view(context, statement, spark)
         case s.RefreshView():
             return views.refresh_view(context, statement, spark)
         case s.SuspendView():

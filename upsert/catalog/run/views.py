@@ -24,13 +24,14 @@ from upsert.catalog.run.shows import matching
 from upsert.catalog.session import CHECKPOINT
 from upsert.errors import ConfigurationError, SchemaError, TableExistsError, TableNotFoundError
 from upsert.schema import Index
+from upsert.spark_formats import active
 from upsert.sql import statements as s
 from upsert.sql.query import QueryText
 from upsert.store.storage import storage_of
 from upsert.store.table import Table
 from upsert.views.definition import OPTION, Base, ViewDefinition
-from upsert.views.prepared import Plan, Versions
-from upsert.views.refresh import Refresher, consumer_of
+from upsert.views.prepared import Plan, Versions, ViewShape
+from upsert.views.refresh import NOT_PLANNED, Refresher, consumer_of
 from upsert.views.session import own_session, settings, what_it_depends_on
 from upsert.views.view import View, checkpoint_in, definition_of, newest_versions
 
@@ -84,6 +85,31 @@ def refresh_view(context: Context, statement: s.RefreshView, spark: SparkSession
         return _started(context, statement.name, session, what)
     done = opened(context, statement.name, session).refresh()
     return Done(what, "refreshed" if done else "was up to date")
+
+
+def explain_view(context: Context, statement: s.ExplainView, spark: SparkSession | None) -> Rows:
+    """``EXPLAIN [CREATE] MATERIALIZED VIEW``: what a refresh reads and computes, a line a row."""
+    if isinstance(statement.view, str):
+        what = f"EXPLAIN MATERIALIZED VIEW {statement.view}"
+        session = jobs.needed(spark, what, context.options.forwarded())
+        text = opened(context, statement.view, session).explain()
+    else:
+        what = f"EXPLAIN CREATE MATERIALIZED VIEW {statement.view.name}"
+        session = jobs.needed(spark, what, context.options.forwarded())
+        text = _explained(context, statement.view, session)
+    return Rows(what, pa.table({"plan": pa.array(text.splitlines(), pa.string())}))
+
+
+def _explained(context: Context, statement: s.CreateView, session: SparkSession) -> str:
+    """What a refresh of a view that is not there would do."""
+    table_ref = context.databases.resolve(statement.name)
+    definition = _definition(context, table_ref, statement, session)
+    options = dict(context.options.with_defaults(statement.options))
+    target, rows = _planned(table_ref, definition, statement, session, options, context.view_plan)
+    if target.plan is None:
+        return NOT_PLANNED
+    with active(rows.sparkSession):
+        return target.plan(rows, ViewShape(table_ref.path, "", target.schema.primary_key)).explanation
 
 
 def suspend_view(context: Context, statement: s.SuspendView, spark: SparkSession | None) -> Result:

@@ -1,0 +1,206 @@
+"""Materialized views of TPC-H's queries beside the queries computed anew: `python -m bench.views`.
+
+All eight tables change; each view is refreshed, and Spark and DuckDB compute its query over Parquet files of
+the same rows. Prints a table for each scale and share of changed rows, and keeps the figures in
+`bench/results/views.json` and a plot in `bench/results/views.png`. At scale 1 it takes an hour.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import duckdb
+import pyarrow.parquet as pq
+import typer
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table as Grid
+
+import planner
+from bench import tpch
+from upsert import Catalog
+from upsert.views.view import View
+
+RESULTS: Final = Path(__file__).parent / "results"
+REPEATS: Final = 3
+WARM_UP: Final = 0.0002
+"""Share of the rows that change before anything is timed: the first refresh plans what all others run."""
+
+console: Final = Console()
+
+
+def main(
+    scales: Annotated[str, typer.Option(help="scales, separated by commas; 1 is a gigabyte")] = "0.1,1",
+    shares: Annotated[str, typer.Option(help="shares of changed rows")] = "0.001,0.01,0.1",
+    queries: Annotated[str, typer.Option(help="numbers of queries; all by default")] = "",
+    results: Annotated[Path, typer.Option(help="folder for JSON and plot")] = RESULTS,
+) -> None:
+    """Time refreshes after some, more and many changes, and the queries themselves."""
+    spark = session()
+    texts = tpch.queries()
+    wanted = {number: texts[number] for number in map(int, queries.split(","))} if queries else texts
+    report: dict[str, Any] = {"about": {"cpus": os.cpu_count(), "spark": spark.version}, "measured": []}
+    for scale in map(float, scales.split(",")):
+        with tempfile.TemporaryDirectory(prefix="bench-views-") as folder:
+            for row in measured(spark, Path(folder), scale, [*map(float, shares.split(","))], wanted):
+                report["measured"].append(row)
+    report["summary"] = summary(report["measured"])
+    results.mkdir(parents=True, exist_ok=True)
+    (results / "views.json").write_text(json.dumps(report, indent=1) + "\n")
+    plot(report["measured"], results / "views.png")
+    for line in report["summary"]:
+        console.print(line)
+    spark.stop()
+
+
+def session() -> SparkSession:
+    """A session as a user would start it on this machine."""
+    builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", "4g")
+    settings = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+    for key, value in {**settings, "spark.sql.shuffle.partitions": "2"}.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def measured(
+    spark: SparkSession, folder: Path, scale: float, shares: list[float], queries: dict[int, str]
+) -> list[dict[str, Any]]:
+    """The seconds of each query at one scale, after each share of changes."""
+    catalog = Catalog(folder / "warehouse", optimize=planner.optimize)
+    tpch.fill(catalog, tpch.generated(scale))
+    views, created = {}, {}
+    for number, text in track(queries.items(), f"scale {scale:g}: creating views", console=console):
+        began = time.perf_counter()
+        views[number] = catalog.create_view(f"q{number}", text, spark=spark)
+        created[number] = time.perf_counter() - began
+    tpch.change(catalog, WARM_UP, 0)
+    for view in views.values():
+        view.refresh()
+    found = []
+    for share in shares:
+        refreshed = refreshes(catalog, views, share)
+        files = parquet(catalog, folder / "files")
+        anew = recomputed(spark, files, queries)
+        for number in queries:
+            row = {"scale": scale, "share": share, "query": number, "create_s": created[number]}
+            found.append({**row, **refreshed[number], **anew[number]})
+        console.print(grid(found[-len(queries) :]))
+    return found
+
+
+def refreshes(catalog: Catalog, views: dict[int, View], share: float) -> dict[int, dict[str, Any]]:
+    """Median seconds of the refreshes of each view."""
+    seconds: dict[int, list[float]] = {number: [] for number in views}
+    for seed in range(REPEATS):
+        rows = tpch.change(catalog, share, int(share * 1e6) + seed)
+        for number, view in track(views.items(), f"{rows:,} changed rows", console=console):
+            seconds[number].append(timed(view.refresh))
+    return {number: {"refresh_s": statistics.median(found)} for number, found in seconds.items()}
+
+
+def parquet(catalog: Catalog, folder: Path) -> dict[str, str]:
+    """The tables' present rows as Parquet files, by table."""
+    folder.mkdir(exist_ok=True)
+    for name in tpch.KEYS:
+        pq.write_table(catalog.table(name).snapshot().scan(), folder / f"{name}.parquet")
+    return {name: str(folder / f"{name}.parquet") for name in tpch.KEYS}
+
+
+def recomputed(
+    spark: SparkSession, files: dict[str, str], queries: dict[int, str]
+) -> dict[int, dict[str, Any]]:
+    """Median seconds in which Spark and DuckDB compute each query."""
+    with duckdb.connect(config={"threads": "2"}) as db:
+        for name, path in files.items():
+            spark.read.parquet(path).createOrReplaceTempView(name)
+            db.execute(f"CREATE VIEW {name} AS SELECT * FROM '{path}'")
+        found = {}
+        for number, text in track(queries.items(), "computing anew", console=console):
+            sparks = [timed(partial(in_spark, spark, text)) for _ in range(REPEATS)]
+            ducks = [timed(partial(in_duckdb, db, text)) for _ in range(REPEATS)]
+            found[number] = {"spark_s": statistics.median(sparks), "duckdb_s": statistics.median(ducks)}
+        return found
+
+
+def in_spark(spark: SparkSession, text: str) -> None:
+    """Compute a query with Spark."""
+    spark.sql(text).toArrow()
+
+
+def in_duckdb(db: duckdb.DuckDBPyConnection, text: str) -> None:
+    """Compute a query with DuckDB."""
+    db.execute(text).fetchall()
+
+
+def timed(work: Callable[[], object]) -> float:
+    """How many seconds something takes."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def grid(rows: list[dict[str, Any]]) -> Grid:
+    """One scale and share as a table."""
+    made = Grid(title=f"scale {rows[0]['scale']:g}, {rows[0]['share']:.1%} of the rows changed")
+    for name in ("query", "refresh s", "Spark s", "DuckDB s", "Spark ÷ refresh"):
+        made.add_column(name, justify="right")
+    for row in rows:
+        times = row["spark_s"] / row["refresh_s"]
+        seconds = (f"{row[name]:.2f}" for name in ("refresh_s", "spark_s", "duckdb_s"))
+        made.add_row(str(row["query"]), *seconds, f"{times:.1f}")
+    return made
+
+
+def summary(rows: list[dict[str, Any]]) -> list[str]:
+    """What the figures say, a sentence each."""
+    found = []
+    for scale, share in sorted({(row["scale"], row["share"]) for row in rows}):
+        times = [
+            row["spark_s"] / row["refresh_s"]
+            for row in rows
+            if (row["scale"], row["share"]) == (scale, share)
+        ]
+        of_ten, of_one = (sum(time >= least for time in times) for least in (10, 1))
+        found.append(
+            f"scale {scale:g}, {share:.1%} changed: a refresh takes {statistics.median(times):.1f} times "
+            f"less than Spark's query (median); 10 times less for {of_ten} of {len(times)}, less for {of_one}"
+        )
+    return found
+
+
+def plot(rows: list[dict[str, Any]], path: Path) -> None:
+    """How much less a refresh takes than Spark's query, by query, for each scale and share."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    scales = sorted({row["scale"] for row in rows})
+    figure, axes = pyplot.subplots(len(scales), 1, figsize=(12, 3.5 * len(scales)), squeeze=False)
+    for scale, (axis,) in zip(scales, axes, strict=True):
+        for share in sorted({row["share"] for row in rows}):
+            own = [row for row in rows if (row["scale"], row["share"]) == (scale, share)]
+            times = [row["spark_s"] / row["refresh_s"] for row in own]
+            axis.plot([str(row["query"]) for row in own], times, marker="o", label=f"{share:.1%} changed")
+        axis.axhline(1, color="black", linewidth=0.8)
+        axis.set(
+            yscale="log", title=f"scale {scale:g}", ylabel="Spark's query ÷ refresh", xlabel="TPC-H query"
+        )
+        axis.legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+if __name__ == "__main__":
+    typer.run(main)

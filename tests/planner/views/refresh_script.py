@@ -1,0 +1,17 @@
+"""Refreshes views by what has changed, one after the other: `refresh_script.py WAREHOUSE VIEW…`."""
+
+import sys
+
+from pyspark.sql import SparkSession
+
+import planner
+from upsert import Catalog
+
+if __name__ == "__main__":
+    warehouse, *names = sys.argv[1:]
+    spark = SparkSession.builder.getOrCreate()
+    catalog = Catalog(warehouse, optimize=planner.optimize)
+    print("ready", flush=True)
+    for name in names:
+        catalog.view(name, spark).refresh()
+    spark.stop()
