@@ -50,7 +50,7 @@ def planning_times(path: Path, files: int) -> dict[str, float]:
         at = number // 10, number % 10
         partition = (("day", str(at[0])),)
         low, high = ({**bound, day: at[0], id: number} for bound in (one.min, one.max))
-        name = paths.data_file(partition, at[1], 0, uuid4().hex)
+        name = paths.data_file(partition, at[1], 0, uuid4().hex) + Path(one.file).suffix
         return replace(one, file=name, partition=partition, bucket=at[1], min=low, max=high)
 
     entries = tuple(map(entry, range(files)))

@@ -347,3 +347,40 @@ def test_a_stage_that_is_ahead_of_its_view_is_read_where_the_view_goes(
     assert view.refresh()
     assert kinds(view) == ["append"] * 3
     assert rows_of(catalog, "totals") == expected(catalog, TOTALS)
+
+
+def plan_of(catalog: Catalog, statement: str, spark: SparkSession) -> str:
+    rows = catalog.sql(statement, spark).rows
+    return "\n".join(rows.column("plan").to_pylist())
+
+
+def test_explain_says_what_a_refresh_reads(
+    catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def explained(query: str, options: str = "") -> str:
+        return plan_of(catalog, f"EXPLAIN CREATE MATERIALIZED VIEW v {options} AS {query}", spark)
+
+    assert explained(CHANGED["semi"]).startswith("the view's changes are those of a step of its tables\n  ")
+    assert "0 groups: sums moved by a step of sales\n  SignedAggregate by" in explained(TOTALS)
+    assert "all rows of its tables are read: " in explained("SELECT max(n) AS n FROM sales")
+    assert "v" not in catalog.tables()
+    monkeypatch.setattr("planner.views.keep.SHALLOW_ROWS", 0)
+    view = catalog.create_view("v", DEEP["an aggregate of aggregates"], spark=spark)
+    text = plan_of(catalog, "EXPLAIN MATERIALIZED VIEW v", spark)
+    assert view.explain() == text
+    first, second = (line for line in text.splitlines() if line.startswith("stage "))
+    assert first.endswith("sums moved by a step of sales")
+    assert second.endswith("-rows")
+    assert "(PRIMARY KEY (key_0, is_null_0)): the results of stage" in text
+    catalog.create_view("w", TOTALS, options={"refresh": "full"}, spark=spark)
+    assert "'refresh' = 'full'" in catalog.view("w", spark).explain()
+    assert "optimize=planner.optimize" in Catalog(catalog.warehouse).view("v", spark).explain()
+
+
+def test_a_refresh_leaves_the_session_of_its_caller_active(catalog: Catalog, spark: SparkSession) -> None:
+    view = catalog.create_view("v", CHANGED["semi"], spark=spark)
+    change(catalog, 1)
+    spark.createDataFrame([], "a INT")  # which makes it the active one
+    assert view.refresh()
+    assert SparkSession.getActiveSession() is spark
+    assert spark._jvm.org.apache.spark.sql.classic.SparkSession.active().equals(spark._jsparkSession)
