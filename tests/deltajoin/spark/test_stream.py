@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from deltajoin import CheckpointMismatchError, DeltaJoinSpec, Side, reached, read_join
 from deltajoin.expressions import Ref
 from deltajoin.joined_table import JoinedTable
+from deltajoin.spark.source import register
 from deltajoin.tree import Leaf, Outer
 from tests.deltajoin.core.memory_tables import Rows, signed
 from tests.deltajoin.spark.cases import halves, load
@@ -340,3 +341,15 @@ def test_sink_equals_the_join_although_the_driver_was_killed_and_went_on_with_se
     run_spark_script(SCRIPT, *arguments, form, master=LOCAL_CLUSTER)
     assert rows_in(arguments[1], spec) == truth(spec)
     assert truth(spec).total() > 50
+
+
+def test_each_session_knows_the_format_whichever_is_active(spark: SparkSession) -> None:
+    def knows(session: SparkSession) -> bool:
+        return session._jsparkSession.sessionState().dataSourceManager().dataSourceExists("delta-join")
+
+    first, second = spark.newSession(), spark.newSession()
+    register(first)
+    first.createDataFrame([], "a INT")  # which makes it the active one
+    assert not knows(second)
+    register(second)
+    assert knows(second)
