@@ -96,8 +96,10 @@ class Catalyst:
 
     def local(self, rows: pa.Table, leaf: JavaObject, schema: StructType) -> JavaObject:
         """Some rows as a leaf of a plan, with the columns of another one of this schema."""
-        # Spark drops all that follows a record batch without rows
-        data = self.analyzed(self.session.createDataFrame(rows.combine_chunks(), schema)).data()
+        data = self._seq([])
+        if rows.num_rows:
+            # Spark drops all that follows a record batch without rows
+            data = self.analyzed(self.session.createDataFrame(rows.combine_chunks(), schema)).data()
         none = self._jvm.scala.Option.empty()
         make = self._jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation
         return make(leaf.output(), data, False, none)

@@ -19,6 +19,9 @@ _RULES: Final = (
 )
 """Rules of Spark's optimizer; those that rewrite do it to what the first one has prepared."""
 
+_CONDITIONS_DOWN: Final = ("PushDownPredicates", "EliminateOuterJoin", "PushDownPredicates")
+"""Rules by which the condition of an inner join reaches it through a join that was a subquery."""
+
 
 def unnested(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
     """A plan with EXISTS, IN and subqueries for a value as joins.
@@ -33,6 +36,8 @@ def unnested(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
         for rule in _RULES:
             plan = catalyst.rewritten(plan, rule)
         plan = _with_rows_joined(catalyst, plan)
+    for rule in _CONDITIONS_DOWN:
+        plan = catalyst.rewritten(plan, rule)
     return _with_distinct_below(catalyst, plan)
 
 

@@ -26,6 +26,8 @@ from upsert.managed.datasource import TableStepSource, UpsertTableSource
 from upsert.managed.step import STEP, SUFFIX
 from upsert.spark_table import FORMAT, arrow_schema
 from upsert.store.table import Table
+from upsert.views.prepared import ViewShape
+from upsert.views.refresh import consumer_of
 
 FEW_BYTES: Final = 32 << 20
 """So many bytes of rows are read in the driver; see also `FEW_ROWS`."""
@@ -120,15 +122,18 @@ class Planning:
         catalyst: of its query.
         small: the session that computes few rows.
         settings: of the planner.
-        folder: of the view.
-        consumer: what begins the names under which the view holds changes of tables.
+        view: what they are for.
     """
 
     catalyst: Catalyst
     small: SparkSession
     settings: Settings
-    folder: str
-    consumer: str
+    view: ViewShape
+
+    @property
+    def consumer(self) -> str:
+        """What begins the names under which the view holds changes of tables."""
+        return consumer_of(self.view.uuid)
 
     def built(self, plan: Plan) -> DataFrame:
         """The DataFrame of a plan."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from planner.plan.nodes import Plan
-from planner.plan.trees import transform_down, tree
+from planner.plan.trees import transform_down
 from planner.settings import Settings
 from planner.spark.catalyst import Catalyst
 from planner.spark.read import read_plan
@@ -23,11 +23,10 @@ from planner.views.inputs import Input, Planning
 from planner.views.moves import SHALLOW_ROWS, Bases, Move, Versions, bases_of, move_of
 from planner.views.result_table import ResultTable
 from planner.views.stage_table import StageRows, StageTable, indented
-from planner.views.stages import Stage, changes_of, stages_of, why_not
+from planner.views.stages import Stage, changes_of, shown, stages_of, why_not
 from upsert.errors import ConfigurationError
 from upsert.store.table import Table
 from upsert.views.prepared import ViewShape
-from upsert.views.refresh import consumer_of
 from upsert.views.session import small_session
 
 
@@ -113,8 +112,8 @@ def kept(df: DataFrame, view: ViewShape, settings: Settings) -> KeptView | DeepV
     Raises:
         ConfigurationError: the view must be refreshed by what has changed, and cannot.
     """
-    catalyst, consumer = Catalyst(df), consumer_of(view.uuid)
-    planning = Planning(catalyst, small_session(df.sparkSession), settings, view.folder, consumer)
+    catalyst = Catalyst(df)
+    planning = Planning(catalyst, small_session(df.sparkSession), settings, view)
     joined = unnested(catalyst, catalyst.analyzed(df))
     found = _kept(planning, catalyst.dataframe(joined), not catalyst.has_subqueries(joined))
     if view.must_be_incremental and not found.is_incremental:
@@ -130,25 +129,27 @@ def _kept(planning: Planning, whole: DataFrame, is_lasting: bool) -> KeptView | 
     plan = read_plan(planning.catalyst, whole)
     if (changes := changes_of(plan, planning.settings)) is not None:
         template, rows = (planning.template(one) for one in (planning.built(changes.plan), whole))
-        text = f"the view's changes are those of a step of its tables\n{indented(tree(changes.plan))}"
+        text = f"the view's changes are those of a step of its tables\n{indented(shown(changes.plan))}"
         return KeptView(planning, (bases_of(changes.tables), template), rows, True, is_lasting, text)
     made = ((stage, StageTable.of(planning, stage)) for stage in stages_of(plan, planning.settings))
     stages = {id(stage.node): (stage, table) for stage, table in made if table is not None}
     if not stages:
         text = f"all rows of its tables are read: {why_not(plan, planning.settings)}"
         return KeptView(planning, None, planning.template(whole), False, is_lasting, text)
-    if (deep := _deep(planning, plan, list(stages.values()))) is not None:
+    if (deep := _deep(planning, whole, plan, list(stages.values()))) is not None:
         return deep
     rows_of = {number: StageRows(table) for number, (_, table) in stages.items()}
     nodes = {number: one.node for number, one in rows_of.items()}
     over = _with(plan, nodes)
     rest = planning.template(planning.built(over), tuple(rows_of.values()))
-    above = f"the view's rows are computed from stages, and compared\n{indented(tree(over))}"
+    above = f"the view's rows are computed from stages, and compared\n{indented(shown(over))}"
     text = "\n".join((*(table.explanation for _, table in stages.values()), above))
     return KeptView(planning, None, rest, True, is_lasting, text)
 
 
-def _deep(planning: Planning, plan: Plan, stages: Sequence[tuple[Stage, StageTable]]) -> DeepView | None:
+def _deep(
+    planning: Planning, whole: DataFrame, plan: Plan, stages: Sequence[tuple[Stage, StageTable]]
+) -> KeptView | DeepView | None:
     """The view with its stages as tables, if there are too many groups to read all, and it helps."""
     if not all(table.group_outputs for _, table in stages):
         return None
@@ -158,6 +159,10 @@ def _deep(planning: Planning, plan: Plan, stages: Sequence[tuple[Stage, StageTab
     looked_at = _with(plan, {number: one.planned for number, one in found.items()})
     if changes_of(looked_at, planning.settings) is None and not stages_of(looked_at, planning.settings):
         return None
+    if planning.view.is_explained:
+        over = f"over these tables the rest is kept\n{indented(shown(looked_at))}"
+        text = "\n".join((*(one.explanation for one in found.values()), over))
+        return KeptView(planning, None, planning.template(whole), True, True, text)
     versions: dict[str, int] = {}
     for stage, _ in stages:
         versions |= {Table.open(read.path).uuid: version for read, version in stage.tables}

@@ -6,6 +6,8 @@ it as it reads any table: by its key, by indexes, and by its changes.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,7 +30,6 @@ from upsert.schema import Index, TableSchema
 from upsert.spark_table import stored_type
 from upsert.store.table import Table
 
-_SUFFIX: Final = "-rows"
 _IDS: Final = -2_100_000_000
 """Ids for the columns of a plan that is only looked at, below all that rules draw."""
 
@@ -49,9 +50,9 @@ class ResultTable:
         self._changes = planning.template(self._made(after))
         all_rows = self._made(frames.read(session, sums.path, 0))
         self._rows = planning.template(all_rows.where(F.col(ROW_KIND_COLUMN) != RowKind.DELETE.value))
-        self._path = stage.path + _SUFFIX
         self._outputs = [one.column for one in stage.stage.changes.outputs]
         self._schema = self._schema_of(all_rows, looked_up(plan, self._outputs))
+        self._path = f"{stage.path}-rows-{_short(self._schema)}"
         self._buckets = sums.options.bucket
 
     @property
@@ -145,3 +146,8 @@ class ResultTable:
         )
         found = [Index.over([f"column_{number}" for number in numbers]) for numbers in indexes]
         return TableSchema(tuple(columns), tuple(key), indexes=tuple(found))
+
+
+def _short(schema: TableSchema) -> str:
+    """What tells tables of one stage apart that are looked up by other columns."""
+    return hashlib.sha256(json.dumps(schema.to_json(), sort_keys=True).encode()).hexdigest()[:8]

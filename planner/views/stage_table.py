@@ -21,12 +21,12 @@ from pyspark.sql import types as t
 
 from planner.plan.expressions import walk_expression
 from planner.plan.nodes import Relation
-from planner.plan.trees import expressions, tree, walk
+from planner.plan.trees import expressions, walk
 from planner.spark.build import SumsOf
 from planner.spark.catalyst import Catalyst, JavaObject
 from planner.views.inputs import Planning
 from planner.views.moves import FEW_ROWS, Move, Versions, bases_of, move_of
-from planner.views.stages import Stage
+from planner.views.stages import Stage, shown
 from upsert.errors import CommitConflictError, TableNotFoundError
 from upsert.managed import frames
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
@@ -92,7 +92,7 @@ class StageTable:
         uuids = (base.uuid for base in bases)
         in_sql = _in_sql(planning.catalyst, stage)
         name = stage.name_with(*in_sql, *uuids, *schemas, *sums.kept, groups.json())
-        path = os.path.join(planning.folder, FOLDER, name)
+        path = os.path.join(planning.view.folder, FOLDER, name)
         return cls(planning, stage, sums, rows, path, f"{planning.consumer}-{name}")
 
     @property
@@ -107,7 +107,7 @@ class StageTable:
         """What is kept, and what moves it, line by line."""
         tables = ", ".join(sorted(read.name for read, _ in self.stage.tables))
         kept = f"stage {self.name}, {self.row_count:,} groups: sums moved by a step of {tables}"
-        return f"{kept}\n{indented(tree(self.stage.changes))}"
+        return f"{kept}\n{indented(shown(self.stage.changes))}"
 
     @property
     def name(self) -> str:

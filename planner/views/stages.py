@@ -164,7 +164,7 @@ def _stage(node: Aggregate | Distinct, settings: Settings, ids: Iterator[int]) -
         return None
     if not all(isinstance(one, _ROW_BY_ROW) for one in walk(found[0].child)):
         return None
-    return Stage(node, _text(over_changes), found[0], tables)
+    return Stage(node, shown(over_changes), found[0], tables)
 
 
 def _over_changes(plan: Plan, ids: Iterator[int]) -> tuple[Plan, Tables]:
@@ -189,7 +189,11 @@ def _ids() -> Iterator[int]:
     return iter(range(-1_000_000, -2_000_000_000, -1_000_000))
 
 
-def _text(plan: Plan) -> str:
-    """The plan as text, whatever ids Spark has drawn: the same for the same query."""
+def shown(plan: Plan) -> str:
+    """The plan as text, whatever ids Spark has drawn: the same for the same query.
+
+    >>> shown(Relation("r", (Column(4711, "a", "int"), Column(12, "b", "int"))))
+    'Relation r [a#0: int, b#1: int]'
+    """
     ids: dict[str, int] = {}
     return _IDS.sub(lambda match: f"#{ids.setdefault(match[1], len(ids))}", tree(plan))

@@ -26,12 +26,14 @@ class ViewShape:
         uuid: of that table.
         key: its primary key; () for none.
         must_be_incremental: whether a query that cannot be kept by what has changed is refused.
+        is_explained: whether only the explanation is wanted, so that nothing is brought anywhere.
     """
 
     folder: str
     uuid: str
     key: tuple[str, ...]
     must_be_incremental: bool = False
+    is_explained: bool = False
 
 
 class Kept(Protocol):

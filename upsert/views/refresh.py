@@ -117,8 +117,12 @@ class Refresher:
         table = Table.open(self.path, self.uuid)
         if table.options.refresh == "full":
             return "all rows of its tables are read, as option 'refresh' = 'full' says"
-        kept = self._prepared(table, versions).kept
-        return NOT_PLANNED if kept is None else kept.explanation
+        if self.plan is None:
+            return NOT_PLANNED
+        spark = self.own_session(self.spark)
+        shape = ViewShape(table.root, table.uuid, table.schema.primary_key, is_explained=True)
+        with active(spark):
+            return self.plan(self.rows_at(spark, versions), shape).explanation
 
     def _prepared(self, table: Table, versions: Versions) -> Prepared:
         """How the view is refreshed, found out if that is not known, or no longer holds."""

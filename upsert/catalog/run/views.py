@@ -109,7 +109,8 @@ def _explained(context: Context, statement: s.CreateView, session: SparkSession)
     if target.plan is None:
         return NOT_PLANNED
     with active(rows.sparkSession):
-        return target.plan(rows, ViewShape(table_ref.path, "", target.schema.primary_key)).explanation
+        shape = ViewShape(table_ref.path, "", target.schema.primary_key, is_explained=True)
+        return target.plan(rows, shape).explanation
 
 
 def suspend_view(context: Context, statement: s.SuspendView, spark: SparkSession | None) -> Result:
