@@ -89,10 +89,14 @@ class Catalyst:
         defaults = [getattr(inline, f"$lessinit$greater$default${n}")() for n in (2, 3)]
         return inline(True, *defaults).apply(plan)
 
-    def rewritten(self, plan: JavaObject, rule: str) -> JavaObject:
-        """What a rule of Spark's optimizer makes of a plan."""
-        rules = self._jvm.org.apache.spark.sql.catalyst.optimizer
-        return getattr(getattr(rules, f"{rule}$"), "MODULE$").apply(plan)
+    def rewritten(self, plan: JavaObject, *rules: str) -> JavaObject:
+        """What rules of Spark's make of a plan, each by its name below ``catalyst``: ``optimizer.…``."""
+        for name in rules:
+            rule = self._jvm.org.apache.spark.sql.catalyst
+            for part in f"{name}$".split("."):
+                rule = getattr(rule, part)
+            plan = getattr(rule, "MODULE$").apply(plan)
+        return plan
 
     def local(self, rows: pa.Table, leaf: JavaObject, schema: StructType) -> JavaObject:
         """Some rows as a leaf of a plan, with the columns of another one of this schema."""

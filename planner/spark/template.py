@@ -32,13 +32,13 @@ class Template(Generic[Input]):
     """A plan whose inputs are put in when it runs.
 
     Attributes:
-        inputs: what was said of each leaf that is an input, in their order.
+        inputs: what was said of each of them, in their order.
     """
 
     def __init__(
         self, catalyst: Catalyst, plan: JavaObject, input_of: Callable[[JavaObject], Input | None]
     ) -> None:
-        """Of an analysed plan; ``input_of`` says which leaves are inputs."""
+        """Of an analysed plan; ``input_of`` says which nodes are inputs, with all that is below them."""
         self.inputs: list[Input] = []
         self._catalyst = catalyst
         self._root = self._part(plan, input_of)
@@ -48,13 +48,11 @@ class Template(Generic[Input]):
         return self._made(self._root, leaves)
 
     def _part(self, node: JavaObject, input_of: Callable[[JavaObject], Input | None]) -> _Part:
+        if (found := input_of(node)) is not None:
+            self.inputs.append(found)
+            return _Part(node, number=len(self.inputs) - 1)
         children = tuple(self._part(child, input_of) for child in self._catalyst.children(node))
-        if children:
-            return _Part(node, children if any(child.has_input for child in children) else ())
-        if (found := input_of(node)) is None:
-            return _Part(node)
-        self.inputs.append(found)
-        return _Part(node, number=len(self.inputs) - 1)
+        return _Part(node, children if any(child.has_input for child in children) else ())
 
     def _made(self, part: _Part, leaves: Sequence[JavaObject]) -> JavaObject:
         if part.number is not None:

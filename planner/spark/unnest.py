@@ -10,16 +10,23 @@ from typing import Final
 from planner.spark.catalyst import Catalyst, JavaObject
 
 _RULES: Final = (
-    "PullupCorrelatedPredicates",
-    "RewritePredicateSubquery",
-    "PullupCorrelatedPredicates",  # of what the rule before has brought to light
-    "RewriteCorrelatedScalarSubquery",
-    "NullPropagation",
-    "BooleanSimplification",
+    "optimizer.PullupCorrelatedPredicates",
+    "optimizer.RewritePredicateSubquery",
+    "optimizer.PullupCorrelatedPredicates",  # of what the rule before has brought to light
+    "optimizer.RewriteCorrelatedScalarSubquery",
+    "optimizer.NullPropagation",
+    "optimizer.BooleanSimplification",
 )
 """Rules of Spark's optimizer; those that rewrite do it to what the first one has prepared."""
 
-_CONDITIONS_DOWN: Final = ("PushDownPredicates", "EliminateOuterJoin", "PushDownPredicates")
+_NAMES_AWAY: Final = ("analysis.EliminateSubqueryAliases", "analysis.EliminateView")
+"""Rules that take out what only gives names."""
+
+_CONDITIONS_DOWN: Final = (
+    "optimizer.PushDownPredicates",
+    "optimizer.EliminateOuterJoin",
+    "optimizer.PushDownPredicates",
+)
 """Rules by which the condition of an inner join reaches it through a join that was a subquery."""
 
 
@@ -30,15 +37,11 @@ def unnested(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
     nothing. Conditions are simplified where that needs nothing but themselves: NOT IN over columns that are
     never NULL is a join by equality, and what all branches of an OR have in common is an AND.
     """
-    before = None
+    plan, before = catalyst.rewritten(plan, *_NAMES_AWAY), None
     while before is None or not plan.fastEquals(before):
         before = plan
-        for rule in _RULES:
-            plan = catalyst.rewritten(plan, rule)
-        plan = _with_rows_joined(catalyst, plan)
-    for rule in _CONDITIONS_DOWN:
-        plan = catalyst.rewritten(plan, rule)
-    return _with_distinct_below(catalyst, plan)
+        plan = _with_rows_joined(catalyst, catalyst.rewritten(plan, *_RULES))
+    return _with_distinct_below(catalyst, catalyst.rewritten(plan, *_CONDITIONS_DOWN))
 
 
 def _with_rows_joined(catalyst: Catalyst, node: JavaObject) -> JavaObject:

@@ -57,28 +57,51 @@ class Input(Protocol):
         """Its rows, read by Spark."""
 
 
+_RELATIONS: Final = ("StreamingRelationV2", "DataSourceV2Relation")
+
+_FEWER_COLUMNS: Final = (
+    "optimizer.ColumnPruning",
+    "optimizer.CollapseProject",
+    "optimizer.RemoveNoopOperators",
+)
+"""Rules of Spark's optimizer after which a relation has a projection above it of what a plan needs."""
+
+
 class Source:
     """A relation of one of our formats: a stream's changes in a step, or a table's rows in a state."""
 
-    def __init__(self, catalyst: Catalyst, leaf: JavaObject) -> None:
+    def __init__(self, catalyst: Catalyst, leaf: JavaObject, relation: JavaObject) -> None:
+        """Of a relation, where a plan has it: the relation itself, or some columns of a table."""
         self.leaf = leaf
         self.schema = catalyst.struct(catalyst.output(leaf))
         self._session = catalyst.session
-        self._is_step = catalyst.is_streaming(leaf)
+        self._is_step = catalyst.is_streaming(relation)
         if self._is_step:
-            name, options = catalyst.source(leaf)
+            name, options = catalyst.source(relation)
             files = {"scan.source": "files"} if name == FORMAT else {}
             self._format, self._options = name + SUFFIX, {**options, **files}
         else:
-            self._format, self._options = catalyst.batch_source(leaf)
+            self._format, self._options = catalyst.batch_source(relation)
             self._uuid = Table.open(self._options["path"]).uuid
 
     @classmethod
-    def of(cls, catalyst: Catalyst, leaf: JavaObject) -> Source | None:
-        """What a leaf of a plan reads; None where it is the same in each refresh, as VALUES are."""
-        if catalyst.class_name(leaf) in ("StreamingRelationV2", "DataSourceV2Relation"):
-            return cls(catalyst, leaf)
-        return None
+    def of(cls, catalyst: Catalyst, node: JavaObject) -> Source | None:
+        """What a node reads: a relation, or columns of a table; None for another one, and for VALUES."""
+        kind = catalyst.class_name(node)
+        if kind in _RELATIONS:
+            return cls(catalyst, node, node)
+        if kind != "Project":
+            return None
+        (relation,) = catalyst.children(node)
+        if catalyst.class_name(relation) not in _RELATIONS:
+            return None
+        is_step = catalyst.is_streaming(relation)
+        name, _ = catalyst.source(relation) if is_step else catalyst.batch_source(relation)
+        named = catalyst.projected(node)
+        if name != FORMAT or not named:
+            return None
+        is_plain = all(catalyst.class_name(one) == "AttributeReference" for one in named)
+        return cls(catalyst, node, relation) if is_plain else None
 
     def rows(self, move: Move) -> pa.Table | None:
         """Its rows, read in this process; None if they are many."""
@@ -144,10 +167,12 @@ class Planning:
         catalyst = self.catalyst
         by_id = {catalyst.first_id(one.leaf): one for one in stages}
 
-        def input_of(leaf: JavaObject) -> Input | None:
-            return by_id.get(catalyst.first_id(leaf)) or Source.of(catalyst, leaf)
+        def input_of(node: JavaObject) -> Input | None:
+            is_leaf = not catalyst.children(node)
+            return (by_id.get(catalyst.first_id(node)) if is_leaf else None) or Source.of(catalyst, node)
 
-        return Template(catalyst, catalyst.analyzed(df), input_of)
+        plan = catalyst.rewritten(catalyst.analyzed(df), *_FEWER_COLUMNS)
+        return Template(catalyst, plan, input_of)
 
     def computed(self, template: Template[Input], move: Move) -> DataFrame | pa.Table:
         """What a plan gives for a refresh: its rows, if all of its inputs are few, else a DataFrame."""
