@@ -112,6 +112,20 @@ class Catalyst:
         """Whether an expression of the plan has a plan of its own."""
         return not plan.subqueriesAll().isEmpty()
 
+    def refers_outside(self, plan: JavaObject) -> bool:
+        """Whether an expression of the plan, or of a subquery, refers to what is outside of a subquery."""
+        patterns = getattr(getattr(self._jvm.org.apache.spark.sql.catalyst.trees, "TreePattern$"), "MODULE$")
+        return bool(plan.containsPattern(patterns.OUTER_REFERENCE()))
+
+    def nested(self, node: JavaObject) -> list[JavaObject]:
+        """The subqueries of any kind in the expressions of a node, without those inside of them."""
+        return [one for expr in items_of(node.expressions()) for one in self._nested_in(expr)]
+
+    def _nested_in(self, expr: JavaObject) -> list[JavaObject]:
+        if self.has_plan(expr):
+            return [expr]
+        return [one for child in self.children(expr) for one in self._nested_in(child)]
+
     def subqueries(self, node: JavaObject) -> list[tuple[JavaObject, JavaObject]]:
         """The subqueries for a value in the expressions of a node, each with its plan."""
         found = [one for expr in items_of(node.expressions()) for one in self._subqueries_of(expr)]

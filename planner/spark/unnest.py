@@ -9,13 +9,13 @@ from typing import Final
 
 from planner.spark.catalyst import Catalyst, JavaObject
 
+_SIMPLER: Final = ("optimizer.NullPropagation", "optimizer.BooleanSimplification")
+
 _RULES: Final = (
     "optimizer.PullupCorrelatedPredicates",
     "optimizer.RewritePredicateSubquery",
-    "optimizer.PullupCorrelatedPredicates",  # of what the rule before has brought to light
     "optimizer.RewriteCorrelatedScalarSubquery",
-    "optimizer.NullPropagation",
-    "optimizer.BooleanSimplification",
+    *_SIMPLER,
 )
 """Rules of Spark's optimizer; those that rewrite do it to what the first one has prepared."""
 
@@ -33,15 +33,48 @@ _CONDITIONS_DOWN: Final = (
 def unnested(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
     """A plan with EXISTS, IN and subqueries for a value as joins.
 
-    A subquery of a subquery is seen once the outer one is a join, so the rules are applied until they find
-    nothing. Conditions are simplified where that needs nothing but themselves: NOT IN over columns that are
-    never NULL is a join by equality, and what all branches of an OR have in common is an AND.
+    Conditions are simplified where that needs nothing but themselves: NOT IN over columns that are never NULL
+    is a join by equality, and what all branches of an OR have in common is an AND. A plan in which something
+    refers to what is outside of a subquery at the end is left to Spark as it was.
     """
-    plan, before = catalyst.rewritten(plan, *_NAMES_AWAY), None
+    named = catalyst.rewritten(plan, *_NAMES_AWAY)
+    flat = catalyst.rewritten(_flattened(catalyst, named), *_CONDITIONS_DOWN)
+    return named if catalyst.refers_outside(flat) else _with_distinct_below(catalyst, flat)
+
+
+def _flattened(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
+    """The plan with subqueries as joins, the innermost ones first: what comes out of one is seen at once.
+
+    A rule that makes a join of a subquery goes on to those inside of it, which are not prepared then.
+    """
+    if not catalyst.has_subqueries(plan):
+        return catalyst.rewritten(plan, *_SIMPLER)
+    plan, before = _with_flat_subqueries(catalyst, plan), None
     while before is None or not plan.fastEquals(before):
         before = plan
         plan = _with_rows_joined(catalyst, catalyst.rewritten(plan, *_RULES))
-    return _with_distinct_below(catalyst, catalyst.rewritten(plan, *_CONDITIONS_DOWN))
+    return plan
+
+
+def _with_flat_subqueries(catalyst: Catalyst, node: JavaObject) -> JavaObject:
+    inputs = catalyst.children(node)
+    if inputs:
+        node = catalyst.with_children(node, [_with_flat_subqueries(catalyst, child) for child in inputs])
+    kind = catalyst.class_name(node)
+    if kind not in ("Filter", "Project"):
+        return node
+    found = catalyst.nested(node)
+    known = [(one, one.withNewPlan(_flattened(catalyst, _named_away(catalyst, one)))) for one in found]
+    if not known:
+        return node
+    (child,) = catalyst.children(node)
+    if kind == "Filter":
+        return catalyst.filter(catalyst.substituted(catalyst.condition(node), known), child)
+    return catalyst.project([catalyst.substituted(one, known) for one in catalyst.projected(node)], child)
+
+
+def _named_away(catalyst: Catalyst, subquery: JavaObject) -> JavaObject:
+    return catalyst.rewritten(subquery.plan(), *_NAMES_AWAY)
 
 
 def _with_rows_joined(catalyst: Catalyst, node: JavaObject) -> JavaObject:
@@ -54,7 +87,11 @@ def _with_rows_joined(catalyst: Catalyst, node: JavaObject) -> JavaObject:
     inputs = catalyst.children(node)
     node = catalyst.with_children(node, [_with_rows_joined(catalyst, child) for child in inputs])
     kind = catalyst.class_name(node)
-    found = [(one, plan) for one, plan in catalyst.subqueries(node) if _is_one_row(catalyst, plan)]
+    found = [
+        (one, plan)
+        for one, plan in catalyst.subqueries(node)
+        if not catalyst.children(one) and _is_one_row(catalyst, plan)  # which refers to nothing outside
+    ]
     if kind not in ("Filter", "Project") or not found:
         return node
     (child,) = catalyst.children(node)
