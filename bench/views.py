@@ -192,7 +192,8 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
         for share in sorted({row["share"] for row in rows}):
             own = [row for row in rows if (row["scale"], row["share"]) == (scale, share)]
             times = [row["spark_s"] / row["refresh_s"] for row in own]
-            axis.plot([str(row["query"]) for row in own], times, marker="o", label=f"{share:.1%} changed")
+            numbers = [str(row["query"]) for row in own]
+            axis.plot(numbers, times, marker="o", linestyle="none", label=f"{share:.1%} changed")
         axis.axhline(1, color="black", linewidth=0.8)
         axis.set(
             yscale="log", title=f"scale {scale:g}", ylabel="Spark's query ÷ refresh", xlabel="TPC-H query"

@@ -17,6 +17,8 @@ import pyarrow as pa
 from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.errors.exceptions.base import UnknownException
+from pyspark.errors.exceptions.captured import convert_exception
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -506,6 +508,24 @@ class Catalyst:
         session = session or self.session
         rows = self._jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan)
         return DataFrame(rows, session)
+
+    def collected(self, plan: JavaObject, session: SparkSession) -> pa.Table:
+        """The rows of a plan, computed in a session.
+
+        Raises:
+            PySparkException: an expression has failed; PySpark gives that of a row as Java's error of the
+                thread that collects.
+        """
+        try:
+            return self.dataframe(plan, session).toArrow()
+        except Py4JJavaError as error:
+            cause = error.java_exception
+            while cause is not None:
+                converted = convert_exception(cause)
+                if not isinstance(converted, UnknownException):
+                    raise converted from None
+                cause = cause.getCause()
+            raise
 
     def _seq(self, items: Iterable[JavaObject]) -> JavaObject:
         return self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(list(items))

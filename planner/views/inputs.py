@@ -186,7 +186,7 @@ class Planning:
         ]
         plan = template.over(leaves)
         if len(few) == len(found) and sum(rows.num_rows for rows in few) <= FEW_ROWS:
-            return self.catalyst.dataframe(plan, self.small).toArrow()
+            return self.catalyst.collected(plan, self.small)
         return self.catalyst.dataframe(plan)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import planner
@@ -428,3 +429,20 @@ def test_values_of_every_type_are_kept_in_any_time_zone(catalog: Catalog, spark:
         map(repr, wanted.select(columns).to_pylist())
     )
     assert found.column("c").to_pylist() == [1, 1, 1]
+
+
+@pytest.mark.usefixtures("where")
+def test_an_expression_that_fails_is_told_and_changes_nothing(catalog: Catalog, spark: SparkSession) -> None:
+    catalog.sql("DELETE FROM sales WHERE n = 0", spark)
+    view = catalog.create_view("v", "SELECT id, 90 / n AS part FROM sales", primary_key=["id"], spark=spark)
+    total = catalog.create_view("w", "SELECT sum(90 DIV n) AS parts FROM sales", spark=spark)
+    before = rows_of(catalog, "v"), rows_of(catalog, "w")
+    catalog.sql("INSERT INTO sales (id, n) VALUES (77, 0)", spark)
+    for failing in (view, total):
+        with pytest.raises(PySparkException, match="DIVIDE_BY_ZERO"):
+            failing.refresh()
+    assert (rows_of(catalog, "v"), rows_of(catalog, "w")) == before
+    catalog.sql("INSERT INTO sales (id, n) VALUES (77, 2)", spark)
+    assert view.refresh()
+    assert total.refresh()
+    assert rows_of(catalog, "w") == expected(catalog, "SELECT sum(90 // n) AS parts FROM sales")
