@@ -180,6 +180,16 @@ def _modify_watermark(cursor: Cursor) -> list[Alteration]:
     return [] if elements.watermark is None else [ModifyWatermark(elements.watermark)]
 
 
+def set_options(cursor: Cursor) -> SetOptions:
+    """Read what follows ``SET``: options and their values, in parentheses."""
+    return SetOptions(unique(cursor, cursor.listed(lambda: option(cursor))))
+
+
+def reset_options(cursor: Cursor) -> ResetOptions:
+    """Read what follows ``RESET``: options, in parentheses."""
+    return ResetOptions(tuple(cursor.listed(lambda: cursor.string("the key of an option in quotes"))))
+
+
 _CHANGES: Final[Mapping[tuple[str, ...], Callable[[Cursor], list[Alteration]]]] = {
     ("ADD", "COLUMNS"): _add,
     ("ADD", "COLUMN"): _add,
@@ -193,10 +203,8 @@ _CHANGES: Final[Mapping[tuple[str, ...], Callable[[Cursor], list[Alteration]]]] 
     ("MODIFY", "COLUMN"): _modify,
     ("MODIFY", "WATERMARK"): _modify_watermark,
     ("MODIFY",): _modify,
-    ("SET",): lambda cursor: [SetOptions(unique(cursor, cursor.listed(lambda: option(cursor))))],
-    ("RESET",): lambda cursor: [
-        ResetOptions(tuple(cursor.listed(lambda: cursor.string("the key of an option in quotes"))))
-    ],
+    ("SET",): lambda cursor: [set_options(cursor)],
+    ("RESET",): lambda cursor: [reset_options(cursor)],
     ("COMMENT",): lambda cursor: [SetComment(None, cursor.string("a comment in quotes"))],
 }
 """The first words of each change of a definition, and what reads the rest of it."""

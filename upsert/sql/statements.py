@@ -160,6 +160,14 @@ class RefreshView:
 
 
 @dataclass(frozen=True)
+class AlterView:
+    """``ALTER MATERIALIZED VIEW v SET (…)``, ``RESET (…)`` or ``COMMENT '…'``."""
+
+    name: str
+    change: Alteration
+
+
+@dataclass(frozen=True)
 class SuspendView:
     """``ALTER MATERIALIZED VIEW v SUSPEND``, or ``RESUME``."""
 
@@ -355,6 +363,7 @@ Statement = (
     | CreateView
     | ExplainView
     | RefreshView
+    | AlterView
     | SuspendView
     | DropView
     | ShowViews

@@ -9,17 +9,20 @@ After Flink's materialized tables and the views of Databricks and RisingWave::
     EXPLAIN { MATERIALIZED VIEW name | CREATE MATERIALIZED VIEW … }
     REFRESH MATERIALIZED VIEW name | DROP MATERIALIZED VIEW [IF EXISTS] name
     ALTER MATERIALIZED VIEW name { SUSPEND | RESUME }
+    ALTER MATERIALIZED VIEW name { SET ('key' = 'value', …) | RESET ('key', …) | COMMENT 'text' }
     SHOW MATERIALIZED VIEWS [{ FROM | IN } [c.]db] [LIKE 'pattern']
 """
 
 from __future__ import annotations
 
 from upsert.errors import SchemaError
+from upsert.sql.alter_table import reset_options, set_options
 from upsert.sql.columns import Elements
 from upsert.sql.create_table import clauses
 from upsert.sql.query import query_at
-from upsert.sql.statements import CreateView, DropView, ExplainView, RefreshView, SuspendView
+from upsert.sql.statements import AlterView, CreateView, DropView, ExplainView, RefreshView, SuspendView
 from upsert.sql.tokens import Cursor, names, table_name
+from upsert.store.alterations import SetComment
 
 
 def create_view(cursor: Cursor, *, replaces: bool = False) -> CreateView:
@@ -82,7 +85,7 @@ def refresh_view(cursor: Cursor) -> RefreshView:
     return RefreshView(table_name(cursor))
 
 
-def alter_view(cursor: Cursor) -> SuspendView:
+def alter_view(cursor: Cursor) -> SuspendView | AlterView:
     """Read what follows ``ALTER MATERIALIZED VIEW``."""
     name = table_name(cursor)
     cursor.subject = f"ALTER MATERIALIZED VIEW {name}"
@@ -90,4 +93,10 @@ def alter_view(cursor: Cursor) -> SuspendView:
         return SuspendView(name, is_suspended=True)
     if cursor.skip("RESUME"):
         return SuspendView(name, is_suspended=False)
-    raise cursor.refusal("expected SUSPEND or RESUME")
+    if cursor.skip("SET"):
+        return AlterView(name, set_options(cursor))
+    if cursor.skip("RESET"):
+        return AlterView(name, reset_options(cursor))
+    if cursor.skip("COMMENT"):
+        return AlterView(name, SetComment(None, cursor.string("a comment in quotes")))
+    raise cursor.refusal("expected SUSPEND, RESUME, SET, RESET or COMMENT")

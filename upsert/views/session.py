@@ -50,8 +50,8 @@ def small_session(spark: SparkSession) -> SparkSession:
 
 
 def settings_of(spark: SparkSession) -> str:
-    """All that is set in a session, as one text: what is planned holds for these settings."""
-    return str(spark._jsparkSession.conf().getAll())
+    """The application and all that is set in a session, as one text: what is planned holds for these."""
+    return f"{spark.sparkContext.applicationId} {spark._jsparkSession.conf().getAll()}"
 
 
 def what_it_depends_on(df: DataFrame) -> str | None:

@@ -76,7 +76,7 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Catalog
 FEW = ("planner.views.inputs", "planner.views.moves", "planner.views.stage_table", "upsert.views.refresh")
 
 
-@pytest.fixture(params=["driver", "tasks"])
+@pytest.fixture(params=["driver", pytest.param("tasks", marks=pytest.mark.long)])
 def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Where changes are computed: in the driver, as few are, or by tasks of Spark."""
     for module in FEW:
@@ -112,6 +112,21 @@ def test_aggregates_are_kept_in_stages(
         (stage,) = stages(view.table)
         kinds = {info.kind for info in stage.history() if info.changes_rows}
         assert kinds == {"append"}, name
+
+
+def test_tasks_compute_what_the_driver_does(
+    catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in FEW:
+        monkeypatch.setattr(f"{module}.FEW_ROWS", -1)
+    query = STAGED["sums of a join"]
+    view = catalog.create_view("v", query, spark=spark)
+    for seed in range(1, 3):
+        change(catalog, seed)
+        assert view.refresh()
+        assert rows_of(catalog, "v") == expected(catalog, query), seed
+    (stage,) = stages(view.table)
+    assert {info.kind for info in stage.history() if info.changes_rows} == {"append"}
 
 
 @pytest.mark.parametrize(
@@ -446,3 +461,26 @@ def test_an_expression_that_fails_is_told_and_changes_nothing(catalog: Catalog, 
     assert view.refresh()
     assert total.refresh()
     assert rows_of(catalog, "w") == expected(catalog, "SELECT sum(90 // n) AS parts FROM sales")
+
+
+def test_options_of_a_view_are_altered(catalog: Catalog, spark: SparkSession) -> None:
+    catalog.create_view("v", TOTALS, spark=spark)
+    done = catalog.sql(
+        "ALTER MATERIALIZED VIEW v SET ('refresh' = 'full', 'snapshot.num-retained.min' = '3')"
+    )
+    assert str(done) == "<ALTER MATERIALIZED VIEW v: altered>"
+    assert catalog.table("v").options.refresh == "full"
+    assert "'refresh' = 'full'" in catalog.view("v", spark).explain()
+    catalog.sql("ALTER MATERIALIZED VIEW v RESET ('refresh')")
+    catalog.sql("ALTER MATERIALIZED VIEW v COMMENT 'sums'")
+    assert catalog.table("v").options.refresh == "auto"
+    change(catalog, 1)
+    assert catalog.view("v", spark).refresh()
+    assert rows_of(catalog, "v") == expected(catalog, TOTALS)
+    for change_ in ("SET ('materialized-view' = '{}')", "RESET ('Materialized-View')"):
+        with pytest.raises(ConfigurationError, match="CREATE OR REPLACE MATERIALIZED VIEW"):
+            catalog.sql(f"ALTER MATERIALIZED VIEW v {change_}")
+    with pytest.raises(ConfigurationError, match="'sales' is a table, and no view"):
+        catalog.sql("ALTER MATERIALIZED VIEW sales SET ('refresh' = 'full')")
+    with pytest.raises(ConfigurationError, match="'refresh' must be auto, incremental or full"):
+        catalog.sql("ALTER MATERIALIZED VIEW v SET ('refresh' = 'never')")

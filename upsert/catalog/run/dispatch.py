@@ -37,6 +37,8 @@ def execute(context: Context, statement: s.Statement, spark: SparkSession | None
             return views.explain_view(context, statement, spark)
         case s.RefreshView():
             return views.refresh_view(context, statement, spark)
+        case s.AlterView():
+            return views.alter_view(context, statement)
         case s.SuspendView():
             return views.suspend_view(context, statement, spark)
         case s.DropView():

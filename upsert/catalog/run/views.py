@@ -27,6 +27,7 @@ from upsert.schema import Index
 from upsert.spark_formats import active
 from upsert.sql import statements as s
 from upsert.sql.query import QueryText
+from upsert.store.alterations import ResetOptions, SetOptions
 from upsert.store.storage import storage_of
 from upsert.store.table import Table
 from upsert.views.definition import OPTION, Base, ViewDefinition
@@ -111,6 +112,22 @@ def _explained(context: Context, statement: s.CreateView, session: SparkSession)
     with active(rows.sparkSession):
         shape = ViewShape(table_ref.path, "", target.schema.primary_key, is_explained=True)
         return target.plan(rows, shape).explanation
+
+
+def alter_view(context: Context, statement: s.AlterView) -> Done:
+    """``ALTER MATERIALIZED VIEW v`` of its options or its comment."""
+    what = f"ALTER MATERIALIZED VIEW {statement.name}"
+    view = opened(context, statement.name, None)
+    change = statement.change
+    keys = (*change.options,) if isinstance(change, SetOptions) else ()
+    keys = change.keys if isinstance(change, ResetOptions) else keys
+    if OPTION in map(str.lower, keys):
+        raise ConfigurationError(
+            f"{what}: option {OPTION!r} is what the view is, which CREATE OR REPLACE MATERIALIZED VIEW says; "
+            "leave it out"
+        )
+    view.table.alter(change)
+    return Done(what, "altered")
 
 
 def suspend_view(context: Context, statement: s.SuspendView, spark: SparkSession | None) -> Result:
