@@ -1,7 +1,7 @@
 """What views need of Spark beyond its public calls: a session of their own, and what a query depends on.
 
 A view's query must mean the same in every session that refreshes it. So it runs in a copy of the session,
-with the settings of the one that created the view. The only file of this package that reaches the JVM.
+with the settings of the one that created the view. The only file of this folder that reaches the JVM.
 """
 
 from __future__ import annotations

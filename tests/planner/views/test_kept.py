@@ -482,5 +482,5 @@ def test_options_of_a_view_are_altered(catalog: Catalog, spark: SparkSession) ->
             catalog.sql(f"ALTER MATERIALIZED VIEW v {change_}")
     with pytest.raises(ConfigurationError, match="'sales' is a table, and no view"):
         catalog.sql("ALTER MATERIALIZED VIEW sales SET ('refresh' = 'full')")
-    with pytest.raises(ConfigurationError, match="'refresh' must be auto, incremental or full"):
+    with pytest.raises(ConfigurationError, match="'refresh' must be one of auto, incremental, full"):
         catalog.sql("ALTER MATERIALIZED VIEW v SET ('refresh' = 'never')")
