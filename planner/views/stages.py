@@ -162,6 +162,8 @@ def _stage(node: Aggregate | Distinct, settings: Settings, ids: Iterator[int]) -
     found = [one for one in walk(trace.after) if isinstance(one, SignedAggregate)]
     if trace.refusals or len(found) != 1:
         return None
+    if any(isinstance(one, Aggregate | Distinct) for one in walk(node.child)):
+        return None  # a DISTINCT that tells nothing apart is left out: the sums are those of what is below
     if not all(isinstance(one, _ROW_BY_ROW) for one in walk(found[0].child)):
         return None
     return Stage(node, shown(over_changes), found[0], tables)
