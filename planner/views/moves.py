@@ -12,12 +12,10 @@ from upsert.managed.step import Step
 from upsert.store.read.steps import touched_rows
 from upsert.store.table import Table
 from upsert.store.version import Version
+from upsert.views.refresh import FEW_ROWS
 
 REBUILD_SHARE: Final = 0.3
 """A step that touches more than this share of the tables' rows costs more than all computed again."""
-
-FEW_ROWS: Final = 50_000
-"""So many are read and computed in the driver: Spark's fixed costs are more than theirs."""
 
 SHALLOW_ROWS: Final = 5_000
 """A stage of so few groups is read as a whole; the results of a larger one are a table."""

@@ -25,7 +25,7 @@ from planner.plan.trees import expressions, walk
 from planner.spark.build import SumsOf
 from planner.spark.catalyst import Catalyst, JavaObject
 from planner.views.inputs import Planning
-from planner.views.moves import FEW_ROWS, Move, Versions, bases_of, move_of
+from planner.views.moves import Move, Versions, bases_of, move_of
 from planner.views.stages import Stage, shown
 from upsert.errors import CommitConflictError, TableNotFoundError
 from upsert.managed import frames
@@ -35,6 +35,7 @@ from upsert.schema import TableSchema
 from upsert.spark_table import spark_schema, stored_type
 from upsert.store.commit.append import StandsFor
 from upsert.store.table import Table
+from upsert.views.refresh import FEW_ROWS
 
 FOLDER: Final = "stages"
 """Folder of a view's stages, in that of its table."""

@@ -40,7 +40,7 @@ NOT_PLANNED: Final = (
 )
 
 FEW_ROWS: Final = 50_000
-"""A view of so many rows is compared in the driver: Spark's fixed costs are more than theirs."""
+"""So many are read, computed and compared in the driver: Spark's fixed costs are more than theirs."""
 
 
 def consumer_of(uuid: str) -> str:
