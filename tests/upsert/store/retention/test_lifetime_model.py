@@ -357,6 +357,6 @@ def lives(machine: type[Lifetimes], examples: int) -> type:
 
 TestLifetimes = lives(Lifetimes, 3)
 TestBagLifetimes = lives(BagLifetimes, 2)
-# A thousand lives of a second of processor time each: a quarter of an hour is the most for one test.
-TestManyLifetimes = pytest.mark.minutes(pytest.mark.long(lives(Lifetimes, 600)))
-TestManyBagLifetimes = pytest.mark.minutes(pytest.mark.long(lives(BagLifetimes, 400)))
+# Lives of one to three seconds of processor time each: ten minutes are the most for one test.
+TestManyLifetimes = pytest.mark.minutes(pytest.mark.long(lives(Lifetimes, 200)))
+TestManyBagLifetimes = pytest.mark.minutes(pytest.mark.long(lives(BagLifetimes, 120)))
