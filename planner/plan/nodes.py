@@ -658,13 +658,30 @@ class RegularJoin:
 
 
 @dataclass(frozen=True)
+class Apart:
+    """What a node computes for the rows of each partition apart, with no look at those of others.
+
+    Attributes:
+        by: the columns of the input whose values make a partition; equal values and NULLs are one.
+        used: ids of all columns of the input that it evaluates.
+    """
+
+    by: tuple[Column, ...]
+    used: frozenset[int]
+
+
+@dataclass(frozen=True)
 class Opaque:
-    """A node that the planner does not look into; it is never rewritten, nor what lies below it."""
+    """A node that the planner does not look into; it is never rewritten, nor what lies below it.
+
+    `apart` is known of window functions with a PARTITION BY.
+    """
 
     name: str
     inputs: tuple[Plan, ...]
     columns: tuple[Column, ...]
     ref: int | None = ref_field()
+    apart: Apart | None = None
 
     def __str__(self) -> str:
         return f"Opaque {self.name} [{', '.join(str(column) for column in self.columns)}]"

@@ -24,6 +24,7 @@ from deltajoin.spec import DeltaJoinSpec
 from planner.aggregates.sums import Result, Sums, kind_of, result_of
 from planner.plan.expressions import Aggregation, Call, Column, Expr, walk_expression
 from planner.plan.nodes import (
+    Aggregate,
     Changelog,
     DeltaJoin,
     Enriched,
@@ -103,6 +104,8 @@ class _Builder:
                 return self.topic(topic, plan.columns)
             case Project(child):
                 return self.project(plan, self.node(child))
+            case Aggregate(child):
+                return self.aggregate(plan, self.node(child))
             case Filter(child, condition):
                 below = self.node(child)
                 return self.catalyst.filter(self.expr(condition, self.catalyst.attributes(below)), below)
@@ -131,6 +134,14 @@ class _Builder:
         attributes = self.catalyst.attributes(child)
         named = [self.named(output, attributes, plan) for output in plan.outputs]
         return self.catalyst.project(named, child)
+
+    def aggregate(self, plan: Aggregate, child: JavaObject) -> JavaObject:
+        """The user's own aggregate with other outputs."""
+        attributes = self.catalyst.attributes(child)
+        groups = [self.expr(group.value, attributes) for group in plan.groups]
+        return self.catalyst.aggregate(
+            groups, [self.named(output, attributes, plan) for output in plan.outputs], child
+        )
 
     def named(self, output: Output, attributes: dict[int, JavaObject], plan: Plan) -> JavaObject:
         if output.ref is not None:

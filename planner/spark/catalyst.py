@@ -121,7 +121,7 @@ class Catalyst:
 
     def nested(self, node: JavaObject) -> list[JavaObject]:
         """The subqueries of any kind in the expressions of a node, without those inside of them."""
-        return [one for expr in items_of(node.expressions()) for one in self._nested_in(expr)]
+        return [one for expr in self.evaluated(node) for one in self._nested_in(expr)]
 
     def _nested_in(self, expr: JavaObject) -> list[JavaObject]:
         if self.has_plan(expr):
@@ -130,7 +130,7 @@ class Catalyst:
 
     def subqueries(self, node: JavaObject) -> list[tuple[JavaObject, JavaObject]]:
         """The subqueries for a value in the expressions of a node, each with its plan."""
-        found = [one for expr in items_of(node.expressions()) for one in self._subqueries_of(expr)]
+        found = [one for expr in self.evaluated(node) for one in self._subqueries_of(expr)]
         return [(one, one.plan()) for one in found]
 
     def _subqueries_of(self, expr: JavaObject) -> list[JavaObject]:
@@ -245,6 +245,18 @@ class Catalyst:
         condition = expr.filter()
         found = condition.get() if condition.isDefined() else None
         return expr.aggregateFunction(), found, bool(expr.isDistinct())
+
+    def partition(self, node: JavaObject) -> list[JavaObject]:
+        """The expressions of the PARTITION BY of a Window."""
+        return items_of(node.partitionSpec())
+
+    def evaluated(self, node: JavaObject) -> list[JavaObject]:
+        """The expressions of a node."""
+        return items_of(node.expressions())
+
+    def references(self, node: JavaObject) -> list[JavaObject]:
+        """The attributes that a node evaluates."""
+        return items_of(node.references().toSeq())
 
     def parameters(self, expr: JavaObject, names: Iterable[str]) -> tuple[tuple[str, str], ...]:
         """Parameters of an expression beyond its arguments, as text, by the names of Catalyst's fields."""

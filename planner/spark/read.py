@@ -23,6 +23,7 @@ from planner.plan.nodes import (
     LOOKUP_JOIN,
     OBSERVATION,
     Aggregate,
+    Apart,
     Changelog,
     Distinct,
     Filter,
@@ -258,6 +259,8 @@ class _Reader:
                 return Distinct(child, keys, ref=ref)
             case _, (child,) if name in _WRAPPERS:
                 return Wrapper(child, name, ref=ref)
+            case "Window", (_,):
+                return Opaque(name, inputs, self.expressions.output(node), ref=ref, apart=self.apart(node))
         return self.unknown(Opaque(name, inputs, self.expressions.output(node), ref=ref), node)
 
     def sliding_windows(self, node: JavaObject, child: Plan, ref: int) -> SlidingWindows | None:
@@ -268,6 +271,14 @@ class _Reader:
             return None
         made = [self.expressions.expr(row[0]) for row in self.catalyst.expanded(node)]
         return SlidingWindows(child, self.expressions.column(first), tuple(made), ref=ref)
+
+    def apart(self, node: JavaObject) -> Apart | None:
+        """What window functions compute apart, if each part of their PARTITION BY is a column."""
+        by = self.catalyst.partition(node)
+        if not by or any(self.catalyst.class_name(one) != "AttributeReference" for one in by):
+            return None
+        used = (self.expressions.column(attribute).id for attribute in self.catalyst.references(node))
+        return Apart(tuple(map(self.expressions.column, by)), frozenset(used))
 
     def unknown(self, node: Opaque, java: JavaObject) -> Plan:
         """The node; a leaf if it ends an operator of this project, which is where kinds come from.

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -20,10 +22,13 @@ from planner.spark.read import read_plan
 from planner.spark.template import Template
 from planner.spark.unnest import unnested
 from planner.views.inputs import Input, Planning
+from planner.views.kept_table import indented
 from planner.views.moves import SHALLOW_ROWS, Bases, Move, Versions, bases_of, move_of
+from planner.views.partition_table import PartitionTable
+from planner.views.partitions import partitions_of
 from planner.views.result_table import ResultTable
-from planner.views.stage_table import StageRows, StageTable, indented
-from planner.views.stages import Stage, changes_of, shown, stages_of, why_not
+from planner.views.stage_table import StageRows, StageTable
+from planner.views.stages import Stage, changes_of, looked_up, shown, stages_of, why_not
 from upsert.errors import ConfigurationError
 from upsert.store.table import Table
 from upsert.views.prepared import ViewShape
@@ -86,7 +91,7 @@ class DeepView:
 
     is_incremental: Final = True
 
-    def __init__(self, results: Sequence[ResultTable], rest: KeptView | DeepView) -> None:
+    def __init__(self, results: Sequence[ResultTable | PartitionTable], rest: KeptView | DeepView) -> None:
         """Of a query's aggregates, and of the query over these."""
         self._results = results
         self._rest = rest
@@ -131,6 +136,8 @@ def _kept(planning: Planning, whole: DataFrame, is_lasting: bool) -> KeptView | 
         template, rows = (planning.template(one) for one in (planning.built(changes.plan), whole))
         text = f"the view's changes are those of a step of its tables\n{indented(shown(changes.plan))}"
         return KeptView(planning, (bases_of(changes.tables), template), rows, True, is_lasting, text)
+    if (parted := _parted(planning, whole, plan)) is not None:
+        return parted
     made = ((stage, StageTable.of(planning, stage)) for stage in stages_of(plan, planning.settings))
     stages = {id(stage.node): (stage, table) for stage, table in made if table is not None}
     if not stages:
@@ -169,6 +176,39 @@ def _deep(
     nodes = {number: one.node(versions) for number, one in found.items()}
     rest = _kept(planning, planning.built(_with(plan, nodes)), is_lasting=True)
     return DeepView(tuple(found.values()), rest) if rest.is_incremental else None
+
+
+def _parted(planning: Planning, whole: DataFrame, plan: Plan) -> KeptView | DeepView | None:
+    """The view with what is computed partition by partition as tables, if there are enough rows for that."""
+    found: dict[int, PartitionTable] = {}
+    versions: dict[str, int] = {}
+    for part in partitions_of(plan, planning.settings):
+        rows = sum(read.rows or 0 for read, _ in part.tables)
+        if rows <= SHALLOW_ROWS and not planning.view.must_be_incremental:
+            continue
+        table = PartitionTable.of(
+            planning, part, partial(_kept_rows, planning), looked_up(plan, part.top.columns)
+        )
+        if table is not None:
+            found[id(part.top)] = table
+            versions |= {Table.open(read.path).uuid: version for read, version in part.tables}
+    if not found:
+        return None
+    if planning.view.is_explained:
+        rest = _with(plan, {number: one.planned for number, one in found.items()})
+        over = f"over these tables the rest is kept\n{indented(shown(rest))}"
+        text = "\n".join((*(one.explanation for one in found.values()), over))
+        return KeptView(planning, None, planning.template(whole), True, True, text)
+    nodes = {number: one.node(versions) for number, one in found.items()}
+    return DeepView(
+        tuple(found.values()), _kept(planning, planning.built(_with(plan, nodes)), is_lasting=True)
+    )
+
+
+def _kept_rows(planning: Planning, rows: DataFrame) -> KeptView | DeepView:
+    """How the rows of a part of a query are kept; they have no key."""
+    settings = replace(planning.settings, sink_key=None)
+    return _kept(replace(planning, settings=settings), rows, is_lasting=True)
 
 
 def _with(plan: Plan, nodes: Mapping[int, Plan]) -> Plan:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import pyarrow as pa
+
 from planner.views.stages import Tables
 from upsert.errors import SnapshotExpiredError, UntrackedChangesError
 from upsert.managed.step import Step
@@ -35,11 +37,13 @@ class Move:
         versions: where it goes to.
         step: from where, if that is known and the changes are worth it.
         is_small: whether the step has few changes.
+        partitions: what tells those partitions apart of which rows have changed; None for all of them.
     """
 
     versions: Versions
     step: Step | None = None
     is_small: bool = False
+    partitions: pa.Table | None = None
 
 
 def bases_of(tables: Tables) -> Bases:

@@ -20,8 +20,9 @@ from pyspark.sql import functions as F
 from planner.plan.nodes import Output, Plan, Project, Relation, TableRows
 from planner.plan.sources import ManagedTable
 from planner.views.inputs import Planning
+from planner.views.kept_table import brought, snapshot_of
 from planner.views.moves import Versions, move_of
-from planner.views.stage_table import DEFAULTS, StageTable, brought, snapshot_of
+from planner.views.stage_table import DEFAULTS, StageTable
 from planner.views.stages import looked_up
 from upsert.managed import frames
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind

@@ -8,10 +8,8 @@ computing all sums again. A group without rows stays in the table with a count o
 
 from __future__ import annotations
 
-import json
 import os
-import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import pyarrow as pa
@@ -19,26 +17,21 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
-from planner.plan.expressions import walk_expression
 from planner.plan.nodes import Relation
-from planner.plan.trees import expressions, walk
 from planner.spark.build import SumsOf
-from planner.spark.catalyst import Catalyst, JavaObject
+from planner.spark.catalyst import JavaObject
 from planner.views.inputs import Planning
+from planner.views.kept_table import FOLDER, brought, indented, meaning_of, relation
 from planner.views.moves import Move, Versions, bases_of, move_of
 from planner.views.stages import Stage, shown
-from upsert.errors import CommitConflictError, TableNotFoundError
+from upsert.errors import TableNotFoundError
 from upsert.managed import frames
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import Column as TableColumn
 from upsert.schema import TableSchema
 from upsert.spark_table import spark_schema, stored_type
-from upsert.store.commit.append import StandsFor
 from upsert.store.table import Table
 from upsert.views.refresh import FEW_ROWS
-
-FOLDER: Final = "stages"
-"""Folder of a view's stages, in that of its table."""
 
 _GROUP: Final = "group_"
 _IS_NULL: Final = "is_null_"
@@ -88,11 +81,8 @@ class StageTable:
         groups = _groups(sums, rows)
         if not all(_can_be_key(field.dataType) for field in groups):
             return None
-        bases = [Table.open(read.path) for read, _ in stage.tables]
-        schemas = (json.dumps(base.schema.to_json(), sort_keys=True) for base in bases)
-        uuids = (base.uuid for base in bases)
-        in_sql = _in_sql(planning.catalyst, stage)
-        name = stage.name_with(*in_sql, *uuids, *schemas, *sums.kept, groups.json())
+        more = *sums.kept, groups.json()
+        name = meaning_of(planning.catalyst, stage.node, stage.text, stage.tables, *more)
         path = os.path.join(planning.view.folder, FOLDER, name)
         return cls(planning, stage, sums, rows, path, f"{planning.consumer}-{name}")
 
@@ -144,14 +134,7 @@ class StageTable:
     def relation(self, made: JavaObject) -> Relation:
         """The aggregate in a plan as a leaf: the first columns of a plan, under its own ids."""
         columns = tuple(output.column for output in self.stage.changes.outputs)
-        given = self.catalyst.output(made)[: len(columns)]
-        named = [
-            self.catalyst.alias(one, column.name, column.id)
-            for one, column in zip(given, columns, strict=True)
-        ]
-        return Relation(
-            f"stage {self.name}", columns, ref=self.catalyst.keep(self.catalyst.project(named, made))
-        )
+        return relation(self.catalyst, columns, made, f"stage {self.name}")
 
     @property
     def row_count(self) -> int:
@@ -196,49 +179,6 @@ class StageTable:
         return F.when(~is_null, value).alias(name)
 
 
-def brought(
-    table: Table, target: Versions, rows: Callable[[Versions], tuple[DataFrame | pa.Table, bool]]
-) -> tuple[Table, int]:
-    """A table that stands for versions of others, and its snapshot that stands for certain ones.
-
-    Args:
-        table: the table.
-        target: the versions.
-        rows: what brings it there from the versions that it stands for, and whether that is all rows.
-
-    Raises:
-        CommitConflictError: another process has brought it further.
-    """
-    if (found := snapshot_of(table, target)) is not None:
-        return table, found
-    head = table.snapshot().info
-    known = head.base_versions or {}
-    if any(known.get(uuid, 0) > version for uuid, version in target.items()):
-        raise CommitConflictError(
-            f"stage {table.path!r} must be at the versions {target} or earlier ones, it is at {dict(known)}: "
-            "another process has refreshed the view; refresh it again"
-        )
-    given, are_all = rows(known)
-    stands_for = StandsFor(target, head.data_version)
-    frames.commit(given, table.path, stands_for, overwrite=are_all and bool(known))
-    found = snapshot_of(table, target)
-    assert found is not None  # the commit says so, or has raised
-    return table, found
-
-
-def indented(text: str) -> str:
-    """The text, each line further in."""
-    return textwrap.indent(text, "  ")
-
-
-def snapshot_of(table: Table, versions: Versions) -> int | None:
-    """The newest snapshot that stands for these versions."""
-    for info in reversed(table.history()):
-        if dict(info.base_versions or {}) == versions:
-            return info.data_version
-    return None
-
-
 class StageRows:
     """A stage where a query reads it; see `Input`.
 
@@ -271,15 +211,6 @@ class StageRows:
 def _groups(sums: SumsOf, rows: DataFrame) -> t.StructType:
     """The columns of a group among those of the rows that go into the sums."""
     return t.StructType([rows.schema[name] for name in sums.groups])
-
-
-def _in_sql(catalyst: Catalyst, stage: Stage) -> Iterator[str]:
-    """All expressions of a stage in SQL, which says more than the planner reads of them."""
-    for node in walk(stage.node):
-        for expr in expressions(node):
-            for part in walk_expression(expr):
-                if part.ref is not None:
-                    yield catalyst.text(catalyst.kept(part.ref))
 
 
 def _can_be_key(type_: t.DataType) -> bool:

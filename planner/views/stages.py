@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -64,10 +63,6 @@ class Stage:
         assert isinstance(inputs, Project)
         outputs = tuple(output for output in inputs.outputs if not output.column.is_row_kind)
         return Project(self.node.child, outputs)
-
-    def name_with(self, *more: str) -> str:
-        """A name for it, and for nothing that means something else."""
-        return hashlib.sha256("\n".join((self.text, *more)).encode()).hexdigest()[:16]
 
 
 def stages_of(plan: Plan, settings: Settings) -> tuple[Stage, ...]:

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import planner
-from planner.views import moves, stage_table
+from planner.views import kept_table, moves
 from tests.upsert.views.shops import QUERIES, change, expected, made, rows_of
 from upsert import Catalog, Table
 from upsert.errors import ConfigurationError
@@ -87,7 +87,7 @@ def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 
 
 def stages(view: Table) -> list[Table]:
-    folder = Path(view.root, stage_table.FOLDER)
+    folder = Path(view.root, kept_table.FOLDER)
     return [Table.open(path) for path in sorted(folder.iterdir())] if folder.exists() else []
 
 

@@ -1,0 +1,109 @@
+"""Hidden tables that stand for versions of others: brought to the versions that a refresh goes to.
+
+Each commit of one says which versions of which tables it stands for, so a step that is repeated after a crash
+finds its versions there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import types as t
+
+from planner.plan.expressions import Column, walk_expression
+from planner.plan.nodes import Opaque, Plan, Relation
+from planner.plan.trees import expressions, walk
+from planner.spark.catalyst import Catalyst, JavaObject
+from planner.views.moves import Versions
+from planner.views.stages import Tables
+from upsert.errors import CommitConflictError
+from upsert.managed import frames
+from upsert.schema import Column as TableColumn
+from upsert.schema import Index, TableSchema
+from upsert.spark_table import stored_type
+from upsert.store.commit.append import StandsFor
+from upsert.store.table import Table
+
+FOLDER: Final = "stages"
+"""Folder of a view's hidden tables, in that of its table."""
+
+
+def brought(
+    table: Table, target: Versions, rows: Callable[[Versions], tuple[DataFrame | pa.Table, bool]]
+) -> tuple[Table, int]:
+    """A table that stands for versions of others, and its snapshot that stands for certain ones.
+
+    Args:
+        table: the table.
+        target: the versions.
+        rows: what brings it there from the versions that it stands for, and whether that is all rows.
+
+    Raises:
+        CommitConflictError: another process has brought it further.
+    """
+    if (found := snapshot_of(table, target)) is not None:
+        return table, found
+    head = table.snapshot().info
+    known = head.base_versions or {}
+    if any(known.get(uuid, 0) > version for uuid, version in target.items()):
+        raise CommitConflictError(
+            f"stage {table.path!r} must be at the versions {target} or earlier ones, it is at {dict(known)}: "
+            "another process has refreshed the view; refresh it again"
+        )
+    given, are_all = rows(known)
+    stands_for = StandsFor(target, head.data_version)
+    frames.commit(given, table.path, stands_for, overwrite=are_all and bool(known))
+    found = snapshot_of(table, target)
+    assert found is not None  # the commit says so, or has raised
+    return table, found
+
+
+def snapshot_of(table: Table, versions: Versions) -> int | None:
+    """The newest snapshot that stands for these versions."""
+    for info in reversed(table.history()):
+        if dict(info.base_versions or {}) == versions:
+            return info.data_version
+    return None
+
+
+def meaning_of(catalyst: Catalyst, plan: Plan, text: str, tables: Tables, *more: str) -> str:
+    """A name for the rows of a plan over tables, shown as a text, and for nothing that means something else."""
+    bases = [Table.open(read.path) for read, _ in tables]
+    schemas = (json.dumps(base.schema.to_json(), sort_keys=True) for base in bases)
+    parts = text, *_in_sql(catalyst, plan), *(base.uuid for base in bases), *schemas, *more
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def relation(catalyst: Catalyst, columns: Sequence[Column], made: JavaObject, name: str) -> Relation:
+    """Columns of a plan as a leaf: the first ones that another plan gives, under their own ids."""
+    given = catalyst.output(made)[: len(columns)]
+    named = [catalyst.alias(one, column.name, column.id) for one, column in zip(given, columns, strict=True)]
+    return Relation(name, tuple(columns), ref=catalyst.keep(catalyst.project(named, made)))
+
+
+def bag_schema(rows: t.StructType, indexes: Sequence[Sequence[str]]) -> TableSchema:
+    """The schema of a table of such rows without a key."""
+    columns = (TableColumn(field.name, stored_type(field, "a stage"), field.nullable) for field in rows)
+    return TableSchema(tuple(columns), (), indexes=tuple(Index.over(list(names)) for names in indexes))
+
+
+def indented(text: str) -> str:
+    """The text, each line further in."""
+    return textwrap.indent(text, "  ")
+
+
+def _in_sql(catalyst: Catalyst, plan: Plan) -> Iterator[str]:
+    """All expressions of a plan in SQL, which says more than the planner reads of them."""
+    for node in walk(plan):
+        for expr in expressions(node):
+            for part in walk_expression(expr):
+                if part.ref is not None:
+                    yield catalyst.text(catalyst.kept(part.ref))
+        if isinstance(node, Opaque) and node.ref is not None:
+            yield from map(catalyst.text, catalyst.evaluated(catalyst.kept(node.ref)))

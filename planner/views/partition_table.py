@@ -1,0 +1,348 @@
+"""What window functions and groups give as a hidden table, kept partition by partition.
+
+A partition of which a row has changed is computed again from all of its rows, and compared with what it gave
+before. Its rows come from a managed table with an index by which they are found: the query's own table if that
+has one, else a hidden table of them, with a hash of what tells partitions apart.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as t
+
+from planner.plan.expressions import Column
+from planner.plan.nodes import Output, Project, Relation, TableRows
+from planner.plan.sources import ManagedTable
+from planner.plan.trees import transform_down
+from planner.spark.catalyst import Catalyst
+from planner.views.inputs import Planning
+from planner.views.kept_table import FOLDER, bag_schema, brought, indented, meaning_of, relation, snapshot_of
+from planner.views.moves import Bases, Move, Versions, move_of
+from planner.views.partitions import Partitions, relation_below
+from planner.views.rows_table import RowsTable
+from planner.views.stages import shown
+from upsert.errors import SchemaError
+from upsert.managed import frames
+from upsert.spark_table import collected, spark_schema
+from upsert.store.read.snapshot import Snapshot
+from upsert.store.table import Table
+from upsert.views.difference import difference, signed_rows
+from upsert.views.prepared import Kept
+from upsert.views.refresh import FEW_ROWS
+
+PARTITION: Final = "partition"
+"""The column with the hash by which the rows of a partition are found; others may have the same."""
+
+_KEY: Final = "key_"
+_COLUMN: Final = "column_"
+
+_IDS: Final = -2_120_000_000
+"""Ids for the columns of a plan that is only looked at, below all that rules draw."""
+
+
+@dataclass(frozen=True)
+class OwnRows:
+    """The rows of one of the query's own tables, which has an index for its partitions.
+
+    Attributes:
+        path: the table's folder.
+        uuid: the table.
+        relation: where the query reads it.
+        columns: those that are needed of it.
+        by: the names of those by which partitions are found.
+    """
+
+    path: str
+    uuid: str
+    relation: Relation
+    columns: tuple[Column, ...]
+    by: tuple[str, ...]
+
+    @classmethod
+    def of(cls, part: Partitions) -> OwnRows | None:
+        """Those of the table that a part reads, if each of its rows is one of the part, and it has an index."""
+        found = relation_below(part.child)
+        if found is None or found.rows is None or found.rows.table.where is not None:
+            return None
+        names = {column.id: column.name for column in found.columns}
+        if not all(isinstance(key, Column) and key.id in names for key in part.keys):
+            return None
+        by = tuple(names[key.id] for key in part.keys if isinstance(key, Column))
+        table = Table.open(found.rows.table.path)
+        is_exact = all(
+            not table.schema.column(name).nullable
+            and not pa.types.is_floating(table.schema.column(name).type)
+            for name in by
+        )
+        if not is_exact or table.layout.best_index(by) is None:
+            return None
+        used = {column.id for column in part.top.columns} | set(part.ids)
+        columns = tuple(column for column in found.columns if column.id in used)
+        return cls(table.path, table.uuid, found, columns, by)
+
+    @property
+    def bases(self) -> Bases:
+        """The table itself."""
+        return {self.uuid: self.path}
+
+    @property
+    def names(self) -> list[str]:
+        """The columns that are read."""
+        return [column.name for column in self.columns]
+
+    @property
+    def explanation(self) -> str:
+        """Where the rows of a partition are found."""
+        return f"the rows of a partition are looked up in {os.path.basename(self.path)}"
+
+    def at(self, versions: Versions) -> tuple[Table, int]:
+        """The table, and what is asked for."""
+        return Table.open(self.path), versions[self.uuid]
+
+    def known_at(self, versions: Versions) -> int | None:
+        """What is asked for."""
+        return versions.get(self.uuid)
+
+
+class TouchedRows:
+    """The rows of some partitions, or of all, where a plan reads them; see `planner.views.inputs.Input`."""
+
+    def __init__(self, catalyst: Catalyst, path: str, names: Sequence[str], by: Sequence[str]) -> None:
+        """Of columns of a table, in which partitions are found by some."""
+        self._catalyst = catalyst
+        self._names = list(names)
+        self._by = by
+        self._path = path
+        whole = spark_schema(Table.open(path).schema, row_kind=False)
+        self.schema = t.StructType([whole[name] for name in names])
+        self.leaf = catalyst.analyzed(catalyst.session.createDataFrame([], self.schema))
+
+    def rows(self, move: Move) -> pa.Table | None:
+        """Its rows, read in this process; None if they are many."""
+        table = Table.open(self._path)
+        return few(table.snapshot(move.versions[table.uuid]), self._by, move.partitions, self._names)
+
+    def frame(self, move: Move) -> DataFrame:
+        """Its rows, read by Spark."""
+        version = move.versions[Table.open(self._path).uuid]
+        rows = many(self._catalyst, self._path, version, self._by, move.partitions)
+        return rows.select(*self._names)
+
+
+def few(
+    snapshot: Snapshot, by: Sequence[str], keys: pa.Table | None, names: Sequence[str]
+) -> pa.Table | None:
+    """The rows of some keys, or of all; None if they are many."""
+    if keys is None:
+        return snapshot.scan(names) if snapshot.row_count <= FEW_ROWS else None
+    if keys.num_rows * max(1.0, snapshot.rows_per_key(by)) > FEW_ROWS:
+        return None
+    found = snapshot.lookup(by, keys.rename_columns(list(by)), select=names)
+    return found if found.num_rows <= FEW_ROWS else None
+
+
+def many(catalyst: Catalyst, path: str, version: int, by: Sequence[str], keys: pa.Table | None) -> DataFrame:
+    """The same, read by Spark."""
+    rows = frames.read(catalyst.session, path, version)
+    if keys is None:
+        return rows
+    wanted = catalyst.session.createDataFrame(keys.rename_columns(list(by)).combine_chunks())
+    return rows.join(wanted, list(by), "left_semi")
+
+
+class PartitionTable:
+    """The table of what one part of a query gives, partition by partition."""
+
+    def __init__(
+        self,
+        planning: Planning,
+        part: Partitions,
+        source: OwnRows | RowsTable,
+        touched: TouchedRows,
+        made: DataFrame,
+        indexes: Sequence[Sequence[int]],
+    ) -> None:
+        """Use ``of``."""
+        self._planning = planning
+        self._part = part
+        self._source = source
+        self._template = planning.template(made, (touched,))
+        self._by = [name for name in made.columns if not name.startswith(_COLUMN)]
+        looked_up = [[f"{_COLUMN}{number}" for number in numbers] for numbers in indexes]
+        self._schema = bag_schema(made.schema, [self._by, *looked_up])
+        self._buckets = max(read.buckets for read, _ in part.tables)
+        json = str(self._schema.to_json())
+        self._name = meaning_of(planning.catalyst, part.top, shown(part.top), part.tables, json)
+        self._path = os.path.join(planning.view.folder, FOLDER, f"{self._name}-partitions")
+
+    @classmethod
+    def of(
+        cls,
+        planning: Planning,
+        part: Partitions,
+        keep: Callable[[DataFrame], Kept],
+        indexes: Sequence[Sequence[int]],
+    ) -> PartitionTable | None:
+        """The table of a part, which may not be there yet; None if its values cannot be kept.
+
+        Args:
+            planning: of the view.
+            part: the part.
+            keep: finds out how the rows of a query are kept.
+            indexes: by which columns of the part, by their numbers, rows are looked up.
+        """
+        catalyst = planning.catalyst
+        source = OwnRows.of(part) or _hidden_rows(planning, part, keep)
+        if source is None:
+            return None
+        if isinstance(source, OwnRows):
+            touched = TouchedRows(catalyst, source.path, source.names, source.by)
+            leaf = relation(catalyst, source.columns, touched.leaf, "partitions")
+            known = {id(source.relation): leaf}
+            child = transform_down(part.child, lambda node: known.get(id(node), node))
+            keys = [f"{_KEY}{number}" for number in range(len(source.by))]
+            made = _named(planning.built(part.over(child)), part)
+            made = made.select(*made.columns[: -len(keys)], *keys)
+        else:
+            names = [f"{_COLUMN}{number}" for number in range(len(part.needed))]
+            source.opened()
+            touched = TouchedRows(catalyst, source.path, names, [PARTITION])
+            leaf = relation(catalyst, part.needed, touched.leaf, "partitions")
+            made = _hashed(_named(planning.built(part.over(leaf)), part))
+        if not _is_storable(made.schema):
+            return None
+        return cls(planning, part, source, touched, made, indexes)
+
+    @property
+    def planned(self) -> Project:
+        """The part as what is read of the table, for a plan that is only looked at."""
+        read = ManagedTable(os.path.basename(self._path), self._path, self._schema, self._buckets)
+        return read_of(read, self._part.top.columns)
+
+    def node(self, versions: Versions) -> Relation:
+        """The part as what is read of the table, which is brought to some versions of the base tables.
+
+        Raises:
+            CommitConflictError: another process has brought it further.
+        """
+        self._opened()
+        catalyst = self._planning.catalyst
+        read = frames.read(catalyst.session, self._path, self.at(versions))
+        return relation(catalyst, self._part.top.columns, catalyst.analyzed(read), "partitions")
+
+    @property
+    def explanation(self) -> str:
+        """What is kept, and what moves it, line by line."""
+        indexes = ", ".join(f"INDEX ({', '.join(index.columns)})" for index in self._schema.indexes)
+        kept = f"table {self._name} ({indexes}): partitions with changed rows, computed again"
+        return f"{self._source.explanation}\n{kept}\n{indented(shown(self._part.top))}"
+
+    @property
+    def uuid(self) -> str:
+        """The table's, once it is there."""
+        return Table.open(self._path).uuid
+
+    def known_at(self, versions: Versions) -> int | None:
+        """The snapshot that stands for some versions of the base tables, if there is one."""
+        bases = self._source.bases
+        if not bases.keys() <= versions.keys():
+            return None
+        return snapshot_of(self._opened(), {uuid: versions[uuid] for uuid in bases})
+
+    def at(self, versions: Versions) -> int:
+        """The table's snapshot that stands for some versions of the base tables: brought there.
+
+        Raises:
+            CommitConflictError: another process has brought it further.
+        """
+        target = {uuid: versions[uuid] for uuid in self._source.bases}
+        own = self._opened()
+
+        def rows(known: Versions) -> tuple[DataFrame | pa.Table, bool]:
+            source, to = self._source.at(versions)
+            since = self._source.known_at(known)
+            begin = {} if since is None else {source.uuid: since}
+            consumer = f"{self._planning.consumer}-{self._name}"
+            move = move_of({source.uuid: source.path}, begin, {source.uuid: to}, consumer)
+            if move.step is None or since is None:
+                return self._planning.computed(self._template, move), True
+            by = self._source.by
+            changed = source.changes(since, to, columns=by).select(by)
+            keys = changed.group_by(list(by)).aggregate([])
+            return self._differing(own, replace(move, partitions=keys.rename_columns(self._by))), False
+
+        _, found = brought(own, target, rows)
+        return found
+
+    def _differing(self, own: Table, move: Move) -> DataFrame | pa.Table:
+        """What makes the rows of some partitions those of a version, with kinds."""
+        assert move.partitions is not None
+        head, names = own.snapshot(), own.schema.names
+        if not move.partitions.num_rows:
+            return signed_rows(own.layout, head.layout.schema.empty(), head.layout.schema.empty(), own.path)
+        new = self._planning.computed(self._template, move)
+        if isinstance(new, pa.Table):
+            old = few(head, self._by, move.partitions, names)
+            if old is not None:
+                return signed_rows(own.layout, old, collected(new), f"stage {own.path!r}")
+            new = self._planning.catalyst.session.createDataFrame(new.combine_chunks())
+        version = head.info.data_version
+        before = many(self._planning.catalyst, self._path, version, self._by, move.partitions)
+        return difference(before.select(*names), new, ())
+
+    def _opened(self) -> Table:
+        """The table, made if this is the first time."""
+        options = {"bucket": str(self._buckets)}
+        return Table.create(self._path, self._schema, options, if_not_exists=True)
+
+
+def read_of(read: ManagedTable, outputs: Sequence[Column]) -> Project:
+    """Columns of a plan as what is read of a table, for a plan that is only looked at."""
+    ids = range(_IDS, _IDS - len(outputs), -1)
+    columns = tuple(
+        replace(column, id=id, name=f"{_COLUMN}{number}", ref=None)
+        for number, (id, column) in enumerate(zip(ids, outputs, strict=True))
+    )
+    leaf = Relation("stage", columns, rows=TableRows(read, 1))
+    return Project(leaf, tuple(Output(one, by) for one, by in zip(outputs, columns, strict=True)))
+
+
+def _hidden_rows(planning: Planning, part: Partitions, keep: Callable[[DataFrame], Kept]) -> RowsTable | None:
+    """The rows of a part's partitions as a table of their own; None if it cannot have them."""
+    names = [f"{_COLUMN}{number}" for number in range(len(part.needed))]
+    keys = [f"{_KEY}{number}" for number in range(len(part.keys))]
+    rows = planning.built(part.rows).toDF(*names, *keys)
+    if any("collate" in rows.schema[key].dataType.simpleString() for key in keys):
+        return None  # a collation calls other texts equal than a hash does
+    hashed = _hashed(rows)
+    if not _is_storable(hashed.schema):
+        return None
+    return RowsTable(planning, part.rows, part.tables, hashed, keep(hashed), [[PARTITION]])
+
+
+def _named(made: DataFrame, part: Partitions) -> DataFrame:
+    columns = [f"{_COLUMN}{number}" for number in range(len(part.top.columns))]
+    return made.toDF(*columns, *(f"{_KEY}{number}" for number in range(len(part.keys))))
+
+
+def _hashed(rows: DataFrame) -> DataFrame:
+    """The rows with a hash in place of the columns that tell partitions apart."""
+    keys = [name for name in rows.columns if name.startswith(_KEY)]
+    others = [name for name in rows.columns if not name.startswith(_KEY)]
+    return rows.select(*others, F.xxhash64(*keys).alias(PARTITION))
+
+
+def _is_storable(schema: t.StructType) -> bool:
+    """Whether a table can have columns of these types."""
+    try:
+        bag_schema(schema, [])
+    except SchemaError:
+        return False
+    return True

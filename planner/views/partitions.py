@@ -1,0 +1,171 @@
+"""Which parts of a query are computed for each partition of their rows apart (pure).
+
+The rows of a window function, or of an aggregate that is no sum, follow from those of one partition or group:
+if rows of it have changed it is computed again, from all of its rows, and no other one is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from planner.plan.expressions import Column, Expr, columns_of
+from planner.plan.nodes import Aggregate, Filter, Opaque, Output, Plan, Project, Relation, Wrapper
+from planner.plan.trees import children, expressions, walk, with_children
+from planner.settings import Settings
+from planner.views.stages import Changes, Tables, changes_of, stages_of
+
+_KEYS: Final = -2_050_000_000
+"""Ids for the columns that tell partitions apart, below those that stages and rules draw."""
+
+_ABOVE = (Filter, Project, Wrapper)
+"""What works row by row on what a partition gives, and is computed with it."""
+
+
+@dataclass(frozen=True)
+class Partitions:
+    """A part of a query whose rows follow, for each partition, from the partition's rows alone.
+
+    Attributes:
+        top: the part.
+        node: the lowest window function in it, or its aggregate.
+        keys: what tells partitions apart, computed from the input of ``node``.
+        tables: what it reads.
+    """
+
+    top: Plan
+    node: Opaque | Aggregate
+    keys: tuple[Expr, ...]
+    tables: Tables
+
+    @property
+    def child(self) -> Plan:
+        """What the partitions are of."""
+        (child,) = children(self.node)
+        return child
+
+    @property
+    def key_columns(self) -> tuple[Column, ...]:
+        """Columns for the keys."""
+        return tuple(
+            Column(_KEYS - number, f"key_{number}", key.type if isinstance(key, Column) else "")
+            for number, key in enumerate(self.keys)
+        )
+
+    @property
+    def rows(self) -> Project:
+        """The columns of the input that are needed, and the keys."""
+        return Project(self.child, (*map(Output.of, self.needed), *self._keys()))
+
+    @property
+    def needed(self) -> tuple[Column, ...]:
+        """The columns of the input from which the part is computed."""
+        ids = {column.id for column in self.top.columns}
+        for plan in _down(self.top, self.node):
+            used = columns_of(*expressions(plan))
+            if isinstance(plan, Opaque) and plan.apart is not None:
+                used |= plan.apart.used
+            ids = set(used) if isinstance(plan, Project | Aggregate) else ids | used
+        return tuple(column for column in self.child.columns if column.id in ids)
+
+    @property
+    def ids(self) -> frozenset[int]:
+        """Ids of all columns that any node of the part evaluates."""
+        nodes = list(walk(self.top))
+        windows = (one.apart.used for one in nodes if isinstance(one, Opaque) and one.apart is not None)
+        return frozenset().union(*(columns_of(*expressions(one)) for one in nodes), *windows)
+
+    def over(self, leaf: Plan) -> Plan:
+        """The part over another input, with the keys as its last columns."""
+        return _carrying(self.top, self.node, leaf, self._keys())
+
+    def _keys(self) -> tuple[Output, ...]:
+        return tuple(map(Output, self.key_columns, self.keys))
+
+
+def partitions_of(plan: Plan, settings: Settings) -> tuple[Partitions, ...]:
+    """The parts of a batch query that are computed by partition, and whose input follows from changes.
+
+    None of them is below another, nor has one below that is kept as sums.
+    """
+    return tuple(_found(plan, replace(settings, sink_key=None)))
+
+
+def changes_below(part: Partitions, settings: Settings) -> Changes:
+    """The changes of the rows that the partitions are of."""
+    found = changes_of(part.rows, replace(settings, sink_key=None))
+    assert found is not None  # `partitions_of` gives no others
+    return found
+
+
+def _found(plan: Plan, settings: Settings) -> Iterator[Partitions]:
+    if (part := _part(plan, settings)) is not None:
+        yield part
+        return
+    for child in children(plan):
+        yield from _found(child, settings)
+
+
+def _part(plan: Plan, settings: Settings) -> Partitions | None:
+    """The part with this node at its top; None if there is none, or only further below."""
+    node = plan
+    while isinstance(node, _ABOVE):
+        (node,) = children(node)
+    if isinstance(node, Aggregate):
+        keys: tuple[Expr, ...] = tuple(group.value for group in node.groups)
+        if stages_of(node, settings):
+            return None
+    else:
+        node, keys = _windows(node)
+    if not keys:
+        return None
+    assert isinstance(node, Opaque | Aggregate)
+    (child,) = children(node)
+    changes = changes_of(child, settings)
+    return None if changes is None else Partitions(plan, node, keys, changes.tables)
+
+
+def _windows(plan: Plan) -> tuple[Plan, tuple[Column, ...]]:
+    """The lowest of some window functions, and the columns of the PARTITION BY that all of them have."""
+    lowest, keys, node = plan, dict[int, Column](), plan
+    while isinstance(node, _ABOVE) or (isinstance(node, Opaque) and node.apart is not None):
+        if isinstance(node, Opaque) and node.apart is not None:
+            by = {column.id: column for column in node.apart.by}
+            common = by if lowest is plan and not keys else {id: by[id] for id in by if id in keys}
+            if not common:
+                return plan, ()  # those above are of other partitions: they are over a table of these
+            lowest, keys = node, common
+        (node,) = children(node)
+    return lowest, tuple(keys.values())
+
+
+def _down(plan: Plan, last: Plan) -> Iterator[Plan]:
+    """The nodes from one down to another below it."""
+    while plan is not last:
+        yield plan
+        (plan,) = children(plan)
+    yield last
+
+
+def _carrying(plan: Plan, node: Plan, leaf: Plan, keys: Sequence[Output]) -> Plan:
+    """A part over another input, with the keys among its columns."""
+    carried = tuple(Output.of(output.column) for output in keys)
+    if isinstance(plan, Aggregate):
+        return replace(plan, child=leaf, outputs=(*plan.outputs, *keys), ref=None)
+    if plan is node:
+        below: Plan = Project(leaf, (*map(Output.of, leaf.columns), *keys))
+    else:
+        below = _carrying(*children(plan), node, leaf, keys)
+    if isinstance(plan, Project):
+        return replace(plan, child=below, outputs=(*plan.outputs, *carried), ref=None)
+    if isinstance(plan, Opaque):
+        return replace(plan, inputs=(below,), columns=(*plan.columns, *(one.column for one in keys)))
+    return with_children(plan, [below])
+
+
+def relation_below(plan: Plan) -> Relation | None:
+    """The table of which each row gives one row of a plan, or none."""
+    while isinstance(plan, _ABOVE):
+        (plan,) = children(plan)
+    return plan if isinstance(plan, Relation) and plan.rows is not None else None

@@ -1,0 +1,85 @@
+"""The rows of a part of a query as a hidden table, moved by the changes of the tables that it reads.
+
+What is above reads it as it reads any table: some of its rows by an index, its changes, or all of it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from planner.plan.nodes import Plan
+from planner.plan.trees import tree
+from planner.views.inputs import Planning
+from planner.views.kept_table import FOLDER, bag_schema, brought, indented, meaning_of, snapshot_of
+from planner.views.moves import Versions, bases_of
+from planner.views.stages import Tables, shown
+from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.store.table import Table
+from upsert.views.prepared import Kept
+
+
+class RowsTable:
+    """The table of the rows of one plan.
+
+    Attributes:
+        path: its folder.
+        by: the columns of its first index.
+        bases: the tables that its rows are of.
+        schema: its columns, under the names that the DataFrame gives.
+    """
+
+    def __init__(
+        self,
+        planning: Planning,
+        plan: Plan,
+        tables: Tables,
+        rows: DataFrame,
+        kept: Kept,
+        indexes: Sequence[Sequence[str]],
+    ) -> None:
+        """Of a plan, its rows with their names, and how they are kept; the table may not be there yet."""
+        self.bases = bases_of(tables)
+        self.schema = bag_schema(rows.schema, indexes)
+        self._tables = tables
+        self._plan = plan
+        self._kept = kept
+        self.by = tuple(indexes[0])
+        self._buckets = max(read.buckets for read, _ in tables)
+        meaning = str(self.schema.to_json())
+        name = meaning_of(planning.catalyst, plan, shown(plan), tables, meaning)
+        self.path = os.path.join(planning.view.folder, FOLDER, f"{name}-input")
+
+    @property
+    def explanation(self) -> str:
+        """What is kept, and what moves it, line by line."""
+        tables = ", ".join(sorted(read.name for read, _ in self._tables))
+        kept = f"table {os.path.basename(self.path)}: rows moved by a step of {tables}"
+        return f"{kept}\n{indented(tree(self._plan))}"
+
+    def opened(self) -> Table:
+        """The table, made if this is the first time."""
+        options = {"bucket": str(self._buckets)}
+        return Table.create(self.path, self.schema, options, if_not_exists=True)
+
+    def at(self, versions: Versions) -> tuple[Table, int]:
+        """The table, and its snapshot that stands for some versions of the base tables: brought there.
+
+        Raises:
+            CommitConflictError: another process has brought it further.
+        """
+
+        def rows(known: Versions) -> tuple[DataFrame | pa.Table, bool]:
+            found = self._kept.at(known, versions)
+            names = found.column_names if isinstance(found, pa.Table) else found.columns
+            return found, ROW_KIND_COLUMN not in names
+
+        return brought(self.opened(), {uuid: versions[uuid] for uuid in self.bases}, rows)
+
+    def known_at(self, versions: Versions) -> int | None:
+        """The snapshot that stands for some versions of the base tables, if there is one."""
+        target = {uuid: versions[uuid] for uuid in self.bases if uuid in versions}
+        return snapshot_of(self.opened(), target) if len(target) == len(self.bases) else None
