@@ -23,7 +23,7 @@ from planner.spark.template import Template
 from planner.spark.unnest import unnested
 from planner.views.inputs import Input, Planning
 from planner.views.kept_table import indented
-from planner.views.moves import SHALLOW_ROWS, Bases, Move, Versions, bases_of, move_of
+from planner.views.moves import SHALLOW_ROWS, WHOLE_ROWS, Bases, Move, Versions, bases_of, move_of
 from planner.views.partition_table import PartitionTable
 from planner.views.partitions import partitions_of
 from planner.views.result_table import ResultTable
@@ -41,6 +41,7 @@ class KeptView:
     Attributes:
         is_incremental: whether anything but all rows of the tables is read.
         is_lasting: whether it holds for other versions than those of the query that it was made of.
+        is_unique: whether the view's key is proven, so that changes need not be compared with its rows.
         explanation: what a refresh reads and computes, line by line.
     """
 
@@ -52,6 +53,7 @@ class KeptView:
         is_incremental: bool,
         is_lasting: bool,
         explanation: str,
+        is_unique: bool = True,
     ) -> None:
         """Of a query whose changes follow from those of its tables, or of another, with or without stages."""
         self._planning = planning
@@ -59,6 +61,7 @@ class KeptView:
         self._rest = rest
         self.is_incremental = is_incremental
         self.is_lasting = is_lasting
+        self.is_unique = is_unique
         self.explanation = explanation
 
     def at(self, known: Versions, versions: Versions) -> DataFrame | pa.Table:
@@ -76,7 +79,9 @@ class KeptView:
             bases, template = self._changes
             move = move_of(bases, known, versions, self._planning.consumer)
             if move.step is not None:
-                return self._planning.computed(template, move)
+                found = self._planning.computed(template, move)
+                if self.is_unique or isinstance(found, pa.Table):
+                    return found
         return self._planning.computed(self._rest, Move(versions))
 
 
@@ -86,6 +91,7 @@ class DeepView:
     Attributes:
         is_incremental: as of a `KeptView`.
         is_lasting: as of a `KeptView`.
+        is_unique: as of a `KeptView`.
         explanation: as of a `KeptView`.
     """
 
@@ -96,6 +102,7 @@ class DeepView:
         self._results = results
         self._rest = rest
         self.is_lasting: bool = rest.is_lasting
+        self.is_unique: bool = rest.is_unique
         self.explanation: str = "\n".join((*(one.explanation for one in results), rest.explanation))
 
     def at(self, known: Versions, versions: Versions) -> DataFrame | pa.Table:
@@ -135,7 +142,8 @@ def _kept(planning: Planning, whole: DataFrame, is_lasting: bool) -> KeptView | 
     if (changes := changes_of(plan, planning.settings)) is not None:
         template, rows = (planning.template(one) for one in (planning.built(changes.plan), whole))
         text = f"the view's changes are those of a step of its tables\n{indented(shown(changes.plan))}"
-        return KeptView(planning, (bases_of(changes.tables), template), rows, True, is_lasting, text)
+        bases = bases_of(changes.tables)
+        return KeptView(planning, (bases, template), rows, True, is_lasting, text, changes.is_unique)
     if (parted := _parted(planning, whole, plan)) is not None:
         return parted
     made = ((stage, StageTable.of(planning, stage)) for stage in stages_of(plan, planning.settings))
@@ -184,13 +192,13 @@ def _parted(planning: Planning, whole: DataFrame, plan: Plan) -> KeptView | Deep
     versions: dict[str, int] = {}
     for part in partitions_of(plan, planning.settings):
         rows = sum(read.rows or 0 for read, _ in part.tables)
-        if rows <= SHALLOW_ROWS and not planning.view.must_be_incremental:
+        if rows <= WHOLE_ROWS and not planning.view.must_be_incremental:
             continue
         table = PartitionTable.of(
             planning, part, partial(_kept_rows, planning), looked_up(plan, part.top.columns)
         )
         if table is not None:
-            found[id(part.top)] = table
+            found[id(part.place)] = table
             versions |= {Table.open(read.path).uuid: version for read, version in part.tables}
     if not found:
         return None

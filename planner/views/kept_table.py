@@ -73,7 +73,7 @@ def snapshot_of(table: Table, versions: Versions) -> int | None:
 
 
 def meaning_of(catalyst: Catalyst, plan: Plan, text: str, tables: Tables, *more: str) -> str:
-    """A name for the rows of a plan over tables, shown as a text, and for nothing that means something else."""
+    """A name for a plan over tables that is shown as this text, and for nothing that means something else."""
     bases = [Table.open(read.path) for read, _ in tables]
     schemas = (json.dumps(base.schema.to_json(), sort_keys=True) for base in bases)
     parts = text, *_in_sql(catalyst, plan), *(base.uuid for base in bases), *schemas, *more

@@ -22,6 +22,9 @@ REBUILD_SHARE: Final = 0.3
 SHALLOW_ROWS: Final = 5_000
 """A stage of so few groups is read as a whole; the results of a larger one are a table."""
 
+WHOLE_ROWS: Final = 50_000
+"""Tables of so few rows are read as a whole, rather than kept partition by partition."""
+
 Bases = Mapping[str, str]
 """Folders of the tables that something reads, by their uuids."""
 

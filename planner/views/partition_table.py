@@ -1,8 +1,8 @@
 """What window functions and groups give as a hidden table, kept partition by partition.
 
-A partition of which a row has changed is computed again from all of its rows, and compared with what it gave
-before. Its rows come from a managed table with an index by which they are found: the query's own table if that
-has one, else a hidden table of them, with a hash of what tells partitions apart.
+A partition of which a row has changed is computed again from all of its rows, and compared with what it
+gave before. Its rows come from a managed table with an index by which they are found: the query's own table
+if that has one, else a hidden table of them, with a hash of what tells partitions apart.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class OwnRows:
 
     @classmethod
     def of(cls, part: Partitions) -> OwnRows | None:
-        """Those of the table that a part reads, if each of its rows is one of the part, and it has an index."""
+        """Those of the table that a part reads alone, if that has an index."""
         found = relation_below(part.child)
         if found is None or found.rows is None or found.rows.table.where is not None:
             return None
@@ -83,8 +83,7 @@ class OwnRows:
         )
         if not is_exact or table.layout.best_index(by) is None:
             return None
-        used = {column.id for column in part.top.columns} | set(part.ids)
-        columns = tuple(column for column in found.columns if column.id in used)
+        columns = tuple(column for column in found.columns if column.id in part.ids)
         return cls(table.path, table.uuid, found, columns, by)
 
     @property
@@ -286,7 +285,7 @@ class PartitionTable:
         assert move.partitions is not None
         head, names = own.snapshot(), own.schema.names
         if not move.partitions.num_rows:
-            return signed_rows(own.layout, head.layout.schema.empty(), head.layout.schema.empty(), own.path)
+            return pa.table({})  # to be said all the same: the rows are those of other versions now
         new = self._planning.computed(self._template, move)
         if isinstance(new, pa.Table):
             old = few(head, self._by, move.partitions, names)

@@ -28,12 +28,14 @@ class Partitions:
     """A part of a query whose rows follow, for each partition, from the partition's rows alone.
 
     Attributes:
-        top: the part.
+        place: where the query has it.
+        top: the part, with only the columns that are needed.
         node: the lowest window function in it, or its aggregate.
         keys: what tells partitions apart, computed from the input of ``node``.
         tables: what it reads.
     """
 
+    place: Plan
     top: Plan
     node: Opaque | Aggregate
     keys: tuple[Expr, ...]
@@ -61,20 +63,17 @@ class Partitions:
     @property
     def needed(self) -> tuple[Column, ...]:
         """The columns of the input from which the part is computed."""
-        ids = {column.id for column in self.top.columns}
-        for plan in _down(self.top, self.node):
-            used = columns_of(*expressions(plan))
-            if isinstance(plan, Opaque) and plan.apart is not None:
-                used |= plan.apart.used
-            ids = set(used) if isinstance(plan, Project | Aggregate) else ids | used
+        plan, ids = self.top, {column.id for column in self.top.columns}
+        while plan is not self.child:
+            ids |= _used(plan)
+            (plan,) = children(plan)
         return tuple(column for column in self.child.columns if column.id in ids)
 
     @property
     def ids(self) -> frozenset[int]:
-        """Ids of all columns that any node of the part evaluates."""
-        nodes = list(walk(self.top))
-        windows = (one.apart.used for one in nodes if isinstance(one, Opaque) and one.apart is not None)
-        return frozenset().union(*(columns_of(*expressions(one)) for one in nodes), *windows)
+        """Ids of all columns that the part, and what is below it, evaluates or puts out."""
+        own = (one.id for one in self.top.columns)
+        return frozenset(own).union(*(_used(one) for one in walk(self.top)))
 
     def over(self, leaf: Plan) -> Plan:
         """The part over another input, with the keys as its last columns."""
@@ -123,7 +122,41 @@ def _part(plan: Plan, settings: Settings) -> Partitions | None:
     assert isinstance(node, Opaque | Aggregate)
     (child,) = children(node)
     changes = changes_of(child, settings)
-    return None if changes is None else Partitions(plan, node, keys, changes.tables)
+    if changes is None:
+        return None
+    top = _pruned(plan, frozenset(column.id for column in plan.columns))
+    return Partitions(plan, top, _lowest(top), keys, changes.tables)
+
+
+def _pruned(plan: Plan, ids: frozenset[int]) -> Plan:
+    """A part with only the columns of these ids, and what they need, as far down as it is one path."""
+    if isinstance(plan, Project):
+        outputs = {output.column.id: output for output in plan.outputs if output.column.id in ids}
+        plan = replace(plan, outputs=tuple(outputs.values()), ref=None)
+    elif not isinstance(plan, Filter | Wrapper | Aggregate) and not (isinstance(plan, Opaque) and plan.apart):
+        return plan
+    (child,) = children(plan)
+    below = _pruned(child, _used(plan) if isinstance(plan, Project | Aggregate) else ids | _used(plan))
+    if isinstance(plan, Opaque):
+        gone = set(child.columns) - set(below.columns)
+        return replace(plan, inputs=(below,), columns=tuple(one for one in plan.columns if one not in gone))
+    return with_children(plan, [below])
+
+
+def _lowest(plan: Plan) -> Opaque | Aggregate:
+    """The lowest window function of a part, or its aggregate."""
+    found = None
+    while isinstance(plan, (*_ABOVE, Opaque, Aggregate)):
+        found = plan if isinstance(plan, Opaque | Aggregate) else found
+        (plan,) = children(plan)
+    assert found is not None
+    return found
+
+
+def _used(plan: Plan) -> frozenset[int]:
+    """Ids of the columns that a node evaluates."""
+    windows = plan.apart.used if isinstance(plan, Opaque) and plan.apart is not None else frozenset[int]()
+    return columns_of(*expressions(plan)) | windows
 
 
 def _windows(plan: Plan) -> tuple[Plan, tuple[Column, ...]]:
@@ -140,14 +173,6 @@ def _windows(plan: Plan) -> tuple[Plan, tuple[Column, ...]]:
     return lowest, tuple(keys.values())
 
 
-def _down(plan: Plan, last: Plan) -> Iterator[Plan]:
-    """The nodes from one down to another below it."""
-    while plan is not last:
-        yield plan
-        (plan,) = children(plan)
-    yield last
-
-
 def _carrying(plan: Plan, node: Plan, leaf: Plan, keys: Sequence[Output]) -> Plan:
     """A part over another input, with the keys among its columns."""
     carried = tuple(Output.of(output.column) for output in keys)
@@ -156,7 +181,8 @@ def _carrying(plan: Plan, node: Plan, leaf: Plan, keys: Sequence[Output]) -> Pla
     if plan is node:
         below: Plan = Project(leaf, (*map(Output.of, leaf.columns), *keys))
     else:
-        below = _carrying(*children(plan), node, leaf, keys)
+        (child,) = children(plan)
+        below = _carrying(child, node, leaf, keys)
     if isinstance(plan, Project):
         return replace(plan, child=below, outputs=(*plan.outputs, *carried), ref=None)
     if isinstance(plan, Opaque):

@@ -12,7 +12,6 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from planner.plan.nodes import Plan
-from planner.plan.trees import tree
 from planner.views.inputs import Planning
 from planner.views.kept_table import FOLDER, bag_schema, brought, indented, meaning_of, snapshot_of
 from planner.views.moves import Versions, bases_of
@@ -58,7 +57,7 @@ class RowsTable:
         """What is kept, and what moves it, line by line."""
         tables = ", ".join(sorted(read.name for read, _ in self._tables))
         kept = f"table {os.path.basename(self.path)}: rows moved by a step of {tables}"
-        return f"{kept}\n{indented(tree(self._plan))}"
+        return f"{kept}\n{indented(shown(self._plan))}"
 
     def opened(self) -> Table:
         """The table, made if this is the first time."""

@@ -81,30 +81,27 @@ class Changes:
     Attributes:
         plan: the changes of its rows, with their kinds.
         tables: as of a `Stage`.
+        is_unique: whether the key of what they go to is proven to tell its rows apart; without one it is.
     """
 
     plan: Plan
     tables: Tables
+    is_unique: bool
 
 
 def changes_of(plan: Plan, settings: Settings) -> Changes | None:
-    """The query over changes, if it is delta joins and what works row by row; None for any other.
-
-    If the view has a key, it must be proven to tell rows apart: two rows of one key would not be noticed.
-    """
+    """The query over changes, if it is delta joins and what works row by row; None for any other."""
     if isinstance(plan, Opaque) and plan.name == "Sort":
         plan = plan.inputs[0]  # a table has no order
     over_changes, tables = _over_changes(plan, _ids())
     if not tables:
         return None
-    if key := settings.sink_key:
-        columns = [column for column in over_changes.columns if column.name in key]
-        if not is_unique_by(over_changes, columns):
-            return None
-    trace = optimize_plan(over_changes, settings)
+    key = [column for column in over_changes.columns if column.name in (settings.sink_key or ())]
+    is_unique = not settings.sink_key or is_unique_by(over_changes, key)
+    trace = optimize_plan(over_changes, replace(settings, sink_key=None))
     if trace.refusals or not all(isinstance(one, _ROW_BY_ROW) for one in walk(trace.after)):
         return None
-    return Changes(trace.after, tables)
+    return Changes(trace.after, tables, is_unique)
 
 
 def why_not(plan: Plan, settings: Settings) -> str:

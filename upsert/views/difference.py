@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import types as t
 
 from upsert.errors import ChangelogError
 from upsert.rowkind import ROW_KIND_COLUMN, RowKind
+from upsert.store.read.snapshot import Snapshot
 from upsert.store.rows.conform import conform
 from upsert.store.rows.keys import order_by
 from upsert.store.rows.layout import Layout
@@ -70,6 +72,29 @@ def signed_rows(layout: Layout, old: pa.Table, new: pa.Table, owner: str) -> pa.
         )
         for rows, kind in ((old, RowKind.DELETE), (stored, RowKind.INSERT))
     )
+
+
+def check_keys(head: Snapshot, changes: pa.Table, owner: str) -> None:
+    """Refuse changes after which two rows have one key.
+
+    Args:
+        head: the view's table as it is.
+        changes: what is to be committed, with the kind of each.
+        owner: the view's table, for messages.
+
+    Raises:
+        ChangelogError: there would be two rows of one key; the text has `SAME_KEY`.
+    """
+    key = list(head.layout.schema.primary_key)
+    rows, signs = conform(head.layout, changes, owner)
+    assert signs is not None
+    signed = rows.select(key).append_column(_COUNT, pa.array(signs))
+    counted = signed.group_by(key).aggregate([(_COUNT, "sum")])
+    count = counted.column(f"{_COUNT}_sum")
+    more = counted.filter(pc.greater(count, 0)).select(key)
+    is_repeated = pc.any(pc.greater(count, 1)).as_py()
+    if is_repeated or (more.num_rows and head.lookup(key, more, select=key).num_rows):
+        raise ChangelogError(f"{owner}: {SAME_KEY}")
 
 
 def _by_key(old: DataFrame, new: DataFrame, key: Sequence[str]) -> DataFrame:

@@ -44,6 +44,10 @@ class Kept(Protocol):
         """Whether it holds for other versions than those of the query that it was made of."""
 
     @property
+    def is_unique(self) -> bool:
+        """Whether the view's key is proven to tell the rows of its query apart; without one it is."""
+
+    @property
     def explanation(self) -> str:
         """What a refresh reads and computes, line by line."""
 

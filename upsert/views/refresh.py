@@ -24,7 +24,7 @@ from upsert.spark_table import collected
 from upsert.store.commit.append import StandsFor
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
-from upsert.views.difference import SAME_KEY, difference, signed_rows
+from upsert.views.difference import SAME_KEY, check_keys, difference, signed_rows
 from upsert.views.prepared import Plan, Prepared, PreparedViews, Versions, ViewShape
 from upsert.views.session import settings_of
 
@@ -94,7 +94,7 @@ class Refresher:
         try:
             with active(prepared.spark):
                 rows = self._rows(prepared, known, versions)
-                changes = self._changes(table, head, rows, prepared.spark)
+                changes = self._changes(table, head, rows, prepared)
                 reach(POINTS[0])
                 frames.commit(changes, self.path, StandsFor(versions, head.info.data_version))
         except (PySparkException, ChangelogError) as cause:
@@ -163,14 +163,17 @@ class Refresher:
         return f"{table.uuid} {table.definition.version} {definitions} {sizes} {settings_of(self.spark)}"
 
     def _changes(
-        self, table: Table, head: Snapshot, rows: DataFrame | pa.Table, spark: SparkSession
+        self, table: Table, head: Snapshot, rows: DataFrame | pa.Table, prepared: Prepared
     ) -> DataFrame | pa.Table:
         """What makes the view's rows these; changes are that already."""
         if ROW_KIND_COLUMN in (rows.column_names if isinstance(rows, pa.Table) else rows.columns):
+            is_proven = prepared.kept is None or prepared.kept.is_unique
+            if table.schema.primary_key and isinstance(rows, pa.Table) and not is_proven:
+                check_keys(head, collected(rows), f"view {self.name!r}")
             return rows
         if isinstance(rows, pa.Table):
             if head.row_count <= FEW_ROWS:
                 return signed_rows(table.layout, head.scan(), collected(rows), f"view {self.name!r}")
-            rows = spark.createDataFrame(rows.combine_chunks())  # an empty record batch would end it
-        before = frames.read(spark, self.path, head.info.data_version)
+            rows = prepared.spark.createDataFrame(rows.combine_chunks())  # an empty record batch would end it
+        before = frames.read(prepared.spark, self.path, head.info.data_version)
         return difference(before, rows, table.schema.primary_key)

@@ -75,7 +75,13 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Catalog
     return made(Catalog(tmp_path / "warehouse", optimize=planner.optimize))
 
 
-FEW = ("planner.views.inputs", "planner.views.moves", "planner.views.stage_table", "upsert.views.refresh")
+FEW = (
+    "planner.views.inputs",
+    "planner.views.moves",
+    "planner.views.partition_table",
+    "planner.views.stage_table",
+    "upsert.views.refresh",
+)
 
 
 @pytest.fixture(params=["driver", pytest.param("tasks", marks=pytest.mark.long)])

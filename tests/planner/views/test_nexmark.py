@@ -36,6 +36,7 @@ def test_views_hold_what_duckdb_gives(
     tmp_path: Path, spark: SparkSession, numbers: list[int], few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("planner.views.keep.SHALLOW_ROWS", 10)
+    monkeypatch.setattr("planner.views.keep.WHOLE_ROWS", 10)
     for module in FEW:
         monkeypatch.setattr(f"{module}.FEW_ROWS", few)
     catalog = made(Catalog(tmp_path / "warehouse", optimize=planner.optimize))

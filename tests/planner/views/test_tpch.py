@@ -71,6 +71,7 @@ def test_views_hold_what_duckdb_gives(
     tmp_path: Path, spark: SparkSession, numbers: list[int], shallow: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("planner.views.keep.SHALLOW_ROWS", shallow)
+    monkeypatch.setattr("planner.views.keep.WHOLE_ROWS", shallow)
     catalog = made(tmp_path, 0.01)
     views = [catalog.create_view(f"q{number}", QUERIES[number], spark=spark) for number in numbers]
     for seed, share in enumerate((0.001, 0.02)):

@@ -351,7 +351,9 @@ def _is_manifest(found: pa.Schema) -> bool:
     if found.names != [*plain.names, "min", "max"] or found.types[: len(plain)] != plain.types:
         return False
     low, high = found.types[len(plain) :]
-    return low == high and pa.types.is_struct(low) and all(field.name.isdecimal() for field in low)
+    if low != high or not pa.types.is_struct(low):
+        return False
+    return all(field.name.isdecimal() and types.is_scalar(field.type) for field in low)
 
 
 def _row(action: str, entry: FileEntry) -> dict[str, Any]:
