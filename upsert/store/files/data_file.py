@@ -91,6 +91,9 @@ class DataFile:
             columns = Projection.same(layout)
         else:
             stored = _open_file(path, format_, None, entry.rows, entry.bytes, entry.checksum)
+            if (has_kinds := KIND_COLUMN in stored.schema.names) != bool(entry.deletes):
+                found = f"{'a' if has_kinds else 'no'} column {KIND_COLUMN!r}"
+                raise _damaged(path, f"{entry.deletes} deletions, as its manifest says", found)
             columns = Projection.of(stored.schema, layout, f"data file {path!r}")
         # of an older definition a file may lack indexes, and have others
         known = sidecar_schema(layout) if entry.definition == layout.version else None
