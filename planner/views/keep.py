@@ -9,12 +9,13 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from planner.plan.nodes import Plan
+from planner.plan.expressions import Column
+from planner.plan.nodes import Output, Plan, Project, Relation
 from planner.plan.trees import transform_down
 from planner.settings import Settings
 from planner.spark.catalyst import Catalyst
@@ -22,17 +23,44 @@ from planner.spark.read import read_plan
 from planner.spark.template import Template
 from planner.spark.unnest import unnested
 from planner.views.inputs import Input, Planning
-from planner.views.kept_table import indented
+from planner.views.kept_table import COLUMN, indented
 from planner.views.moves import SHALLOW_ROWS, WHOLE_ROWS, Bases, Move, Versions, bases_of, move_of
 from planner.views.partition_table import PartitionTable
 from planner.views.partitions import partitions_of
 from planner.views.result_table import ResultTable
+from planner.views.rows_table import RowsTable
 from planner.views.stage_table import StageRows, StageTable
 from planner.views.stages import Stage, changes_of, looked_up, shown, stages_of, why_not
+from planner.views.unindexed import unindexed
 from upsert.errors import ConfigurationError
 from upsert.store.table import Table
 from upsert.views.prepared import ViewShape
 from upsert.views.session import small_session
+
+
+class KeptTable(Protocol):
+    """A hidden table in place of a part of a view's plan."""
+
+    @property
+    def planned(self) -> Plan:
+        """The part as what is read of the table, for a plan that is only looked at."""
+
+    @property
+    def explanation(self) -> str:
+        """What is kept, and what moves it, line by line."""
+
+    @property
+    def uuid(self) -> str:
+        """The table's, once it is there."""
+
+    def node(self, versions: Versions) -> Relation:
+        """The part as what is read of the table, which is brought to some versions of the base tables."""
+
+    def at(self, versions: Versions) -> int:
+        """The table's snapshot that stands for some versions of the base tables: brought there."""
+
+    def known_at(self, versions: Versions) -> int | None:
+        """The snapshot that stands for some versions, if there is one."""
 
 
 class KeptView:
@@ -89,6 +117,7 @@ class DeepView:
     """A view of which the aggregates are tables, over which the rest is kept in its turn.
 
     Attributes:
+        rest: how what is over the tables is kept.
         is_incremental: as of a `KeptView`.
         is_lasting: as of a `KeptView`.
         is_unique: as of a `KeptView`.
@@ -97,10 +126,10 @@ class DeepView:
 
     is_incremental: Final = True
 
-    def __init__(self, results: Sequence[ResultTable | PartitionTable], rest: KeptView | DeepView) -> None:
+    def __init__(self, results: Sequence[KeptTable], rest: KeptView | DeepView) -> None:
         """Of a query's aggregates, and of the query over these."""
         self._results = results
-        self._rest = rest
+        self.rest = rest
         self.is_lasting: bool = rest.is_lasting
         self.is_unique: bool = rest.is_unique
         self.explanation: str = "\n".join((*(one.explanation for one in results), rest.explanation))
@@ -110,7 +139,7 @@ class DeepView:
         were = {one.uuid: one.known_at(known) for one in self._results}
         are = {one.uuid: one.at(versions) for one in self._results}
         found = {uuid: version for uuid, version in were.items() if version is not None}
-        return self._rest.at({**known, **found}, {**versions, **are})
+        return self.rest.at({**known, **found}, {**versions, **are})
 
 
 def kept(df: DataFrame, view: ViewShape, settings: Settings) -> KeptView | DeepView:
@@ -146,6 +175,8 @@ def _kept(planning: Planning, whole: DataFrame, is_lasting: bool) -> KeptView | 
         return KeptView(planning, (bases, template), rows, True, is_lasting, text, changes.is_unique)
     if (parted := _parted(planning, whole, plan)) is not None:
         return parted
+    if (indexed := _indexed(planning, whole, plan)) is not None:
+        return indexed
     made = ((stage, StageTable.of(planning, stage)) for stage in stages_of(plan, planning.settings))
     stages = {id(stage.node): (stage, table) for stage, table in made if table is not None}
     if not stages:
@@ -172,18 +203,15 @@ def _deep(
         return None
     found = {id(stage.node): ResultTable(planning, table, plan) for stage, table in stages}
     looked_at = _with(plan, {number: one.planned for number, one in found.items()})
-    if changes_of(looked_at, planning.settings) is None and not stages_of(looked_at, planning.settings):
+    settings = planning.settings
+    is_kept = changes_of(looked_at, settings) or stages_of(looked_at, settings) or unindexed(looked_at)
+    if not is_kept and not partitions_of(looked_at, settings):
         return None
-    if planning.view.is_explained:
-        over = f"over these tables the rest is kept\n{indented(shown(looked_at))}"
-        text = "\n".join((*(one.explanation for one in found.values()), over))
-        return KeptView(planning, None, planning.template(whole), True, True, text)
     versions: dict[str, int] = {}
     for stage, _ in stages:
         versions |= {Table.open(read.path).uuid: version for read, version in stage.tables}
-    nodes = {number: one.node(versions) for number, one in found.items()}
-    rest = _kept(planning, planning.built(_with(plan, nodes)), is_lasting=True)
-    return DeepView(tuple(found.values()), rest) if rest.is_incremental else None
+    deep = _over(planning, whole, plan, found, versions)
+    return None if isinstance(deep, DeepView) and not deep.rest.is_incremental else deep
 
 
 def _parted(planning: Planning, whole: DataFrame, plan: Plan) -> KeptView | DeepView | None:
@@ -200,17 +228,59 @@ def _parted(planning: Planning, whole: DataFrame, plan: Plan) -> KeptView | Deep
         if table is not None:
             found[id(part.place)] = table
             versions |= {Table.open(read.path).uuid: version for read, version in part.tables}
-    if not found:
+    return _over(planning, whole, plan, found, versions) if found else None
+
+
+def _indexed(planning: Planning, whole: DataFrame, plan: Plan) -> KeptView | DeepView | None:
+    """The view with the rows of tables that lack an index as tables that have it, if that helps."""
+    missing = unindexed(plan)
+    rows = sum(leaf.rows.table.rows or 0 for leaf, _ in missing.values() if leaf.rows is not None)
+    if not missing or (rows <= WHOLE_ROWS and not planning.view.must_be_incremental):
         return None
+    found: dict[int, RowsTable] = {}
+    versions: dict[str, int] = {}
+    for number, (leaf, looked_up_by) in missing.items():
+        if (table := _rows_of(planning, leaf, looked_up_by)) is None:
+            return None
+        assert leaf.rows is not None
+        assert leaf.rows.snapshot is not None
+        found[number] = table
+        versions[Table.open(leaf.rows.table.path).uuid] = leaf.rows.snapshot
+    looked_at, settings = (
+        _with(plan, {number: one.planned for number, one in found.items()}),
+        planning.settings,
+    )
+    if changes_of(looked_at, settings) is None:
+        more = len(partitions_of(looked_at, settings)) + len(stages_of(looked_at, settings))
+        if more <= len(stages_of(plan, settings)):
+            return None
+    return _over(planning, whole, plan, found, versions)
+
+
+def _rows_of(planning: Planning, leaf: Relation, indexes: Sequence[Sequence[Column]]) -> RowsTable | None:
+    """The rows of a table of the query as one with indexes; None if it cannot have them."""
+    assert leaf.rows is not None
+    assert leaf.rows.snapshot is not None
+    plan = Project(leaf, tuple(map(Output.of, leaf.columns)))
+    names = {column.id: f"{COLUMN}{number}" for number, column in enumerate(leaf.columns)}
+    by = [[names[column.id] for column in one] for one in indexes]
+    rows = planning.built(plan).toDF(*names.values())
+    tables = ((leaf.rows.table, leaf.rows.snapshot),)
+    return RowsTable(planning, plan, tables, rows, _kept_rows(planning, rows), by, leaf.columns)
+
+
+def _over(
+    planning: Planning, whole: DataFrame, plan: Plan, found: Mapping[int, KeptTable], versions: Versions
+) -> KeptView | DeepView:
+    """The view with tables in place of parts of its plan, over which the rest is kept."""
     if planning.view.is_explained:
-        rest = _with(plan, {number: one.planned for number, one in found.items()})
-        over = f"over these tables the rest is kept\n{indented(shown(rest))}"
+        looked_at = _with(plan, {number: one.planned for number, one in found.items()})
+        over = f"over these tables the rest is kept\n{indented(shown(looked_at))}"
         text = "\n".join((*(one.explanation for one in found.values()), over))
         return KeptView(planning, None, planning.template(whole), True, True, text)
     nodes = {number: one.node(versions) for number, one in found.items()}
-    return DeepView(
-        tuple(found.values()), _kept(planning, planning.built(_with(plan, nodes)), is_lasting=True)
-    )
+    rest = _kept(planning, planning.built(_with(plan, nodes)), is_lasting=True)
+    return DeepView(tuple(found.values()), rest)
 
 
 def _kept_rows(planning: Planning, rows: DataFrame) -> KeptView | DeepView:

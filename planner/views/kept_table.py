@@ -10,6 +10,7 @@ import hashlib
 import json
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -17,7 +18,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
 from planner.plan.expressions import Column, walk_expression
-from planner.plan.nodes import Opaque, Plan, Relation
+from planner.plan.nodes import Opaque, Output, Plan, Project, Relation, TableRows
+from planner.plan.sources import ManagedTable
 from planner.plan.trees import expressions, walk
 from planner.spark.catalyst import Catalyst, JavaObject
 from planner.views.moves import Versions
@@ -29,6 +31,12 @@ from upsert.schema import Index, TableSchema
 from upsert.spark_table import stored_type
 from upsert.store.commit.append import StandsFor
 from upsert.store.table import Table
+
+COLUMN: Final = "column_"
+"""What the names of the columns of such a table begin with; their numbers follow."""
+
+_IDS: Final = -2_120_000_000
+"""Ids for the columns of a plan that is only looked at, below all that rules draw."""
 
 FOLDER: Final = "stages"
 """Folder of a view's hidden tables, in that of its table."""
@@ -107,3 +115,14 @@ def _in_sql(catalyst: Catalyst, plan: Plan) -> Iterator[str]:
                     yield catalyst.text(catalyst.kept(part.ref))
         if isinstance(node, Opaque) and node.ref is not None:
             yield from map(catalyst.text, catalyst.evaluated(catalyst.kept(node.ref)))
+
+
+def read_of(read: ManagedTable, outputs: Sequence[Column]) -> Project:
+    """Columns of a plan as what is read of a table, for a plan that is only looked at."""
+    ids = range(_IDS, _IDS - len(outputs), -1)
+    columns = tuple(
+        replace(column, id=id, name=f"{COLUMN}{number}", ref=None)
+        for number, (id, column) in enumerate(zip(ids, outputs, strict=True))
+    )
+    leaf = Relation("stage", columns, rows=TableRows(read, 1))
+    return Project(leaf, tuple(Output(one, by) for one, by in zip(outputs, columns, strict=True)))

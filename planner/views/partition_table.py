@@ -18,12 +18,22 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
 from planner.plan.expressions import Column
-from planner.plan.nodes import Output, Project, Relation, TableRows
+from planner.plan.nodes import Project, Relation
 from planner.plan.sources import ManagedTable
 from planner.plan.trees import transform_down
 from planner.spark.catalyst import Catalyst
 from planner.views.inputs import Planning
-from planner.views.kept_table import FOLDER, bag_schema, brought, indented, meaning_of, relation, snapshot_of
+from planner.views.kept_table import (
+    COLUMN,
+    FOLDER,
+    bag_schema,
+    brought,
+    indented,
+    meaning_of,
+    read_of,
+    relation,
+    snapshot_of,
+)
 from planner.views.moves import Bases, Move, Versions, move_of
 from planner.views.partitions import Partitions, relation_below
 from planner.views.rows_table import RowsTable
@@ -41,10 +51,6 @@ PARTITION: Final = "partition"
 """The column with the hash by which the rows of a partition are found; others may have the same."""
 
 _KEY: Final = "key_"
-_COLUMN: Final = "column_"
-
-_IDS: Final = -2_120_000_000
-"""Ids for the columns of a plan that is only looked at, below all that rules draw."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +107,13 @@ class OwnRows:
         """Where the rows of a partition are found."""
         return f"the rows of a partition are looked up in {os.path.basename(self.path)}"
 
-    def at(self, versions: Versions) -> tuple[Table, int]:
-        """The table, and what is asked for."""
-        return Table.open(self.path), versions[self.uuid]
+    def opened(self) -> Table:
+        """The table."""
+        return Table.open(self.path)
+
+    def at(self, versions: Versions) -> int:
+        """What is asked for."""
+        return versions[self.uuid]
 
     def known_at(self, versions: Versions) -> int | None:
         """What is asked for."""
@@ -173,8 +183,8 @@ class PartitionTable:
         self._part = part
         self._source = source
         self._template = planning.template(made, (touched,))
-        self._by = [name for name in made.columns if not name.startswith(_COLUMN)]
-        looked_up = [[f"{_COLUMN}{number}" for number in numbers] for numbers in indexes]
+        self._by = [name for name in made.columns if not name.startswith(COLUMN)]
+        looked_up = [[f"{COLUMN}{number}" for number in numbers] for numbers in indexes]
         self._schema = bag_schema(made.schema, [self._by, *looked_up])
         self._buckets = max(read.buckets for read, _ in part.tables)
         json = str(self._schema.to_json())
@@ -210,7 +220,7 @@ class PartitionTable:
             made = _named(planning.built(part.over(child)), part)
             made = made.select(*made.columns[: -len(keys)], *keys)
         else:
-            names = [f"{_COLUMN}{number}" for number in range(len(part.needed))]
+            names = [f"{COLUMN}{number}" for number in range(len(part.needed))]
             source.opened()
             touched = TouchedRows(catalyst, source.path, names, [PARTITION])
             leaf = relation(catalyst, part.needed, touched.leaf, "partitions")
@@ -265,7 +275,7 @@ class PartitionTable:
         own = self._opened()
 
         def rows(known: Versions) -> tuple[DataFrame | pa.Table, bool]:
-            source, to = self._source.at(versions)
+            source, to = self._source.opened(), self._source.at(versions)
             since = self._source.known_at(known)
             begin = {} if since is None else {source.uuid: since}
             consumer = f"{self._planning.consumer}-{self._name}"
@@ -302,20 +312,9 @@ class PartitionTable:
         return Table.create(self._path, self._schema, options, if_not_exists=True)
 
 
-def read_of(read: ManagedTable, outputs: Sequence[Column]) -> Project:
-    """Columns of a plan as what is read of a table, for a plan that is only looked at."""
-    ids = range(_IDS, _IDS - len(outputs), -1)
-    columns = tuple(
-        replace(column, id=id, name=f"{_COLUMN}{number}", ref=None)
-        for number, (id, column) in enumerate(zip(ids, outputs, strict=True))
-    )
-    leaf = Relation("stage", columns, rows=TableRows(read, 1))
-    return Project(leaf, tuple(Output(one, by) for one, by in zip(outputs, columns, strict=True)))
-
-
 def _hidden_rows(planning: Planning, part: Partitions, keep: Callable[[DataFrame], Kept]) -> RowsTable | None:
     """The rows of a part's partitions as a table of their own; None if it cannot have them."""
-    names = [f"{_COLUMN}{number}" for number in range(len(part.needed))]
+    names = [f"{COLUMN}{number}" for number in range(len(part.needed))]
     keys = [f"{_KEY}{number}" for number in range(len(part.keys))]
     rows = planning.built(part.rows).toDF(*names, *keys)
     if any("collate" in rows.schema[key].dataType.simpleString() for key in keys):
@@ -323,11 +322,11 @@ def _hidden_rows(planning: Planning, part: Partitions, keep: Callable[[DataFrame
     hashed = _hashed(rows)
     if not _is_storable(hashed.schema):
         return None
-    return RowsTable(planning, part.rows, part.tables, hashed, keep(hashed), [[PARTITION]])
+    return RowsTable(planning, part.rows, part.tables, hashed, keep(hashed), [[PARTITION]], part.needed)
 
 
 def _named(made: DataFrame, part: Partitions) -> DataFrame:
-    columns = [f"{_COLUMN}{number}" for number in range(len(part.top.columns))]
+    columns = [f"{COLUMN}{number}" for number in range(len(part.top.columns))]
     return made.toDF(*columns, *(f"{_KEY}{number}" for number in range(len(part.keys))))
 
 

@@ -10,17 +10,16 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from planner.plan.nodes import Output, Plan, Project, Relation, TableRows
+from planner.plan.nodes import Plan, Project, Relation
 from planner.plan.sources import ManagedTable
 from planner.views.inputs import Planning
-from planner.views.kept_table import brought, snapshot_of
+from planner.views.kept_table import brought, read_of, snapshot_of
 from planner.views.moves import Versions, move_of
 from planner.views.stage_table import DEFAULTS, StageTable
 from planner.views.stages import looked_up
@@ -30,9 +29,6 @@ from upsert.schema import Column as TableColumn
 from upsert.schema import Index, TableSchema
 from upsert.spark_table import stored_type
 from upsert.store.table import Table
-
-_IDS: Final = -2_100_000_000
-"""Ids for the columns of a plan that is only looked at, below all that rules draw."""
 
 _NO_ROWS: Final = (RowKind.DELETE.value, RowKind.UPDATE_BEFORE.value)
 
@@ -60,14 +56,7 @@ class ResultTable:
     def planned(self) -> Project:
         """The aggregate as what is read of the table, for a plan that is only looked at."""
         read = ManagedTable(os.path.basename(self._path), self._path, self._schema, self._buckets)
-        ids = range(_IDS, _IDS - len(self._outputs), -1)
-        columns = tuple(
-            replace(column, id=id, name=f"column_{number}", ref=None)
-            for number, (id, column) in enumerate(zip(ids, self._outputs, strict=True))
-        )
-        relation = Relation("stage", columns, rows=TableRows(read, 1))
-        outputs = (Output(one, by) for one, by in zip(self._outputs, columns, strict=True))
-        return Project(relation, tuple(outputs))
+        return read_of(read, self._outputs)
 
     def node(self, versions: Versions) -> Relation:
         """The aggregate as what is read of the table, which is brought to some versions of the base tables.

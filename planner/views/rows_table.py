@@ -11,11 +11,23 @@ from collections.abc import Sequence
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from planner.plan.nodes import Plan
+from planner.plan.expressions import Column
+from planner.plan.nodes import Plan, Project, Relation
+from planner.plan.sources import ManagedTable
 from planner.views.inputs import Planning
-from planner.views.kept_table import FOLDER, bag_schema, brought, indented, meaning_of, snapshot_of
+from planner.views.kept_table import (
+    FOLDER,
+    bag_schema,
+    brought,
+    indented,
+    meaning_of,
+    read_of,
+    relation,
+    snapshot_of,
+)
 from planner.views.moves import Versions, bases_of
 from planner.views.stages import Tables, shown
+from upsert.managed import frames
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.store.table import Table
 from upsert.views.prepared import Kept
@@ -39,8 +51,14 @@ class RowsTable:
         rows: DataFrame,
         kept: Kept,
         indexes: Sequence[Sequence[str]],
+        columns: Sequence[Column],
     ) -> None:
-        """Of a plan, its rows with their names, and how they are kept; the table may not be there yet."""
+        """Of a plan, its rows with their names, and how they are kept; the table may not be there yet.
+
+        The first columns of the table are those of the plan that are given.
+        """
+        self._planning = planning
+        self._columns = columns
         self.bases = bases_of(tables)
         self.schema = bag_schema(rows.schema, indexes)
         self._tables = tables
@@ -53,10 +71,32 @@ class RowsTable:
         self.path = os.path.join(planning.view.folder, FOLDER, f"{name}-input")
 
     @property
+    def planned(self) -> Project:
+        """The rows as what is read of the table, for a plan that is only looked at."""
+        read = ManagedTable(os.path.basename(self.path), self.path, self.schema, self._buckets)
+        return read_of(read, self._columns)
+
+    def node(self, versions: Versions) -> Relation:
+        """The rows as what is read of the table, which is brought to some versions of the base tables.
+
+        Raises:
+            CommitConflictError: another process has brought it further.
+        """
+        catalyst = self._planning.catalyst
+        read = frames.read(catalyst.session, self.path, self.at(versions))
+        return relation(catalyst, self._columns, catalyst.analyzed(read), "rows")
+
+    @property
+    def uuid(self) -> str:
+        """The table's, once it is there."""
+        return Table.open(self.path).uuid
+
+    @property
     def explanation(self) -> str:
         """What is kept, and what moves it, line by line."""
         tables = ", ".join(sorted(read.name for read, _ in self._tables))
-        kept = f"table {os.path.basename(self.path)}: rows moved by a step of {tables}"
+        indexes = ", ".join(f"INDEX ({', '.join(index.columns)})" for index in self.schema.indexes)
+        kept = f"table {os.path.basename(self.path)} ({indexes}): rows moved by a step of {tables}"
         return f"{kept}\n{indented(shown(self._plan))}"
 
     def opened(self) -> Table:
@@ -64,8 +104,8 @@ class RowsTable:
         options = {"bucket": str(self._buckets)}
         return Table.create(self.path, self.schema, options, if_not_exists=True)
 
-    def at(self, versions: Versions) -> tuple[Table, int]:
-        """The table, and its snapshot that stands for some versions of the base tables: brought there.
+    def at(self, versions: Versions) -> int:
+        """The table's snapshot that stands for some versions of the base tables: brought there.
 
         Raises:
             CommitConflictError: another process has brought it further.
@@ -76,7 +116,8 @@ class RowsTable:
             names = found.column_names if isinstance(found, pa.Table) else found.columns
             return found, ROW_KIND_COLUMN not in names
 
-        return brought(self.opened(), {uuid: versions[uuid] for uuid in self.bases}, rows)
+        _, found = brought(self.opened(), {uuid: versions[uuid] for uuid in self.bases}, rows)
+        return found
 
     def known_at(self, versions: Versions) -> int | None:
         """The snapshot that stands for some versions of the base tables, if there is one."""

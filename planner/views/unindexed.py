@@ -1,0 +1,75 @@
+"""Which tables a query's joins must look rows up in by columns that no key or index serves (pure)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from planner.plan.expressions import Call, Column, conjuncts, without_widening
+from planner.plan.nodes import Filter, Join, Plan, Project, Relation, Union, Wrapper
+from planner.plan.sources import index_within
+from planner.plan.trees import children, walk
+
+_PASSING = (Filter, Join, Project, Union, Wrapper)
+"""What lies between a join and the tables that it looks rows up in."""
+
+
+def unindexed(plan: Plan) -> Mapping[int, tuple[Relation, tuple[tuple[Column, ...], ...]]]:
+    """The relations of a batch query, by identity, with the columns by which a join needs an index of each.
+
+    >>> from planner.plan.nodes import TableRows
+    >>> from planner.plan.sources import ManagedTable
+    >>> import pyarrow as pa
+    >>> from upsert.schema import TableSchema
+    >>> schema = TableSchema.of({"id": pa.int64(), "x": pa.int64()}, primary_key=["id"])
+    >>> one, other = (
+    ...     Relation(name, (Column(n, "id", "bigint"), Column(n + 1, "x", "bigint")),
+    ...              rows=TableRows(ManagedTable(name, f"/{name}", schema), 1))
+    ...     for n, name in ((1, "one"), (3, "other"))
+    ... )
+    >>> on = Call("EqualTo", (one.columns[1], other.columns[0]), "boolean")
+    >>> join = Join(one, other, "inner", on, (*one.columns, *other.columns))
+    >>> [(leaf.name, [[column.name for column in by] for by in found])
+    ...  for leaf, found in unindexed(join).values()]
+    [('one', [['x']])]
+    """
+    found: dict[int, tuple[Relation, dict[tuple[int, ...], tuple[Column, ...]]]] = {}
+    for node in walk(plan):
+        if not isinstance(node, Filter | Join):
+            continue
+        leaves = list(_leaves(node))
+        owner = {column.id: leaf for leaf in leaves for column in leaf.columns}
+        for leaf, by in _looked_up(node, owner):
+            if leaf.rows is None or leaf.rows.snapshot is None:
+                continue
+            if index_within(leaf.rows.table.schema, {column.name for column in by}) is None:
+                ids = tuple(column.id for column in by)
+                found.setdefault(id(leaf), (leaf, {}))[1][ids] = by
+    return {number: (leaf, tuple(by.values())) for number, (leaf, by) in found.items()}
+
+
+def _looked_up(
+    node: Filter | Join, owner: Mapping[int, Relation]
+) -> Iterator[tuple[Relation, tuple[Column, ...]]]:
+    """Each relation with the columns of it that a condition sets equal to those of one other relation."""
+    pairs: dict[tuple[int, int], dict[int, Column]] = {}
+    for part in conjuncts(node.condition):
+        if not isinstance(part, Call) or part.name not in ("EqualTo", "EqualNullSafe"):
+            continue
+        one, other = map(without_widening, part.args)
+        if not isinstance(one, Column) or not isinstance(other, Column):
+            continue
+        left, right = owner.get(one.id), owner.get(other.id)
+        for column, mine, others in ((one, left, right), (other, right, left)):
+            if mine is not None and mine is not others:
+                pairs.setdefault((id(mine), id(others)), {})[column.id] = column
+    relations = {id(leaf): leaf for leaf in owner.values()}
+    for (mine_id, _), columns in pairs.items():
+        yield relations[mine_id], tuple(columns[number] for number in sorted(columns))
+
+
+def _leaves(plan: Plan) -> Iterator[Relation]:
+    if isinstance(plan, Relation):
+        yield plan
+    elif isinstance(plan, _PASSING):
+        for child in children(plan):
+            yield from _leaves(child)
