@@ -23,7 +23,7 @@ from planner.spark.read import read_plan
 from planner.spark.template import Template
 from planner.spark.unnest import unnested
 from planner.views.inputs import Input, Planning
-from planner.views.kept_table import COLUMN, indented
+from planner.views.kept_table import COLUMN, indented, meant
 from planner.views.moves import SHALLOW_ROWS, WHOLE_ROWS, Bases, Move, Versions, bases_of, move_of
 from planner.views.partition_table import PartitionTable
 from planner.views.partitions import partitions_of
@@ -275,7 +275,7 @@ def _over(
     """The view with tables in place of parts of its plan, over which the rest is kept."""
     if planning.view.is_explained:
         looked_at = _with(plan, {number: one.planned for number, one in found.items()})
-        over = f"over these tables the rest is kept\n{indented(shown(looked_at))}"
+        over = f"over these tables the rest is kept\n{indented(meant(looked_at))}"
         text = "\n".join((*(one.explanation for one in found.values()), over))
         return KeptView(planning, None, planning.template(whole), True, True, text)
     nodes = {number: one.node(versions) for number, one in found.items()}

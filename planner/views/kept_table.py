@@ -20,10 +20,10 @@ from pyspark.sql import types as t
 from planner.plan.expressions import Column, walk_expression
 from planner.plan.nodes import Opaque, Output, Plan, Project, Relation, TableRows
 from planner.plan.sources import ManagedTable
-from planner.plan.trees import expressions, walk
+from planner.plan.trees import expressions, transform_up, walk
 from planner.spark.catalyst import Catalyst, JavaObject
 from planner.views.moves import Versions
-from planner.views.stages import Tables
+from planner.views.stages import Tables, shown
 from upsert.errors import CommitConflictError
 from upsert.managed import frames
 from upsert.schema import Column as TableColumn
@@ -86,6 +86,17 @@ def meaning_of(catalyst: Catalyst, plan: Plan, text: str, tables: Tables, *more:
     schemas = (json.dumps(base.schema.to_json(), sort_keys=True) for base in bases)
     parts = text, *_in_sql(catalyst, plan), *(base.uuid for base in bases), *schemas, *more
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def meant(plan: Plan) -> str:
+    """A plan over tables as text, whichever of their snapshots it reads."""
+
+    def unpinned(node: Plan) -> Plan:
+        if not isinstance(node, Relation) or node.rows is None:
+            return node
+        return replace(node, rows=replace(node.rows, snapshot=None))
+
+    return shown(transform_up(plan, unpinned))
 
 
 def relation(catalyst: Catalyst, columns: Sequence[Column], made: JavaObject, name: str) -> Relation:

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as t
 
+from deltajoin.filters import Filters
 from planner.plan.expressions import Column
 from planner.plan.nodes import Project, Relation
 from planner.plan.sources import ManagedTable
@@ -30,6 +31,7 @@ from planner.views.kept_table import (
     brought,
     indented,
     meaning_of,
+    meant,
     read_of,
     relation,
     snapshot_of,
@@ -37,10 +39,10 @@ from planner.views.kept_table import (
 from planner.views.moves import Bases, Move, Versions, move_of
 from planner.views.partitions import Partitions, relation_below
 from planner.views.rows_table import RowsTable
-from planner.views.stages import shown
 from upsert.errors import SchemaError
 from upsert.managed import frames
 from upsert.spark_table import collected, spark_schema
+from upsert.store.predicate import where_to_json
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
 from upsert.views.difference import difference, signed_rows
@@ -63,6 +65,7 @@ class OwnRows:
         relation: where the query reads it.
         columns: those that are needed of it.
         by: the names of those by which partitions are found.
+        where: which rows the query reads; None for all.
     """
 
     path: str
@@ -70,12 +73,13 @@ class OwnRows:
     relation: Relation
     columns: tuple[Column, ...]
     by: tuple[str, ...]
+    where: Filters | None
 
     @classmethod
     def of(cls, part: Partitions) -> OwnRows | None:
         """Those of the table that a part reads alone, if that has an index."""
         found = relation_below(part.child)
-        if found is None or found.rows is None or found.rows.table.where is not None:
+        if found is None or found.rows is None:
             return None
         names = {column.id: column.name for column in found.columns}
         if not all(isinstance(key, Column) and key.id in names for key in part.keys):
@@ -90,7 +94,7 @@ class OwnRows:
         if not is_exact or table.layout.best_index(by) is None:
             return None
         columns = tuple(column for column in found.columns if column.id in part.ids)
-        return cls(table.path, table.uuid, found, columns, by)
+        return cls(table.path, table.uuid, found, columns, by, found.rows.table.where)
 
     @property
     def bases(self) -> Bases:
@@ -123,8 +127,16 @@ class OwnRows:
 class TouchedRows:
     """The rows of some partitions, or of all, where a plan reads them; see `planner.views.inputs.Input`."""
 
-    def __init__(self, catalyst: Catalyst, path: str, names: Sequence[str], by: Sequence[str]) -> None:
-        """Of columns of a table, in which partitions are found by some."""
+    def __init__(
+        self,
+        catalyst: Catalyst,
+        path: str,
+        names: Sequence[str],
+        by: Sequence[str],
+        where: Filters | None = None,
+    ) -> None:
+        """Of columns of some rows of a table, in which partitions are found by some columns."""
+        self._where = where
         self._catalyst = catalyst
         self._names = list(names)
         self._by = by
@@ -136,30 +148,43 @@ class TouchedRows:
     def rows(self, move: Move) -> pa.Table | None:
         """Its rows, read in this process; None if they are many."""
         table = Table.open(self._path)
-        return few(table.snapshot(move.versions[table.uuid]), self._by, move.partitions, self._names)
+        snapshot = table.snapshot(move.versions[table.uuid])
+        return few(snapshot, self._by, move.partitions, self._names, self._where)
 
     def frame(self, move: Move) -> DataFrame:
         """Its rows, read by Spark."""
         version = move.versions[Table.open(self._path).uuid]
-        rows = many(self._catalyst, self._path, version, self._by, move.partitions)
+        rows = many(self._catalyst, self._path, version, self._by, move.partitions, self._where)
         return rows.select(*self._names)
 
 
 def few(
-    snapshot: Snapshot, by: Sequence[str], keys: pa.Table | None, names: Sequence[str]
+    snapshot: Snapshot,
+    by: Sequence[str],
+    keys: pa.Table | None,
+    names: Sequence[str],
+    where: Filters | None = None,
 ) -> pa.Table | None:
     """The rows of some keys, or of all; None if they are many."""
     if keys is None:
-        return snapshot.scan(names) if snapshot.row_count <= FEW_ROWS else None
+        return snapshot.scan(names, where) if snapshot.row_count <= FEW_ROWS else None
     if keys.num_rows * max(1.0, snapshot.rows_per_key(by)) > FEW_ROWS:
         return None
-    found = snapshot.lookup(by, keys.rename_columns(list(by)), select=names)
+    _, found = snapshot.match(by, keys.rename_columns(list(by)), select=names, where=where)
     return found if found.num_rows <= FEW_ROWS else None
 
 
-def many(catalyst: Catalyst, path: str, version: int, by: Sequence[str], keys: pa.Table | None) -> DataFrame:
+def many(
+    catalyst: Catalyst,
+    path: str,
+    version: int,
+    by: Sequence[str],
+    keys: pa.Table | None,
+    where: Filters | None = None,
+) -> DataFrame:
     """The same, read by Spark."""
-    rows = frames.read(catalyst.session, path, version)
+    options = {} if where is None else {"scan.where": where_to_json(where)}
+    rows = frames.read(catalyst.session, path, version, options=options)
     if keys is None:
         return rows
     wanted = catalyst.session.createDataFrame(keys.rename_columns(list(by)).combine_chunks())
@@ -188,7 +213,7 @@ class PartitionTable:
         self._schema = bag_schema(made.schema, [self._by, *looked_up])
         self._buckets = max(read.buckets for read, _ in part.tables)
         json = str(self._schema.to_json())
-        self._name = meaning_of(planning.catalyst, part.top, shown(part.top), part.tables, json)
+        self._name = meaning_of(planning.catalyst, part.top, meant(part.top), part.tables, json)
         self._path = os.path.join(planning.view.folder, FOLDER, f"{self._name}-partitions")
 
     @classmethod
@@ -212,7 +237,7 @@ class PartitionTable:
         if source is None:
             return None
         if isinstance(source, OwnRows):
-            touched = TouchedRows(catalyst, source.path, source.names, source.by)
+            touched = TouchedRows(catalyst, source.path, source.names, source.by, source.where)
             leaf = relation(catalyst, source.columns, touched.leaf, "partitions")
             known = {id(source.relation): leaf}
             child = transform_down(part.child, lambda node: known.get(id(node), node))
@@ -251,7 +276,7 @@ class PartitionTable:
         """What is kept, and what moves it, line by line."""
         indexes = ", ".join(f"INDEX ({', '.join(index.columns)})" for index in self._schema.indexes)
         kept = f"table {self._name} ({indexes}): partitions with changed rows, computed again"
-        return f"{self._source.explanation}\n{kept}\n{indented(shown(self._part.top))}"
+        return f"{self._source.explanation}\n{kept}\n{indented(meant(self._part.top))}"
 
     @property
     def uuid(self) -> str:

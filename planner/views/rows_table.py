@@ -21,12 +21,13 @@ from planner.views.kept_table import (
     brought,
     indented,
     meaning_of,
+    meant,
     read_of,
     relation,
     snapshot_of,
 )
 from planner.views.moves import Versions, bases_of
-from planner.views.stages import Tables, shown
+from planner.views.stages import Tables
 from upsert.managed import frames
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.store.table import Table
@@ -67,7 +68,7 @@ class RowsTable:
         self.by = tuple(indexes[0])
         self._buckets = max(read.buckets for read, _ in tables)
         meaning = str(self.schema.to_json())
-        name = meaning_of(planning.catalyst, plan, shown(plan), tables, meaning)
+        name = meaning_of(planning.catalyst, plan, meant(plan), tables, meaning)
         self.path = os.path.join(planning.view.folder, FOLDER, f"{name}-input")
 
     @property
@@ -97,7 +98,7 @@ class RowsTable:
         tables = ", ".join(sorted(read.name for read, _ in self._tables))
         indexes = ", ".join(f"INDEX ({', '.join(index.columns)})" for index in self.schema.indexes)
         kept = f"table {os.path.basename(self.path)} ({indexes}): rows moved by a step of {tables}"
-        return f"{kept}\n{indented(shown(self._plan))}"
+        return f"{kept}\n{indented(meant(self._plan))}"
 
     def opened(self) -> Table:
         """The table, made if this is the first time."""

@@ -14,7 +14,7 @@ import planner
 from planner.views import kept_table, moves
 from tests.upsert.views.shops import QUERIES, change, expected, made, rows_of
 from upsert import Catalog, Table
-from upsert.errors import ConfigurationError
+from upsert.errors import ChangelogError, ConfigurationError
 from upsert.managed import frames
 from upsert.views.refresh import Refresher
 from upsert.views.view import View
@@ -216,6 +216,133 @@ def test_aggregates_of_many_groups_are_tables_of_their_own(
         for table in tables:
             kinds = [info.kind for info in table.history() if info.changes_rows]
             assert set(kinds) == {"append"}, name
+
+
+PARTED = {
+    "newest": """SELECT shop, id, n FROM
+        (SELECT *, row_number() OVER (PARTITION BY shop ORDER BY id DESC) AS p FROM sales) WHERE p = 1""",
+    "rank and sums": """SELECT id, rank() OVER (PARTITION BY item, shop ORDER BY n, id) AS place,
+        sum(n) OVER (PARTITION BY item) AS total FROM sales""",
+    "step": "SELECT id, n - lag(n) OVER (PARTITION BY shop ORDER BY id) AS more FROM sales WHERE n > 1",
+    "by an expression": "SELECT n % 3 AS rest, min(price) AS low, max(id) AS high FROM sales GROUP BY n % 3",
+    "sums beside": """SELECT item, max(n) AS high, sum(n) AS n, count(DISTINCT shop) AS shops FROM sales
+        GROUP BY item""",
+    "of a join": """SELECT city, min(n) AS low, max(since) AS late FROM sales JOIN shops USING (shop)
+        LEFT JOIN closed USING (shop) GROUP BY city""",
+    "joined": """SELECT s.id, s.n FROM sales s JOIN (SELECT shop, max(n) AS n FROM sales GROUP BY shop) m
+        ON s.shop = m.shop AND s.n = m.n""",
+    "over sums": """SELECT shop, s, rank() OVER (PARTITION BY s ORDER BY shop) AS place FROM
+        (SELECT shop, sum(n) AS s FROM sales GROUP BY shop)""",
+    "two PARTITION BYs": """SELECT id, max(place) OVER (PARTITION BY item) AS last FROM
+        (SELECT id, item, row_number() OVER (PARTITION BY shop ORDER BY id) AS place FROM sales)""",
+}
+"""Queries that are computed partition by partition."""
+
+
+@pytest.mark.parametrize(
+    ("names", "seeds"),
+    [
+        (["newest", "of a join", "joined"], range(1, 3)),
+        pytest.param(list(PARTED), range(2, 6), marks=[pytest.mark.long, pytest.mark.minutes]),
+    ],
+    ids=["some", "all"],
+)
+def test_partitions_with_changed_rows_are_computed_again(
+    catalog: Catalog,
+    spark: SparkSession,
+    names: list[str],
+    seeds: range,
+    where: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("planner.views.keep.WHOLE_ROWS", 0)
+    monkeypatch.setattr("planner.views.keep.SHALLOW_ROWS", 0)
+    views = {name: catalog.create_view(f"v{n}", PARTED[name], spark=spark) for n, name in enumerate(names)}
+    for seed in seeds:
+        change(catalog, seed)
+        for name, view in views.items():
+            view.refresh()
+            assert rows_of(catalog, view.name) == expected(catalog, PARTED[name]), (name, seed, where)
+    for name, view in views.items():
+        tables = [table for table in stages(view.table) if table.path.endswith("-partitions")]
+        assert tables, name
+        for table in tables:
+            kinds = [info.kind for info in table.history() if info.changes_rows]
+            assert set(kinds) == {"append"}, name
+
+
+def test_a_partition_is_looked_up_in_the_query_s_table_if_that_has_an_index(
+    catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("planner.views.keep.WHOLE_ROWS", 0)
+    catalog.sql("CREATE TABLE t (a INT, b INT, v INT, PRIMARY KEY (a, b) NOT ENFORCED)")
+    catalog.sql("INSERT INTO t VALUES (1, 1, 10), (1, 2, 30), (2, 1, 5), (3, 1, 7)", spark)
+    query = "SELECT a, max(v) AS high, min(b) AS low FROM t WHERE v > 6 GROUP BY a"
+    view = catalog.create_view("v", query, primary_key=["a"], spark=spark)
+    assert "the rows of a partition are looked up in t\n" in view.explain()
+    catalog.sql("INSERT INTO t VALUES (1, 2, 1), (2, 2, 8), (3, 1, 0)", spark)
+    assert view.refresh()
+    assert sorted(view.table.snapshot().scan().to_pylist(), key=str) == [
+        {"a": 1, "high": 10, "low": 1},
+        {"a": 2, "high": 8, "low": 2},
+    ]
+    (kept,) = stages(view.table)
+    assert [info.kind for info in kept.history() if info.changes_rows] == ["append"] * 2
+
+
+def test_equal_keys_of_partitions_are_one_and_null_is_a_key(
+    catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("planner.views.keep.WHOLE_ROWS", 0)
+    catalog.sql("CREATE TABLE t (id INT, d DOUBLE, s STRING, PRIMARY KEY (id) NOT ENFORCED)")
+    rows = (
+        "(1, -0.0, NULL), (2, 0.0, NULL), (3, double('NaN'), 'x'), (4, double('NaN'), 'x'), (5, NULL, NULL)"
+    )
+    catalog.sql(f"INSERT INTO t VALUES {rows}", spark)
+    query = "SELECT max(id) AS high, min(id) AS low FROM t GROUP BY d, s"
+    view = catalog.create_view("v", query, spark=spark)
+    for change_, found in (
+        ("INSERT INTO t VALUES (6, 0.0, NULL)", [(3, 4), (5, 5), (1, 6)]),
+        ("DELETE FROM t WHERE id IN (1, 3)", [(4, 4), (5, 5), (2, 6)]),
+        ("INSERT INTO t VALUES (7, NULL, NULL), (8, double('NaN'), 'x')", [(2, 6), (4, 8), (5, 7)]),
+    ):
+        catalog.sql(change_, spark)
+        assert view.refresh()
+        got = view.table.snapshot().scan().to_pylist()
+        assert sorted((row["low"], row["high"]) for row in got) == sorted(found), change_
+
+
+def test_a_join_without_an_index_keeps_the_rows_it_looks_up(
+    catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("planner.views.keep.WHOLE_ROWS", 0)
+    query = "SELECT s.id, c.shop FROM sales s LEFT JOIN closed c ON s.n = c.since"
+    view = catalog.create_view("v", query, spark=spark)
+    assert "-input (INDEX (column_" in view.explain()
+    monkeypatch.setattr("upsert.views.refresh.difference", None)  # nothing may be compared
+    monkeypatch.setattr("upsert.views.refresh.signed_rows", None)
+    for seed in range(1, 4):
+        change(catalog, seed)
+        assert view.refresh()
+        assert rows_of(catalog, "v") == expected(catalog, query), seed
+
+
+def test_two_rows_of_a_key_that_is_not_proven_end_a_refresh_by_changes(
+    catalog: Catalog, spark: SparkSession
+) -> None:
+    catalog.sql("CREATE TABLE t (id INT, k INT, v INT, PRIMARY KEY (id) NOT ENFORCED)")
+    catalog.sql("INSERT INTO t VALUES (1, 1, 10), (2, 2, 20)", spark)
+    view = catalog.create_view("v", "SELECT k, v FROM t", primary_key=["k"], spark=spark)
+    catalog.sql("INSERT INTO t VALUES (1, 2, 30), (2, 1, 40)", spark)  # the keys change places
+    assert view.refresh()
+    assert view.table.snapshot().scan().sort_by("k").to_pydict() == {"k": [1, 2], "v": [40, 30]}
+    catalog.sql("INSERT INTO t VALUES (3, 2, 50)", spark)
+    with pytest.raises(ChangelogError, match="must tell the rows of its query apart"):
+        view.refresh()
+    assert view.table.snapshot().row_count == 2
+    catalog.sql("DELETE FROM t WHERE id = 1", spark)
+    assert view.refresh()
+    assert view.table.snapshot().scan().sort_by("k").to_pydict() == {"k": [1, 2], "v": [40, 50]}
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=[pytest.mark.long, pytest.mark.minutes])])
