@@ -308,7 +308,7 @@ class PartitionTable:
             if move.step is None or since is None:
                 return self._planning.computed(self._template, move), True
             by = self._source.by
-            changed = source.changes(since, to, columns=by).select(by)
+            changed = source.changes(since, to).select(by)  # also those of other columns
             keys = changed.group_by(list(by)).aggregate([])
             return self._differing(own, replace(move, partitions=keys.rename_columns(self._by))), False
 
