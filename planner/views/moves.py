@@ -77,8 +77,9 @@ def _touched(bases: Bases, step: Step) -> int | None:
         table = Table.open(path)
         start, end = map(Version.complete, step.versions[uuid])
         try:
-            if table.advance(start, until=end.target) != end:
-                return None  # an overwrite lies between them
+            reached = start
+            while reached != end:  # a deletion or an overwrite is a step of its own for a stream
+                reached = table.advance(reached, until=end.target)
             touched += touched_rows(table.pinned(), start, end)
         except (SnapshotExpiredError, UntrackedChangesError):
             return None

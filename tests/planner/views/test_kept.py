@@ -414,7 +414,7 @@ def test_what_cannot_be_read_as_changes_is_computed_again(
     view = catalog.create_view("totals", TOTALS, spark=spark)
     change(catalog, 1)
     sales = catalog.table("sales")
-    sales.overwrite(sales.snapshot().scan().slice(3))
+    sales.overwrite(sales.snapshot().scan().slice(3), tracked=False)
     assert view.refresh()
     assert kinds(view) == ["append", "overwrite"]
     for consumer in sales.consumers():  # as after the end of its lease
@@ -428,6 +428,23 @@ def test_what_cannot_be_read_as_changes_is_computed_again(
     assert view.refresh()
     assert kinds(view)[-1] == "overwrite"
     assert rows_of(catalog, "totals") == expected(catalog, TOTALS)
+
+
+def test_an_overwrite_is_read_as_the_changes_that_it_makes(
+    catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries = [TOTALS, CHANGED["join"], CHANGED["full"]]
+    views = [catalog.create_view(f"v{n}", query, spark=spark) for n, query in enumerate(queries)]
+    monkeypatch.setattr("upsert.views.refresh.difference", None)
+    sales = catalog.table("sales")
+    for seed in range(1, 4):
+        change(catalog, seed)
+        sales.overwrite(sales.snapshot().scan().slice(2))
+        change(catalog, seed + 10)
+        for view, query in zip(views, queries, strict=True):
+            assert view.refresh()
+            assert rows_of(catalog, view.name) == expected(catalog, query), (seed, query)
+    assert kinds(views[0]) == ["append"] * 4
 
 
 def test_a_view_holds_what_its_next_refresh_reads_until_it_is_dropped(
