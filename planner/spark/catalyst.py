@@ -224,6 +224,23 @@ class Catalyst:
         """What an Expand makes of a row: for each row that comes out its expressions."""
         return [items_of(projection) for projection in items_of(node.projections())]
 
+    def is_all(self, node: JavaObject) -> bool:
+        """Whether an Intersect or Except counts equal rows."""
+        return bool(node.isAll())
+
+    def union_of_expanded(self, node: JavaObject) -> JavaObject:
+        """An Expand as a Union: one Project of the input for each row that it makes of one."""
+        columns = [self.attribute(one) for one in self.output(node)]
+        (child,) = self.children(node)
+        rows = [
+            self.project(
+                [self.alias(one, name, id) for one, (id, name, _) in zip(row, columns, strict=True)], child
+            )
+            for row in self.expanded(node)
+        ]
+        make = self._jvm.org.apache.spark.sql.catalyst.plans.logical.Union
+        return make(self._seq(rows), False, False)
+
     def keys(self, node: JavaObject) -> list[JavaObject]:
         """The attributes in which a Deduplicate looks for equal values."""
         return items_of(node.keys())

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from pyspark.sql import functions as F
+
 from planner.spark.catalyst import Catalyst, JavaObject
 
 _SIMPLER: Final = ("optimizer.NullPropagation", "optimizer.BooleanSimplification")
@@ -18,6 +20,9 @@ _RULES: Final = (
     *_SIMPLER,
 )
 """Rules of Spark's optimizer; those that rewrite do it to what the first one has prepared."""
+
+_GROUPING: Final = "spark_grouping_id"
+"""The column by which Spark tells the grouping sets of ROLLUP, CUBE and GROUPING SETS apart."""
 
 _NAMES_AWAY: Final = ("analysis.EliminateSubqueryAliases", "analysis.EliminateView")
 """Rules that take out what only gives names."""
@@ -47,6 +52,7 @@ def _flattened(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
 
     A rule that makes a join of a subquery goes on to those inside of it, which are not prepared then.
     """
+    plan = _grouped(catalyst, plan)
     if not catalyst.has_subqueries(plan):
         return catalyst.rewritten(plan, *_SIMPLER)
     plan, before = _with_flat_subqueries(catalyst, plan), None
@@ -54,6 +60,44 @@ def _flattened(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
         before = plan
         plan = _with_rows_joined(catalyst, catalyst.rewritten(plan, *_RULES))
     return plan
+
+
+def _grouped(catalyst: Catalyst, node: JavaObject) -> JavaObject:
+    """The plan with INTERSECT and EXCEPT as groups that count the rows of both sides, and ROLLUP as a union.
+
+    ALL is counted by rules of Spark's. Rows are equal as GROUP BY has it: NULL is equal to NULL.
+    """
+    inputs = catalyst.children(node)
+    if inputs:
+        node = catalyst.with_children(node, [_grouped(catalyst, child) for child in inputs])
+    kind = catalyst.class_name(node)
+    if kind in ("Intersect", "Except"):
+        if catalyst.is_all(node):
+            return catalyst.rewritten(node, f"optimizer.Rewrite{kind}All")
+        return node if catalyst.refers_outside(node) else _counted(catalyst, node, kind)
+    if kind == "Expand" and _GROUPING in (catalyst.attribute(one)[1] for one in catalyst.output(node)):
+        return catalyst.union_of_expanded(node)
+    return node
+
+
+def _counted(catalyst: Catalyst, node: JavaObject, kind: str) -> JavaObject:
+    columns = [catalyst.attribute(one) for one in catalyst.output(node)]
+    names = [f"column_{number}" for number in range(len(columns))]
+    left, right = (
+        catalyst.dataframe(side)
+        .toDF(*names)
+        .select("*", F.lit(mine).alias("_left"), F.lit(1 - mine).alias("_right"))
+        for side, mine in zip(catalyst.children(node), (1, 0), strict=True)
+    )
+    counted = (
+        left.unionAll(right)
+        .groupBy(*names)
+        .agg(F.sum("_left").alias("_left"), F.sum("_right").alias("_right"))
+    )
+    is_right = F.col("_right") > 0 if kind == "Intersect" else F.col("_right") == 0
+    made = catalyst.analyzed(counted.where((F.col("_left") > 0) & is_right).select(*names))
+    given = zip(catalyst.output(made), columns, strict=True)
+    return catalyst.project([catalyst.alias(one, name, id) for one, (id, name, _) in given], made)
 
 
 def _with_flat_subqueries(catalyst: Catalyst, node: JavaObject) -> JavaObject:
