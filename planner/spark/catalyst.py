@@ -490,6 +490,35 @@ class Catalyst:
         joined = package.logical.Join(node, apart, package.JoinType.apply("inner"), none, hint)
         return joined, self.output(apart)[0]
 
+    def existence(self, node: JavaObject) -> JavaObject | None:
+        """The column of a Join that says whether a row of the left side has met one; None for other nodes."""
+        if self.class_name(node) != "Join" or self.class_name(node.joinType()) != "ExistenceJoin":
+            return None
+        return node.joinType().exists()
+
+    def parts_of(self, condition: JavaObject) -> list[JavaObject]:
+        """The parts of a condition that must all hold."""
+        if self.class_name(condition) != "And":
+            return [condition]
+        return [part for side in self.children(condition) for part in self.parts_of(side)]
+
+    def existence_as_left_join(
+        self,
+        left: JavaObject,
+        right: JavaObject,
+        keys: Sequence[JavaObject],
+        condition: JavaObject,
+        exists: JavaObject,
+    ) -> JavaObject:
+        """The left side with such a column, by an outer join with the groups of the right side's keys."""
+        package = self._jvm.org.apache.spark.sql.catalyst.plans
+        hint, kind = package.logical.JoinHint.NONE(), package.JoinType.apply("leftouter")
+        groups, some = self.aggregate(keys, keys, right), self._jvm.scala.Option.apply(condition)
+        joined = package.logical.Join(left, groups, kind, some, hint)
+        met = self._made.IsNotNull(self.output(joined)[len(self.output(left))])
+        id, name, _ = self.attribute(exists)
+        return self.project([*self.output(left), self.alias(met, name, id)], joined)
+
     def inner_join(self, left: JavaObject, right: JavaObject, condition: JavaObject) -> JavaObject:
         """An inner Join of two nodes; an id that both put out is the left's, also in the condition.
 

@@ -59,7 +59,7 @@ def _flattened(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
     while before is None or not plan.fastEquals(before):
         before = plan
         plan = _with_rows_joined(catalyst, catalyst.rewritten(plan, *_RULES))
-    return plan
+    return _with_existence_joined(catalyst, plan)
 
 
 def _grouped(catalyst: Catalyst, node: JavaObject) -> JavaObject:
@@ -119,6 +119,34 @@ def _with_flat_subqueries(catalyst: Catalyst, node: JavaObject) -> JavaObject:
 
 def _named_away(catalyst: Catalyst, subquery: JavaObject) -> JavaObject:
     return catalyst.rewritten(subquery.plan(), *_NAMES_AWAY)
+
+
+def _with_existence_joined(catalyst: Catalyst, node: JavaObject) -> JavaObject:
+    """The plan with EXISTS as a value, as in an OR, as a left join with the groups of what it compares.
+
+    One that compares other than by equality of columns stays as it is.
+    """
+    inputs = catalyst.children(node)
+    if inputs:
+        node = catalyst.with_children(node, [_with_existence_joined(catalyst, child) for child in inputs])
+    exists = catalyst.existence(node)
+    condition = None if exists is None else catalyst.condition(node)
+    if exists is None or condition is None:
+        return node
+    left, right = catalyst.children(node)
+    of_right = {catalyst.attribute(one)[0] for one in catalyst.output(right)}
+    keys: dict[int, JavaObject] = {}
+    for part in catalyst.parts_of(condition):
+        sides = catalyst.children(part)
+        if catalyst.class_name(part) != "EqualTo":
+            return node
+        if any(catalyst.class_name(one) != "AttributeReference" for one in sides):
+            return node
+        found = {id: one for one in sides if (id := catalyst.attribute(one)[0]) in of_right}
+        if len(found) != 1:
+            return node
+        keys |= found
+    return catalyst.existence_as_left_join(left, right, list(keys.values()), condition, exists)
 
 
 def _with_rows_joined(catalyst: Catalyst, node: JavaObject) -> JavaObject:

@@ -6,7 +6,7 @@ What a refresh runs is planned once, when the query is first seen, and run over 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol
@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 
 from planner.plan.expressions import Column
 from planner.plan.nodes import Output, Plan, Project, Relation
-from planner.plan.trees import transform_down
+from planner.plan.trees import children, transform_down
 from planner.settings import Settings
 from planner.spark.catalyst import Catalyst
 from planner.spark.read import read_plan
@@ -199,7 +199,8 @@ def _deep(
     """The view with its stages as tables, if there are too many groups to read all, and it helps."""
     if not all(table.group_outputs for _, table in stages):
         return None
-    if all(table.row_count <= SHALLOW_ROWS for _, table in stages):
+    is_shallow = all(table.row_count <= SHALLOW_ROWS for _, table in stages)
+    if is_shallow and _rows_beside(plan, {id(stage.node) for stage, _ in stages}) <= WHOLE_ROWS:
         return None
     found = {id(stage.node): ResultTable(planning, table, plan) for stage, table in stages}
     looked_at = _with(plan, {number: one.planned for number, one in found.items()})
@@ -287,6 +288,15 @@ def _kept_rows(planning: Planning, rows: DataFrame) -> KeptView | DeepView:
     """How the rows of a part of a query are kept; they have no key."""
     settings = replace(planning.settings, sink_key=None)
     return _kept(replace(planning, settings=settings), rows, is_lasting=True)
+
+
+def _rows_beside(plan: Plan, stages: Collection[int]) -> int:
+    """How many rows a plan reads of tables themselves, beside its stages."""
+    if id(plan) in stages:
+        return 0
+    if isinstance(plan, Relation) and plan.rows is not None:
+        return plan.rows.table.rows or 0
+    return sum(_rows_beside(child, stages) for child in children(plan))
 
 
 def _with(plan: Plan, nodes: Mapping[int, Plan]) -> Plan:

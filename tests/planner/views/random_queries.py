@@ -28,6 +28,13 @@ def query(random_: Random, depth: int = 3) -> str:
         case "exists":
             how = random_.choice(("EXISTS", "NOT EXISTS"))
             return f"SELECT a, b FROM ({below}) x WHERE {how} (SELECT 1 FROM ({other}) y WHERE y.a = x.a)"
+        case "either":
+            inner = f"SELECT 1 FROM ({other}) y WHERE y.a = x.a"
+            how = random_.choice(("EXISTS", "NOT EXISTS"))
+            return f"SELECT a, b FROM ({below}) x WHERE {how} ({inner}) OR {condition(random_, 'x')}"
+        case "rollup":
+            word = random_.choice(("ROLLUP", "CUBE"))
+            return f"SELECT a, {aggregate(random_)} AS b FROM ({below}) q GROUP BY {word} (a, b)"
         case "in":
             how = random_.choice(("IN", "NOT IN"))
             return f"SELECT a, b FROM ({below}) x WHERE a {how} (SELECT b FROM ({other}) y)"
@@ -54,6 +61,12 @@ def query(random_: Random, depth: int = 3) -> str:
         case "rank":
             over = "PARTITION BY a ORDER BY b NULLS FIRST"
             return f"SELECT a, {random_.choice(('rank', 'dense_rank'))}() OVER ({over}) AS b FROM ({below}) q"
+        case "place":
+            what = random_.choice(("row_number()", "lag(b)", "lead(b)", "first_value(b)"))
+            return f"SELECT a, {what} OVER (PARTITION BY a ORDER BY b NULLS FIRST) AS b FROM ({below}) q"
+        case "parts":
+            what = random_.choice(("min", "max", "count"))
+            return f"SELECT a, {what}(b) OVER (PARTITION BY a) AS b FROM ({below}) q"
         case _:
             over = "PARTITION BY a ORDER BY b NULLS FIRST"
             return f"SELECT a, sum(b) OVER ({over}) AS b FROM ({below}) q"
@@ -61,7 +74,7 @@ def query(random_: Random, depth: int = 3) -> str:
 
 KINDS = (
     "filter", "project", "join", "exists", "in", "scalar", "correlated", "group", "all", "distinct", "top",
-    "rank", "running",
+    "rank", "running", "either", "rollup", "place", "parts",
 )  # fmt: skip
 
 
