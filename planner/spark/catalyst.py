@@ -228,18 +228,22 @@ class Catalyst:
         """Whether an Intersect or Except counts equal rows."""
         return bool(node.isAll())
 
-    def union_of_expanded(self, node: JavaObject) -> JavaObject:
-        """An Expand as a Union: one Project of the input for each row that it makes of one."""
-        columns = [self.attribute(one) for one in self.output(node)]
+    def generated_by(self, node: JavaObject) -> JavaObject:
+        """An Expand as a Generate: each row is an array of the rows that it makes of it, written out."""
         (child,) = self.children(node)
-        rows = [
-            self.project(
-                [self.alias(one, name, id) for one, (id, name, _) in zip(row, columns, strict=True)], child
+        known = {self.attribute(one)[0] for one in self.output(child)}
+        outputs = self.output(node)
+        made = [number for number, one in enumerate(outputs) if self.attribute(one)[0] not in known]
+        structs = [
+            self._made.CreateNamedStruct(
+                self._seq([part for number in made for part in (self._text(f"_{number}"), row[number])])
             )
             for row in self.expanded(node)
         ]
-        make = self._jvm.org.apache.spark.sql.catalyst.plans.logical.Union
-        return make(self._seq(rows), False, False)
+        inline = self._made.Inline(self._made.CreateArray(self._seq(structs), False))
+        make = self._jvm.org.apache.spark.sql.catalyst.plans.logical.Generate
+        none, new = self._jvm.scala.Option.empty(), self._seq([outputs[number] for number in made])
+        return self.project(outputs, make(inline, self._seq([]), False, none, new, child))
 
     def keys(self, node: JavaObject) -> list[JavaObject]:
         """The attributes in which a Deduplicate looks for equal values."""

@@ -63,7 +63,7 @@ def _flattened(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
 
 
 def _grouped(catalyst: Catalyst, node: JavaObject) -> JavaObject:
-    """The plan with INTERSECT and EXCEPT as groups that count the rows of both sides, and ROLLUP as a union.
+    """The plan with INTERSECT and EXCEPT as counts of both sides' rows, and ROLLUP as rows written out.
 
     ALL is counted by rules of Spark's. Rows are equal as GROUP BY has it: NULL is equal to NULL.
     """
@@ -76,7 +76,7 @@ def _grouped(catalyst: Catalyst, node: JavaObject) -> JavaObject:
             return catalyst.rewritten(node, f"optimizer.Rewrite{kind}All")
         return node if catalyst.refers_outside(node) else _counted(catalyst, node, kind)
     if kind == "Expand" and _GROUPING in (catalyst.attribute(one)[1] for one in catalyst.output(node)):
-        return catalyst.union_of_expanded(node)
+        return catalyst.generated_by(node)
     return node
 
 
