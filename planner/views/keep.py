@@ -23,7 +23,7 @@ from planner.spark.read import read_plan
 from planner.spark.template import Template
 from planner.spark.unnest import unnested
 from planner.views.inputs import Input, Planning
-from planner.views.kept_table import COLUMN, indented, meant
+from planner.views.kept_table import COLUMN, can_keep, indented, meant
 from planner.views.moves import SHALLOW_ROWS, WHOLE_ROWS, Bases, Move, Versions, bases_of, move_of
 from planner.views.partition_table import PartitionTable
 from planner.views.partitions import partitions_of
@@ -247,10 +247,8 @@ def _indexed(planning: Planning, whole: DataFrame, plan: Plan) -> KeptView | Dee
         assert leaf.rows.snapshot is not None
         found[number] = table
         versions[Table.open(leaf.rows.table.path).uuid] = leaf.rows.snapshot
-    looked_at, settings = (
-        _with(plan, {number: one.planned for number, one in found.items()}),
-        planning.settings,
-    )
+    settings = planning.settings
+    looked_at = _with(plan, {number: one.planned for number, one in found.items()})
     if changes_of(looked_at, settings) is None:
         more = len(partitions_of(looked_at, settings)) + len(stages_of(looked_at, settings))
         if more <= len(stages_of(plan, settings)):
@@ -266,6 +264,8 @@ def _rows_of(planning: Planning, leaf: Relation, indexes: Sequence[Sequence[Colu
     names = {column.id: f"{COLUMN}{number}" for number, column in enumerate(leaf.columns)}
     by = [[names[column.id] for column in one] for one in indexes]
     rows = planning.built(plan).toDF(*names.values())
+    if not can_keep(rows.schema, by):
+        return None
     tables = ((leaf.rows.table, leaf.rows.snapshot),)
     return RowsTable(planning, plan, tables, rows, _kept_rows(planning, rows), by, leaf.columns)
 

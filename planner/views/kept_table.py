@@ -24,7 +24,7 @@ from planner.plan.trees import expressions, transform_up, walk
 from planner.spark.catalyst import Catalyst, JavaObject
 from planner.views.moves import Versions
 from planner.views.stages import Tables, shown
-from upsert.errors import CommitConflictError
+from upsert.errors import CommitConflictError, SchemaError
 from upsert.managed import frames
 from upsert.schema import Column as TableColumn
 from upsert.schema import Index, TableSchema
@@ -110,6 +110,15 @@ def bag_schema(rows: t.StructType, indexes: Sequence[Sequence[str]]) -> TableSch
     """The schema of a table of such rows without a key."""
     columns = (TableColumn(field.name, stored_type(field, "a stage"), field.nullable) for field in rows)
     return TableSchema(tuple(columns), (), indexes=tuple(Index.over(list(names)) for names in indexes))
+
+
+def can_keep(rows: t.StructType, indexes: Sequence[Sequence[str]]) -> bool:
+    """Whether a table can have columns of these types, and be looked up by these."""
+    try:
+        bag_schema(rows, indexes)
+    except SchemaError:
+        return False
+    return True
 
 
 def indented(text: str) -> str:

@@ -29,6 +29,7 @@ from planner.views.kept_table import (
     FOLDER,
     bag_schema,
     brought,
+    can_keep,
     indented,
     meaning_of,
     meant,
@@ -39,8 +40,8 @@ from planner.views.kept_table import (
 from planner.views.moves import Bases, Move, Versions, move_of
 from planner.views.partitions import Partitions, relation_below
 from planner.views.rows_table import RowsTable
-from upsert.errors import SchemaError
 from upsert.managed import frames
+from upsert.schema import TableSchema
 from upsert.spark_table import collected, spark_schema
 from upsert.store.predicate import where_to_json
 from upsert.store.read.snapshot import Snapshot
@@ -102,6 +103,11 @@ class OwnRows:
         return {self.uuid: self.path}
 
     @property
+    def schema(self) -> TableSchema:
+        """The table's columns."""
+        return Table.open(self.path).schema
+
+    @property
     def names(self) -> list[str]:
         """The columns that are read."""
         return [column.name for column in self.columns]
@@ -130,18 +136,17 @@ class TouchedRows:
     def __init__(
         self,
         catalyst: Catalyst,
-        path: str,
+        source: OwnRows | RowsTable,
         names: Sequence[str],
-        by: Sequence[str],
         where: Filters | None = None,
     ) -> None:
-        """Of columns of some rows of a table, in which partitions are found by some columns."""
+        """Of columns of some rows of a table, which may not be there yet."""
         self._where = where
         self._catalyst = catalyst
         self._names = list(names)
-        self._by = by
-        self._path = path
-        whole = spark_schema(Table.open(path).schema, row_kind=False)
+        self._by = source.by
+        self._path = source.path
+        whole = spark_schema(source.schema, row_kind=False)
         self.schema = t.StructType([whole[name] for name in names])
         self.leaf = catalyst.analyzed(catalyst.session.createDataFrame([], self.schema))
 
@@ -209,8 +214,7 @@ class PartitionTable:
         self._source = source
         self._template = planning.template(made, (touched,))
         self._by = [name for name in made.columns if not name.startswith(COLUMN)]
-        looked_up = [[f"{COLUMN}{number}" for number in numbers] for numbers in indexes]
-        self._schema = bag_schema(made.schema, [self._by, *looked_up])
+        self._schema = bag_schema(made.schema, [self._by, *_looked_up(indexes)])
         self._buckets = max(read.buckets for read, _ in part.tables)
         json = str(self._schema.to_json())
         self._name = meaning_of(planning.catalyst, part.top, meant(part.top), part.tables, json)
@@ -237,7 +241,7 @@ class PartitionTable:
         if source is None:
             return None
         if isinstance(source, OwnRows):
-            touched = TouchedRows(catalyst, source.path, source.names, source.by, source.where)
+            touched = TouchedRows(catalyst, source, source.names, source.where)
             leaf = relation(catalyst, source.columns, touched.leaf, "partitions")
             known = {id(source.relation): leaf}
             child = transform_down(part.child, lambda node: known.get(id(node), node))
@@ -246,11 +250,10 @@ class PartitionTable:
             made = made.select(*made.columns[: -len(keys)], *keys)
         else:
             names = [f"{COLUMN}{number}" for number in range(len(part.needed))]
-            source.opened()
-            touched = TouchedRows(catalyst, source.path, names, [PARTITION])
+            touched = TouchedRows(catalyst, source, names)
             leaf = relation(catalyst, part.needed, touched.leaf, "partitions")
             made = _hashed(_named(planning.built(part.over(leaf)), part))
-        if not _is_storable(made.schema):
+        if not can_keep(made.schema, _looked_up(indexes)):
             return None
         return cls(planning, part, source, touched, made, indexes)
 
@@ -337,6 +340,11 @@ class PartitionTable:
         return Table.create(self._path, self._schema, options, if_not_exists=True)
 
 
+def _looked_up(indexes: Sequence[Sequence[int]]) -> list[list[str]]:
+    """Names of columns for their numbers."""
+    return [[f"{COLUMN}{number}" for number in numbers] for numbers in indexes]
+
+
 def _hidden_rows(planning: Planning, part: Partitions, keep: Callable[[DataFrame], Kept]) -> RowsTable | None:
     """The rows of a part's partitions as a table of their own; None if it cannot have them."""
     names = [f"{COLUMN}{number}" for number in range(len(part.needed))]
@@ -345,7 +353,7 @@ def _hidden_rows(planning: Planning, part: Partitions, keep: Callable[[DataFrame
     if any("collate" in rows.schema[key].dataType.simpleString() for key in keys):
         return None  # a collation calls other texts equal than a hash does
     hashed = _hashed(rows)
-    if not _is_storable(hashed.schema):
+    if not can_keep(hashed.schema, [[PARTITION]]):
         return None
     return RowsTable(planning, part.rows, part.tables, hashed, keep(hashed), [[PARTITION]], part.needed)
 
@@ -360,12 +368,3 @@ def _hashed(rows: DataFrame) -> DataFrame:
     keys = [name for name in rows.columns if name.startswith(_KEY)]
     others = [name for name in rows.columns if not name.startswith(_KEY)]
     return rows.select(*others, F.xxhash64(*keys).alias(PARTITION))
-
-
-def _is_storable(schema: t.StructType) -> bool:
-    """Whether a table can have columns of these types."""
-    try:
-        bag_schema(schema, [])
-    except SchemaError:
-        return False
-    return True
