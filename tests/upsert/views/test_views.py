@@ -226,8 +226,23 @@ def test_a_base_table_that_is_made_again_is_another(catalog: Catalog, spark: Spa
     catalog.sql(TABLES.split(";")[1])
     with pytest.raises(TableNotFoundError, match=r"table 'default\.shops', which was dropped or made again"):
         view.refresh()
+    (state,) = catalog.sql("SHOW MATERIALIZED VIEWS").rows.column("state").to_pylist()
+    assert state.startswith(
+        "cannot be refreshed: view 'cities': its query reads table 'default.shops', which"
+    )
     catalog.sql("CREATE OR REPLACE MATERIALIZED VIEW cities AS SELECT city FROM shops", spark)
     assert rows_of(catalog, "cities") == Counter()
+
+
+def test_a_damaged_view_does_not_hide_the_others(catalog: Catalog, spark: SparkSession) -> None:
+    for name in ("one", "two"):
+        catalog.create_view(name, "SELECT city FROM shops", spark=spark)
+    Path(catalog.table("one").root, "table.json").write_text("{")
+    shown = catalog.sql("SHOW MATERIALIZED VIEWS").rows.to_pylist()
+    assert [(row["view"], row["state"].partition(":")[0]) for row in shown] == [
+        ("one", "damaged"),
+        ("two", "up to date"),
+    ]
 
 
 def test_names_and_times_mean_what_they_meant_when_the_view_was_made(

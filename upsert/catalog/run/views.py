@@ -22,7 +22,13 @@ from upsert.catalog.run.definitions import drop_existing
 from upsert.catalog.run.queries import frame
 from upsert.catalog.run.shows import matching
 from upsert.catalog.session import CHECKPOINT
-from upsert.errors import ConfigurationError, SchemaError, TableExistsError, TableNotFoundError
+from upsert.errors import (
+    ConfigurationError,
+    CorruptTableError,
+    SchemaError,
+    TableExistsError,
+    TableNotFoundError,
+)
 from upsert.schema import Index
 from upsert.spark_formats import active
 from upsert.sql import statements as s
@@ -171,15 +177,20 @@ def _release(view: View) -> None:
 
 def show_views(context: Context, statement: s.ShowViews) -> Result:
     """``SHOW MATERIALIZED VIEWS``: name, state and query of each."""
-    views = []
+    found: list[tuple[str, str, str | None]] = []
     for name in matching(context.tables(statement.database), statement.like):
         full = name if statement.database is None else f"{statement.database}.{name}"
-        if _is_view(context, full):
-            views.append(opened(context, full, None))
+        try:
+            if _is_view(context, full):
+                view = opened(context, full, None)
+                found.append((name, _state(view), view.definition.query))
+        except CorruptTableError as damage:  # it may be one, and the others are to be seen
+            found.append((name, f"damaged: {damage}", None))
+    names, states, queries = zip(*found, strict=True) if found else ((), (), ())
     rows = {
-        "view": pa.array([view.name.rpartition(".")[2] for view in views], pa.string()),
-        "state": pa.array(list(map(_state, views)), pa.string()),
-        "query": pa.array([view.definition.query for view in views], pa.string()),
+        "view": pa.array(names, pa.string()),
+        "state": pa.array(states, pa.string()),
+        "query": pa.array(queries, pa.string()),
     }
     return Rows("SHOW MATERIALIZED VIEWS", pa.table(rows))
 
@@ -187,7 +198,11 @@ def show_views(context: Context, statement: s.ShowViews) -> Result:
 def _state(view: View) -> str:
     if view.definition.is_suspended:
         return "suspended"
-    return "running" if view.query is not None else "up to date" if view.is_current else "behind"
+    try:
+        is_current = view.is_current
+    except TableNotFoundError as gone:
+        return f"cannot be refreshed: {gone}"
+    return "running" if view.query is not None else "up to date" if is_current else "behind"
 
 
 def _is_view(context: Context, name: str) -> bool:
