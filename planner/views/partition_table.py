@@ -245,9 +245,7 @@ class PartitionTable:
             leaf = relation(catalyst, source.columns, touched.leaf, "partitions")
             known = {id(source.relation): leaf}
             child = transform_down(part.child, lambda node: known.get(id(node), node))
-            keys = [f"{_KEY}{number}" for number in range(len(source.by))]
             made = _named(planning.built(part.over(child)), part)
-            made = made.select(*made.columns[: -len(keys)], *keys)
         else:
             names = [f"{COLUMN}{number}" for number in range(len(part.needed))]
             touched = TouchedRows(catalyst, source, names)

@@ -1,7 +1,7 @@
 """Views that are refreshed by what has changed: they hold what DuckDB gives, and nothing else is computed."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,17 @@ def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     return str(request.param)
 
 
+def refresh_and_compare(
+    catalog: Catalog, views: Mapping[str, View], queries: Mapping[str, str], seeds: range
+) -> None:
+    """Each view holds what its query gives after each change."""
+    for seed in seeds:
+        change(catalog, seed)
+        for name, view in views.items():
+            view.refresh()
+            assert rows_of(catalog, view.name) == expected(catalog, queries[name]), (name, seed)
+
+
 def stages(view: Table) -> list[Table]:
     folder = Path(view.root, kept_table.FOLDER)
     return [Table.open(path) for path in sorted(folder.iterdir())] if folder.exists() else []
@@ -110,11 +121,7 @@ def test_aggregates_are_kept_in_stages(
     catalog: Catalog, spark: SparkSession, names: list[str], seeds: range
 ) -> None:
     views = {name: catalog.create_view(f"v{n}", STAGED[name], spark=spark) for n, name in enumerate(names)}
-    for seed in seeds:
-        change(catalog, seed)
-        for name, view in views.items():
-            view.refresh()
-            assert rows_of(catalog, view.name) == expected(catalog, STAGED[name]), (name, seed)
+    refresh_and_compare(catalog, views, STAGED, seeds)
     for name, view in views.items():
         assert len(stages(view.table)) == 1, name
         (stage,) = stages(view.table)
@@ -195,21 +202,17 @@ DEEP = {
     ],
     ids=["some", "all"],
 )
+@pytest.mark.usefixtures("where")
 def test_aggregates_of_many_groups_are_tables_of_their_own(
     catalog: Catalog,
     spark: SparkSession,
     names: list[str],
     seeds: range,
-    where: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("planner.views.keep.SHALLOW_ROWS", 0)
     views = {name: catalog.create_view(f"v{n}", DEEP[name], spark=spark) for n, name in enumerate(names)}
-    for seed in seeds:
-        change(catalog, seed)
-        for name, view in views.items():
-            view.refresh()
-            assert rows_of(catalog, view.name) == expected(catalog, DEEP[name]), (name, seed, where)
+    refresh_and_compare(catalog, views, DEEP, seeds)
     for name, view in views.items():
         tables = [table for table in stages(view.table) if "-rows-" in table.path]
         assert tables, name
@@ -247,22 +250,18 @@ PARTED = {
     ],
     ids=["some", "all"],
 )
+@pytest.mark.usefixtures("where")
 def test_partitions_with_changed_rows_are_computed_again(
     catalog: Catalog,
     spark: SparkSession,
     names: list[str],
     seeds: range,
-    where: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("planner.views.keep.WHOLE_ROWS", 0)
     monkeypatch.setattr("planner.views.keep.SHALLOW_ROWS", 0)
     views = {name: catalog.create_view(f"v{n}", PARTED[name], spark=spark) for n, name in enumerate(names)}
-    for seed in seeds:
-        change(catalog, seed)
-        for name, view in views.items():
-            view.refresh()
-            assert rows_of(catalog, view.name) == expected(catalog, PARTED[name]), (name, seed, where)
+    refresh_and_compare(catalog, views, PARTED, seeds)
     for name, view in views.items():
         tables = [table for table in stages(view.table) if table.path.endswith("-partitions")]
         assert tables, name
@@ -271,6 +270,7 @@ def test_partitions_with_changed_rows_are_computed_again(
             assert set(kinds) == {"append"}, name
 
 
+@pytest.mark.usefixtures("where")
 def test_a_partition_is_looked_up_in_the_query_s_table_if_that_has_an_index(
     catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
