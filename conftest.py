@@ -18,10 +18,12 @@ os.environ["KAFKA_OPTS"] = "-XX:TieredStopAtLevel=1"  # a broker of tests is not
 os.environ.update(CREDENTIALS)  # before any JVM starts, whose Python workers inherit them
 
 # A CI run judges the commit, so it draws the same few examples every time; a developer's run draws new ones
-# and prints how to repeat a failure; `make test-long` draws many.
+# and prints how to repeat a failure; `make test-long` draws many, and
+# `--hypothesis-profile=seeds` as many as a night allows.
 settings.register_profile("default", max_examples=40, deadline=None, print_blob=True)
 settings.register_profile("ci", parent=settings.get_profile("default"), derandomize=True, max_examples=20)
 settings.register_profile("long", parent=settings.get_profile("default"), max_examples=500)
+settings.register_profile("seeds", parent=settings.get_profile("default"), max_examples=10_000)
 settings.register_profile("slice", parent=settings.get_profile("default"), max_examples=100)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 

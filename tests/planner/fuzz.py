@@ -47,20 +47,24 @@ class Case:
 
     stepped: list[str]
     streamed: list[str]
-    aggregate: GroupedQuery
+    aggregate: GroupedQuery | None
     history: History
 
 
-CASES = st.builds(
-    Case,
-    st.lists(queries(most_tables=4), min_size=STEPPED, max_size=STEPPED),
-    st.lists(queries(most_tables=2), min_size=STREAMED, max_size=STREAMED),
-    grouped_queries(),
-    st.integers(2, 3).flatmap(histories),
-)
+def _cases(stepped: int, streamed: int, aggregate: bool) -> st.SearchStrategy[Case]:
+    return st.builds(
+        Case,
+        st.lists(queries(most_tables=4), min_size=stepped, max_size=stepped),
+        st.lists(queries(most_tables=2), min_size=streamed, max_size=streamed),
+        grouped_queries() if aggregate else st.none(),
+        st.integers(2, 3).flatmap(histories),
+    )
 
 
-def case_of(seed: int) -> Case:
+CASES = _cases(STEPPED, STREAMED, aggregate=True)
+
+
+def case_of(seed: int, cases: st.SearchStrategy[Case] = CASES) -> Case:
     """The case of a seed: the same as long as strategies and Hypothesis are."""
     drawn: list[Case] = []
 
@@ -72,7 +76,7 @@ def case_of(seed: int) -> Case:
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
-    @given(CASES)
+    @given(cases)
     def draw(case: Case) -> None:
         drawn.append(case)
 
@@ -80,14 +84,15 @@ def case_of(seed: int) -> Case:
     return drawn[-1]
 
 
-def check(spark: SparkSession, seed: int, found: Found) -> None:
+def check(spark: SparkSession, seed: int, case: Case, found: Found) -> None:
     """Run the case of a seed; what is wrong is in ``found``, with the seed."""
-    case = case_of(seed)
     parts: list[Callable[[Warehouse], None]] = [
-        lambda warehouse: compare_in_steps(warehouse, case.stepped, case.history, found),
-        lambda warehouse: compare_joins(warehouse, case.streamed, case.history, found),
-        lambda warehouse: compare_aggregate(warehouse, case.aggregate, case.history, found),
+        lambda warehouse: compare_in_steps(warehouse, case.stepped, case.history, found)
     ]
+    if case.streamed:
+        parts.append(lambda warehouse: compare_joins(warehouse, case.streamed, case.history, found))
+    if (grouped := case.aggregate) is not None:
+        parts.append(lambda warehouse: compare_aggregate(warehouse, grouped, case.history, found))
     for part in parts:
         before = len(found.wrong)
         with TemporaryDirectory() as folder:
@@ -95,7 +100,7 @@ def check(spark: SparkSession, seed: int, found: Found) -> None:
                 part(Warehouse(spark, case.history, Path(folder)))
             except Exception as error:  # told with its seed; the other cases go on
                 last = traceback.format_exception_only(error)[-1].strip()
-                found.wrong.append(f"{type(error).__name__}: {last[:2000]}; aggregate: {case.aggregate.sql}")
+                found.wrong.append(f"{type(error).__name__}: {last[:2000]}; {case.aggregate}")
         found.wrong[before:] = [f"seed {seed}: {wrong}" for wrong in found.wrong[before:]]
         for wrong in found.wrong[before:]:
             print(wrong, flush=True)
@@ -118,15 +123,20 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()), help="that of the first case")
     parser.add_argument("--minutes", type=float, default=10.0, help="no case is begun after this time")
     parser.add_argument("--only", action="store_true", help="run the one case of the seed, and show it")
+    parser.add_argument(
+        "--stepped", type=int, help="a case is so many joins that are stepped through, no stream"
+    )
     arguments = parser.parse_args()
+    strategy = CASES if arguments.stepped is None else _cases(arguments.stepped, 0, aggregate=False)
     spark, found, begun = session(), Found(), time.monotonic()
     cases = 0
     if arguments.only:
-        print(case_of(arguments.seed))
+        print(case_of(arguments.seed, strategy))
     while not cases or (not arguments.only and time.monotonic() - begun < arguments.minutes * 60):
-        check(spark, arguments.seed + cases, found)
+        seed = arguments.seed + cases
+        check(spark, seed, case_of(seed, strategy), found)
         print(
-            f"seed {arguments.seed + cases}: {found.compared} compared, {len(found.wrong)} wrong so far",
+            f"seed {seed}: {found.compared} compared, {len(found.wrong)} wrong so far",
             flush=True,
         )
         cases += 1
