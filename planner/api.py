@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, overload
 
 from pyspark.sql import DataFrame
@@ -20,6 +20,7 @@ from planner.spark.build import build_plan
 from planner.spark.catalyst import Catalyst
 from planner.spark.read import read_plan
 from planner.spark.state import with_state_of_one_shape
+from planner.spark.unnest import unnested_over
 from planner.trace import Trace
 from planner.views.keep import kept
 from upsert.errors import ConfigurationError
@@ -37,6 +38,7 @@ def optimize(
     sink_key: Sequence[str] | None = None,
     start_from: str | None = None,
     view: None = None,
+    streams: Mapping[str, Callable[[], DataFrame]] | None = None,
     **options: Any,
 ) -> DataFrame: ...
 
@@ -51,6 +53,7 @@ def optimize(
     sink_key: Sequence[str] | None = None,
     start_from: str | None = None,
     view: ViewShape | None = None,
+    streams: Mapping[str, Callable[[], DataFrame]] | None = None,
     **options: Any,
 ) -> DataFrame | Kept:
     """The DataFrame with its joins of changelogs of managed tables as delta joins (FLIP-486).
@@ -74,6 +77,10 @@ def optimize(
             by row: all else needs the state that it had.
         view: of a batch query, the materialized view whose rows it gives; the result says how a refresh
             computes them by what has changed, see `planner.views.keep`. A catalog sets it.
+        streams: of a batch query with subqueries, such as EXISTS and IN, over temporary views in place of
+            streams, what makes the stream of each view. The result is the query over these, with its
+            subqueries as joins, and is to be optimized in its turn. A catalog sets it, for Spark refuses
+            subqueries over streams before there is a plan.
         **options: `strategy`: "auto" (default), "force": each join of the query must become a delta join,
             or "none": no delta join; `shards`: tasks that share the join of a micro-batch; and all others of
             `deltajoin.settings.OPTIONS`, with `_` for `.` and `-`. They may also be set in the session, as
@@ -105,11 +112,13 @@ def optimize(
     >>> optimize(orders.join(products, "sku").select("id", "price"))
     DataFrame[id: int, price: double, _row_kind: string]
     """
+    if streams is not None:
+        return unnested_over(Catalyst(df), df, streams)
     if view is not None:
         return kept(df, view, Settings.of_query(options, df.sparkSession.conf.getAll, view.key))
     settings, catalyst, trace = _optimized(df, options, sink_key, start_from)
     if trace.refusals:
-        raise PlanError(trace.refusals)
+        raise PlanError(trace.refusals, is_for_a_view=trace.is_for_a_view)
     if start_from is not None:
         check_can_continue(trace.after)
     _warn_of_unused(df, trace, options, "optimize")

@@ -26,15 +26,24 @@ def first_refusal(conditions: Iterable[Callable[[Checked], Refused | None]], nod
     return next((refused for condition in conditions if (refused := condition(node))), None)
 
 
+FOR_A_VIEW: Final = (
+    "a materialized view holds the whole query, without another table or index: "
+    "CREATE MATERIALIZED VIEW … AS SELECT …, or catalog.create_view"
+)
+"""The remedy for what one streaming query cannot hold."""
+
+
 class PlanError(UpsertError):
     """The query reads changelogs in a way that has no right answer here; nothing was run.
 
-    `refusals` holds each reason with its remedy.
+    `refusals` holds each reason with its remedy; `is_for_a_view` is whether a view can hold the query.
     """
 
-    def __init__(self, refusals: Sequence[Refused]) -> None:
-        super().__init__("\n".join(dict.fromkeys(str(refused) for refused in refusals)))
+    def __init__(self, refusals: Sequence[Refused], *, is_for_a_view: bool = False) -> None:
+        reasons = [*map(str, refusals), *([FOR_A_VIEW] if is_for_a_view else [])]
+        super().__init__("\n".join(dict.fromkeys(reasons)))
         self.refusals = tuple(refusals)
+        self.is_for_a_view = is_for_a_view
 
 
 class PlanBuildError(UpsertError):

@@ -1,4 +1,4 @@
-"""The command `deltajoin`: SQL, tables and the demo, put together here."""
+"""The command `deltajoin`: SQL, tables, views and the demo, put together here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from runpy import run_module
 
 import typer
 
-from deltajoin.cli import sql, tables
+from deltajoin.cli import sql, tables, views
 from deltajoin.cli.command import errors_printed
 from upsert.errors import ConfigurationError
 
@@ -21,6 +21,7 @@ app = typer.Typer(
 )
 for group in (sql, tables):
     app.registered_commands += group.app.registered_commands
+app.add_typer(views.app, name="view")
 
 
 @app.command(

@@ -8,10 +8,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from rich.console import Console
 
@@ -19,11 +19,11 @@ from upsert import Catalog
 from upsert.catalog.results import Result
 from upsert.errors import ConfigurationError, own_errors_first
 from upsert.sql.parser import parse
-from upsert.sql.statements import CreateTableAs, Insert, Select
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+Found = TypeVar("Found")
 
 OLDEST: Final = 17
 """The first version of Java that Spark 4 runs on."""
@@ -114,27 +114,29 @@ class Session:
         return session
 
     def sql(self, text: str) -> Result:
-        """Execute one statement; Spark is started for those that read or write rows with it."""
-        return self.catalog.sql(text, self._spark_for(text))
+        """Execute one statement; Spark is started for those that need it."""
+        return self._with_spark_if_needed(lambda spark: self.catalog.sql(text, spark))
 
     def planned(self, text: str) -> Callable[[], Result] | Result:
         """What runs an INSERT, which has been found possible; any other statement is executed."""
         from upsert.catalog.run.dispatch import planned
 
-        spark = self._spark_for(text)
+        statement = parse(text)
         with own_errors_first():
-            return planned(self.catalog.context, parse(text), spark)
+            return self._with_spark_if_needed(lambda spark: planned(self.catalog.context, statement, spark))
 
-    def _spark_for(self, text: str) -> SparkSession | None:
-        needs_spark = isinstance(parse(text), Insert | Select | CreateTableAs)
-        if not needs_spark and not self.has_spark:
-            return None
+    def _with_spark_if_needed(self, execute: Callable[[SparkSession | None], Found]) -> Found:
+        from upsert.catalog.run.jobs import SparkNeededError
+
+        if not self.has_spark:
+            with suppress(SparkNeededError):
+                return execute(None)
         if type(self.spark).getActiveSession() is None:
             # the data sources of a session are found in threads where it is active, which this makes it
             self.spark.createDataFrame([], "a INT")
         # streams that run have groups of their own, so they go on when a statement is cancelled
         self.spark.sparkContext.setJobGroup(_JOBS, "a statement")
-        return self.spark
+        return execute(self.spark)
 
     def cancel(self) -> None:
         """Cancel the jobs of the statement that another thread executes."""

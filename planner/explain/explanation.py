@@ -23,7 +23,7 @@ from planner.plan.nodes import Plan
 from planner.plan.trees import reads_changes, tree
 from planner.plan.uniqueness import unique_keys
 from planner.plan.upsert_keys import group_keys, upsert_key
-from planner.refusals import Refused
+from planner.refusals import FOR_A_VIEW, Refused
 from planner.settings import Settings
 from planner.trace import Step, Trace
 from upsert.errors import ConfigurationError
@@ -85,6 +85,7 @@ class Explanation:
         topics: one report for each topic of Kafka, in the order of the plan.
         aggregates: one report for each aggregate over changes, inner ones first.
         sink: how the result is written; None if the sink is not known.
+        is_for_a_view: whether a materialized view can hold the query that is refused.
     """
 
     joins: tuple[JoinReport, ...]
@@ -95,6 +96,7 @@ class Explanation:
     topics: tuple[TopicReport, ...] = ()
     aggregates: tuple[AggregateReport, ...] = ()
     sink: SinkReport | None = None
+    is_for_a_view: bool = False
 
     def __str__(self) -> str:
         return "\n".join(self._lines())
@@ -102,9 +104,10 @@ class Explanation:
     def _repr_html_(self) -> str:
         """The same for notebooks, with the plan before and after; all text is escaped."""
         reports = [*map(str, self.joins), *map(str, self.aggregates), *map(str, self.topics)]
-        sink = [] if self.sink is None else [str(self.sink)]
+        rest = [] if self.sink is None else [str(self.sink)]
+        rest += [FOR_A_VIEW] if self.is_for_a_view else []
         return page(
-            [*(reports or ["the query has no join"]), *sink],
+            [*(reports or ["the query has no join"]), *rest],
             [(refused.reason, refused.remedy) for refused in self._other_refusals()],
             tree(self.before),
             None if self.before is self.after else tree(self.after),
@@ -120,6 +123,8 @@ class Explanation:
             yield str(self.sink)
         for refused in self._other_refusals():
             yield f"refused: {refused.reason}\n  remedy: {refused.remedy}"
+        if self.is_for_a_view:
+            yield FOR_A_VIEW
         if self.before is self.after:
             yield "the plan is left as it is"
             return
@@ -147,7 +152,15 @@ def explanation_of(
     topics = tuple(topic_reports(trace.before, trace.after, sink_key))
     aggregates = tuple(aggregate_reports(trace))
     return Explanation(
-        reports, trace.refusals, trace.before, trace.after, trace.steps, topics, aggregates, sink
+        reports,
+        trace.refusals,
+        trace.before,
+        trace.after,
+        trace.steps,
+        topics,
+        aggregates,
+        sink,
+        trace.is_for_a_view,
     )
 
 

@@ -182,6 +182,10 @@ class Catalyst:
         found = node.sourceIdentifyingName()
         return str(found.name()) if self.class_name(found) == "UserProvided" else None
 
+    def name_of_alias(self, node: JavaObject) -> str:
+        """The name that a SubqueryAlias gives what is below it."""
+        return str(node.alias())
+
     def struct(self, attributes: Iterable[JavaObject]) -> StructType:
         """Attributes as a schema, with the comments in which METADATA columns may have been declared."""
         fields = [

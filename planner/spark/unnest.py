@@ -5,10 +5,13 @@ Most of it is done by rules of Spark's own optimizer, which a view's batch plan 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from planner.refusals import PlanError, Refused
 from planner.spark.catalyst import Catalyst, JavaObject
 
 _SIMPLER: Final = ("optimizer.NullPropagation", "optimizer.BooleanSimplification")
@@ -43,8 +46,72 @@ def unnested(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
     refers to what is outside of a subquery at the end is left to Spark as it was.
     """
     named = catalyst.rewritten(plan, *_NAMES_AWAY)
+    flat = _joined(catalyst, named)
+    return named if flat is None else _with_distinct_below(catalyst, flat)
+
+
+def unnested_over(
+    catalyst: Catalyst, df: DataFrame, streams: Mapping[str, Callable[[], DataFrame]]
+) -> DataFrame:
+    """A query with subqueries over streams, which Spark reads in no subquery, as joins of these streams.
+
+    Args:
+        catalyst: of the session.
+        df: the query over batches in place of the streams, which have their columns: temporary views.
+        streams: for each view what makes the stream, with columns of its own each time.
+
+    Raises:
+        PlanError: a subquery cannot be a join.
+    """
+    plan = catalyst.analyzed(df)
+    names = {id: name for leaf, name in _stand_ins(catalyst, plan) if (id := catalyst.first_id(leaf)) >= 0}
+    flat = _joined(catalyst, catalyst.rewritten(plan, *_NAMES_AWAY))
+    if flat is None or catalyst.has_subqueries(flat):
+        raise PlanError(
+            [
+                Refused(
+                    "a subquery of the query cannot be a join, and Spark reads a stream in no subquery",
+                    "write EXISTS or IN, or join the subquery",
+                )
+            ]
+        )
+
+    def with_streams(node: JavaObject) -> JavaObject:
+        inputs = catalyst.children(node)
+        if inputs:
+            return catalyst.with_children(node, [with_streams(child) for child in inputs])
+        name = names.get(catalyst.first_id(node))
+        if name is None or name not in streams:
+            return node
+        stream = catalyst.analyzed(streams[name]())
+        columns = zip(catalyst.output(node), catalyst.output(stream), strict=True)
+        return catalyst.project([_as(catalyst, given, column) for column, given in columns], stream)
+
+    return catalyst.dataframe(with_streams(flat))
+
+
+def _as(catalyst: Catalyst, given: JavaObject, column: JavaObject) -> JavaObject:
+    id, name, _ = catalyst.attribute(column)
+    return catalyst.alias(given, name, id)
+
+
+def _stand_ins(catalyst: Catalyst, node: JavaObject) -> Iterator[tuple[JavaObject, str]]:
+    """The leaves of a plan, also of its subqueries, that temporary views stand for, with the views' names."""
+    if catalyst.class_name(node) == "SubqueryAlias":
+        leaf = node
+        while inputs := catalyst.children(leaf):
+            leaf = inputs[0]
+        yield leaf, catalyst.name_of_alias(node)
+    for one in catalyst.nested(node):
+        yield from _stand_ins(catalyst, one.plan())
+    for child in catalyst.children(node):
+        yield from _stand_ins(catalyst, child)
+
+
+def _joined(catalyst: Catalyst, named: JavaObject) -> JavaObject | None:
+    """A plan with its subqueries as joins; None if something refers to what is outside of one at the end."""
     flat = catalyst.rewritten(_flattened(catalyst, named), *_CONDITIONS_DOWN)
-    return named if catalyst.refers_outside(flat) else _with_distinct_below(catalyst, flat)
+    return None if catalyst.refers_outside(flat) else flat
 
 
 def _flattened(catalyst: Catalyst, plan: JavaObject) -> JavaObject:

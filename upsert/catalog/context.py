@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from upsert.views.prepared import Plan
 
+Joined = Callable[["DataFrame", Mapping[str, Callable[[], "DataFrame"]]], "DataFrame"]
+
 
 class Context:
     """The names of a session and the tables that they mean, its options, and what plans its streams.
@@ -145,6 +147,20 @@ class Context:
             return None
         known: Callable[..., Any] = optimize
         return lambda df, shape: known(df, view=shape)
+
+    @property
+    def joined_subqueries(
+        self,
+    ) -> Callable[[DataFrame, Mapping[str, Callable[[], DataFrame]]], DataFrame] | None:
+        """What makes joins of subqueries over streams, where ``optimize`` has a parameter ``streams``.
+
+        It takes the query over batches in temporary views, and for the name of each what makes its stream.
+        """
+        optimize = self._optimize
+        if optimize is None or "streams" not in inspect.signature(optimize).parameters:
+            return None
+        known: Callable[..., Any] = optimize
+        return lambda df, streams: known(df, streams=streams)
 
     def _carried(
         self,

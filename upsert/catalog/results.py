@@ -188,6 +188,24 @@ class Running(Result):
         state = "running" if self.query is not None and self.query.isActive else "stopped"
         return f"<{self.statement}: {state}, checkpoint {self.checkpoint!r}>"
 
+    def await_termination(self, timeout: int | None = None) -> bool:
+        """Wait until the query has ended, as ``query.awaitTermination``; with this project's errors.
+
+        Args:
+            timeout: seconds to wait at most; None without an end.
+
+        Returns:
+            Whether the query has ended.
+
+        Raises:
+            UpsertError: the query has failed; Spark's own error, with its traces, is its cause.
+            StreamingQueryException: it has failed in Spark's own code.
+        """
+        if self.query is None:
+            return True
+        with own_errors_first():
+            return self.query.awaitTermination(timeout) is not False  # None if there is no time-out
+
 
 @dataclass(frozen=True, repr=False)
 class Live(Result):

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from upsert.catalog.results import Done, Result
 from upsert.catalog.run.definitions import changeable
 from upsert.catalog.run.inserts import assigned_type
-from upsert.catalog.run.jobs import active, needed
+from upsert.catalog.run.jobs import SparkNeededError, active, needed
 from upsert.catalog.run.queries import frame
 from upsert.catalog.run.scans import zone
 from upsert.catalog.run.shows import fitting
@@ -161,9 +161,11 @@ def delete(context: Context, statement: s.Delete, spark: SparkSession | None) ->
         own_zone = "UTC" if session is None else zone(session)
         try:
             where = alternatives(statement.condition, table.schema, own_zone, subject)
-        except SchemaError:
-            if statement.rows is None or session is None:
+        except SchemaError as cause:
+            if statement.rows is None:
                 raise
+            if session is None:
+                raise SparkNeededError(f"{cause}; or give a Spark session, for any condition") from cause
             return delete_found(context, session, statement, tracked)
     done = table.delete(where, tracked=tracked)
     return Done(subject, f"deleted, snapshot {done.id}")

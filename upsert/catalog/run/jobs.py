@@ -27,15 +27,19 @@ def active(spark: SparkSession | None) -> SparkSession | None:
     return SparkSession.getActiveSession() if spark is None else spark
 
 
+class SparkNeededError(ConfigurationError):
+    """A statement needs a Spark session, and there is none; it may be executed again with one."""
+
+
 def needed(spark: SparkSession | None, what: str, options: Mapping[str, str] = {}) -> SparkSession:
     """The session that runs a statement, with the options that were set for it.
 
     Raises:
-        ConfigurationError: there is none.
+        SparkNeededError: there is none.
     """
     found = active(spark)
     if found is None:
-        raise ConfigurationError(
+        raise SparkNeededError(
             f"{what}: needs a Spark session, found none; give it as catalog.sql(text, spark)"
         )
     for key, value in options.items():

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from upsert.catalog.context import Context
 
 
+_STREAM_IN_SUBQUERY: Final = "INVALID_SUBQUERY_EXPRESSION.STREAMING_QUERY"
 _POSITION: Final = re.compile(r"\(?line (\d+),? pos (\d+)\)?")
 _NOISE: Final = re.compile(r"(?<!\s)\s*+(SQLSTATE: \w++)?\.?\s*+(;\s*+line \d++ pos \d++;?\s*+)?$")
 
@@ -127,33 +128,44 @@ def frame(
     _check_processing_times(context, query)
     if is_streaming:
         query.check_can_stream()
-    with _views(context, spark, query, is_streaming, pinned) as views:
-        text = query.over(views)
-        try:
-            return spark.sql(text.text)
-        except (AnalysisException, ParseException) as cause:
-            raise SchemaError(f"{query.subject}: {_described(cause, text)}") from cause
-
-
-@contextmanager
-def _views(
-    context: Context, spark: SparkSession, query: QueryText, is_streaming: bool, pinned: Mapping[str, int]
-) -> Iterator[list[str | None]]:
-    """Temporary views of the tables that the query names, while Spark reads its text."""
-    views: list[str | None] = []
+    scans = [_scan(context, spark, one, is_streaming, query.subject, pinned) for one in query.references]
+    names = [None if scan is None else f"upsert_{uuid.uuid4().hex}" for scan in scans]
+    tables = {name: scan for name, scan in zip(names, scans, strict=True) if name and scan}
+    text, frames = query.over(names), {name: scan() for name, scan in tables.items()}
     try:
-        for written in query.references:
-            reference = _pinned(written, pinned.get(written.name))
-            if _is_in_catalog(context, spark, reference, query.subject):
-                df = _scanned(context, spark, Scan(reference, is_streaming, query.subject))
-                views.append(f"upsert_{uuid.uuid4().hex}")
-                df.createOrReplaceTempView(str(views[-1]))
-            else:
-                views.append(None)
-        yield views
+        return _over(spark, text, frames)
+    except (AnalysisException, ParseException) as cause:
+        is_subquery = cause.getCondition() == _STREAM_IN_SUBQUERY
+        if not is_subquery or (joined := context.joined_subqueries) is None:
+            raise SchemaError(f"{query.subject}: {_described(cause, text)}") from cause
+    stand_ins = {name: spark.createDataFrame([], df.schema) for name, df in frames.items()}
+    return joined(_over(spark, text, stand_ins), tables)
+
+
+def _over(spark: SparkSession, text: Revision, tables: Mapping[str, DataFrame]) -> DataFrame:
+    """A query over temporary views, which are there while Spark reads its text."""
+    try:
+        for name, df in tables.items():
+            df.createOrReplaceTempView(name)
+        return spark.sql(text.text)
     finally:
-        for view in filter(None, views):
-            spark.catalog.dropTempView(view)
+        for name in tables:
+            spark.catalog.dropTempView(name)
+
+
+def _scan(
+    context: Context,
+    spark: SparkSession,
+    written: Reference,
+    is_streaming: bool,
+    subject: str,
+    pinned: Mapping[str, int],
+) -> Callable[[], DataFrame] | None:
+    """What reads a table that a query names; None for one of Spark's."""
+    reference = _pinned(written, pinned.get(written.name))
+    if not _is_in_catalog(context, spark, reference, subject):
+        return None
+    return partial(_scanned, context, spark, Scan(reference, is_streaming, subject))
 
 
 def _pinned(reference: Reference, snapshot: int | None) -> Reference:
@@ -239,16 +251,16 @@ def _described(error: AnalysisException | ParseException, text: Revision) -> str
     match error.getCondition():
         case "UNRESOLVED_COLUMN.WITH_SUGGESTION":
             first = _unknown_column(first, error)
-        case "INVALID_SUBQUERY_EXPRESSION.STREAMING_QUERY":
+        case condition if condition == _STREAM_IN_SUBQUERY:
             first = (
-                "a subquery in an expression would have to read a stream, which Spark cannot; write LEFT "
-                "SEMI JOIN for EXISTS and IN, LEFT ANTI JOIN for NOT EXISTS (for NOT IN, where no side is "
-                "NULL), and a join with an aggregate for one value"
+                "a subquery would have to read a stream, which Spark cannot; make the catalog as "
+                "Catalog(warehouse, optimize=planner.optimize), which makes a join of it, or write LEFT SEMI "
+                "JOIN for EXISTS and IN, LEFT ANTI JOIN for NOT EXISTS"
             )
-    found = _POSITION.search(f"{message} {error}")
-    if found is None:
+    where = _POSITION.search(f"{message} {error}")
+    if where is None:
         return first
     lines = text.text.split("\n")
-    offset = sum(len(line) + 1 for line in lines[: int(found[1]) - 1]) + int(found[2])
+    offset = sum(len(line) + 1 for line in lines[: int(where[1]) - 1]) + int(where[2])
     first = _POSITION.sub("", first).strip()
     return f"{first} at {position(text.first, text.original(offset))}"
