@@ -121,22 +121,24 @@ class Catalyst:
 
     def nested(self, node: JavaObject) -> list[JavaObject]:
         """The subqueries of any kind in the expressions of a node, without those inside of them."""
-        return [one for expr in self.evaluated(node) for one in self._nested_in(expr)]
+        return [one for expr in self.evaluated(node) for one in self.subqueries_in(expr)]
 
-    def _nested_in(self, expr: JavaObject) -> list[JavaObject]:
+    def subqueries_in(self, expr: JavaObject) -> list[JavaObject]:
+        """The subqueries of any kind in an expression, without those inside of them."""
         if self.has_plan(expr):
             return [expr]
-        return [one for child in self.children(expr) for one in self._nested_in(child)]
+        return [one for child in self.children(expr) for one in self.subqueries_in(child)]
 
     def subqueries(self, node: JavaObject) -> list[tuple[JavaObject, JavaObject]]:
         """The subqueries for a value in the expressions of a node, each with its plan."""
-        found = [one for expr in self.evaluated(node) for one in self._subqueries_of(expr)]
+        found = [one for expr in self.evaluated(node) for one in self.values_in(expr)]
         return [(one, one.plan()) for one in found]
 
-    def _subqueries_of(self, expr: JavaObject) -> list[JavaObject]:
+    def values_in(self, expr: JavaObject) -> list[JavaObject]:
+        """The subqueries for a value in an expression."""
         if self.class_name(expr) == "ScalarSubquery":
             return [expr]
-        return [one for child in self.children(expr) for one in self._subqueries_of(child)]
+        return [one for child in self.children(expr) for one in self.values_in(child)]
 
     def functions(self, node: JavaObject) -> list[JavaObject]:
         """The AggregateExpressions of an Aggregate."""

@@ -6,6 +6,7 @@ Most of it is done by rules of Spark's own optimizer, which a view's batch plan 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
 from typing import Final
 
 from pyspark.sql import DataFrame
@@ -122,7 +123,7 @@ def _flattened(catalyst: Catalyst, plan: JavaObject) -> JavaObject:
     plan = _grouped(catalyst, plan)
     if not catalyst.has_subqueries(plan):
         return catalyst.rewritten(plan, *_SIMPLER)
-    plan, before = _with_flat_subqueries(catalyst, plan), None
+    plan, before = _with_values_above(catalyst, _with_flat_subqueries(catalyst, plan)), None
     while before is None or not plan.fastEquals(before):
         before = plan
         plan = _with_rows_joined(catalyst, catalyst.rewritten(plan, *_RULES))
@@ -182,6 +183,28 @@ def _with_flat_subqueries(catalyst: Catalyst, node: JavaObject) -> JavaObject:
     if kind == "Filter":
         return catalyst.filter(catalyst.substituted(catalyst.condition(node), known), child)
     return catalyst.project([catalyst.substituted(one, known) for one in catalyst.projected(node)], child)
+
+
+def _with_values_above(catalyst: Catalyst, node: JavaObject) -> JavaObject:
+    """The plan with conditions on a subquery's value above those with EXISTS and IN.
+
+    These make joins of tables, whose rows follow from the tables' changes; those compare them with one row.
+    """
+    inputs = catalyst.children(node)
+    if inputs:
+        node = catalyst.with_children(node, [_with_values_above(catalyst, child) for child in inputs])
+    if catalyst.class_name(node) != "Filter":
+        return node
+    above: list[JavaObject] = []
+    below: list[JavaObject] = []
+    for part in catalyst.parts_of(catalyst.condition(node)):
+        (above if catalyst.values_in(part) else below).append(part)
+    if not above or not any(map(catalyst.subqueries_in, below)):
+        return node
+    made: JavaObject = catalyst.children(node)[0]
+    for some in (below, above):
+        made = catalyst.filter(reduce(catalyst.conjunction, some), made)
+    return made
 
 
 def _named_away(catalyst: Catalyst, subquery: JavaObject) -> JavaObject:

@@ -30,7 +30,7 @@ from planner.views.partitions import partitions_of
 from planner.views.result_table import ResultTable
 from planner.views.rows_table import RowsTable
 from planner.views.stage_table import StageRows, StageTable
-from planner.views.stages import Stage, changes_of, looked_up, shown, stages_of, why_not
+from planner.views.stages import Stage, changes_of, joined_in, looked_up, shown, stages_of, why_not
 from planner.views.unindexed import unindexed
 from upsert.errors import ConfigurationError
 from upsert.store.table import Table
@@ -179,11 +179,13 @@ def _kept(planning: Planning, whole: DataFrame, is_lasting: bool) -> KeptView | 
         return indexed
     made = ((stage, StageTable.of(planning, stage)) for stage in stages_of(plan, planning.settings))
     stages = {id(stage.node): (stage, table) for stage, table in made if table is not None}
+    if stages and (deep := _deep(planning, whole, plan, list(stages.values()))) is not None:
+        return deep
+    if (joined := _joined(planning, whole, plan, stages.keys())) is not None:
+        return joined
     if not stages:
         text = f"all rows of its tables are read: {why_not(plan, planning.settings)}"
         return KeptView(planning, None, planning.template(whole), False, is_lasting, text)
-    if (deep := _deep(planning, whole, plan, list(stages.values()))) is not None:
-        return deep
     rows_of = {number: StageRows(table) for number, (_, table) in stages.items()}
     nodes = {number: one.node for number, one in rows_of.items()}
     over = _with(plan, nodes)
@@ -254,6 +256,29 @@ def _indexed(planning: Planning, whole: DataFrame, plan: Plan) -> KeptView | Dee
         if more <= len(stages_of(plan, settings)):
             return None
     return _over(planning, whole, plan, found, versions)
+
+
+def _joined(
+    planning: Planning, whole: DataFrame, plan: Plan, stages: Collection[int]
+) -> KeptView | DeepView | None:
+    """The view with the rows of joins of large tables as tables, where the rest needs all of them."""
+    found: dict[int, RowsTable] = {}
+    versions: dict[str, int] = {}
+    for part in joined_in(plan, planning.settings, stages):
+        size = sum(read.rows or 0 for read, _ in part.tables)
+        if size <= WHOLE_ROWS and not planning.view.must_be_incremental:
+            continue
+        columns = part.plan.columns
+        names = [f"{COLUMN}{number}" for number in range(len(columns))]
+        above = _with(plan, {id(part.place): Relation("rows", columns)})
+        by = [[names[number] for number in numbers] for numbers in looked_up(above, columns)]
+        rows = planning.built(part.plan).toDF(*names)
+        as_built = changes_of(read_plan(planning.catalyst, rows), replace(planning.settings, sink_key=None))
+        if as_built is not None and can_keep(rows.schema, by):
+            kept = _kept_rows(planning, rows)
+            found[id(part.place)] = RowsTable(planning, part.plan, part.tables, rows, kept, by, columns)
+            versions |= {Table.open(read.path).uuid: version for read, version in part.tables}
+    return _over(planning, whole, plan, found, versions) if found else None
 
 
 def _rows_of(planning: Planning, leaf: Relation, indexes: Sequence[Sequence[Column]]) -> RowsTable | None:

@@ -39,7 +39,7 @@ class RowsTable:
 
     Attributes:
         path: its folder.
-        by: the columns of its first index.
+        by: the columns of its first index; () for none.
         bases: the tables that its rows are of.
         schema: its columns, under the names that the DataFrame gives.
     """
@@ -65,7 +65,7 @@ class RowsTable:
         self._tables = tables
         self._plan = plan
         self._kept = kept
-        self.by = tuple(indexes[0])
+        self.by = tuple(indexes[0]) if indexes else ()
         self._buckets = max(read.buckets for read, _ in tables)
         meaning = str(self.schema.to_json())
         name = meaning_of(planning.catalyst, plan, meant(plan), tables, meaning)
@@ -97,7 +97,8 @@ class RowsTable:
         """What is kept, and what moves it, line by line."""
         tables = ", ".join(sorted(read.name for read, _ in self._tables))
         indexes = ", ".join(f"INDEX ({', '.join(index.columns)})" for index in self.schema.indexes)
-        kept = f"table {os.path.basename(self.path)} ({indexes}): rows moved by a step of {tables}"
+        name = os.path.basename(self.path) + (f" ({indexes})" if indexes else "")
+        kept = f"table {name}: rows moved by a step of {tables}"
         return f"{kept}\n{indented(meant(self._plan))}"
 
     def opened(self) -> Table:

@@ -1,13 +1,13 @@
-"""What of a query follows from its tables' changes: all of it, or its aggregates as sums of signs (pure)."""
+"""What of a query follows from its tables' changes: all, its aggregates as sums, or its joins (pure)."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from planner.optimizer import optimize_plan
-from planner.plan.expressions import Call, Column, conjuncts, without_widening
+from planner.plan.expressions import Call, Column, columns_of, conjuncts, without_widening
 from planner.plan.nodes import (
     Aggregate,
     Changelog,
@@ -17,6 +17,7 @@ from planner.plan.nodes import (
     Generate,
     Join,
     Opaque,
+    Output,
     Plan,
     Project,
     Relation,
@@ -26,7 +27,7 @@ from planner.plan.nodes import (
     Wrapper,
 )
 from planner.plan.sources import ManagedTable
-from planner.plan.trees import children, transform_up, tree, walk
+from planner.plan.trees import children, expressions, transform_up, tree, walk
 from planner.plan.uniqueness import is_unique_by
 from planner.settings import Settings
 from upsert.rowkind import ROW_KIND_COLUMN
@@ -102,6 +103,55 @@ def changes_of(plan: Plan, settings: Settings) -> Changes | None:
     if trace.refusals or not all(isinstance(one, _ROW_BY_ROW) for one in walk(trace.after)):
         return None
     return Changes(trace.after, tables, is_unique)
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Joins of a query whose rows follow from their tables' changes, below something that needs all rows.
+
+    Attributes:
+        place: where the query has them.
+        plan: what is needed of their rows.
+        tables: as of a `Stage`.
+    """
+
+    place: Plan
+    plan: Project
+    tables: Tables
+
+
+def joined_in(plan: Plan, settings: Settings, apart: Collection[int]) -> tuple[Joined, ...]:
+    """The largest parts of a batch query that join tables and of which each row follows from their changes.
+
+    Args:
+        plan: the query, which is none itself.
+        settings: of the planner.
+        apart: nodes that are kept in another way, by their identity.
+    """
+    return tuple(_joined_below(plan, plan, replace(settings, sink_key=None), apart))
+
+
+def _joined_below(whole: Plan, plan: Plan, settings: Settings, apart: Collection[int]) -> Iterator[Joined]:
+    if id(plan) in apart:
+        return
+    is_joined = any(isinstance(node, Join) for node in walk(plan)) and not isinstance(plan, Opaque)
+    if is_joined and (changes := changes_of(plan, settings)) is not None:
+        used = _used_outside(whole, plan)
+        needed = tuple(Output.of(column) for column in plan.columns if column.id in used)
+        if needed:
+            yield Joined(plan, Project(plan, needed), changes.tables)
+        return
+    for child in children(plan):
+        yield from _joined_below(whole, child, settings, apart)
+
+
+def _used_outside(whole: Plan, part: Plan) -> set[int]:
+    """The columns that a query names outside of a part of it."""
+    if whole is part:
+        return set()
+    named = {id for expr in expressions(whole) for id in columns_of(expr)}
+    passed = {column.id for column in whole.columns}
+    return named | passed | {id for child in children(whole) for id in _used_outside(child, part)}
 
 
 def why_not(plan: Plan, settings: Settings) -> str:

@@ -270,6 +270,48 @@ def test_partitions_with_changed_rows_are_computed_again(
             assert set(kinds) == {"append"}, name
 
 
+JOINED = {
+    "top": """SELECT s.id, city, since FROM sales s JOIN shops USING (shop) LEFT JOIN closed c USING (shop)
+        ORDER BY s.id DESC, since NULLS LAST LIMIT 3""",
+    "not exists, beside a value": """SELECT item, count(*) AS c, sum(n) AS n FROM sales s
+        WHERE n >= (SELECT avg(n) FROM sales) AND NOT EXISTS (SELECT 1 FROM closed c WHERE c.shop = s.shop)
+        GROUP BY item""",
+    "newest of all": """SELECT max(s.id) AS id, min(since) AS since FROM sales s JOIN closed c
+        ON s.shop = c.shop AND s.n > c.since""",
+    "top of partitions": """SELECT city, best FROM shops JOIN
+        (SELECT shop, max(n) AS best FROM sales GROUP BY shop) USING (shop)
+        ORDER BY best DESC NULLS LAST, city NULLS LAST, shop LIMIT 2""",
+}
+"""Queries over all rows of joins."""
+
+
+@pytest.mark.parametrize(
+    ("names", "seeds"),
+    [
+        (["top", "not exists, beside a value"], range(1, 3)),
+        pytest.param(list(JOINED), range(2, 8), marks=[pytest.mark.long, pytest.mark.minutes]),
+    ],
+    ids=["some", "all"],
+)
+@pytest.mark.usefixtures("where")
+def test_rows_of_joins_are_kept_for_what_needs_all_of_them(
+    catalog: Catalog,
+    spark: SparkSession,
+    names: list[str],
+    seeds: range,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("planner.views.keep.WHOLE_ROWS", 0)
+    views = {name: catalog.create_view(f"v{n}", JOINED[name], spark=spark) for n, name in enumerate(names)}
+    refresh_and_compare(catalog, views, JOINED, seeds)
+    for name, view in views.items():
+        tables = [table for table in stages(view.table) if table.path.endswith("-input")]
+        assert tables, name
+        for table in tables:
+            kinds = [info.kind for info in table.history() if info.changes_rows]
+            assert set(kinds) == {"append"}, name
+
+
 @pytest.mark.usefixtures("where")
 def test_a_partition_is_looked_up_in_the_query_s_table_if_that_has_an_index(
     catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
