@@ -110,6 +110,10 @@ class Catalyst:
         make = self._jvm.org.apache.spark.sql.catalyst.plans.logical.LocalRelation
         return make(leaf.output(), data, False, none)
 
+    def in_one_task(self, node: JavaObject) -> JavaObject:
+        """A plan whose rows are known to be in one partition: joins and groups over it move none of them."""
+        return self._jvm.org.apache.spark.sql.catalyst.plans.logical.Repartition(1, False, node)
+
     def has_subqueries(self, plan: JavaObject) -> bool:
         """Whether an expression of the plan has a plan of its own."""
         return not plan.subqueriesAll().isEmpty()

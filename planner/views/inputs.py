@@ -176,18 +176,16 @@ class Planning:
 
     def computed(self, template: Template[Input], move: Move) -> DataFrame | pa.Table:
         """What a plan gives for a refresh: its rows, if all of its inputs are few, else a DataFrame."""
+        catalyst = self.catalyst
         found = [one.rows(move) for one in template.inputs]
         few = [rows for rows in found if rows is not None]
         leaves = [
-            _read(self.catalyst, one, move)
-            if rows is None
-            else self.catalyst.local(rows, one.leaf, one.schema)
+            _read(catalyst, one, move) if rows is None else catalyst.local(rows, one.leaf, one.schema)
             for one, rows in zip(template.inputs, found, strict=True)
         ]
-        plan = template.over(leaves)
         if len(few) == len(found) and sum(rows.num_rows for rows in few) <= FEW_ROWS:
-            return self.catalyst.collected(plan, self.small)
-        return self.catalyst.dataframe(plan)
+            return catalyst.collected(template.over([*map(catalyst.in_one_task, leaves)]), self.small)
+        return catalyst.dataframe(template.over(leaves))
 
 
 def _read(catalyst: Catalyst, one: Input, move: Move) -> JavaObject:
