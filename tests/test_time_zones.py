@@ -22,6 +22,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 import deltajoin
 import planner
 from deltajoin.lookup import TableLookup
+from tests.upsert.formats.registry_double import Double, registry_double
 from tests.upsert.kafka.written import records_in
 from upsert import Catalog
 from upsert.changelog.operator import normalize
@@ -313,15 +314,24 @@ FORMATS = {
     "json in ISO 8601": (COLUMNS, {"timestamp-format.standard": "ISO-8601"}),
     "csv": (FLAT, {}),
     "avro": (COLUMNS, {"timestamp_mapping.legacy": "false"}),
+    "avro-confluent": (COLUMNS, {}),
     "debezium-json": (COLUMNS, {}),
     "canal-json": (COLUMNS, {}),
 }
 
 
+@pytest.fixture
+def registry() -> Iterator[Double]:
+    with registry_double() as server:
+        yield server
+
+
 @pytest.mark.kafka
 @pytest.mark.long
 @pytest.mark.parametrize("connector", ["kafka", "upsert-kafka"])
-def test_topics(spark: SparkSession, catalog: Catalog, kafka: LocalKafka, zone: str, connector: str) -> None:
+def test_topics(
+    spark: SparkSession, catalog: Catalog, kafka: LocalKafka, registry: Double, zone: str, connector: str
+) -> None:
     """Every format, whose records are the same bytes in all zones."""
     first_load(catalog)
     servers = {"properties.bootstrap.servers": kafka.bootstrap_servers}
@@ -330,6 +340,8 @@ def test_topics(spark: SparkSession, catalog: Catalog, kafka: LocalKafka, zone: 
         name, topic = title.split()[0], f"zones-{uuid.uuid4().hex[:8]}"
         given = {"connector": connector, "topic": topic, "topic.partitions": "1", **servers}
         given |= {"value.format": name, **{f"value.{name}.{k}": v for k, v in of_format.items()}}
+        if name == "avro-confluent":
+            given["value.avro-confluent.url"] = registry.url
         key = ""
         if connector == "upsert-kafka":
             if name in ("debezium-json", "canal-json"):
