@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, overload
+from typing import Any, Final, Literal, overload
 
 from pyspark.sql import DataFrame
 
@@ -47,6 +47,10 @@ def optimize(
 def optimize(df: DataFrame, *, view: ViewShape, **options: Any) -> Kept: ...
 
 
+@overload
+def optimize(df: DataFrame, *, is_explained: Literal[True], **options: Any) -> Explanation: ...
+
+
 def optimize(
     df: DataFrame,
     *,
@@ -54,8 +58,9 @@ def optimize(
     start_from: str | None = None,
     view: ViewShape | None = None,
     streams: Mapping[str, Callable[[], DataFrame]] | None = None,
+    is_explained: bool = False,
     **options: Any,
-) -> DataFrame | Kept:
+) -> DataFrame | Kept | Explanation:
     """The DataFrame with its joins of changelogs of managed tables as delta joins (FLIP-486).
 
     Joins that lie right below each other become one delta join, of up to eight tables: INNER, LEFT, RIGHT,
@@ -81,6 +86,7 @@ def optimize(
             streams, what makes the stream of each view. The result is the query over these, with its
             subqueries as joins, and is to be optimized in its turn. A catalog sets it, for Spark refuses
             subqueries over streams before there is a plan.
+        is_explained: return what `explain` returns, and take its arguments. A catalog sets it for EXPLAIN.
         **options: `strategy`: "auto" (default), "force": each join of the query must become a delta join,
             or "none": no delta join; `shards`: tasks that share the join of a micro-batch; and all others of
             `deltajoin.settings.OPTIONS`, with `_` for `.` and `-`. They may also be set in the session, as
@@ -112,6 +118,8 @@ def optimize(
     >>> optimize(orders.join(products, "sku").select("id", "price"))
     DataFrame[id: int, price: double, _row_kind: string]
     """
+    if is_explained:
+        return explain(df, sink_key=sink_key, **options)
     if streams is not None:
         return unnested_over(Catalyst(df), df, streams)
     if view is not None:

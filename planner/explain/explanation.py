@@ -7,9 +7,9 @@ text.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html import escape
-from typing import Final
+from typing import Any, Final
 
 from planner.explain.decisions import (
     AggregateReport,
@@ -101,6 +101,22 @@ class Explanation:
     def __str__(self) -> str:
         return "\n".join(self._lines())
 
+    def to_json(self) -> dict[str, Any]:
+        """The same as values of JSON: what became of each join, aggregate and topic, and the plan as text."""
+        sink = self.sink
+        return {
+            "joins": [_join_to_json(report) for report in self.joins],
+            "aggregates": [asdict(report) for report in self.aggregates],
+            "topics": [
+                {"topic": one.topic, "mode": one.mode, "normalizer": one.normalizer, "reason": one.reason}
+                for one in self.topics
+            ],
+            "sink": None if sink is None else {"key": sink.key, "form": sink.form, "reason": sink.reason},
+            "refusals": [asdict(refused) for refused in self.refusals],
+            "is_for_a_view": self.is_for_a_view,
+            "plan": tree(self.after).splitlines(),
+        }
+
     def _repr_html_(self) -> str:
         """The same for notebooks, with the plan before and after; all text is escaped."""
         reports = [*map(str, self.joins), *map(str, self.aggregates), *map(str, self.topics)]
@@ -139,6 +155,21 @@ class Explanation:
         of_aggregates = {report.reason for report in self.aggregates}
         others = (refused for refused in self.refusals if refused not in of_joins)
         return (refused for refused in others if refused.reason not in of_aggregates)
+
+
+def _join_to_json(report: JoinReport) -> dict[str, Any]:
+    lookups = report.estimated_lookups
+    return {
+        "join": report.join,
+        "form": report.form,
+        "tree": report.tree,
+        "tables": [asdict(table) for table in report.tables],
+        "paths": [str(path) for path in report.paths],
+        "consistency": report.consistency,
+        "estimated_lookups": None if lookups is None else str(lookups),
+        "refusals": [asdict(refused) for refused in report.refusals],
+        "hints": report.hints,
+    }
 
 
 def explanation_of(

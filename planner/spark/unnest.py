@@ -72,7 +72,7 @@ def unnested_over(
             [
                 Refused(
                     "a subquery of the query cannot be a join, and Spark reads a stream in no subquery",
-                    "write EXISTS or IN, or join the subquery",
+                    "compare columns by = in it, or make the query a view: CREATE MATERIALIZED VIEW … AS …",
                 )
             ]
         )

@@ -146,12 +146,15 @@ def _joined_below(whole: Plan, plan: Plan, settings: Settings, apart: Collection
 
 
 def _used_outside(whole: Plan, part: Plan) -> set[int]:
-    """The columns that a query names outside of a part of it."""
+    """The columns that a query needs outside of a part of it."""
     if whole is part:
         return set()
+    inputs = children(whole)
     named = {id for expr in expressions(whole) for id in columns_of(expr)}
     passed = {column.id for column in whole.columns}
-    return named | passed | {id for child in children(whole) for id in _used_outside(child, part)}
+    if isinstance(whole, Union | Opaque):  # columns meet by position, or nothing is known of them
+        passed |= {column.id for child in inputs for column in child.columns}
+    return named | passed | {id for child in inputs for id in _used_outside(child, part)}
 
 
 def why_not(plan: Plan, settings: Settings) -> str:

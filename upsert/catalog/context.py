@@ -6,7 +6,7 @@ import inspect
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from upsert.catalog import definitions
 from upsert.catalog.connectors import ConnectorTable, connect
@@ -25,6 +25,14 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from upsert.views.prepared import Plan
+
+
+class Explained(Protocol):
+    """How a streaming query is executed: its ``str`` is a text for people."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as values."""
+
 
 Joined = Callable[["DataFrame", Mapping[str, Callable[[], "DataFrame"]]], "DataFrame"]
 
@@ -161,6 +169,24 @@ class Context:
             return None
         known: Callable[..., Any] = optimize
         return lambda df, streams: known(df, streams=streams)
+
+    def explained(self, df: DataFrame, sink: Sink | None) -> Explained:
+        """How a streaming query is executed, or why it is refused.
+
+        Raises:
+            ConfigurationError: the catalog plans no streams: it has no ``optimize`` with a parameter
+                ``is_explained``.
+        """
+        optimize = self._optimize
+        if optimize is None or "is_explained" not in inspect.signature(optimize).parameters:
+            raise ConfigurationError(
+                "EXPLAIN: a streaming query needs a catalog that plans delta joins; make it as "
+                "Catalog(warehouse, optimize=planner.optimize)"
+            )
+        of_sink = {} if sink is None else {"sink_key": sink.key, "sink_materialize": sink.mode}
+        known: Callable[..., Any] = optimize
+        found: Explained = known(df, is_explained=True, **of_sink)
+        return found
 
     def _carried(
         self,

@@ -33,11 +33,15 @@ from upsert.sql.statements import (
     NEW_VALUE,
     CreateCatalog,
     CreateDatabase,
+    CreateTableAs,
+    CreateView,
     Delete,
     DescribeTable,
     DropCatalog,
     DropDatabase,
     DropTable,
+    Explain,
+    ExplainView,
     Insert,
     ResetOption,
     Select,
@@ -234,15 +238,20 @@ def parse(text: str) -> Statement:
 
 def _statement(text: str) -> Statement:
     cursor = Cursor(text)
+    statement = _at(cursor)
+    if not cursor.at_end:
+        raise cursor.refusal("expected the end of the statement")
+    return statement
+
+
+def _at(cursor: Cursor) -> Statement:
+    """Read the statement that comes next."""
     for words, read in _STATEMENTS.items():
         if cursor.ahead(*words):
             cursor.subject = " ".join(words)
             if words not in _READ_BY_THEMSELVES:
                 cursor.skip(*words)
-            statement = read(cursor)
-            if not cursor.at_end:
-                raise cursor.refusal("expected the end of the statement")
-            return statement
+            return read(cursor)
     head = cursor.head(_HEAD_WORDS)
     if not head.replace(" ", "").isalpha():
         raise cursor.refusal(f"expected a statement, one of {', '.join(_NAMES)}")
@@ -337,14 +346,34 @@ def _select(cursor: Cursor) -> Select:
     return Select(query_at(cursor))
 
 
+def _explain(cursor: Cursor) -> Explain | ExplainView:
+    """``EXPLAIN``, but of a view that is there."""
+    cursor.skip("PLAN", "FOR")
+    is_json = False
+    if cursor.skip("FORMAT"):
+        cursor.skip("=")
+        is_json = cursor.skip("JSON")
+        if not is_json:
+            cursor.expect("TEXT")
+    explained = _at(cursor)
+    match explained:
+        case CreateView() if not is_json:
+            return ExplainView(explained)
+        case Select() | Insert() | CreateTableAs():
+            return Explain(explained, is_json)
+    raise SchemaError(
+        f"EXPLAIN{' FORMAT JSON' if is_json else ''}: expected SELECT, INSERT or CREATE TABLE … AS, found "
+        f"{cursor.subject}; views are explained in text"
+    )
+
+
 _STATEMENTS: Final[Mapping[tuple[str, ...], Callable[[Cursor], Statement]]] = {
     ("CREATE", "OR", "REPLACE", "TABLE"): lambda cursor: create_table(cursor, replaces=True),
     ("CREATE", "TABLE"): create_table,
     ("CREATE", "OR", "REPLACE", "MATERIALIZED", "VIEW"): partial(views.create_view, replaces=True),
     ("CREATE", "MATERIALIZED", "VIEW"): views.create_view,
-    ("EXPLAIN", "CREATE", "OR", "REPLACE", "MATERIALIZED", "VIEW"): views.explain_new_view,
-    ("EXPLAIN", "CREATE", "MATERIALIZED", "VIEW"): views.explain_new_view,
     ("EXPLAIN", "MATERIALIZED", "VIEW"): views.explain_view,
+    ("EXPLAIN",): _explain,
     ("ALTER", "MATERIALIZED", "VIEW"): views.alter_view,
     ("REFRESH", "MATERIALIZED", "VIEW"): views.refresh_view,
     ("DROP", "MATERIALIZED", "VIEW"): views.drop_view,
@@ -381,7 +410,7 @@ _NAMES: Final = (
     "ALTER TABLE",
     "CREATE MATERIALIZED VIEW",
     "REFRESH MATERIALIZED VIEW",
-    "EXPLAIN MATERIALIZED VIEW",
+    "EXPLAIN",
     "CREATE CATALOG",
     "DROP CATALOG",
     "CREATE DATABASE",

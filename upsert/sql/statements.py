@@ -356,11 +356,20 @@ class Select:
     query: QueryText
 
 
+@dataclass(frozen=True)
+class Explain:
+    """``EXPLAIN [PLAN FOR] [FORMAT [=] { TEXT | JSON }]`` of a statement with a query: how it is executed."""
+
+    statement: Select | Insert | CreateTableAs
+    is_json: bool = False
+
+
 Statement = (
     CreateTable
     | CreateTableLike
     | CreateTableAs
     | CreateView
+    | Explain
     | ExplainView
     | RefreshView
     | AlterView

@@ -69,11 +69,6 @@ def explain_view(cursor: Cursor) -> ExplainView:
     return ExplainView(table_name(cursor))
 
 
-def explain_new_view(cursor: Cursor) -> ExplainView:
-    """Read what follows ``EXPLAIN CREATE [OR REPLACE] MATERIALIZED VIEW``."""
-    return ExplainView(create_view(cursor))
-
-
 def drop_view(cursor: Cursor) -> DropView:
     """Read what follows ``DROP MATERIALIZED VIEW``."""
     if_exists = cursor.skip("IF", "EXISTS")

@@ -278,6 +278,9 @@ JOINED = {
         GROUP BY item""",
     "newest of all": """SELECT max(s.id) AS id, min(since) AS since FROM sales s JOIN closed c
         ON s.shop = c.shop AND s.n > c.since""",
+    "union": """SELECT id, n FROM (
+        SELECT id, row_number() OVER (ORDER BY id) AS n FROM sales
+        UNION ALL SELECT s.id, since FROM shops JOIN sales s USING (shop) JOIN closed USING (shop))""",
     "top of partitions": """SELECT city, best FROM shops JOIN
         (SELECT shop, max(n) AS best FROM sales GROUP BY shop) USING (shop)
         ORDER BY best DESC NULLS LAST, city NULLS LAST, shop LIMIT 2""",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from upsert.catalog.results import Done, Result, Rows
 from upsert.catalog.run import definitions, deletes, inserts, queries, shows, views
+from upsert.catalog.run.explain import explain
 from upsert.catalog.run.jobs import active
 from upsert.sql import statements as s
 
@@ -33,6 +34,8 @@ def execute(context: Context, statement: s.Statement, spark: SparkSession | None
             return queries.create_table_as(context, statement, spark)
         case s.CreateView():
             return views.create_view(context, statement, spark)
+        case s.Explain():
+            return explain(context, statement, spark)
         case s.ExplainView():
             return views.explain_view(context, statement, spark)
         case s.RefreshView():

@@ -21,7 +21,7 @@ from upsert.catalog.run.queries import check_stable, frame
 from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
 from upsert.managed import frames
 from upsert.managed.writer import sink_of
-from upsert.materializer.choice import mode_of
+from upsert.materializer.choice import Sink, mode_of
 from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.schema import Column, TableSchema
 from upsert.sql import statements as s
@@ -94,7 +94,7 @@ def insert(context: Context, statement: s.Insert, spark: SparkSession | None) ->
 
 def planned(context: Context, statement: s.Insert, spark: SparkSession | None) -> Callable[[], Result]:
     """What runs an ``INSERT``, after all checks that are possible before it runs."""
-    what = f"INSERT {'OVERWRITE' if statement.overwrite else 'INTO'} {statement.name}"
+    what = what_of(statement)
     is_streaming = context.options.is_streaming
     start_from = statement.options.get(START_FROM)
     if start_from is not None and not is_streaming:
@@ -102,10 +102,7 @@ def planned(context: Context, statement: s.Insert, spark: SparkSession | None) -
             f"{what}: option {START_FROM!r} must go with a stream, got {start_from!r} for a batch; leave it "
             "out, or SET 'execution.runtime-mode' = 'streaming'"
         )
-    options = {key: value for key, value in statement.options.items() if key != START_FROM}
-    if is_streaming:
-        options = _with_materialize(context, statement.name, options)
-    target = Target.of(context, replace(statement, options=options), what)
+    target = target_of(context, statement)
     if is_streaming and statement.overwrite:
         raise ConfigurationError(
             f"{what}: a stream cannot overwrite, for it never has all rows; use INSERT INTO, or "
@@ -124,6 +121,24 @@ def planned(context: Context, statement: s.Insert, spark: SparkSession | None) -
         return Done(what, "overwritten" if statement.overwrite else "written")
 
     return write
+
+
+def what_of(statement: s.Insert) -> str:
+    """What messages call the statement."""
+    return f"INSERT {'OVERWRITE' if statement.overwrite else 'INTO'} {statement.name}"
+
+
+def target_of(context: Context, statement: s.Insert) -> Target:
+    """The table of a statement in this session.
+
+    Raises:
+        SchemaError: as of ``Target.of``.
+        ConfigurationError: as of ``Target.of``.
+    """
+    options = {key: value for key, value in statement.options.items() if key != START_FROM}
+    if context.options.is_streaming:
+        options = _with_materialize(context, statement.name, options)
+    return Target.of(context, replace(statement, options=options), what_of(statement))
 
 
 @dataclass(frozen=True)
@@ -240,6 +255,13 @@ class Target:
         return named.select(*chosen)
 
     @property
+    def sink(self) -> Sink:
+        """What counts of the table where changes go into it."""
+        if self.connected is not None:
+            return self.connected.sink
+        return sink_of(Table.open(str(self.path)), mode_of(self.options, self.what))
+
+    @property
     def key(self) -> tuple[str, ...]:
         """The columns by which a row that goes in replaces an older one; () if rows are counted."""
         return self.schema.primary_key if self.connected is None else self.connected.sink_key
@@ -315,15 +337,13 @@ class Target:
         uuid = "" if self.path is None else Table.open(self.path).uuid
         job = jobs.Job.of(context, self.name, self.what, uuid)
         start_from = None if job.has_begun else start_from
+        changes = context.optimized(rows, self.name, self.sink, start_from)
         if self.connected is not None:
-            changes = context.optimized(rows, self.name, self.connected.sink, start_from)
             if replaces and self.connected.sink_key and ROW_KIND_COLUMN not in changes.columns:
                 writer = self.connected.write_upsert(changes).outputMode("update")
             else:
                 writer = self.connected.write_changes(changes)
         else:
-            sink = sink_of(Table.open(str(self.path)), mode_of(self.options, self.what))
-            changes = context.optimized(rows, self.name, sink, start_from)
             writer = frames.write_changes(changes, str(self.path), self.options)
         settings = job.settings(context.options)
         return lambda: Running(self.what, job.started(writer, settings), job.checkpoint)

@@ -1,5 +1,6 @@
 """Queries and INSERT through Spark: batch and streaming, joins, states of tables."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from pyspark.sql import SparkSession
 import planner
 from planner import PlanError
 from upsert.catalog.catalog import Catalog
-from upsert.catalog.results import Done, Frame, Live, Result, Running
+from upsert.catalog.results import Done, Frame, Live, Result, Rows, Running
 from upsert.errors import (
     ChangelogError,
     ConfigurationError,
@@ -45,6 +46,12 @@ class Session:
         result = self(text)
         assert isinstance(result, Frame)
         return [tuple(row.values()) for row in result.rows.to_pylist()]
+
+    def explained(self, text: str) -> list[str]:
+        result = self(text)
+        assert isinstance(result, Rows)
+        found: list[str] = result.rows.column("plan").to_pylist()
+        return found
 
     def ran(self, text: str) -> Running:
         """A streaming statement that has done all there is to do."""
@@ -257,6 +264,29 @@ class TestBatch:
         with pytest.raises(ConfigurationError, match="the connector 'spark' needs the option 'format'"):
             sql("CREATE TABLE other (id INT) WITH ('connector' = 'spark')")
 
+    def test_explain_shows_the_plan_of_a_batch(self, sql: Session) -> None:
+        text = "\n".join(
+            sql.explained("EXPLAIN INSERT INTO sales SELECT id, 'x', amount FROM orders WHERE id > 1")
+        )
+        assert "== Physical Plan ==" in text
+        assert "upsert-table" in text
+        (line,) = sql.explained("EXPLAIN FORMAT JSON SELECT count(*) FROM orders")
+        assert any("HashAggregate" in one for one in json.loads(line)["plan"])
+        assert sql.stored("sales") == []
+
+    @pytest.mark.parametrize(
+        ("text", "why"),
+        [
+            ("EXPLAIN SHOW TABLES", "expected SELECT, INSERT or CREATE TABLE … AS, found SHOW TABLES"),
+            ("EXPLAIN FORMAT XML SELECT 1", "expected TEXT, found 'XML'"),
+            ("EXPLAIN FORMAT JSON CREATE MATERIALIZED VIEW v AS SELECT id FROM orders", "explained in text"),
+            ("EXPLAIN", "expected a statement"),
+        ],
+    )
+    def test_what_cannot_be_explained_is_refused(self, text: str, why: str, sql: Session) -> None:
+        with pytest.raises(SchemaError, match=why):
+            sql(text)
+
     def test_table_is_made_from_a_query(self, sql: Session) -> None:
         sql("SET table-storage.bucket = 2")
         sql(
@@ -340,6 +370,36 @@ class TestStreaming:
         finally:
             running.query.stop()
         assert "\n" not in str(told.value)
+
+    def test_explain_says_how_a_stream_is_executed(self, sql: Session) -> None:
+        join = "SELECT id, name, amount FROM orders JOIN products USING (product)"
+        text = "\n".join(sql.explained(f"EXPLAIN {join}"))
+        assert "inner join of orders with products" in text
+        assert "form: delta join" in text
+        assert "sink with" not in text
+        (line,) = sql.explained(f"EXPLAIN PLAN FOR FORMAT = JSON INSERT INTO sales {join}")
+        found = json.loads(line)
+        assert [one["form"] for one in found["joins"]] == ["fused"]
+        assert [table["name"] for table in found["joins"][0]["tables"]] == ["orders", "products"]
+        assert (found["sink"]["key"], found["sink"]["form"]) == (["id"], "as it is")
+        assert found["plan"][-1].strip().startswith("t1 products")
+        (line,) = sql.explained(
+            "EXPLAIN FORMAT JSON CREATE TABLE named (PRIMARY KEY (name) NOT ENFORCED) AS "
+            "SELECT name, product FROM products"
+        )
+        assert json.loads(line)["sink"]["form"] == "materialized"
+        assert "named" not in sql.catalog.tables()
+        text = "\n".join(sql.explained("EXPLAIN SELECT id FROM orders ORDER BY id LIMIT 3"))
+        assert "refused: a sort over the changes of 'orders'" in text
+        assert "CREATE MATERIALIZED VIEW … AS SELECT" in text
+        assert sql.stored("sales") == []
+
+    def test_explain_of_a_stream_needs_a_planner(self, spark: SparkSession, tmp_path: Path) -> None:
+        catalog = Catalog(tmp_path / "plain")
+        catalog.sql(PRODUCTS)
+        catalog.sql("SET 'execution.runtime-mode' = 'streaming'")
+        with pytest.raises(ConfigurationError, match="EXPLAIN: a streaming query needs a catalog that plans"):
+            catalog.sql("EXPLAIN SELECT name FROM products", spark)
 
     def test_insert_needs_a_checkpoint_and_goes_on_from_it(self, sql: Session) -> None:
         text = (
