@@ -28,7 +28,8 @@ def main() -> None:
         try:
             planner.optimize(catalog.read_changes(spark, "clicks").join(pages, "page", "left"))
         except planner.PlanError as error:
-            print(error)
+            print(error.refusals[0])
+            print("a materialized view can hold it:", error.is_for_a_view)
     spark.stop()
 
 
@@ -41,3 +42,4 @@ if __name__ == "__main__":
 # indexed: fused
 #     its rows are found by INDEX_page
 # no index of 'clicks' lies within its join columns (page); add INDEX (page) to clicks
+# a materialized view can hold it: True

@@ -27,7 +27,7 @@ def first_refusal(conditions: Iterable[Callable[[Checked], Refused | None]], nod
 
 
 FOR_A_VIEW: Final = (
-    "a materialized view holds the whole query, without another table or index: "
+    "make the whole query a materialized view, which needs no other table or index: "
     "CREATE MATERIALIZED VIEW … AS SELECT …, or catalog.create_view"
 )
 """The remedy for what one streaming query cannot hold."""
@@ -40,8 +40,8 @@ class PlanError(UpsertError):
     """
 
     def __init__(self, refusals: Sequence[Refused], *, is_for_a_view: bool = False) -> None:
-        reasons = [*map(str, refusals), *([FOR_A_VIEW] if is_for_a_view else [])]
-        super().__init__("\n".join(dict.fromkeys(reasons)))
+        reasons = "\n".join(dict.fromkeys(map(str, refusals)))
+        super().__init__(f"{reasons}; or {FOR_A_VIEW}" if is_for_a_view else reasons)
         self.refusals = tuple(refusals)
         self.is_for_a_view = is_for_a_view
 

@@ -121,7 +121,7 @@ class Explanation:
         """The same for notebooks, with the plan before and after; all text is escaped."""
         reports = [*map(str, self.joins), *map(str, self.aggregates), *map(str, self.topics)]
         rest = [] if self.sink is None else [str(self.sink)]
-        rest += [FOR_A_VIEW] if self.is_for_a_view else []
+        rest += [f"remedy: {FOR_A_VIEW}"] if self.is_for_a_view else []
         return page(
             [*(reports or ["the query has no join"]), *rest],
             [(refused.reason, refused.remedy) for refused in self._other_refusals()],
@@ -140,7 +140,7 @@ class Explanation:
         for refused in self._other_refusals():
             yield f"refused: {refused.reason}\n  remedy: {refused.remedy}"
         if self.is_for_a_view:
-            yield FOR_A_VIEW
+            yield f"remedy: {FOR_A_VIEW}"
         if self.before is self.after:
             yield "the plan is left as it is"
             return

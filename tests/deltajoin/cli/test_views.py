@@ -53,6 +53,7 @@ def test_a_view_is_listed_refreshed_suspended_and_dropped(warehouse: str) -> Non
     assert rows("view", "list", "-w", warehouse) == []
 
 
+@pytest.mark.long
 def test_a_view_is_kept_until_an_interrupt(warehouse: str) -> None:
     process = started("view", "refresh", "names", "--keep", "-w", warehouse, *FLAGS, "--json")
     assert process.stdout is not None

@@ -310,10 +310,25 @@ class TestStreaming:
         ("condition", "first", "then"),
         [
             ("EXISTS (SELECT 1 FROM products p WHERE p.product = o.product)", [10, 11, 12], [10, 12, 13]),
-            ("product IN (SELECT product FROM products WHERE name LIKE 't%')", [10, 12], [10, 12]),
+            pytest.param(
+                "product IN (SELECT product FROM products WHERE name LIKE 't%')",
+                [10, 12],
+                [10, 12],
+                marks=pytest.mark.long,
+            ),
             ("NOT EXISTS (SELECT * FROM products p WHERE p.product = o.product)", [], [11]),
-            ("id NOT IN (SELECT product FROM products)", [10, 11, 12], [10, 11, 12, 13]),
-            ("product IN (SELECT product FROM orders WHERE amount > 1.5)", [10, 11, 12], [10, 11, 12]),
+            pytest.param(
+                "id NOT IN (SELECT product FROM products)",
+                [10, 11, 12],
+                [10, 11, 12, 13],
+                marks=pytest.mark.long,
+            ),
+            pytest.param(
+                "product IN (SELECT product FROM orders WHERE amount > 1.5)",
+                [10, 11, 12],
+                [10, 11, 12],
+                marks=pytest.mark.long,
+            ),
             (
                 """EXISTS (SELECT 1 FROM products p WHERE p.product = o.product
                    AND p.product IN (SELECT product FROM orders WHERE amount > 1.5))""",
