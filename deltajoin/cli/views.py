@@ -12,6 +12,7 @@ from deltajoin.cli.output import Output
 from deltajoin.cli.session import Session
 from deltajoin.cli.sql import Conf, Master, Statement, Trace, signals_noted
 from deltajoin.cli.statements import Statements
+from upsert.sql.parser import parse
 
 app = typer.Typer(no_args_is_help=True, help="Materialized views: their state, and refreshing them.")
 
@@ -21,13 +22,13 @@ ViewName = Annotated[str, typer.Argument(metavar="VIEW", help="Name of a view.",
 @app.command("list")
 def list_views(warehouse: Warehouse = HERE, as_json: Json = False) -> None:
     """List the views of a warehouse, whether each is up to date, and their queries."""
-    _execute("SHOW MATERIALIZED VIEWS", warehouse, as_json=as_json)
+    _execute(["SHOW MATERIALIZED VIEWS"], warehouse, as_json=as_json)
 
 
 @app.command()
 def describe(name: ViewName, warehouse: Warehouse = HERE, as_json: Json = False) -> None:
     """Show a view's columns and query, and the versions of its tables that its rows are of."""
-    _execute(f"DESCRIBE EXTENDED {name}", warehouse, as_json=as_json)
+    _execute([f"DESCRIBE EXTENDED {name}"], warehouse, as_json=as_json)
 
 
 @app.command()
@@ -40,7 +41,7 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """Show what a refresh of a view reads and computes, and which hidden tables it keeps."""
-    _execute(f"EXPLAIN MATERIALIZED VIEW {name}", warehouse, conf, master, trace=trace, as_json=as_json)
+    _execute([f"EXPLAIN MATERIALIZED VIEW {name}"], warehouse, conf, master, trace=trace, as_json=as_json)
 
 
 @app.command()
@@ -58,29 +59,29 @@ def refresh(
     """Bring views to the newest rows of their tables, one after the other; --keep goes on with them."""
     statements = [f"REFRESH MATERIALIZED VIEW {name}" for name in names]
     mode = ["SET 'execution.runtime-mode' = 'streaming'"] if is_kept else []
-    _execute(";\n".join([*mode, *statements]), warehouse, conf, master, trace=trace, as_json=as_json)
+    _execute([*mode, *statements], warehouse, conf, master, trace=trace, as_json=as_json)
 
 
 @app.command()
 def suspend(name: ViewName, warehouse: Warehouse = HERE, as_json: Json = False) -> None:
     """Let no process refresh a view until `resume`."""
-    _execute(f"ALTER MATERIALIZED VIEW {name} SUSPEND", warehouse, as_json=as_json)
+    _execute([f"ALTER MATERIALIZED VIEW {name} SUSPEND"], warehouse, as_json=as_json)
 
 
 @app.command()
 def resume(name: ViewName, warehouse: Warehouse = HERE, as_json: Json = False) -> None:
     """Let a view be refreshed again."""
-    _execute(f"ALTER MATERIALIZED VIEW {name} RESUME", warehouse, as_json=as_json)
+    _execute([f"ALTER MATERIALIZED VIEW {name} RESUME"], warehouse, as_json=as_json)
 
 
 @app.command()
 def drop(name: ViewName, warehouse: Warehouse = HERE, as_json: Json = False) -> None:
     """Delete a view and its rows; its tables stay."""
-    _execute(f"DROP MATERIALIZED VIEW {name}", warehouse, as_json=as_json)
+    _execute([f"DROP MATERIALIZED VIEW {name}"], warehouse, as_json=as_json)
 
 
 def _execute(
-    text: str,
+    texts: list[str],
     warehouse: str,
     conf: list[str] | None = None,
     master: str | None = None,
@@ -89,10 +90,12 @@ def _execute(
     as_json: bool,
 ) -> None:
     with errors_printed(as_json=as_json, trace=trace):
+        for text in texts:
+            parse(text)  # each is one statement, whatever a view is called
         session, output, thread = Session(warehouse, conf or (), master), Output(as_json=as_json), Statement()
         statements = Statements(session, output)
         try:
-            thread.run(lambda: statements.run_script(text), statements.cancel)
+            thread.run(lambda: statements.run_script(";\n".join(texts)), statements.cancel)
             if statements.started:
                 with signals_noted() as stopped:
                     follow(statements.started, output, stopped)

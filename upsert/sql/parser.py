@@ -353,17 +353,19 @@ def _explain(cursor: Cursor) -> Explain | ExplainView:
     if cursor.skip("FORMAT"):
         cursor.skip("=")
         is_json = cursor.skip("JSON")
-        if not is_json:
-            cursor.expect("TEXT")
+        if not is_json and not cursor.skip("TEXT"):
+            raise cursor.refusal("expected TEXT or JSON")
+    head = "" if cursor.at_end else cursor.head(_HEAD_WORDS)
     explained = _at(cursor)
     match explained:
         case CreateView() if not is_json:
             return ExplainView(explained)
         case Select() | Insert() | CreateTableAs():
             return Explain(explained, is_json)
+    views_too = "" if is_json else ", CREATE MATERIALIZED VIEW"
     raise SchemaError(
-        f"EXPLAIN{' FORMAT JSON' if is_json else ''}: expected SELECT, INSERT or CREATE TABLE … AS, found "
-        f"{cursor.subject}; views are explained in text"
+        f"EXPLAIN{' FORMAT JSON' if is_json else ''}: the statement must be SELECT, INSERT{views_too} or "
+        f"CREATE TABLE … AS, got {head}; SHOW and DESCRIBE show what tables are"
     )
 
 

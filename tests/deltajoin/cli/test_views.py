@@ -48,6 +48,8 @@ def test_a_view_is_listed_refreshed_suspended_and_dropped(warehouse: str) -> Non
     assert view["state"] == "suspended"
     code, _, errors = run("view", "refresh", "names", "-w", warehouse, *FLAGS)
     assert (code, "RESUME lets it be refreshed again" in errors) == (1, True)
+    code, _, errors = run("view", "refresh", "names; DROP TABLE fruit", "-w", warehouse)
+    assert (code, "expected one statement at a time" in errors) == (1, True)
     assert run("view", "resume", "names", "-w", warehouse)[0] == 0
     assert run("view", "drop", "names", "-w", warehouse)[0] == 0
     assert rows("view", "list", "-w", warehouse) == []

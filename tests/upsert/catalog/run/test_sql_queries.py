@@ -277,9 +277,12 @@ class TestBatch:
     @pytest.mark.parametrize(
         ("text", "why"),
         [
-            ("EXPLAIN SHOW TABLES", "expected SELECT, INSERT or CREATE TABLE … AS, found SHOW TABLES"),
-            ("EXPLAIN FORMAT XML SELECT 1", "expected TEXT, found 'XML'"),
-            ("EXPLAIN FORMAT JSON CREATE MATERIALIZED VIEW v AS SELECT id FROM orders", "explained in text"),
+            ("EXPLAIN CREATE TABLE x (a INT)", "VIEW or CREATE TABLE … AS, got CREATE TABLE; SHOW and"),
+            ("EXPLAIN FORMAT XML SELECT 1", "expected TEXT or JSON, found 'XML' at line 1, column 16"),
+            (
+                "EXPLAIN FORMAT JSON CREATE MATERIALIZED VIEW v AS SELECT id FROM orders",
+                "must be SELECT, INSERT or CREATE TABLE … AS, got CREATE MATERIALIZED VIEW",
+            ),
             ("EXPLAIN", "expected a statement"),
         ],
     )
