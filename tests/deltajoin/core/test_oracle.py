@@ -27,7 +27,9 @@ def test_nested_loops_give_what_duckdb_gives(random: Random) -> None:
     states = [random_state(random) for _ in range(tables)]
     database = duckdb.connect()
     for number, state in enumerate(states):
-        database.register(f"t{number}", table_of(SCHEMAS[0], state.elements()))
+        database.register("rows", table_of(SCHEMAS[0], state.elements()))
+        # DuckDB pushes what a join finds into the scan of an Arrow table, where NaN is not equal to NaN
+        database.execute(f"CREATE TABLE t{number} AS FROM rows")
     columns = [f"t{table}_{name}" for table in spec.visible for name in COLUMNS]
     flags = [f"coalesce(p{table}, false)" for table in spec.present]
     answer = database.execute(f"SELECT {', '.join((*columns, *flags))} FROM ({sql_of(tree)})").fetchall()
