@@ -152,13 +152,18 @@ def sql(
                 converse(session, statements, thread, trace=trace)
             else:
                 text = execute if execute is not None else _read(file)
-                thread.run(lambda: statements.run_script(text), statements.cancel)
-                if statements.started:
-                    with signals_noted() as stopped:
-                        follow(statements.started, Output(as_json=as_json), stopped)
+                run_and_follow(text, statements, thread, Output(as_json=as_json))
         finally:
             session.close()
             thread.close()
+
+
+def run_and_follow(text: str, statements: Statements, thread: Statement, output: Output) -> None:
+    """Execute a text's statements, and tell the progress of the queries that they start until those end."""
+    thread.run(lambda: statements.run_script(text), statements.cancel)
+    if statements.started:
+        with signals_noted() as stopped:
+            follow(statements.started, output, stopped)
 
 
 @app.command()

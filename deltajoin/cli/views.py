@@ -7,10 +7,9 @@ from typing import Annotated
 import typer
 
 from deltajoin.cli.command import HERE, Json, Warehouse, errors_printed
-from deltajoin.cli.jobs import follow
 from deltajoin.cli.output import Output
 from deltajoin.cli.session import Session
-from deltajoin.cli.sql import Conf, Master, Statement, Trace, signals_noted
+from deltajoin.cli.sql import Conf, Master, Statement, Trace, run_and_follow
 from deltajoin.cli.statements import Statements
 from upsert.sql.parser import parse
 
@@ -93,12 +92,8 @@ def _execute(
         for text in texts:
             parse(text)  # each is one statement, whatever a view is called
         session, output, thread = Session(warehouse, conf or (), master), Output(as_json=as_json), Statement()
-        statements = Statements(session, output)
         try:
-            thread.run(lambda: statements.run_script(";\n".join(texts)), statements.cancel)
-            if statements.started:
-                with signals_noted() as stopped:
-                    follow(statements.started, output, stopped)
+            run_and_follow(";\n".join(texts), Statements(session, output), thread, output)
         finally:
             session.close()
             thread.close()

@@ -157,9 +157,7 @@ class Context:
         return lambda df, shape: known(df, view=shape)
 
     @property
-    def joined_subqueries(
-        self,
-    ) -> Callable[[DataFrame, Mapping[str, Callable[[], DataFrame]]], DataFrame] | None:
+    def joined_subqueries(self) -> Joined | None:
         """What makes joins of subqueries over streams, where ``optimize`` has a parameter ``streams``.
 
         It takes the query over batches in temporary views, and for the name of each what makes its stream.

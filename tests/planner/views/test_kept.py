@@ -108,6 +108,16 @@ def stages(view: Table) -> list[Table]:
     return [Table.open(path) for path in sorted(folder.iterdir())] if folder.exists() else []
 
 
+def assert_only_appended(views: Mapping[str, View], kind: str) -> None:
+    """Each view has hidden tables whose names end so, and none of them was ever computed again."""
+    for name, view in views.items():
+        tables = [table for table in stages(view.table) if table.path.endswith(kind)]
+        assert tables, name
+        for table in tables:
+            kinds = [info.kind for info in table.history() if info.changes_rows]
+            assert set(kinds) == {"append"}, name
+
+
 @pytest.mark.parametrize(
     ("names", "seeds"),
     [
@@ -262,12 +272,7 @@ def test_partitions_with_changed_rows_are_computed_again(
     monkeypatch.setattr("planner.views.keep.SHALLOW_ROWS", 0)
     views = {name: catalog.create_view(f"v{n}", PARTED[name], spark=spark) for n, name in enumerate(names)}
     refresh_and_compare(catalog, views, PARTED, seeds)
-    for name, view in views.items():
-        tables = [table for table in stages(view.table) if table.path.endswith("-partitions")]
-        assert tables, name
-        for table in tables:
-            kinds = [info.kind for info in table.history() if info.changes_rows]
-            assert set(kinds) == {"append"}, name
+    assert_only_appended(views, "-partitions")
 
 
 JOINED = {
@@ -307,12 +312,7 @@ def test_rows_of_joins_are_kept_for_what_needs_all_of_them(
     monkeypatch.setattr("planner.views.keep.WHOLE_ROWS", 0)
     views = {name: catalog.create_view(f"v{n}", JOINED[name], spark=spark) for n, name in enumerate(names)}
     refresh_and_compare(catalog, views, JOINED, seeds)
-    for name, view in views.items():
-        tables = [table for table in stages(view.table) if table.path.endswith("-input")]
-        assert tables, name
-        for table in tables:
-            kinds = [info.kind for info in table.history() if info.changes_rows]
-            assert set(kinds) == {"append"}, name
+    assert_only_appended(views, "-input")
 
 
 @pytest.mark.usefixtures("where")
