@@ -12,7 +12,7 @@ from upsert.catalog.results import Rows
 from upsert.catalog.run.inserts import target_of
 from upsert.catalog.run.jobs import needed
 from upsert.catalog.run.queries import frame
-from upsert.materializer.choice import Sink
+from upsert.materializer.choice import Sink, mode_of
 from upsert.sql import statements as s
 
 if TYPE_CHECKING:
@@ -58,7 +58,9 @@ def _planned(
             return df, target.sink if is_streaming else None
         case s.CreateTableAs():
             df = frame(context, session, statement.query, is_streaming=is_streaming)
-            return df, Sink(statement.name, statement.primary_key)
+            options = context.options.with_materialize(statement.options, {})
+            mode = mode_of(options, f"CREATE TABLE {statement.name}") or "auto"
+            return df, Sink(statement.name, statement.primary_key, mode)
     assert_never(statement)
 
 

@@ -406,6 +406,11 @@ class TestStreaming:
             "SELECT name, product FROM products"
         )
         assert json.loads(line)["sink"]["form"] == "materialized"
+        (line,) = sql.explained(
+            "EXPLAIN FORMAT JSON CREATE TABLE named (PRIMARY KEY (name) NOT ENFORCED) "
+            "WITH ('sink.materialize' = 'none') AS SELECT name, product FROM products"
+        )
+        assert json.loads(line)["sink"]["form"] == "as it is"
         assert "named" not in sql.catalog.tables()
         text = "\n".join(sql.explained("EXPLAIN SELECT id FROM orders ORDER BY id LIMIT 3"))
         assert "refused: a sort over the changes of 'orders'" in text
