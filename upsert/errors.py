@@ -140,6 +140,11 @@ class CorruptTableError(UpsertError):
     """A file of the table is missing, damaged, or written by another format version."""
 
 
+_OTHER_STATE: Final = re.compile(
+    r"STATE_STORE_(?:KEY|VALUE)_(?:SCHEMA_NOT_COMPATIBLE|ROW_FORMAT_VALIDATION_FAILURE)"
+)
+"""Spark's names of the errors that tell that a checkpoint's state has other fields than the query."""
+
 _RAISED: Final = re.compile(r"^\s*(?:upsert|deltajoin|planner)(?:\.\w+)*\.(\w+): (\S.*)$", re.MULTILINE)
 """The last line of a Python traceback, for an error of this project."""
 
@@ -161,6 +166,12 @@ def own_error(error: BaseException) -> UpsertError | None:
         if found := _RAISED.findall(str(cause)):
             name, sentence = found[-1]  # an error that was raised from another one stands behind it
             return _error(name, sentence.strip())
+        if _OTHER_STATE.search(str(cause)):
+            return MissingStateError(
+                "the query's checkpoint: expected state with the fields that this query keeps, found others: "
+                "the query was another one, or an older release kept its state in another way (a sum of "
+                "DOUBLE as one number); start it with a new checkpointLocation and an empty sink"
+            )
         cause = cause.__cause__
     return None
 

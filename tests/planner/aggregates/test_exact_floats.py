@@ -19,6 +19,7 @@ from planner.aggregates.sums import Sums, result_of
 from planner.plan.expressions import Aggregation, Column
 from planner.plan.nodes import Measure
 from upsert import Catalog
+from upsert.errors import MissingStateError, own_errors_first
 
 pytestmark = pytest.mark.spark
 
@@ -166,5 +167,10 @@ def test_a_checkpoint_with_other_state_is_refused(
     with monkeypatch.context() as older:
         older.setitem(FIXED_POINTS, "float", FixedPoint(150, 1))
         run(1)
-    with pytest.raises(StreamingQueryException, match="STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE"):
+    with pytest.raises(StreamingQueryException, match="STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE") as refused:
         run(2)
+    with (
+        pytest.raises(MissingStateError, match=r"a sum of DOUBLE as one number"),
+        own_errors_first(),
+    ):
+        raise refused.value
