@@ -21,10 +21,11 @@ from planner.settings import Settings
 from planner.spark.build import build_plan
 from planner.spark.catalyst import Catalyst, JavaObject
 from planner.spark.template import Template
-from planner.views.moves import Move
+from planner.views.moves import Bases, Move, Versions, move_of
 from upsert.managed.datasource import TableStepSource, UpsertTableSource
 from upsert.managed.step import STEP, SUFFIX
 from upsert.spark_table import FORMAT, arrow_schema
+from upsert.store.metadata.stands_for import Costs
 from upsert.store.table import Table
 from upsert.views.prepared import ViewShape
 from upsert.views.refresh import FEW_ROWS, consumer_of
@@ -157,6 +158,13 @@ class Planning:
     def consumer(self) -> str:
         """What begins the names under which the view holds changes of tables."""
         return consumer_of(self.view.uuid)
+
+    def move(
+        self, bases: Bases, known: Versions, versions: Versions, costs: Costs, consumer: str = ""
+    ) -> Move:
+        """What brings something from known versions of its tables to others; see `move_of`."""
+        always = self.view.must_be_incremental
+        return move_of(bases, known, versions, consumer or self.consumer, costs, must_be_by_changes=always)
 
     def built(self, plan: Plan) -> DataFrame:
         """The DataFrame of a plan."""

@@ -24,7 +24,7 @@ from planner.spark.template import Template
 from planner.spark.unnest import unnested
 from planner.views.inputs import Input, Planning
 from planner.views.kept_table import COLUMN, can_keep, indented, meant
-from planner.views.moves import SHALLOW_ROWS, WHOLE_ROWS, Bases, Move, Versions, bases_of, move_of
+from planner.views.moves import SHALLOW_ROWS, WHOLE_ROWS, Bases, Move, Versions, bases_of
 from planner.views.partition_table import PartitionTable
 from planner.views.partitions import partitions_of
 from planner.views.result_table import ResultTable
@@ -33,8 +33,9 @@ from planner.views.stage_table import StageRows, StageTable
 from planner.views.stages import Stage, changes_of, joined_in, looked_up, shown, stages_of, why_not
 from planner.views.unindexed import unindexed
 from upsert.errors import ConfigurationError
+from upsert.store.metadata.stands_for import Costs, Refresh
 from upsert.store.table import Table
-from upsert.views.prepared import ViewShape
+from upsert.views.prepared import Computed, ViewShape
 from upsert.views.session import small_session
 
 
@@ -78,6 +79,7 @@ class KeptView:
         planning: Planning,
         changes: tuple[Bases, Template[Input]] | None,
         rest: Template[Input],
+        why_rest: str,
         is_incremental: bool,
         is_lasting: bool,
         explanation: str,
@@ -87,30 +89,39 @@ class KeptView:
         self._planning = planning
         self._changes = changes
         self._rest = rest
+        self._why_rest = why_rest
         self.is_incremental = is_incremental
         self.is_lasting = is_lasting
         self.is_unique = is_unique
         self.explanation = explanation
 
-    def at(self, known: Versions, versions: Versions) -> DataFrame | pa.Table:
+    def at(self, known: Versions, versions: Versions, costs: Costs) -> Computed:
         """What makes the view's rows those of other versions: changes with their kinds, or all rows.
 
         Args:
             known: data version of each table that the view's rows are of, by the table's uuid; none of one
                 that is being created.
             versions: those to come.
+            costs: what earlier refreshes took.
 
         Raises:
             CommitConflictError: another process brings the stages to other versions at this moment.
         """
-        if self._changes is not None:
-            bases, template = self._changes
-            move = move_of(bases, known, versions, self._planning.consumer)
-            if move.step is not None:
-                found = self._planning.computed(template, move)
-                if self.is_unique or isinstance(found, pa.Table):
-                    return found
-        return self._planning.computed(self._rest, Move(versions))
+        if self._changes is None:
+            return self._all_rows(versions, self._why_rest, costs)
+        bases, template = self._changes
+        move = self._planning.move(bases, known, versions, costs)
+        if move.step is None:
+            return Computed(self._planning.computed(self._rest, move), move.refresh, are_all=True)
+        found = self._planning.computed(template, move)
+        if self.is_unique or isinstance(found, pa.Table):
+            return Computed(found, move.refresh, are_all=False)
+        return self._all_rows(versions, "many rows have changed, and the view's key is not proven", costs)
+
+    def _all_rows(self, versions: Versions, reason: str, costs: Costs) -> Computed:
+        is_by_changes = self._changes is None and self.is_incremental
+        refresh = Refresh.now(is_by_changes, reason, 0, 0, costs)
+        return Computed(self._planning.computed(self._rest, Move(versions, refresh)), refresh, are_all=True)
 
 
 class DeepView:
@@ -134,12 +145,12 @@ class DeepView:
         self.is_unique: bool = rest.is_unique
         self.explanation: str = "\n".join((*(one.explanation for one in results), rest.explanation))
 
-    def at(self, known: Versions, versions: Versions) -> DataFrame | pa.Table:
+    def at(self, known: Versions, versions: Versions, costs: Costs) -> Computed:
         """As of a `KeptView`."""
         were = {one.uuid: one.known_at(known) for one in self._results}
         are = {one.uuid: one.at(versions) for one in self._results}
         found = {uuid: version for uuid, version in were.items() if version is not None}
-        return self.rest.at({**known, **found}, {**versions, **are})
+        return self.rest.at({**known, **found}, {**versions, **are}, costs)
 
 
 def kept(df: DataFrame, view: ViewShape, settings: Settings) -> KeptView | DeepView:
@@ -172,7 +183,7 @@ def _kept(planning: Planning, whole: DataFrame, is_lasting: bool) -> KeptView | 
         template, rows = (planning.template(one) for one in (planning.built(changes.plan), whole))
         text = f"the view's changes are those of a step of its tables\n{indented(shown(changes.plan))}"
         bases = bases_of(changes.tables)
-        return KeptView(planning, (bases, template), rows, True, is_lasting, text, changes.is_unique)
+        return KeptView(planning, (bases, template), rows, "", True, is_lasting, text, changes.is_unique)
     if (parted := _parted(planning, whole, plan)) is not None:
         return parted
     if (indexed := _indexed(planning, whole, plan)) is not None:
@@ -184,15 +195,16 @@ def _kept(planning: Planning, whole: DataFrame, is_lasting: bool) -> KeptView | 
     if (joined := _joined(planning, whole, plan, stages.keys())) is not None:
         return joined
     if not stages:
-        text = f"all rows of its tables are read: {why_not(plan, planning.settings)}"
-        return KeptView(planning, None, planning.template(whole), False, is_lasting, text)
+        reason = why_not(plan, planning.settings)
+        text = f"all rows of its tables are read: {reason}"
+        return KeptView(planning, None, planning.template(whole), reason, False, is_lasting, text)
     rows_of = {number: StageRows(table) for number, (_, table) in stages.items()}
     nodes = {number: one.node for number, one in rows_of.items()}
     over = _with(plan, nodes)
     rest = planning.template(planning.built(over), tuple(rows_of.values()))
     above = f"the view's rows are computed from stages, and compared\n{indented(shown(over))}"
     text = "\n".join((*(table.explanation for _, table in stages.values()), above))
-    return KeptView(planning, None, rest, True, is_lasting, text)
+    return KeptView(planning, None, rest, "computed from its hidden tables", True, is_lasting, text)
 
 
 def _deep(
@@ -303,7 +315,7 @@ def _over(
         looked_at = _with(plan, {number: one.planned for number, one in found.items()})
         over = f"over these tables the rest is kept\n{indented(meant(looked_at))}"
         text = "\n".join((*(one.explanation for one in found.values()), over))
-        return KeptView(planning, None, planning.template(whole), True, True, text)
+        return KeptView(planning, None, planning.template(whole), "", True, True, text)
     nodes = {number: one.node(versions) for number, one in found.items()}
     rest = _kept(planning, planning.built(_with(plan, nodes)), is_lasting=True)
     return DeepView(tuple(found.values()), rest)

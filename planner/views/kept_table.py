@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-import pyarrow as pa
-from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 
 from planner.plan.expressions import Column, walk_expression
@@ -29,8 +27,9 @@ from upsert.managed import frames
 from upsert.schema import Column as TableColumn
 from upsert.schema import Index, TableSchema
 from upsert.spark_table import stored_type
-from upsert.store.commit.append import StandsFor
+from upsert.store.metadata.stands_for import Costs, StandsFor
 from upsert.store.table import Table
+from upsert.views.prepared import Computed
 
 COLUMN: Final = "column_"
 """What the names of the columns of such a table begin with; their numbers follow."""
@@ -38,19 +37,14 @@ COLUMN: Final = "column_"
 _IDS: Final = -2_120_000_000
 """Ids for the columns of a plan that is only looked at, below all that rules draw."""
 
-FOLDER: Final = "stages"
-"""Folder of a view's hidden tables, in that of its table."""
 
-
-def brought(
-    table: Table, target: Versions, rows: Callable[[Versions], tuple[DataFrame | pa.Table, bool]]
-) -> tuple[Table, int]:
+def brought(table: Table, target: Versions, rows: Callable[[Versions, Costs], Computed]) -> tuple[Table, int]:
     """A table that stands for versions of others, and its snapshot that stands for certain ones.
 
     Args:
         table: the table.
         target: the versions.
-        rows: what brings it there from the versions that it stands for, and whether that is all rows.
+        rows: what brings it there from the versions that it stands for, by what earlier refreshes took.
 
     Raises:
         CommitConflictError: another process has brought it further.
@@ -64,9 +58,9 @@ def brought(
             f"stage {table.path!r} must be at the versions {target} or earlier ones, it is at {dict(known)}: "
             "another process has refreshed the view; refresh it again"
         )
-    given, are_all = rows(known)
-    stands_for = StandsFor(target, head.data_version)
-    frames.commit(given, table.path, stands_for, overwrite=are_all and bool(known))
+    computed = rows(known, Costs.after(head))
+    stands_for = StandsFor(target, head.data_version, computed.refresh)
+    frames.commit(computed.rows, table.path, stands_for, overwrite=computed.are_all and bool(known))
     found = snapshot_of(table, target)
     assert found is not None  # the commit says so, or has raised
     return table, found

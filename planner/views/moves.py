@@ -11,13 +11,11 @@ import pyarrow as pa
 from planner.views.stages import Tables
 from upsert.errors import SnapshotExpiredError, UntrackedChangesError
 from upsert.managed.step import Step
+from upsert.store.metadata.stands_for import Costs, Refresh
 from upsert.store.read.steps import touched_rows
 from upsert.store.table import Table
 from upsert.store.version import Version
 from upsert.views.refresh import FEW_ROWS
-
-REBUILD_SHARE: Final = 0.3
-"""A step that touches more than this share of the tables' rows costs more than all computed again."""
 
 SHALLOW_ROWS: Final = 5_000
 """A stage of so few groups is read as a whole; the results of a larger one are a table."""
@@ -38,12 +36,14 @@ class Move:
 
     Attributes:
         versions: where it goes to.
+        refresh: which way, and why.
         step: from where, if that is known and the changes are worth it.
         is_small: whether the step has few changes.
         partitions: what tells those partitions apart of which rows have changed; None for all of them.
     """
 
     versions: Versions
+    refresh: Refresh
     step: Step | None = None
     is_small: bool = False
     partitions: pa.Table | None = None
@@ -54,25 +54,40 @@ def bases_of(tables: Tables) -> Bases:
     return {Table.open(read.path).uuid: read.path for read, _ in tables}
 
 
-def move_of(bases: Bases, known: Versions, versions: Versions, consumer: str) -> Move:
+def move_of(
+    bases: Bases,
+    known: Versions,
+    versions: Versions,
+    consumer: str,
+    costs: Costs,
+    *,
+    must_be_by_changes: bool = False,
+) -> Move:
     """What brings something from known versions of its tables to others, held until it has been done.
 
-    It has no step if a table is new to it, or its changes cannot be read, or are too many; then the tables
-    are held where it goes to, from which the next step begins.
+    It has no step if a table is new to it, or its changes cannot be read, or take longer than all rows by
+    what earlier ones took; then the tables are held where it goes to, from which the next step begins.
     """
     target = {uuid: versions[uuid] for uuid in bases}
+    rows = sum(Table.open(path).snapshot(target[uuid]).row_count for uuid, path in bases.items())
+    reason = "it has had no rows of these tables"
     if target.keys() <= known.keys():
-        step = Step({uuid: (known[uuid], version) for uuid, version in target.items()})
+        begin = {uuid: known[uuid] for uuid in bases}
+        step = Step({uuid: (begin[uuid], version) for uuid, version in target.items()})
         touched = _touched(bases, step)
-        if touched is not None and _is_held(bases, {uuid: known[uuid] for uuid in bases}, consumer):
-            return Move(target, step, touched <= FEW_ROWS)
+        if touched is None or not _is_held(bases, begin, consumer):
+            reason = "the changes since the last refresh have expired, or are not tracked"
+        elif (refresh := costs.refresh(touched, rows, must_be_by_changes=must_be_by_changes)).by_changes:
+            return Move(target, refresh, step, touched <= FEW_ROWS)
+        else:
+            reason = refresh.reason
     _is_held(bases, target, consumer)
-    return Move(target)
+    return Move(target, Refresh.now(False, reason, 0, rows, costs))
 
 
 def _touched(bases: Bases, step: Step) -> int | None:
-    """How many rows a step touches; None if that cannot be read, or is not worth it."""
-    touched = rows = 0
+    """How many rows a step touches; None if that cannot be read."""
+    touched = 0
     for uuid, path in bases.items():
         table = Table.open(path)
         start, end = map(Version.complete, step.versions[uuid])
@@ -83,8 +98,7 @@ def _touched(bases: Bases, step: Step) -> int | None:
             touched += touched_rows(table.pinned(), start, end)
         except (SnapshotExpiredError, UntrackedChangesError):
             return None
-        rows += table.snapshot(end.target).row_count
-    return touched if touched <= rows * REBUILD_SHARE else None
+    return touched
 
 
 def _is_held(bases: Bases, versions: Versions, consumer: str) -> bool:

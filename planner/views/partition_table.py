@@ -26,7 +26,6 @@ from planner.spark.catalyst import Catalyst
 from planner.views.inputs import Planning
 from planner.views.kept_table import (
     COLUMN,
-    FOLDER,
     bag_schema,
     brought,
     can_keep,
@@ -37,17 +36,18 @@ from planner.views.kept_table import (
     relation,
     snapshot_of,
 )
-from planner.views.moves import Bases, Move, Versions, move_of
+from planner.views.moves import Bases, Move, Versions
 from planner.views.partitions import Partitions, relation_below
 from planner.views.rows_table import RowsTable
 from upsert.managed import frames
 from upsert.schema import TableSchema
 from upsert.spark_table import collected, spark_schema
+from upsert.store.metadata.stands_for import Costs
 from upsert.store.predicate import where_to_json
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
 from upsert.views.difference import difference, signed_rows
-from upsert.views.prepared import Kept
+from upsert.views.prepared import HIDDEN_TABLES, Computed, Kept
 from upsert.views.refresh import FEW_ROWS
 
 PARTITION: Final = "partition"
@@ -218,7 +218,7 @@ class PartitionTable:
         self._buckets = max(read.buckets for read, _ in part.tables)
         json = str(self._schema.to_json())
         self._name = meaning_of(planning.catalyst, part.top, meant(part.top), part.tables, json)
-        self._path = os.path.join(planning.view.folder, FOLDER, f"{self._name}-partitions")
+        self._path = os.path.join(planning.view.folder, HIDDEN_TABLES, f"{self._name}-partitions")
 
     @classmethod
     def of(
@@ -300,18 +300,19 @@ class PartitionTable:
         target = {uuid: versions[uuid] for uuid in self._source.bases}
         own = self._opened()
 
-        def rows(known: Versions) -> tuple[DataFrame | pa.Table, bool]:
+        def rows(known: Versions, costs: Costs) -> Computed:
             source, to = self._source.opened(), self._source.at(versions)
             since = self._source.known_at(known)
             begin = {} if since is None else {source.uuid: since}
             consumer = f"{self._planning.consumer}-{self._name}"
-            move = move_of({source.uuid: source.path}, begin, {source.uuid: to}, consumer)
+            move = self._planning.move({source.uuid: source.path}, begin, {source.uuid: to}, costs, consumer)
             if move.step is None or since is None:
-                return self._planning.computed(self._template, move), True
+                return Computed(self._planning.computed(self._template, move), move.refresh, are_all=True)
             by = self._source.by
             changed = source.changes(since, to).select(by)  # also those of other columns
             keys = changed.group_by(list(by)).aggregate([])
-            return self._differing(own, replace(move, partitions=keys.rename_columns(self._by))), False
+            touched = replace(move, partitions=keys.rename_columns(self._by))
+            return Computed(self._differing(own, touched), move.refresh, are_all=False)
 
         _, found = brought(own, target, rows)
         return found

@@ -12,7 +12,6 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -20,7 +19,7 @@ from planner.plan.nodes import Plan, Project, Relation
 from planner.plan.sources import ManagedTable
 from planner.views.inputs import Planning
 from planner.views.kept_table import brought, read_of, snapshot_of
-from planner.views.moves import Versions, move_of
+from planner.views.moves import Versions
 from planner.views.stage_table import DEFAULTS, StageTable
 from planner.views.stages import looked_up
 from upsert.managed import frames
@@ -28,7 +27,9 @@ from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import Column as TableColumn
 from upsert.schema import Index, TableSchema
 from upsert.spark_table import stored_type
+from upsert.store.metadata.stands_for import Costs
 from upsert.store.table import Table
+from upsert.views.prepared import Computed
 
 _NO_ROWS: Final = (RowKind.DELETE.value, RowKind.UPDATE_BEFORE.value)
 
@@ -90,13 +91,13 @@ class ResultTable:
         """
         target = {uuid: versions[uuid] for uuid in self._stage.bases}
 
-        def rows(known: Versions) -> tuple[DataFrame | pa.Table, bool]:
+        def rows(known: Versions, costs: Costs) -> Computed:
             sums, to = self._stage.at(versions)
             since = snapshot_of(sums, known) if known else None
             begin = {} if since is None else {sums.uuid: since}
-            move = move_of({sums.uuid: sums.path}, begin, {sums.uuid: to}, self._planning.consumer)
+            move = self._planning.move({sums.uuid: sums.path}, begin, {sums.uuid: to}, costs)
             template = self._rows if move.step is None else self._changes
-            return self._planning.computed(template, move), move.step is None
+            return Computed(self._planning.computed(template, move), move.refresh, are_all=move.step is None)
 
         _, found = brought(Table.open(self._path), target, rows)
         return found

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from planner.plan.expressions import Column
@@ -16,7 +15,6 @@ from planner.plan.nodes import Plan, Project, Relation
 from planner.plan.sources import ManagedTable
 from planner.views.inputs import Planning
 from planner.views.kept_table import (
-    FOLDER,
     bag_schema,
     brought,
     indented,
@@ -29,9 +27,9 @@ from planner.views.kept_table import (
 from planner.views.moves import Versions, bases_of
 from planner.views.stages import Tables
 from upsert.managed import frames
-from upsert.rowkind import ROW_KIND_COLUMN
+from upsert.store.metadata.stands_for import Costs
 from upsert.store.table import Table
-from upsert.views.prepared import Kept
+from upsert.views.prepared import HIDDEN_TABLES, Computed, Kept
 
 
 class RowsTable:
@@ -69,7 +67,7 @@ class RowsTable:
         self._buckets = max(read.buckets for read, _ in tables)
         meaning = str(self.schema.to_json())
         name = meaning_of(planning.catalyst, plan, meant(plan), tables, meaning)
-        self.path = os.path.join(planning.view.folder, FOLDER, f"{name}-input")
+        self.path = os.path.join(planning.view.folder, HIDDEN_TABLES, f"{name}-input")
 
     @property
     def planned(self) -> Project:
@@ -113,10 +111,8 @@ class RowsTable:
             CommitConflictError: another process has brought it further.
         """
 
-        def rows(known: Versions) -> tuple[DataFrame | pa.Table, bool]:
-            found = self._kept.at(known, versions)
-            names = found.column_names if isinstance(found, pa.Table) else found.columns
-            return found, ROW_KIND_COLUMN not in names
+        def rows(known: Versions, costs: Costs) -> Computed:
+            return self._kept.at(known, versions, costs)
 
         _, found = brought(self.opened(), {uuid: versions[uuid] for uuid in self.bases}, rows)
         return found

@@ -21,8 +21,8 @@ from planner.plan.nodes import Relation
 from planner.spark.build import SumsOf
 from planner.spark.catalyst import JavaObject
 from planner.views.inputs import Planning
-from planner.views.kept_table import FOLDER, brought, indented, meaning_of, relation
-from planner.views.moves import Move, Versions, bases_of, move_of
+from planner.views.kept_table import brought, indented, meaning_of, relation
+from planner.views.moves import Move, Versions, bases_of
 from planner.views.stages import Stage, shown
 from upsert.errors import TableNotFoundError
 from upsert.managed import frames
@@ -30,7 +30,9 @@ from upsert.rowkind import ROW_KIND_COLUMN, RowKind
 from upsert.schema import Column as TableColumn
 from upsert.schema import TableSchema
 from upsert.spark_table import spark_schema, stored_type
+from upsert.store.metadata.stands_for import Costs
 from upsert.store.table import Table
+from upsert.views.prepared import HIDDEN_TABLES, Computed
 from upsert.views.refresh import FEW_ROWS
 
 _GROUP: Final = "group_"
@@ -83,7 +85,7 @@ class StageTable:
             return None
         more = *sums.kept, groups.json()
         name = meaning_of(planning.catalyst, stage.node, stage.text, stage.tables, *more)
-        path = os.path.join(planning.view.folder, FOLDER, name)
+        path = os.path.join(planning.view.folder, HIDDEN_TABLES, name)
         return cls(planning, stage, sums, rows, path, f"{planning.consumer}-{name}")
 
     @property
@@ -124,10 +126,10 @@ class StageTable:
         """
         target = {uuid: versions[uuid] for uuid in self.bases}
 
-        def rows(known: Versions) -> tuple[DataFrame | pa.Table, bool]:
-            move = move_of(self.bases, known, target, self._consumer)
+        def rows(known: Versions, costs: Costs) -> Computed:
+            move = self._planning.move(self.bases, known, target, costs, self._consumer)
             template = self._rows if move.step is None else self._changes
-            return self._planning.computed(template, move), move.step is None
+            return Computed(self._planning.computed(template, move), move.refresh, are_all=move.step is None)
 
         return brought(self.opened(), target, rows)
 

@@ -24,8 +24,8 @@ from upsert.materializer.choice import Changes, choose
 from upsert.materializer.micro_batch import WriteBatch, by_bucket, write_in_update_mode, write_materialized
 from upsert.spark_formats import register
 from upsert.spark_table import FORMAT, bucket_expression, check_fits, collected, spark_schema
-from upsert.store.commit.append import StandsFor
 from upsert.store.metadata import table_file
+from upsert.store.metadata.stands_for import StandsFor
 from upsert.store.read.row_metadata import metadata_option
 from upsert.store.rows.merge_rules import DEDUPLICATE
 from upsert.store.rows.partitions import Overwrite

@@ -14,7 +14,7 @@ from upsert.errors import ConfigurationError
 from upsert.options import Option
 from upsert.schema import TableSchema
 from upsert.spark_table import FORMAT
-from upsert.store.commit.append import StandsFor
+from upsert.store.metadata.stands_for import StandsFor
 from upsert.store.metadata.tag_file import checked_name
 from upsert.store.paths import table_folder
 from upsert.store.predicate import Where, where_from_json

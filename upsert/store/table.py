@@ -22,7 +22,7 @@ from upsert.schema import TableSchema
 from upsert.store import paths
 from upsert.store.alterations import Alteration
 from upsert.store.commit import append, deletion, staging
-from upsert.store.commit.append import StandsFor, Terms
+from upsert.store.commit.append import Terms
 from upsert.store.commit.committer import Committed, Committer
 from upsert.store.commit.staging import Rows, StagedFiles
 from upsert.store.log import protocol, switch, tables
@@ -31,6 +31,7 @@ from upsert.store.metadata import table_file, tag_file
 from upsert.store.metadata.definition import Definition
 from upsert.store.metadata.history import History
 from upsert.store.metadata.snapshot import SnapshotInfo
+from upsert.store.metadata.stands_for import StandsFor
 from upsert.store.metadata.table_file import TableFile
 from upsert.store.metadata.tag_file import Tag
 from upsert.store.predicate import Where, parse_where

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+import pyarrow as pa
 from cachetools import LRUCache
 
+from upsert.store.metadata.stands_for import Costs, Refresh
+
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+HIDDEN_TABLES: Final = "stages"
+"""Folder of the tables that a view keeps, in that of its own."""
 
 Versions = Mapping[str, int]
 """A snapshot of each base table, by the table's database and name, or by its uuid."""
@@ -36,6 +41,21 @@ class ViewShape:
     is_explained: bool = False
 
 
+@dataclass(frozen=True)
+class Computed:
+    """What makes a table's rows those of other versions.
+
+    Attributes:
+        rows: changes, or all rows; in Arrow if they are few.
+        refresh: how they are computed.
+        are_all: whether they are all rows.
+    """
+
+    rows: DataFrame | pa.Table
+    refresh: Refresh
+    are_all: bool
+
+
 class Kept(Protocol):
     """How the rows of a view are computed by what has changed."""
 
@@ -51,11 +71,8 @@ class Kept(Protocol):
     def explanation(self) -> str:
         """What a refresh reads and computes, line by line."""
 
-    def at(self, known: Versions, versions: Versions) -> DataFrame | pa.Table:
-        """What makes the view's rows those of other versions of its tables, which are given by uuid.
-
-        Changes with their kinds, or all rows; in Arrow if they are few.
-        """
+    def at(self, known: Versions, versions: Versions, costs: Costs) -> Computed:
+        """What makes the view's rows those of other versions of its tables, which are given by uuid."""
 
 
 Plan = Callable[["DataFrame", ViewShape], Kept]

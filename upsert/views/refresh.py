@@ -18,14 +18,13 @@ from pyspark.errors import PySparkException
 from upsert.errors import ChangelogError, ConfigurationError
 from upsert.failpoints import reach
 from upsert.managed import frames
-from upsert.rowkind import ROW_KIND_COLUMN
 from upsert.spark_formats import active
 from upsert.spark_table import collected
-from upsert.store.commit.append import StandsFor
+from upsert.store.metadata.stands_for import Costs, Refresh, StandsFor
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
 from upsert.views.difference import SAME_KEY, check_keys, difference, signed_rows
-from upsert.views.prepared import Plan, Prepared, PreparedViews, Versions, ViewShape
+from upsert.views.prepared import Computed, Plan, Prepared, PreparedViews, Versions, ViewShape
 from upsert.views.session import settings_of
 
 if TYPE_CHECKING:
@@ -34,10 +33,11 @@ if TYPE_CHECKING:
 POINTS: Final = ("view.before-commit", "view.after-commit")
 """Points of ``upsert.failpoints`` at which a test can kill the driver."""
 
-NOT_PLANNED: Final = (
-    "all rows of its tables are read: the catalog plans nothing; make it as Catalog(warehouse, "
-    "optimize=planner.optimize)"
-)
+NOT_PLANNED: Final = "the catalog plans nothing; make it as Catalog(warehouse, optimize=planner.optimize)"
+"""Why the query is computed as it says."""
+
+AS_OPTION_SAYS: Final = "option 'refresh' = 'full' says so"
+"""Why all rows are computed."""
 
 FEW_ROWS: Final = 50_000
 """So many are read, computed and compared in the driver: Spark's fixed costs are more than theirs."""
@@ -93,10 +93,11 @@ class Refresher:
         prepared = self._prepared(table, versions)
         try:
             with active(prepared.spark):
-                rows = self._rows(prepared, known, versions)
-                changes = self._changes(table, head, rows, prepared)
+                computed = self._computed(prepared, head, versions)
+                changes = self._changes(table, head, computed, prepared)
                 reach(POINTS[0])
-                frames.commit(changes, self.path, StandsFor(versions, head.info.data_version))
+                stands_for = StandsFor(versions, head.info.data_version, computed.refresh)
+                frames.commit(changes, self.path, stands_for)
         except (PySparkException, ChangelogError) as cause:
             if SAME_KEY not in str(cause):
                 raise
@@ -116,9 +117,9 @@ class Refresher:
         """
         table = Table.open(self.path, self.uuid)
         if table.options.refresh == "full":
-            return "all rows of its tables are read, as option 'refresh' = 'full' says"
+            return f"all rows of its tables are read: {AS_OPTION_SAYS}"
         if self.plan is None:
-            return NOT_PLANNED
+            return f"all rows of its tables are read: {NOT_PLANNED}"
         spark = self.own_session(self.spark)
         shape = ViewShape(table.root, table.uuid, table.schema.primary_key, is_explained=True)
         with active(spark):
@@ -145,11 +146,14 @@ class Refresher:
             self.prepared.put(self.path, prepared)
         return prepared
 
-    def _rows(self, prepared: Prepared, known: Versions, versions: Versions) -> DataFrame | pa.Table:
-        """What is to be committed, or all rows that there shall be."""
+    def _computed(self, prepared: Prepared, head: Snapshot, versions: Versions) -> Computed:
+        costs = Costs.after(head.info)
         if prepared.kept is not None:
-            return prepared.kept.at(self._by_uuid(known), self._by_uuid(versions))
-        return self.rows_at(prepared.spark, versions)
+            known = self._by_uuid(head.info.base_versions or {})
+            return prepared.kept.at(known, self._by_uuid(versions), costs)
+        reason = NOT_PLANNED if self.plan is None else AS_OPTION_SAYS
+        refresh = Refresh.now(False, reason, 0, 0, costs)
+        return Computed(self.rows_at(prepared.spark, versions), refresh, are_all=True)
 
     def _by_uuid(self, versions: Versions) -> Versions:
         return {self.bases[base][1]: id for base, id in versions.items()}
@@ -163,10 +167,11 @@ class Refresher:
         return f"{table.uuid} {table.definition.version} {definitions} {sizes} {settings_of(self.spark)}"
 
     def _changes(
-        self, table: Table, head: Snapshot, rows: DataFrame | pa.Table, prepared: Prepared
+        self, table: Table, head: Snapshot, computed: Computed, prepared: Prepared
     ) -> DataFrame | pa.Table:
         """What makes the view's rows these; changes are that already."""
-        if ROW_KIND_COLUMN in (rows.column_names if isinstance(rows, pa.Table) else rows.columns):
+        rows = computed.rows
+        if not computed.are_all:
             is_proven = prepared.kept is None or prepared.kept.is_unique
             if table.schema.primary_key and isinstance(rows, pa.Table) and not is_proven:
                 check_keys(head, collected(rows), f"view {self.name!r}")

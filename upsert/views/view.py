@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 from upsert.errors import ConfigurationError, TableNotFoundError, own_errors_first
 from upsert.spark_formats import register
 from upsert.store.alterations import SetOptions
+from upsert.store.metadata.stands_for import Refresh
+from upsert.store.storage import storage_of
 from upsert.store.table import Table
 from upsert.views import steps
 from upsert.views.definition import OPTION, Base, ViewDefinition
-from upsert.views.prepared import Plan, PreparedViews, Versions
+from upsert.views.prepared import HIDDEN_TABLES, Plan, PreparedViews, Versions
 from upsert.views.refresh import Refresher
 
 if TYPE_CHECKING:
@@ -74,6 +76,14 @@ class View:
     def base_versions(self) -> Versions:
         """The snapshot of each base table that the view stands for, by the table's database and name."""
         return dict(self.table.snapshot().info.base_versions or {})
+
+    @property
+    def refreshes(self) -> dict[str, Refresh]:
+        """How the present rows were computed: the view's by its name, its hidden tables' by theirs.
+
+        Of views that an older release has refreshed last, nothing is known.
+        """
+        return refreshes_of(self.name, self.table)
 
     @property
     def is_current(self) -> bool:
@@ -178,6 +188,26 @@ class View:
 
     def _newest(self) -> dict[str, int]:
         return newest_versions(self.name, self.definition.bases, self.bases)
+
+
+def refreshes_of(name: str, table: Table) -> dict[str, Refresh]:
+    """How the present rows of a view, and of its hidden tables, were computed; see `View.refreshes`."""
+    view, info = definition_of(table), table.snapshot().info
+    assert view is not None
+    uuids = {base.table: base.uuid for base in view.bases}
+    reached = {uuids[base]: id for base, id in (info.base_versions or {}).items()}
+    storage, folder = storage_of(table.path), os.path.join(table.path, HIDDEN_TABLES)
+    names = storage.names(folder) if HIDDEN_TABLES in storage.names(table.path) else []
+    hidden = {name: Table.open(os.path.join(folder, name)) for name in sorted(names)}
+    heads = {name: one.snapshot().info for name, one in hidden.items()}
+    reached |= {one.uuid: heads[name].data_version for name, one in hidden.items()}
+    found = {}
+    for part, head in {name: info, **heads}.items():
+        # a table that the query no longer needs stays where it was
+        is_needed = head is info or (head.base_versions or {}).items() <= reached.items()
+        if head.refresh is not None and is_needed:
+            found[part] = head.refresh.ended(head.time_ms)
+    return found
 
 
 def newest_versions(view: str, bases: tuple[Base, ...], paths: Mapping[str, str]) -> dict[str, int]:

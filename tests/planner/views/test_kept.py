@@ -1,7 +1,7 @@
 """Views that are refreshed by what has changed: they hold what DuckDB gives, and nothing else is computed."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import planner
-from planner.views import kept_table, moves
+from tests.planner.views.conftest import SetWay
 from tests.upsert.views.shops import QUERIES, change, expected, made, rows_of
 from upsert import Catalog, Table
 from upsert.errors import ChangelogError, ConfigurationError
 from upsert.managed import frames
+from upsert.views.prepared import HIDDEN_TABLES
 from upsert.views.refresh import Refresher
 from upsert.views.view import View
 
@@ -70,8 +71,7 @@ DUCKDB = {"semi": "SELECT id, n FROM sales SEMI JOIN closed USING (shop)"}
 
 
 @pytest.fixture
-def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Catalog]:
-    monkeypatch.setattr(moves, "REBUILD_SHARE", 1000.0)  # all changes are many here
+def catalog(tmp_path: Path) -> Catalog:
     return made(Catalog(tmp_path / "warehouse", optimize=planner.optimize))
 
 
@@ -104,7 +104,7 @@ def refresh_and_compare(
 
 
 def stages(view: Table) -> list[Table]:
-    folder = Path(view.root, kept_table.FOLDER)
+    folder = Path(view.root, HIDDEN_TABLES)
     return [Table.open(path) for path in sorted(folder.iterdir())] if folder.exists() else []
 
 
@@ -458,7 +458,7 @@ def kinds(view: View) -> list[str]:
 
 
 def test_what_cannot_be_read_as_changes_is_computed_again(
-    catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    catalog: Catalog, spark: SparkSession, go_by_changes: SetWay
 ) -> None:
     view = catalog.create_view("totals", TOTALS, spark=spark)
     change(catalog, 1)
@@ -472,7 +472,7 @@ def test_what_cannot_be_read_as_changes_is_computed_again(
     sales.expire(keep=1)
     assert view.refresh()
     assert kinds(view) == ["append", "overwrite", "overwrite"]
-    monkeypatch.setattr(moves, "REBUILD_SHARE", 0.01)
+    go_by_changes(False)
     change(catalog, 3)
     assert view.refresh()
     assert kinds(view)[-1] == "overwrite"
@@ -513,6 +513,34 @@ def test_a_view_holds_what_its_next_refresh_reads_until_it_is_dropped(
     assert len(sales.consumers()) == 1
     catalog.create_view("totals", CHANGED["rows"], or_replace=True, spark=spark)
     assert [consumer.name for consumer in sales.consumers()] == [f"view-{catalog.table('totals').uuid}"]
+
+
+def test_a_view_says_which_way_it_was_refreshed_and_why(
+    catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr("planner.views.keep.SHALLOW_ROWS", 0)
+    view = catalog.create_view("joined", CHANGED["join"], spark=spark)
+    assert not view.refreshes["joined"].by_changes
+    catalog.table("sales").write(catalog.table("sales").snapshot().scan().slice(0, 1))
+    assert view.refresh()
+    first = view.refreshes["joined"]
+    assert (first.by_changes, first.changed) == (True, 1)
+    assert first.reason == f"1 of {first.rows} rows have changed"
+    view.table.compact()
+    assert view.refreshes["joined"].took_ms == first.took_ms
+    deep = catalog.create_view("deep", STAGED["in groups"], spark=spark)
+    for _ in range(2):  # its groups become a table with the first one
+        catalog.table("sales").write(catalog.table("sales").snapshot().scan().slice(0, 1))
+        assert deep.refresh()
+    (row,) = catalog.sql("DESCRIBE EXTENDED deep", spark).rows["refreshes"].to_pylist()
+    assert len(row) == len(stages(deep.table)) + 1
+    assert all("rows have changed" in reason for _, reason in row), row
+    catalog.sql("ALTER MATERIALIZED VIEW deep SET ('refresh' = 'full')")
+    change(catalog, 2)
+    assert deep.refresh()
+    assert list(deep.refreshes) == ["deep"]  # the hidden tables stay where they were
+    assert deep.refreshes["deep"].reason == "option 'refresh' = 'full' says so"
 
 
 def test_the_option_refresh_says_how(catalog: Catalog, spark: SparkSession) -> None:

@@ -37,7 +37,6 @@ def test_views_of_random_queries_hold_what_duckdb_gives(
 ) -> None:
     monkeypatch.setattr("planner.views.keep.SHALLOW_ROWS", shallow)
     monkeypatch.setattr("planner.views.keep.WHOLE_ROWS", shallow)
-    monkeypatch.setattr("planner.views.moves.REBUILD_SHARE", 1000.0)
     for module in FEW:
         monkeypatch.setattr(f"{module}.FEW_ROWS", few)
     catalog = made(Catalog(tmp_path / "warehouse", optimize=planner.optimize))

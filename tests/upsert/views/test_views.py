@@ -20,7 +20,7 @@ from upsert.errors import (
     TableNotFoundError,
 )
 from upsert.failpoints import ENVIRONMENT_VARIABLE
-from upsert.store.commit.append import StandsFor
+from upsert.store.metadata.stands_for import StandsFor
 from upsert.views.prepared import Versions
 from upsert.views.refresh import Refresher
 from upsert.views.view import View

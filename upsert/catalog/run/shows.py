@@ -25,7 +25,7 @@ from upsert.store.metadata.file_entry import newest, source_of, value_of
 from upsert.store.rows.partitions import is_within, specified
 from upsert.store.table_options import MATERIALIZED_VIEW
 from upsert.views.definition import ViewDefinition
-from upsert.views.view import definition_of
+from upsert.views.view import definition_of, refreshes_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -287,11 +287,13 @@ def describe_table(context: Context, statement: s.DescribeTable, spark: SparkSes
     row = details(table_ref, schema, options, table, active(spark))
     if table is not None and (view := definition_of(table)) is not None:
         versions = table.snapshot().info.base_versions or {}
+        refreshes = [(name, str(one)) for name, one in refreshes_of(table_ref.shown, table).items()]
         for name, value, type_ in (
             ("view.query", view.query, pa.string()),
             ("view.suspended", view.is_suspended, pa.bool_()),
             ("view.refresh", table.options.refresh, pa.string()),
             ("base-versions", list(versions.items()), pa.map_(pa.string(), pa.int64())),
+            ("refreshes", refreshes, pa.map_(pa.string(), pa.string())),
         ):
             row = row.append_column(name, pa.array([value], type_))
     return Rows(what, row)

@@ -114,7 +114,7 @@ def _explained(context: Context, statement: s.CreateView, session: SparkSession)
     options = dict(context.options.with_defaults(statement.options))
     target, rows = _planned(table_ref, definition, statement, session, options, context.view_plan)
     if target.plan is None:
-        return NOT_PLANNED
+        return f"all rows of its tables are read: {NOT_PLANNED}"
     with active(rows.sparkSession):
         shape = ViewShape(table_ref.path, "", target.schema.primary_key, is_explained=True)
         return target.plan(rows, shape).explanation

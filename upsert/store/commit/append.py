@@ -8,7 +8,7 @@ written is still right unless another commit has changed rows of its buckets sin
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,6 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from upsert.codec import Jsonable
 from upsert.errors import (
     CommitConflictError,
     ConfigurationError,
@@ -38,6 +37,7 @@ from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.history import History
 from upsert.store.metadata.manifest import FileSet, Run
 from upsert.store.metadata.snapshot import Kind, SnapshotInfo
+from upsert.store.metadata.stands_for import StandsFor
 from upsert.store.paths import BucketId, Partition
 from upsert.store.read.lookup import newest_by_key, prepare, search_order
 from upsert.store.rows.layout import Layout
@@ -150,19 +150,6 @@ Transaction = tuple[str, int]
 
 
 @dataclass(frozen=True)
-class StandsFor(Jsonable):
-    """What the rows of a materialized view are, after a commit.
-
-    Attributes:
-        versions: the snapshot of each base table, by its database and name.
-        state: data version of the view from which the changes were computed: there may be no other one.
-    """
-
-    versions: Mapping[str, int]
-    state: int
-
-
-@dataclass(frozen=True)
 class Terms:
     """How rows are committed.
 
@@ -246,9 +233,8 @@ def commit_staged(committer: Committer, staged: Iterable[StagedFiles], terms: Te
         files = rows.at(latest, left)
         if not files and not removed and transaction is None and stands_for is None:
             return None
-        versions = None if stands_for is None else stands_for.versions
         kind: Kind = "overwrite" if overwrite else "append"
-        return Change(kind, files, removed, transaction, terms.tracked, base_versions=versions)
+        return Change(kind, files, removed, transaction, terms.tracked, stands_for=stands_for)
 
     with discarded_if_failed(committer, lambda: [StagedFiles(history.uuid, rows.written)]):
         if conflicts is not None:

@@ -16,6 +16,7 @@ from upsert.store.metadata.definition import why_unreadable
 from upsert.store.metadata.file_entry import FileEntry, by_bucket
 from upsert.store.metadata.history import History
 from upsert.store.metadata.snapshot import Kind, SnapshotInfo
+from upsert.store.metadata.stands_for import StandsFor
 from upsert.store.paths import BucketId
 from upsert.store.storage import storage_of
 
@@ -32,7 +33,7 @@ class Change:
     oldest: int | None = None
     fence: int | None = None
     definition: int | None = None
-    base_versions: Mapping[str, int] | None = None
+    stands_for: StandsFor | None = None
 
     @property
     def changes_rows(self) -> bool:

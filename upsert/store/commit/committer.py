@@ -212,7 +212,7 @@ class Committer:
         manifests = fold(self.root, self.layout, head.id, (*before, *own))
         definition = head.definition if change.definition is None else change.definition
         added_rows = sum(entry.rows for entry in change.added)
-        visible = self._shown(change, head)
+        visible, stands_for = self._shown(change, head), change.stands_for
         return SnapshotInfo(
             id=own_id,
             uuid=uuid4().hex,
@@ -237,7 +237,8 @@ class Committer:
             last_untracked=head.last_untracked if visible.is_whole else own_id,
             definition=definition,
             definition_checksum=self.history.definition_at(definition).checksum,
-            base_versions=head.base_versions if change.base_versions is None else change.base_versions,
+            base_versions=stands_for.versions if stands_for else head.base_versions,
+            refresh=stands_for.refresh if stands_for else head.refresh and head.refresh.ended(head.time_ms),
         )
 
     def _watermark(self, head: SnapshotInfo, change: Change) -> int | None:

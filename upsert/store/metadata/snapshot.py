@@ -15,6 +15,7 @@ from upsert.codec import MAY_BE_MISSING, Jsonable, written_with
 from upsert.errors import CorruptTableError
 from upsert.store import paths
 from upsert.store.checksums import content_of, parse_versioned, subject_of
+from upsert.store.metadata.stands_for import Refresh
 from upsert.store.paths import Partition
 
 Kind = Literal["append", "overwrite", "delete", "compact", "expire", "clean", "alter"]
@@ -50,6 +51,7 @@ class SnapshotInfo(Jsonable):
     says (0: an older release has written the snapshot). ``watermark`` is the newest value that the column of
     WATERMARK has had, see ``event_time``; None if that is not known, or below 0. ``base_versions`` are the
     snapshots of other tables that a materialized view stands for, by database and name; None of a table.
+    ``refresh`` is how the newest rows of such a view were computed.
     """
 
     id: int
@@ -75,6 +77,7 @@ class SnapshotInfo(Jsonable):
     untracked: tuple[Partition, ...] = ()
     definition_checksum: int = field(default=0, metadata=MAY_BE_MISSING)
     base_versions: Mapping[str, int] | None = field(default=None, metadata=written_with("base_versions"))
+    refresh: Refresh | None = field(default=None, metadata=written_with("refresh"))
 
     @property
     def changes_rows(self) -> bool:

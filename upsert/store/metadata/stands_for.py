@@ -1,0 +1,141 @@
+"""A table that stands for versions of others: which way it was brought there, and what ways take (pure).
+
+Each commit of such a table says so. What it took lies between its beginning and the time of its snapshot, so
+the next refresh, in whichever process, knows what earlier ones took.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, Self
+
+from upsert.codec import Jsonable, written_with
+
+if TYPE_CHECKING:
+    from upsert.store.metadata.snapshot import SnapshotInfo
+
+MOST_CHANGED: Final = 0.3
+"""Changes of a larger share of the rows take longer than all rows, until both have been measured."""
+
+_MEASURED_SHARE: Final = 0.01
+"""Changes of a smaller share of the rows say little of what a changed row takes: most of it is fixed."""
+
+
+@dataclass(frozen=True)
+class Cost(Jsonable):
+    """What one refresh took: milliseconds, for so many rows: changed ones, or all of the tables."""
+
+    rows: int
+    ms: int
+
+    def of(self, rows: int) -> float:
+        """What so many rows may take.
+
+        >>> Cost(rows=100, ms=50).of(400)
+        200.0
+        """
+        return self.ms * rows / max(1, self.rows)
+
+
+@dataclass(frozen=True)
+class Costs(Jsonable):
+    """The newest cost of each way.
+
+    Attributes:
+        changes: of a refresh by changes, of many enough that they tell what one takes.
+        all_rows: of a refresh by all rows.
+    """
+
+    changes: Cost | None = None
+    all_rows: Cost | None = None
+
+    @classmethod
+    def after(cls, info: SnapshotInfo) -> Self:
+        """What is known once a snapshot is there."""
+        one = info.refresh
+        if one is None:
+            return cls()
+        took = one.ended(info.time_ms).took_ms
+        if took <= 0:  # clocks of two machines
+            return cls(one.known.changes, one.known.all_rows)
+        if not one.by_changes:
+            return cls(one.known.changes, Cost(one.rows, took))
+        is_telling = 0 < one.changed >= one.rows * _MEASURED_SHARE
+        return cls(Cost(one.changed, took) if is_telling else one.known.changes, one.known.all_rows)
+
+    def refresh(self, changed: int, rows: int, *, must_be_by_changes: bool = False) -> Refresh:
+        """The way to take after so many changes to tables of so many rows: the one that takes less time.
+
+        Args:
+            changed: how many rows have changed.
+            rows: how many there are.
+            must_be_by_changes: whether no other way is wanted.
+
+        >>> Costs().refresh(2, 5).reason
+        '2 of 5 rows have changed, more than 30 %'
+        >>> Costs(Cost(100, 50), Cost(1000, 800)).refresh(900, 1000).reason
+        '900 of 1,000 rows have changed, which takes some 0.5 s; all rows take 0.8 s'
+        """
+        share = f"{changed:,} of {rows:,} rows have changed"
+        if must_be_by_changes:
+            return Refresh.now(True, share, changed, rows, self)
+        if self.changes is None or self.all_rows is None:
+            by_changes = changed <= rows * MOST_CHANGED
+            reason = share if by_changes else f"{share}, more than {MOST_CHANGED:.0%}".replace("%", " %")
+            return Refresh.now(by_changes, reason, changed, rows, self)
+        by, whole = self.changes.of(changed), self.all_rows.of(rows)
+        reason = f"{share}, which takes some {by / 1000:.1f} s; all rows take {whole / 1000:.1f} s"
+        return Refresh.now(by <= whole, reason, changed, rows, self)
+
+
+@dataclass(frozen=True)
+class Refresh(Jsonable):
+    """How one refresh went.
+
+    Attributes:
+        by_changes: whether only changed rows, and those that they touch, were read; or all rows.
+        reason: why that.
+        changed: how many rows of the tables have changed since the last refresh; 0 where that is not known.
+        rows: how many rows the tables have.
+        began_ms: when it began, in milliseconds since 1970.
+        known: what earlier ones took.
+        took_ms: how long it has been; 0 in the snapshot that it has made, whose time says so.
+    """
+
+    by_changes: bool
+    reason: str
+    changed: int
+    rows: int
+    began_ms: int
+    known: Costs = field(default_factory=Costs)
+    took_ms: int = 0
+
+    @classmethod
+    def now(cls, by_changes: bool, reason: str, changed: int, rows: int, known: Costs) -> Self:
+        """One that begins."""
+        return cls(by_changes, reason, changed, rows, int(time.time() * 1000), known)
+
+    def ended(self, time_ms: int) -> Refresh:
+        """The same with what it took, if it has ended by then."""
+        return self if self.took_ms else replace(self, took_ms=max(0, time_ms - self.began_ms))
+
+    def __str__(self) -> str:
+        took = f" in {self.took_ms / 1000:.2f} s" if self.took_ms else ""
+        return f"by {'changes' if self.by_changes else 'all rows'}{took}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class StandsFor(Jsonable):
+    """What the rows of a materialized view are, after a commit.
+
+    Attributes:
+        versions: the snapshot of each base table, by its database and name.
+        state: data version of the view from which the changes were computed: there may be no other one.
+        refresh: how they were computed, if that is said.
+    """
+
+    versions: Mapping[str, int]
+    state: int
+    refresh: Refresh | None = field(default=None, metadata=written_with("refresh"))
