@@ -58,7 +58,7 @@ def brought(table: Table, target: Versions, rows: Callable[[Versions, Costs], Co
             f"stage {table.path!r} must be at the versions {target} or earlier ones, it is at {dict(known)}: "
             "another process has refreshed the view; refresh it again"
         )
-    computed = rows(known, Costs.after(head))
+    computed = rows(known, Costs.after(head.refresh, head.time_ms))
     stands_for = StandsFor(target, head.data_version, computed.refresh)
     frames.commit(computed.rows, table.path, stands_for, overwrite=computed.are_all and bool(known))
     found = snapshot_of(table, target)

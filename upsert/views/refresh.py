@@ -147,7 +147,7 @@ class Refresher:
         return prepared
 
     def _computed(self, prepared: Prepared, head: Snapshot, versions: Versions) -> Computed:
-        costs = Costs.after(head.info)
+        costs = Costs.after(head.info.refresh, head.info.time_ms)
         if prepared.kept is not None:
             known = self._by_uuid(head.info.base_versions or {})
             return prepared.kept.at(known, self._by_uuid(versions), costs)

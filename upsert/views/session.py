@@ -6,7 +6,11 @@ with the settings of the one that created the view. The only file of this folder
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from py4j.java_gateway import is_instance_of
 
 from upsert.spark_formats import register
 
@@ -55,7 +59,19 @@ def settings_of(spark: SparkSession) -> str:
     return f"{spark.sparkContext.applicationId} {spark._jsparkSession.conf().getAll()}"
 
 
-def what_it_depends_on(df: DataFrame) -> str | None:
+class Dependence(NamedTuple):
+    """What but its tables a query depends on.
+
+    Attributes:
+        on: the clock, the session or chance.
+        offset: where that stands in the text that Spark has parsed; None if Spark does not say.
+    """
+
+    on: str
+    offset: int | None
+
+
+def what_it_depends_on(df: DataFrame) -> Dependence | None:
     """What but its tables decides which rows a batch query gives: the clock, the session or chance; or None.
 
     Spark's own rules fill in what is the same all through one query, and another in the next one.
@@ -64,14 +80,68 @@ def what_it_depends_on(df: DataFrame) -> str | None:
     jvm: Any = df.sparkSession._jvm
     optimizer = jvm.org.apache.spark.sql.catalyst.optimizer
     catalogs = df.sparkSession._jsparkSession.sessionState().catalogManager()
+    parts = _Parts(df.sparkSession.sparkContext._gateway)
     rules = {
         "the clock": (_only(optimizer, "ComputeCurrentTime"), _only(optimizer, "SpecialDatetimeValues")),
         "the session": (optimizer.ReplaceCurrentLike(catalogs),),
     }
     for what, of_kind in rules.items():
-        if not all(rule.apply(plan).fastEquals(plan) for rule in of_kind):
-            return what
-    return None if plan.deterministic() else "chance"
+        for rule in of_kind:
+            filled_in = rule.apply(plan)
+            if not filled_in.fastEquals(plan):
+                return Dependence(what, _first_offset(parts.changed(plan, filled_in)))
+    if plan.deterministic():
+        return None
+    return Dependence("chance", _first_offset(one for one in parts.below(plan) if not one.deterministic()))
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Expressions of analysed plans, the innermost first."""
+
+    gateway: Any
+
+    def below(self, node: Any) -> Iterator[Any]:
+        """Those of a plan or of an expression."""
+        for one in self._of(node):
+            yield from self.below(one)
+        if self._is(node, "Expression"):
+            yield node
+
+    def changed(self, old: Any, new: Any) -> Iterator[Any]:
+        """Those of a plan or of an expression that are others in a rewritten one."""
+        if old.fastEquals(new):
+            return
+        if old.getClass().equals(new.getClass()):
+            for pair in zip(self._of(old), self._of(new), strict=True):
+                yield from self.changed(*pair)
+        if self._is(old, "Expression"):
+            yield old
+
+    def _of(self, node: Any) -> list[Any]:
+        """What stands directly below a plan or an expression; the plan of a subquery, too."""
+        children = _items(node.children())
+        if not self._is(node, "Expression"):
+            return [*_items(node.expressions()), *children]
+        return [*children, node.plan()] if self._is(node, "SubqueryExpression") else children
+
+    def _is(self, node: Any, kind: str) -> bool:
+        return bool(is_instance_of(self.gateway, node, f"org.apache.spark.sql.catalyst.expressions.{kind}"))
+
+
+def _items(seq: Any) -> list[Any]:
+    """The items of a Scala Seq."""
+    iterator = seq.iterator()
+    found = []
+    while iterator.hasNext():
+        found.append(iterator.next())
+    return found
+
+
+def _first_offset(expressions: Iterable[Any]) -> int | None:
+    """Where the first of some expressions that Spark has parsed stands in the text."""
+    offsets = (one.origin().startIndex() for one in expressions)
+    return next((int(offset.get()) for offset in offsets if offset.isDefined()), None)
 
 
 def _only(optimizer: Any, rule: str) -> Any:

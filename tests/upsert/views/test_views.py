@@ -149,11 +149,17 @@ def test_statements(catalog: Catalog, spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("SELECT id, rand() AS r FROM sales", "depends on chance"),
-        ("SELECT id, current_timestamp() AS t FROM sales", "depends on the clock"),
-        ("SELECT id FROM sales WHERE CAST('today' AS DATE) > DATE '2020-01-01'", "depends on the clock"),
-        ("SELECT id, current_user() AS u FROM sales", "depends on the session"),
-        ("SELECT id FROM sales WHERE n IN (SELECT shop FROM closed WHERE since > rand())", "on chance"),
+        ("SELECT id, rand() AS r FROM sales", r"depends on chance \(at line 1, column 42\)"),
+        ("SELECT id\n, current_timestamp() AS t FROM sales", r"depends on the clock \(at line 2, column 3\)"),
+        (
+            "SELECT s.id FROM sales s JOIN shops ON n = 1 WHERE CAST('today' AS DATE) > DATE '2020-01-01'",
+            r"depends on the clock \(at line 1, column 82\)",
+        ),
+        ("SELECT id, current_user() AS u FROM sales", r"depends on the session \(at line 1, column 42\)"),
+        (
+            "SELECT id FROM sales WHERE n IN (SELECT shop FROM closed WHERE since > rand())",
+            r"depends on chance \(at line 1, column 102\)",
+        ),
         ("SELECT 1 AS one", "reads no table"),
         ("SELECT nme FROM shops", "column 'nme' is in no table of the query"),
         ("SELECT * FROM nowhere", r"table 'nowhere' at line 1, column \d+ must be a table of the catalog"),

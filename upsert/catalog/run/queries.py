@@ -129,7 +129,7 @@ def frame(
     if is_streaming:
         query.check_can_stream()
     scans = [_scan(context, spark, one, is_streaming, query.subject, pinned) for one in query.references]
-    names = [None if scan is None else f"upsert_{uuid.uuid4().hex}" for scan in scans]
+    names = [None if scan is None else _temporary_name() for scan in scans]
     tables = {name: scan for name, scan in zip(names, scans, strict=True) if name and scan}
     text, frames = query.over(names), {name: scan() for name, scan in tables.items()}
     try:
@@ -140,6 +140,24 @@ def frame(
             raise SchemaError(f"{query.subject}: {_described(cause, text)}") from cause
     stand_ins = {name: spark.createDataFrame([], df.schema) for name, df in frames.items()}
     return joined(_over(spark, text, stand_ins), tables)
+
+
+def query_position(query: QueryText, offset: int) -> str:
+    """Line and column, in the statement of a query over tables of the catalog alone, of what Spark has read.
+
+    Args:
+        query: as the statement has it.
+        offset: in the text that Spark has parsed for the query itself.
+    """
+    alone = QueryText.of(query.text)
+    parsed = alone.over([_temporary_name() for _ in alone.references])
+    start = query.statement.index(query.text, query.start)
+    return position(query.statement, start + parsed.original(offset))
+
+
+def _temporary_name() -> str:
+    """A name for a table while Spark reads a query; all are of one length."""
+    return f"upsert_{uuid.uuid4().hex}"
 
 
 def _over(spark: SparkSession, text: Revision, tables: Mapping[str, DataFrame]) -> DataFrame:

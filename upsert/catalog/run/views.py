@@ -19,7 +19,7 @@ from upsert.catalog.namespace import TableRef
 from upsert.catalog.results import Done, Result, Rows, Running
 from upsert.catalog.run import jobs
 from upsert.catalog.run.definitions import drop_existing
-from upsert.catalog.run.queries import frame
+from upsert.catalog.run.queries import frame, query_position
 from upsert.catalog.run.shows import matching
 from upsert.catalog.session import CHECKPOINT
 from upsert.errors import (
@@ -373,9 +373,10 @@ def _planned(
     versions = newest_versions(table_ref.shown, definition.bases, query.paths)
     rows = query.rows(own_session(spark, definition), versions)
     if (other := what_it_depends_on(rows)) is not None:
+        at = "" if other.offset is None else f" (at {query_position(statement.query, other.offset)})"
         raise SchemaError(
-            f"view {table_ref.shown!r}: its query depends on {other}, so it may give other rows for the same "
-            "tables; write the value into the query, or into a table that it reads"
+            f"view {table_ref.shown!r}: its query depends on {other.on}{at}, so it may give other rows for "
+            "the same tables; write the value into the query, or into a table that it reads"
         )
     schema = derived_schema(
         table_ref.name,

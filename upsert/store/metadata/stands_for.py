@@ -9,12 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from upsert.codec import Jsonable, written_with
-
-if TYPE_CHECKING:
-    from upsert.store.metadata.snapshot import SnapshotInfo
 
 MOST_CHANGED: Final = 0.3
 """Changes of a larger share of the rows take longer than all rows, until both have been measured."""
@@ -52,12 +49,11 @@ class Costs(Jsonable):
     all_rows: Cost | None = None
 
     @classmethod
-    def after(cls, info: SnapshotInfo) -> Self:
-        """What is known once a snapshot is there."""
-        one = info.refresh
+    def after(cls, one: Refresh | None, time_ms: int) -> Self:
+        """What is known in a snapshot of this time that says this of itself."""
         if one is None:
             return cls()
-        took = one.ended(info.time_ms).took_ms
+        took = one.ended(time_ms).took_ms
         if took <= 0:  # clocks of two machines
             return cls(one.known.changes, one.known.all_rows)
         if not one.by_changes:

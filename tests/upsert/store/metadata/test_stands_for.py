@@ -8,25 +8,25 @@ from upsert.store.metadata.snapshot import EMPTY, SnapshotInfo
 from upsert.store.metadata.stands_for import Cost, Costs, Refresh
 
 
-def after(refresh: Refresh, took_ms: int) -> SnapshotInfo:
-    return replace(EMPTY, time_ms=refresh.began_ms + took_ms, base_versions={"t": 1}, refresh=refresh)
+def after(refresh: Refresh, took_ms: int) -> Costs:
+    return Costs.after(refresh, refresh.began_ms + took_ms)
 
 
 def test_what_a_refresh_took_is_known_to_the_next_one() -> None:
-    first = Refresh.now(False, "it has had no rows", 0, 1000, Costs.after(EMPTY))
-    known = Costs.after(after(first, 800))
+    first = Refresh.now(False, "it has had no rows", 0, 1000, Costs.after(None, 0))
+    known = after(first, 800)
     assert known == Costs(None, Cost(1000, 800))
     second = known.refresh(100, 1000)
     assert second.by_changes
     assert second.reason == "100 of 1,000 rows have changed"
-    known = Costs.after(after(second, 160))
+    known = after(second, 160)
     assert known == Costs(Cost(100, 160), Cost(1000, 800))
     assert known.refresh(500, 1000).by_changes  # 800 ms each
     third = known.refresh(501, 1000)
     assert not third.by_changes
     assert third.reason == "501 of 1,000 rows have changed, which takes some 0.8 s; all rows take 0.8 s"
     assert known.refresh(501, 1200).by_changes
-    assert Costs.after(after(third, 700)).all_rows == Cost(1000, 700)
+    assert after(third, 700).all_rows == Cost(1000, 700)
 
 
 @pytest.mark.parametrize(("changed", "by_changes"), [(3, True), (4, False)])
@@ -38,23 +38,24 @@ def test_a_share_decides_until_both_ways_are_measured(changed: int, by_changes: 
 
 def test_few_changes_tell_nothing_of_what_one_takes() -> None:
     few = Costs(Cost(100, 160), Cost(1000, 800)).refresh(9, 1000)
-    assert Costs.after(after(few, 300)).changes == Cost(100, 160)
+    assert after(few, 300).changes == Cost(100, 160)
 
 
 def test_a_later_snapshot_keeps_how_long_the_refresh_was() -> None:
     refresh = Refresh.now(True, "", 100, 1000, Costs())
-    compacted = after(refresh.ended(refresh.began_ms + 50), 4000)
-    assert Costs.after(compacted).changes == Cost(100, 50)
-    assert "in 0.05 s" in str(compacted.refresh)
+    ended = refresh.ended(refresh.began_ms + 50)
+    assert after(ended, 4000).changes == Cost(100, 50)
+    assert "in 0.05 s" in str(ended.ended(refresh.began_ms + 4000))
 
 
 def test_a_clock_that_was_ahead_measures_nothing() -> None:
     refresh = Refresh.now(True, "", 100, 1000, Costs(Cost(7, 7)))
-    assert Costs.after(after(refresh, -5)).changes == Cost(7, 7)
+    assert after(refresh, -5).changes == Cost(7, 7)
 
 
 def test_it_is_read_again_from_a_snapshot() -> None:
-    info = after(Refresh.now(True, "so", 1, 2, Costs(Cost(3, 4))), 5)
+    refresh = Refresh.now(True, "so", 1, 2, Costs(Cost(3, 4)))
+    info = replace(EMPTY, base_versions={"t": 1}, refresh=refresh)
     assert SnapshotInfo.from_json(info.to_json()) == info
     without = {name: value for name, value in info.to_json().items() if name != "refresh"}
     assert SnapshotInfo.from_json(without).refresh is None
