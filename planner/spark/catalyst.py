@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from py4j.java_gateway import is_instance_of
@@ -49,6 +49,14 @@ _LITERALS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "timestamp": _timestamp,
     "timestamp_ntz": lambda micros: _EPOCH + timedelta(microseconds=micros),
 }
+
+
+class FirstOrder(NamedTuple):
+    """By what rows are ordered first: an expression, its direction, and where NULL stands."""
+
+    key: JavaObject
+    is_ascending: bool
+    are_nulls_first: bool
 
 
 class Catalyst:
@@ -208,6 +216,20 @@ class Catalyst:
     def projected(self, node: JavaObject) -> list[JavaObject]:
         """The named expressions of a Project."""
         return items_of(node.projectList())
+
+    def row_number(self, node: JavaObject) -> int | None:
+        """How many rows a limit or an offset says; None if that is no number."""
+        expr = node.offsetExpr() if self.class_name(node) == "Offset" else node.limitExpr()
+        return int(self.literal(expr)) if self.class_name(expr) == "Literal" else None
+
+    def first_order(self, node: JavaObject) -> FirstOrder:
+        """By what a Sort orders rows first."""
+        first = node.order().head()
+        return FirstOrder(
+            first.child(),
+            self.class_name(first.direction()) == "Ascending$",
+            self.class_name(first.nullOrdering()) == "NullsFirst$",
+        )
 
     def condition(self, node: JavaObject) -> JavaObject | None:
         """The condition of a Filter or a Join; None for a join without one."""

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from planner.plan.expressions import Column
-from planner.plan.nodes import Output, Plan, Project, Relation
+from planner.plan.nodes import Opaque, Output, Plan, Project, Relation
 from planner.plan.trees import children, transform_down
 from planner.settings import Settings
 from planner.spark.catalyst import Catalyst
@@ -31,12 +31,16 @@ from planner.views.result_table import ResultTable
 from planner.views.rows_table import RowsTable
 from planner.views.stage_table import StageRows, StageTable
 from planner.views.stages import Stage, changes_of, joined_in, looked_up, shown, stages_of, why_not
+from planner.views.top_rows import Top, table_of, tops_of
 from planner.views.unindexed import unindexed
 from upsert.errors import ConfigurationError
 from upsert.store.metadata.stands_for import Costs, Refresh
 from upsert.store.table import Table
 from upsert.views.prepared import Computed, ViewShape
 from upsert.views.session import small_session
+
+FROM_HIDDEN: Final = "computed from its hidden tables"
+"""Why all rows of a view are computed: what they are of is kept."""
 
 
 class KeptTable(Protocol):
@@ -119,8 +123,7 @@ class KeptView:
         return self._all_rows(versions, "many rows have changed, and the view's key is not proven", costs)
 
     def _all_rows(self, versions: Versions, reason: str, costs: Costs) -> Computed:
-        is_by_changes = self._changes is None and self.is_incremental
-        refresh = Refresh.now(is_by_changes, reason, 0, 0, costs)
+        refresh = Refresh.now(reason == FROM_HIDDEN, reason, 0, 0, costs)
         return Computed(self._planning.computed(self._rest, Move(versions, refresh)), refresh, are_all=True)
 
 
@@ -177,7 +180,9 @@ def kept(df: DataFrame, view: ViewShape, settings: Settings) -> KeptView | DeepV
     return found
 
 
-def _kept(planning: Planning, whole: DataFrame, is_lasting: bool) -> KeptView | DeepView:
+def _kept(
+    planning: Planning, whole: DataFrame, is_lasting: bool, *, is_over_hidden: bool = False
+) -> KeptView | DeepView:
     plan = read_plan(planning.catalyst, whole)
     if (changes := changes_of(plan, planning.settings)) is not None:
         template, rows = (planning.template(one) for one in (planning.built(changes.plan), whole))
@@ -192,10 +197,12 @@ def _kept(planning: Planning, whole: DataFrame, is_lasting: bool) -> KeptView | 
     stages = {id(stage.node): (stage, table) for stage, table in made if table is not None}
     if stages and (deep := _deep(planning, whole, plan, list(stages.values()))) is not None:
         return deep
+    if (topped := _topped(planning, whole, plan)) is not None:
+        return topped
     if (joined := _joined(planning, whole, plan, stages.keys())) is not None:
         return joined
     if not stages:
-        reason = why_not(plan, planning.settings)
+        reason = FROM_HIDDEN if is_over_hidden else why_not(plan, planning.settings)
         text = f"all rows of its tables are read: {reason}"
         return KeptView(planning, None, planning.template(whole), reason, False, is_lasting, text)
     rows_of = {number: StageRows(table) for number, (_, table) in stages.items()}
@@ -204,7 +211,7 @@ def _kept(planning: Planning, whole: DataFrame, is_lasting: bool) -> KeptView | 
     rest = planning.template(planning.built(over), tuple(rows_of.values()))
     above = f"the view's rows are computed from stages, and compared\n{indented(shown(over))}"
     text = "\n".join((*(table.explanation for _, table in stages.values()), above))
-    return KeptView(planning, None, rest, "computed from its hidden tables", True, is_lasting, text)
+    return KeptView(planning, None, rest, FROM_HIDDEN, True, is_lasting, text)
 
 
 def _deep(
@@ -264,10 +271,34 @@ def _indexed(planning: Planning, whole: DataFrame, plan: Plan) -> KeptView | Dee
     settings = planning.settings
     looked_at = _with(plan, {number: one.planned for number, one in found.items()})
     if changes_of(looked_at, settings) is None:
-        more = len(partitions_of(looked_at, settings)) + len(stages_of(looked_at, settings))
-        if more <= len(stages_of(plan, settings)):
+        parts = len(partitions_of(looked_at, settings)) + len(_tops(planning, looked_at))
+        if parts + len(stages_of(looked_at, settings)) <= len(stages_of(plan, settings)):
             return None
     return _over(planning, whole, plan, found, versions)
+
+
+def _tops(planning: Planning, plan: Plan) -> tuple[Top, ...]:
+    """The orders with a LIMIT of which the first rows can be kept."""
+    catalyst = planning.catalyst
+
+    def row_number(node: Opaque) -> int | None:
+        return None if node.ref is None else catalyst.row_number(catalyst.kept(node.ref))
+
+    return tuple(tops_of(plan, planning.settings, row_number))
+
+
+def _topped(planning: Planning, whole: DataFrame, plan: Plan) -> KeptView | DeepView | None:
+    """The view with the first rows of large inputs as tables, for its ORDER BY … LIMIT."""
+    found: dict[int, RowsTable] = {}
+    versions: dict[str, int] = {}
+    for top in _tops(planning, plan):
+        size = sum(read.rows or 0 for read, _ in top.tables)
+        if size <= WHOLE_ROWS and not planning.view.must_be_incremental:
+            continue
+        if (table := table_of(planning, top, partial(_kept_rows, planning))) is not None:
+            found[id(top.child)] = table
+            versions |= {Table.open(read.path).uuid: version for read, version in top.tables}
+    return _over(planning, whole, plan, found, versions) if found else None
 
 
 def _joined(
@@ -317,7 +348,7 @@ def _over(
         text = "\n".join((*(one.explanation for one in found.values()), over))
         return KeptView(planning, None, planning.template(whole), "", True, True, text)
     nodes = {number: one.node(versions) for number, one in found.items()}
-    rest = _kept(planning, planning.built(_with(plan, nodes)), is_lasting=True)
+    rest = _kept(planning, planning.built(_with(plan, nodes)), is_lasting=True, is_over_hidden=True)
     return DeepView(tuple(found.values()), rest)
 
 

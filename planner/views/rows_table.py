@@ -5,8 +5,10 @@ What is above reads it as it reads any table: some of its rows by an index, its 
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 
@@ -26,10 +28,32 @@ from planner.views.kept_table import (
 )
 from planner.views.moves import Versions, bases_of
 from planner.views.stages import Tables
+from upsert.codec import Jsonable
 from upsert.managed import frames
 from upsert.store.metadata.stands_for import Costs
+from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
-from upsert.views.prepared import HIDDEN_TABLES, Computed, Kept
+from upsert.views.prepared import HIDDEN_TABLES, Computed, Kept, PlanOutgrownError
+
+
+@dataclass(frozen=True)
+class Line(Jsonable):
+    """Up to where the rows of an order are kept.
+
+    Attributes:
+        key: that of the last ones, as text; None for all rows.
+        least: how many there must be.
+        most: how many there may be.
+    """
+
+    key: str | None
+    least: int
+    most: int
+
+    def fits(self, rows: Snapshot) -> bool:
+        """Whether a table has neither too few rows nor too many."""
+        names = rows.layout.schema.names[:1]
+        return rows.row_count <= self.most and self.least <= rows.scan(names).num_rows <= self.most
 
 
 class RowsTable:
@@ -51,23 +75,29 @@ class RowsTable:
         kept: Kept,
         indexes: Sequence[Sequence[str]],
         columns: Sequence[Column],
+        name: str | None = None,
+        line: Line | None = None,
     ) -> None:
         """Of a plan, its rows with their names, and how they are kept; the table may not be there yet.
 
-        The first columns of the table are those of the plan that are given.
+        The first columns of the table are those of the plan that are given. With a line it is of other rows
+        than the plan, and has a name of its own.
         """
         self._planning = planning
         self._columns = columns
         self.bases = bases_of(tables)
-        self.schema = bag_schema(rows.schema, indexes)
+        comment = None if line is None else json.dumps(line.to_json())
+        self.schema = replace(bag_schema(rows.schema, indexes), comment=comment)
+        self._line = line
         self._tables = tables
         self._plan = plan
         self._kept = kept
         self.by = tuple(indexes[0]) if indexes else ()
         self._buckets = max(read.buckets for read, _ in tables)
-        meaning = str(self.schema.to_json())
-        name = meaning_of(planning.catalyst, plan, meant(plan), tables, meaning)
-        self.path = os.path.join(planning.view.folder, HIDDEN_TABLES, f"{name}-input")
+        if name is None:
+            meaning = str(self.schema.to_json())
+            name = f"{meaning_of(planning.catalyst, plan, meant(plan), tables, meaning)}-input"
+        self.path = os.path.join(planning.view.folder, HIDDEN_TABLES, name)
 
     @property
     def planned(self) -> Project:
@@ -96,7 +126,8 @@ class RowsTable:
         tables = ", ".join(sorted(read.name for read, _ in self._tables))
         indexes = ", ".join(f"INDEX ({', '.join(index.columns)})" for index in self.schema.indexes)
         name = os.path.basename(self.path) + (f" ({indexes})" if indexes else "")
-        kept = f"table {name}: rows moved by a step of {tables}"
+        which = "rows" if self._line is None else "the first rows of an order,"
+        kept = f"table {name}: {which} moved by a step of {tables}"
         return f"{kept}\n{indented(meant(self._plan))}"
 
     def opened(self) -> Table:
@@ -109,12 +140,15 @@ class RowsTable:
 
         Raises:
             CommitConflictError: another process has brought it further.
+            PlanOutgrownError: it has too few rows of an order, or too many.
         """
 
         def rows(known: Versions, costs: Costs) -> Computed:
             return self._kept.at(known, versions, costs)
 
-        _, found = brought(self.opened(), {uuid: versions[uuid] for uuid in self.bases}, rows)
+        table, found = brought(self.opened(), {uuid: versions[uuid] for uuid in self.bases}, rows)
+        if self._line is not None and not self._line.fits(table.snapshot(found)):
+            raise PlanOutgrownError
         return found
 
     def known_at(self, versions: Versions) -> int | None:

@@ -56,6 +56,10 @@ class Computed:
     are_all: bool
 
 
+class PlanOutgrownError(Exception):
+    """What was planned no longer fits the rows, which another plan does; a refresh makes that."""
+
+
 class Kept(Protocol):
     """How the rows of a view are computed by what has changed."""
 
@@ -72,7 +76,11 @@ class Kept(Protocol):
         """What a refresh reads and computes, line by line."""
 
     def at(self, known: Versions, versions: Versions, costs: Costs) -> Computed:
-        """What makes the view's rows those of other versions of its tables, which are given by uuid."""
+        """What makes the view's rows those of other versions of its tables, which are given by uuid.
+
+        Raises:
+            PlanOutgrownError: another plan is needed.
+        """
 
 
 Plan = Callable[["DataFrame", ViewShape], Kept]

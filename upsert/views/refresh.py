@@ -24,7 +24,15 @@ from upsert.store.metadata.stands_for import Costs, Refresh, StandsFor
 from upsert.store.read.snapshot import Snapshot
 from upsert.store.table import Table
 from upsert.views.difference import SAME_KEY, check_keys, difference, signed_rows
-from upsert.views.prepared import Computed, Plan, Prepared, PreparedViews, Versions, ViewShape
+from upsert.views.prepared import (
+    Computed,
+    Plan,
+    PlanOutgrownError,
+    Prepared,
+    PreparedViews,
+    Versions,
+    ViewShape,
+)
 from upsert.views.session import settings_of
 
 if TYPE_CHECKING:
@@ -93,7 +101,11 @@ class Refresher:
         prepared = self._prepared(table, versions)
         try:
             with active(prepared.spark):
-                computed = self._computed(prepared, head, versions)
+                try:
+                    computed = self._computed(prepared, head, versions)
+                except PlanOutgrownError:
+                    prepared = self._planned(table, versions, self._holds_for(table))
+                    computed = self._computed(prepared, head, versions)
                 changes = self._changes(table, head, computed, prepared)
                 reach(POINTS[0])
                 stands_for = StandsFor(versions, head.info.data_version, computed.refresh)
@@ -128,8 +140,11 @@ class Refresher:
     def _prepared(self, table: Table, versions: Versions) -> Prepared:
         """How the view is refreshed, found out if that is not known, or no longer holds."""
         holds_for = self._holds_for(table)
-        if (known := self.prepared.get(self.path, holds_for)) is not None:
-            return known
+        known = self.prepared.get(self.path, holds_for)
+        return self._planned(table, versions, holds_for) if known is None else known
+
+    def _planned(self, table: Table, versions: Versions, holds_for: str) -> Prepared:
+        """How the view is refreshed, found out for its tables at some versions."""
         spark, mode = self.own_session(self.spark), table.options.refresh
         if mode == "incremental" and self.plan is None:
             raise ConfigurationError(

@@ -1,0 +1,215 @@
+"""The first rows by some order as a hidden table, for ORDER BY … LIMIT over a large input.
+
+The table has all rows up to the key of one that comes well after the last row that the LIMIT shows. So it
+follows from changes like any filtered rows, whichever of them come and go. When too few are left, or too many
+have come, the plan no longer fits its rows, and the next one draws another line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final, Self
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as t
+
+from planner.plan.nodes import Opaque, Output, Plan, Project, Wrapper
+from planner.plan.trees import children
+from planner.settings import Settings
+from planner.views.inputs import Planning
+from planner.views.kept_table import COLUMN, can_keep, meaning_of, meant
+from planner.views.rows_table import Line, RowsTable
+from planner.views.stages import Tables, changes_of
+from upsert.store.storage import storage_of
+from upsert.store.table import Table
+from upsert.views.prepared import HIDDEN_TABLES, Kept, PlanOutgrownError
+from upsert.views.refresh import FEW_ROWS
+
+MORE: Final = 10
+"""So many times the rows that a LIMIT shows are kept, at first."""
+
+LEAST_KEPT: Final = 1_000
+
+_MOST_SHOWN: Final = FEW_ROWS // MORE
+
+_KEY: Final = "top"
+
+_MARK: Final = "-top-"
+"""Part of the names of such tables."""
+
+_KEY_ID: Final = -2_040_000_000
+"""Id for the key of an order, below those that stages and rules draw."""
+
+_AS_TEXT: Final = (
+    t.ByteType,
+    t.ShortType,
+    t.IntegerType,
+    t.LongType,
+    t.FloatType,
+    t.DoubleType,
+    t.DecimalType,
+    t.DateType,
+    t.TimestampNTZType,
+)
+"""Types of which each value is read again from its text."""
+
+
+@dataclass(frozen=True)
+class Top:
+    """An ORDER BY … LIMIT of a query.
+
+    Attributes:
+        sort: the node that orders rows.
+        shown: how many of its first rows are needed.
+        tables: what its input reads, of which each row follows from their changes.
+    """
+
+    sort: Opaque
+    shown: int
+    tables: Tables
+
+    @property
+    def child(self) -> Plan:
+        """What is ordered."""
+        return self.sort.inputs[0]
+
+
+def tops_of(plan: Plan, settings: Settings, numbers: Callable[[Opaque], int | None]) -> Iterator[Top]:
+    """The orders with a LIMIT of a batch query, of inputs that follow from changes.
+
+    Args:
+        plan: the query.
+        settings: of the planner.
+        numbers: how many rows a LIMIT or an OFFSET says.
+    """
+    if isinstance(plan, Opaque) and plan.name == "GlobalLimit":
+        shown, node = numbers(plan), plan.inputs[0]
+        while shown is not None and _is_in_order(node):
+            if isinstance(node, Opaque) and node.name == "Offset":
+                offset = numbers(node)
+                shown = None if offset is None else shown + offset
+            (node,) = children(node)
+        if shown and isinstance(node, Opaque) and node.name == "Sort":
+            changes = changes_of(node.inputs[0], replace(settings, sink_key=None))
+            if changes is not None and shown <= _MOST_SHOWN and not _are_first_rows(changes.tables):
+                yield Top(node, shown, changes.tables)
+                return
+    for child in children(plan):
+        yield from tops_of(child, settings, numbers)
+
+
+def _are_first_rows(tables: Tables) -> bool:
+    """Whether a table of this kind is read already."""
+    return any(_MARK in os.path.basename(read.path) for read, _ in tables)
+
+
+def _is_in_order(node: Plan) -> bool:
+    """Whether a node below a LIMIT gives each row of its input in its order, or the first of them."""
+    is_limit = isinstance(node, Opaque) and node.name in ("LocalLimit", "Offset")
+    return is_limit or isinstance(node, Project | Wrapper)
+
+
+def table_of(planning: Planning, top: Top, keep: Callable[[DataFrame], Kept]) -> RowsTable | None:
+    """The table of the first rows of an order, which may not be there yet; None if it cannot have them.
+
+    Args:
+        planning: of the view.
+        top: the order.
+        keep: finds out how the rows of a query are kept.
+    """
+    catalyst = planning.catalyst
+    assert top.sort.ref is not None
+    order = catalyst.first_order(catalyst.kept(top.sort.ref))
+    plan = Project(top.child, tuple(map(Output.of, top.child.columns)))
+    names = [f"{COLUMN}{number}" for number in range(len(plan.columns))]
+    made = catalyst.analyzed(planning.built(plan))
+    key = catalyst.alias(order.key, _KEY, _KEY_ID)
+    keyed = catalyst.dataframe(catalyst.project([*catalyst.output(made), key], made)).toDF(*names, _KEY)
+    rows = _Ordered.of(keyed, order.is_ascending, order.are_nulls_first)
+    if rows is None or not can_keep(keyed.drop(_KEY).schema, ()):
+        return None
+    words = f"{catalyst.text(order.key)} {order.is_ascending} {order.are_nulls_first}"
+    meaning = meaning_of(catalyst, plan, meant(plan), top.tables, words)
+
+    def table(line: Line) -> RowsTable:
+        kept = rows.up_to(line.key)
+        name = f"{meaning}{_MARK}{_short(line)}"
+        return RowsTable(planning, plan, top.tables, kept, keep(kept), (), plan.columns, name, line)
+
+    if planning.view.is_explained:
+        return table(Line(None, top.shown, FEW_ROWS))  # where to draw it would have to be read
+    if (known := _known_line(planning, meaning, top.shown)) is not None:
+        found = table(known)
+        with suppress(PlanOutgrownError):
+            found.at({Table.open(read.path).uuid: version for read, version in top.tables})
+            return found
+    line = rows.line(top.shown)
+    return None if line is None else table(line)
+
+
+@dataclass(frozen=True)
+class _Ordered:
+    """Rows with the key by which they are ordered as their last column, each value as its text gives it."""
+
+    keyed: DataFrame
+    is_ascending: bool
+    are_nulls_first: bool
+
+    @classmethod
+    def of(cls, keyed: DataFrame, is_ascending: bool, are_nulls_first: bool) -> Self | None:
+        """None if the key is of a type of which a text does not give the values again."""
+        type_ = keyed.schema[_KEY].dataType
+        if isinstance(type_, t.TimestampType):
+            keyed = keyed.withColumn(_KEY, F.unix_micros(_KEY))
+        elif not isinstance(type_, _AS_TEXT) and type_.simpleString() != "string":
+            return None
+        return cls(keyed, is_ascending, are_nulls_first)
+
+    def line(self, shown: int) -> Line | None:
+        """Where to draw the line for so many rows that are shown; None if too many have the key there."""
+        key = F.col(_KEY)
+        sides = (key.asc_nulls_last(), key.asc_nulls_first(), key.desc_nulls_last(), key.desc_nulls_first())
+        by = sides[2 * (not self.is_ascending) + self.are_nulls_first]
+        wanted = max(LEAST_KEPT, MORE * shown)
+        first = self.keyed.select(_KEY).orderBy(by).limit(wanted).select(key.cast("string")).collect()
+        if len(first) < wanted:
+            return Line(None, 0, FEW_ROWS)
+        if (last := first[-1][0]) is None or self.up_to(last).limit(FEW_ROWS + 1).count() > FEW_ROWS:
+            return None
+        return Line(last, shown, FEW_ROWS)
+
+    def up_to(self, last: str | None) -> DataFrame:
+        """The rows up to those with a key; all for None."""
+        rows, key = self.keyed, F.col(_KEY)
+        if last is not None:
+            value = F.lit(last).cast(self.keyed.schema[_KEY].dataType)
+            is_within = key <= value if self.is_ascending else key >= value
+            rows = rows.where(is_within | key.isNull() if self.are_nulls_first else is_within)
+        return rows.drop(_KEY)
+
+
+def _known_line(planning: Planning, meaning: str, shown: int) -> Line | None:
+    """That of the newest table of such rows that still fits them."""
+    folder = os.path.join(planning.view.folder, HIDDEN_TABLES)
+    storage = storage_of(folder)
+    is_there = HIDDEN_TABLES in storage.names(planning.view.folder)
+    names = (
+        [name for name in storage.names(folder) if name.startswith(f"{meaning}{_MARK}")] if is_there else []
+    )
+    heads = [Table.open(os.path.join(folder, name)).snapshot() for name in names]
+    for head in sorted(heads, key=lambda one: one.info.time_ms, reverse=True):
+        line = Line.from_json(json.loads(head.layout.schema.comment or "{}"))
+        if line.least in (0, shown) and line.fits(head):
+            return line
+    return None
+
+
+def _short(line: Line) -> str:
+    """What tells tables with other lines apart."""
+    return hashlib.sha256(json.dumps(line.to_json()).encode()).hexdigest()[:8]

@@ -1,0 +1,147 @@
+"""ORDER BY … LIMIT over a large table: only rows up to a line below the last one that is shown are kept."""
+
+from datetime import datetime
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import planner
+from upsert import Catalog
+from upsert.views.view import View
+
+pytestmark = pytest.mark.spark
+
+PLAYERS = """CREATE TABLE players
+    (id INT, team INT, score DOUBLE, name STRING, at TIMESTAMP, PRIMARY KEY (id) NOT ENFORCED)"""
+
+NAN = float("nan")
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalog:
+    monkeypatch.setattr("planner.views.keep.WHOLE_ROWS", 0)
+    monkeypatch.setattr("planner.views.top_rows.LEAST_KEPT", 12)
+    monkeypatch.setattr("planner.views.top_rows.MORE", 2)
+    made = Catalog(tmp_path / "warehouse", optimize=planner.optimize)
+    made.sql(PLAYERS)
+    made.sql("CREATE TABLE teams (team INT, city STRING, PRIMARY KEY (team) NOT ENFORCED)")
+    made.table("teams").write(
+        pa.table({"team": pa.array([0, 1, 2], pa.int32()), "city": ["Ulm", "Bonn", "Aue"]})
+    )
+    return made
+
+
+def player(id: int, random_: Random) -> dict[str, Any]:
+    return {
+        "id": id,
+        "team": random_.randrange(4),
+        "score": random_.choice([None, NAN, -0.0, 0.0, *(random_.uniform(-50, 50) for _ in range(30))]),
+        "name": random_.choice([None, "", "ä", *(f"p{random_.randrange(300)}" for _ in range(20))]),
+        "at": random_.choice([None, *(datetime.fromtimestamp(random_.randrange(10**9)) for _ in range(9))]),
+    }
+
+
+def write(catalog: Catalog, rows: list[dict[str, Any]], kind: str = "+U") -> None:
+    table = catalog.table("players")
+    table.write(pa.Table.from_pylist([{**row, "_row_kind": kind} for row in rows], schema_of(table)))
+
+
+def schema_of(table: Any) -> pa.Schema:
+    return table.snapshot().scan().schema.append(pa.field("_row_kind", pa.string()))
+
+
+def shown(catalog: Catalog, query: str, spark: SparkSession) -> list[str]:
+    return sorted(map(repr, catalog.sql(query, spark).rows.to_pylist()))
+
+
+def rows_of(view: View) -> list[str]:
+    return sorted(map(repr, view.table.snapshot().scan().to_pylist()))
+
+
+def tops(view: View) -> list[str]:
+    folder = Path(view.table.path, "stages")
+    return sorted(one.name for one in folder.iterdir() if "-top-" in one.name) if folder.exists() else []
+
+
+ORDERS = [
+    "SELECT id, name FROM players ORDER BY score DESC, id LIMIT 5",
+    "SELECT id, score + 1 AS s FROM players WHERE id > 3 ORDER BY score, id LIMIT 4",
+    "SELECT id, at FROM players ORDER BY at DESC NULLS FIRST, id LIMIT 3 OFFSET 2",
+    "SELECT id, city FROM players JOIN teams USING (team) ORDER BY name NULLS LAST, id LIMIT 5",
+    """SELECT city, id FROM teams t
+        JOIN (SELECT id, team FROM players ORDER BY name DESC, id LIMIT 6) p USING (team)""",
+    "SELECT id FROM players ORDER BY id * 7 % 100, id LIMIT 5",
+]
+
+
+@pytest.mark.parametrize(
+    "seed", [1, pytest.param(2, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.long)]
+)
+def test_the_first_rows_are_right_whichever_come_and_go(
+    catalog: Catalog, spark: SparkSession, seed: int
+) -> None:
+    random_ = Random(seed)
+    write(catalog, [player(id, random_) for id in range(120)])
+    views = [catalog.create_view(f"v{number}", query, spark=spark) for number, query in enumerate(ORDERS)]
+    for step in range(6):
+        if step == 3:  # all that is shown goes
+            gone = {row["id"] for view in views for row in view.table.snapshot().scan(["id"]).to_pylist()}
+        else:
+            gone = set(random_.sample(range(200), 12))
+        write(catalog, [player(id, random_) for id in gone], "-D")
+        write(catalog, [player(random_.randrange(200), random_) for _ in range(3)])
+        for view, query in zip(views, ORDERS, strict=True):
+            assert view.refresh()
+            assert rows_of(view) == shown(catalog, query, spark), (step, query)
+    for view, query in zip(views, ORDERS, strict=True):
+        assert tops(view), query
+        kept = [refresh for name, refresh in view.refreshes.items() if "-top-" in name]
+        assert any(refresh.by_changes for refresh in kept), query
+
+
+def test_another_line_is_drawn_when_too_few_or_too_many_rows_are_left(
+    catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("planner.views.top_rows.FEW_ROWS", 30)
+    write(catalog, [{"id": id, "score": float(id)} for id in range(100)])
+    query = "SELECT id FROM players ORDER BY score DESC LIMIT 3"
+    view = catalog.create_view("best", query, spark=spark)
+    (first,) = tops(view)
+    assert "the first rows of an order, moved by a step of" in view.explain()
+    write(catalog, [{"id": id} for id in range(91, 100)], "-D")
+    assert view.refresh()
+    assert tops(view) == [first]
+    assert view.refreshes["best"].reason == "computed from its hidden tables"
+    assert rows_of(view) == ["{'id': 88}", "{'id': 89}", "{'id': 90}"]
+    write(catalog, [{"id": id} for id in range(89, 91)], "-D")
+    assert view.refresh()
+    assert len(tops(view)) == 2
+    assert rows_of(view) == ["{'id': 86}", "{'id': 87}", "{'id': 88}"]
+    write(catalog, [{"id": id, "score": float(id)} for id in range(100, 130)])
+    assert view.refresh()
+    assert len(tops(view)) == 3
+    assert rows_of(view) == ["{'id': 127}", "{'id': 128}", "{'id': 129}"]
+    again = Catalog(catalog.warehouse, optimize=planner.optimize)  # as another process: no line is drawn
+    write(catalog, [{"id": 200, "score": 200.0}])
+    assert again.view("best", spark).refresh()
+    assert len(tops(view)) == 3
+    assert rows_of(view) == ["{'id': 128}", "{'id': 129}", "{'id': 200}"]
+
+
+def test_rows_that_are_alike_in_the_order_are_read_whole(
+    catalog: Catalog, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("planner.views.top_rows.FEW_ROWS", 30)
+    write(catalog, [{"id": id, "score": 1.0} for id in range(100)])
+    view = catalog.create_view("best", "SELECT id FROM players ORDER BY score DESC, id LIMIT 3", spark=spark)
+    assert not tops(view)
+    assert (
+        "all rows of its tables are read" in catalog.sql("EXPLAIN MATERIALIZED VIEW best", spark).rows or True
+    )
+    write(catalog, [{"id": 0, "score": 0.5}])
+    assert view.refresh()
+    assert rows_of(view) == ["{'id': 1}", "{'id': 2}", "{'id': 3}"]
