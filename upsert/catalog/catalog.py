@@ -20,7 +20,7 @@ from upsert.catalog.job_hooks import JobStatusHook
 from upsert.catalog.namespace import Databases
 from upsert.catalog.run.scans import metadata_options, with_declared
 from upsert.catalog.session import CHECKPOINT
-from upsert.errors import ConfigurationError, own_errors_first
+from upsert.errors import ConfigurationError, SchemaError, own_errors_first
 from upsert.managed import frames
 from upsert.managed.writer import sink_of
 from upsert.materializer.choice import mode_of
@@ -354,7 +354,7 @@ class Catalog:
 
         Raises:
             TableExistsError: there is a table or view of this name.
-            SchemaError: the text is no query, or one that is no function of its tables.
+            SchemaError: it is no text, no query, or one that is no function of its tables.
             ConfigurationError: the arguments do not fit together, or a session is missing.
             ChangelogError: two rows of the query have one key.
 
@@ -372,6 +372,11 @@ class Catalog:
         from upsert.sql.query import QueryText
         from upsert.sql.statements import CreateView
 
+        if not isinstance(query, str):
+            raise SchemaError(
+                f"view {name!r}: its query must be SQL text, got {type(query).__name__}: other processes "
+                "refresh the view, too, and do not have that; write the query in SQL"
+            )
         statement = CreateView(
             name,
             QueryText.of(query, subject=f"view {name!r}"),

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -173,6 +174,12 @@ def test_what_is_no_function_of_tables_is_refused_before_anything_is_made(
     with pytest.raises(SchemaError, match=message):
         catalog.sql(f"CREATE MATERIALIZED VIEW v AS {query}", spark)
     assert "v" not in catalog.tables()
+
+
+def test_a_view_is_of_a_text(catalog: Catalog, spark: SparkSession) -> None:
+    df: Any = catalog.read(spark, "sales")
+    with pytest.raises(SchemaError, match="view 'v': its query must be SQL text, got DataFrame"):
+        catalog.create_view("v", df, spark=spark)
 
 
 def test_rows_of_one_key_make_no_view_and_leave_one_as_it_is(catalog: Catalog, spark: SparkSession) -> None:
