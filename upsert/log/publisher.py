@@ -38,7 +38,7 @@ from upsert.log.messages import LogDecoder, LogEncoder, marks
 from upsert.log.topics import LogTopic
 from upsert.retry import retried
 from upsert.store.commit.committer import note_ends
-from upsert.store.log.beginnings import beginning_of, hold
+from upsert.store.log.lifecycle import beginning_of, hold
 from upsert.store.log.protocol import LoggedTable
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.read.changes import Scope, changes_between, data_commits, has_gap

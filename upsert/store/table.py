@@ -25,7 +25,7 @@ from upsert.store.commit import append, deletion, staging
 from upsert.store.commit.append import StandsFor, Terms
 from upsert.store.commit.committer import Committed, Committer
 from upsert.store.commit.staging import Rows, StagedFiles
-from upsert.store.log import protocol, switch, tables
+from upsert.store.log import lifecycle, protocol
 from upsert.store.log.protocol import LoggedTable
 from upsert.store.metadata import table_file, tag_file
 from upsert.store.metadata.definition import Definition
@@ -114,7 +114,7 @@ class Table:
         folder = paths.table_folder(path)
         try:
             stored = with_metadata_aside(schema, f"table {os.path.basename(folder)!r}")
-            return cls(tables.create(folder, stored, options))
+            return cls(lifecycle.create(folder, stored, options))
         except TableExistsError:
             if not if_not_exists:
                 raise
@@ -532,7 +532,7 @@ class Table:
                 the table's no more, and the same call tries again to delete its topic.
             LogNotPublishedError: the table has got a log, which lacks what was committed meanwhile.
         """
-        if switch.alter_table(self._committer, changes):
+        if lifecycle.alter_table(self._committer, changes):
             failure = protocol.after_commit(self.as_logged(), self.published.latest())
             if failure is not None:
                 raise failure

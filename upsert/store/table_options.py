@@ -16,8 +16,7 @@ from upsert.options import Option
 from upsert.schema import TableSchema
 from upsert.store import log_options
 from upsert.store.files.formats import FORMATS, format_called
-from upsert.store.files.formats.base import Compression, FileForm
-from upsert.store.files.formats.types import refuse_depth
+from upsert.store.files.formats.base import Compression, FileForm, refuse_depth
 from upsert.store.log_options import LOG_OPTIONS, LogOptions
 from upsert.store.retention import policy
 from upsert.store.retention.policy import Retention

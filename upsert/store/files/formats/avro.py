@@ -19,8 +19,9 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from upsert import avro_types, types
-from upsert.store.files.formats.base import Compression, Output
-from upsert.store.files.formats.types import (
+from upsert.store.checksums import ChecksummedFile
+from upsert.store.files.formats.base import (
+    Compression,
     batch_of,
     field_names,
     part_starts,
@@ -76,7 +77,7 @@ class AvroFormat:
                 return refusal(field, reason, "rename it")
         return refuse_negative_scale(field, "Avro")
 
-    def write(self, out: Output, rows: pa.RecordBatch, compression: Compression) -> None:
+    def write(self, out: ChecksummedFile, rows: pa.RecordBatch, compression: Compression) -> None:
         """Write the rows, a block a part."""
         writer = _fastavro().write.Writer(
             out,

@@ -16,9 +16,10 @@ import pyarrow as pa
 from pyarrow import orc
 
 from upsert import types
-from upsert.store.files.formats.base import Compression, Output
-from upsert.store.files.formats.types import (
+from upsert.store.checksums import ChecksummedFile
+from upsert.store.files.formats.base import (
     PART_BYTES,
+    Compression,
     batch_of,
     refuse_empty_struct,
     refuse_negative_scale,
@@ -51,7 +52,7 @@ class OrcFormat:
             or refuse_negative_scale(field, "ORC")
         )
 
-    def write(self, out: Output, rows: pa.RecordBatch, compression: Compression) -> None:
+    def write(self, out: ChecksummedFile, rows: pa.RecordBatch, compression: Compression) -> None:
         """Write the rows; ORC cuts stripes by their size once it is encoded."""
         schema = _plain_schema(rows.schema)
         with orc.ORCWriter(

@@ -16,8 +16,10 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from upsert import types
-from upsert.store.files.formats.base import Bounds, Compression, Output
-from upsert.store.files.formats.types import (
+from upsert.store.checksums import ChecksummedFile
+from upsert.store.files.formats.base import (
+    Bounds,
+    Compression,
     batch_of,
     part_starts,
     refuse_empty_struct,
@@ -90,7 +92,7 @@ class ParquetFormat:
         """Structs without fields and decimals with a negative scale."""
         return refuse_empty_struct(field, "Parquet") or refuse_negative_scale(field, "Parquet")
 
-    def write(self, out: Output, rows: pa.RecordBatch, compression: Compression) -> None:
+    def write(self, out: ChecksummedFile, rows: pa.RecordBatch, compression: Compression) -> None:
         """Write the rows, a row group a part."""
         with parquet.ParquetWriter(
             out, rows.schema, compression=compression.codec, compression_level=compression.level
