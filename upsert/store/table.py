@@ -35,12 +35,10 @@ from upsert.store.metadata.table_file import TableFile
 from upsert.store.metadata.tag_file import Tag
 from upsert.store.predicate import Where, parse_where
 from upsert.store.read import changes as _changes
-from upsert.store.read import steps
 from upsert.store.read.changes import Scope
 from upsert.store.read.row_metadata import with_metadata_aside
-from upsert.store.read.snapshot import PinnedTable, RetainedSnapshot, Snapshot
+from upsert.store.read.snapshot import PinnedTable, RetainedSnapshot, Snapshot, View, view_at
 from upsert.store.read.statistics import PartitionInfo, partition_infos
-from upsert.store.read.steps import View
 from upsert.store.retention import consumers, expiry, tags
 from upsert.store.retention.consumers import Consumer
 from upsert.store.rows.fold import Order
@@ -428,7 +426,7 @@ class Table:
             SnapshotExpiredError: its base or its target has expired.
         """
         self.published.latest()
-        return steps.view_at(self.pinned(), version)
+        return view_at(self.pinned(), version)
 
     def changes(
         self,
@@ -467,7 +465,7 @@ class Table:
         """The end of a reader's next step; ``version`` itself when nothing is new."""
         scope = self._scope(where, skip_untracked)
         return self._unless_expiring(
-            lambda: steps.advance(self.pinned(), version, max_rows=max_rows, until=until, scope=scope)
+            lambda: _changes.advance(self.pinned(), version, max_rows=max_rows, until=until, scope=scope)
         )
 
     def changes_between(

@@ -45,12 +45,9 @@ def unaltered(table: Alterable, read: Callable[[TableSchema], _T]) -> _T:
 
 @dataclass(frozen=True)
 class PinnedWhere:
-    """A filter of columns as they were when a query began.
+    """A filter of columns as they were when a query began: None for all rows, ``schema`` is that of then.
 
-    Attributes:
-        where: the filter, under the names of then; None for all rows.
-        schema: the columns of then.
-        of: the table, for messages.
+    ``of`` is the table, for messages.
     """
 
     where: Where | None
@@ -80,12 +77,7 @@ def _value(predicate: Predicate) -> Any:
 
 @dataclass(frozen=True)
 class PinnedColumns:
-    """Some columns of a table, as they were when a query began. A renamed column is still the same one.
-
-    Attributes:
-        columns: the columns, in the query's order.
-        of: the table, for messages.
-    """
+    """Some columns of a table, as they were when a query began. A renamed column is still the same one."""
 
     columns: tuple[Column, ...]
     of: str

@@ -51,9 +51,9 @@ def row_count(layout: Layout, files: FileSet, open_file: Open) -> float:
         entries = [entry for run in runs for entry in run]
         stored = float(sum(entry.rows for entry in entries))
         if len(runs) > 1:
-            largest = nlargest(_MAX_FILES, entries, key=_rows_of)
+            largest = nlargest(_MAX_FILES, entries, key=lambda entry: entry.rows)
             hashes = [open_file(entry).index("pk").hashes for entry in largest]
-            stored = min(stored, distinct_hashes(hashes) * stored / sum(map(_rows_of, largest)))
+            stored = min(stored, distinct_hashes(hashes) * stored / sum(entry.rows for entry in largest))
         total += max(0.0, stored - sum(entry.deletes for entry in entries))
     return total
 
@@ -63,7 +63,7 @@ def rows_per_key(layout: Layout, index: LookupIndex, files: FileSet, open_file: 
 
     NULLs are no keys and their rows do not count.
     """
-    largest = nlargest(_MAX_FILES, files.entries, key=_rows_of)
+    largest = nlargest(_MAX_FILES, files.entries, key=lambda entry: entry.rows)
     if not largest:
         return 0.0
     if index.is_unique:
@@ -74,7 +74,7 @@ def rows_per_key(layout: Layout, index: LookupIndex, files: FileSet, open_file: 
     if not stored:
         return 0.0
     # an old version of a row is stored too, until a compaction drops it
-    current = row_count(layout, files, open_file) / sum(map(_rows_of, files.entries))
+    current = row_count(layout, files, open_file) / sum(entry.rows for entry in files.entries)
     return max(1.0, current * stored / distinct_hashes(hashes))
 
 
@@ -117,10 +117,6 @@ def _counted_rows(file: DataFile) -> float:
     """Rows that a file of a table without primary key adds: by its first ones, whose hashes are random."""
     counts = file.column(COUNT_COLUMN).slice(0, SAMPLE).to_numpy()
     return float(np.mean(counts)) * file.entry.rows
-
-
-def _rows_of(entry: FileEntry) -> int:
-    return entry.rows
 
 
 @dataclass(frozen=True)
@@ -169,20 +165,14 @@ def partition_infos(root: str, definition: Definition, files: FileSet) -> tuple[
     return tuple(_info(root, definition, partition, runs[partition]) for partition in ordered)
 
 
-def _values(definition: Definition, partition: Partition) -> Mapping[str, Any]:
-    types = [definition.schema.type_of(name) for name, _ in partition]
-    arrays = [partition_values([text], type_) for (_, text), type_ in zip(partition, types, strict=True)]
-    return MappingProxyType(
-        {name: array[0].as_py() for (name, _), array in zip(partition, arrays, strict=True)}
-    )
-
-
 def _info(
     root: str, definition: Definition, partition: Partition, buckets: Sequence[Sequence[Run]]
 ) -> PartitionInfo:
     entries = [entry for runs in buckets for run in runs for entry in run]
+    type_of = definition.schema.type_of
+    spec = {name: partition_values([text], type_of(name))[0].as_py() for name, text in partition}
     return PartitionInfo(
-        spec=_values(definition, partition),
+        spec=MappingProxyType(spec),
         partition=partition,
         path=os.path.dirname(paths.resolve(root, paths.bucket_folder(partition, 0))),
         files=len(entries),
