@@ -2,9 +2,9 @@
 
 By default a data file is a single uncompressed Arrow IPC batch, see docs/decisions/0002. Readers map it:
 opening costs a few pages, and a lookup touches only the pages of the rows that it returns. Files of the other
-formats are mapped too, and decoded where they are read, see ``columns``. Sidecars are always mapped
-Arrow. Names are never used twice, so an open map never goes stale; a file that is deleted while mapped stays
-readable until the map is dropped (POSIX).
+formats are mapped too, and decoded where they are read. Sidecars are always mapped Arrow. Names are never
+used twice, so an open map never goes stale; a file that is deleted while mapped stays readable until the map
+is dropped (POSIX).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from upsert.store import paths
 from upsert.store.checksums import checksum_of
 from upsert.store.files.formats import ARROW, format_of_file
 from upsert.store.files.formats.arrow import EVERY, Some, check_offsets, has_offsets
-from upsert.store.files.formats.base import Bounds, FileFormat, StoredRows
+from upsert.store.files.formats.base import Bounds, FileFormat, StoredRows, without_columns
 from upsert.store.files.lookup_index import HashIndex, build_index, read_indexes, sidecar_schema
 from upsert.store.kept import Kept
 from upsert.store.metadata.file_entry import FileEntry
@@ -35,7 +35,7 @@ from upsert.store.paths import index_file, resolve
 from upsert.store.predicate import Filter
 from upsert.store.rows.keys import key_bytes
 from upsert.store.rows.layout import KIND_COLUMN, Layout, Projection
-from upsert.store.rows.merge import SortedRows
+from upsert.store.rows.merge import SortedRows, gather_parts
 from upsert.store.storage import storage_of
 
 MAX_DECODED_BYTES: Final = 512 << 20
@@ -48,13 +48,11 @@ _WHOLE: Final = -1
 
 
 class FileColumns:
-    """The columns of an open file.
+    """The columns of an open file, as they were written.
 
-    Attributes:
-        path: where the file is, for messages.
-        schema: schema of the rows, as written.
-        rows: number of rows.
-        is_mapped: whether what it gives are views of the file.
+    What is mapped is read where it lies, after a look at the offsets that are followed. Of a compressed file
+    a lookup decodes the parts that its rows lie in; the process keeps these, for the next micro-batch asks
+    again. A scan takes what is kept and adds nothing to it.
     """
 
     def __init__(self, path: str, stored: StoredRows) -> None:
@@ -71,15 +69,11 @@ class FileColumns:
         return np.array(self._stored.starts, np.int64)
 
     def bounds(self, name: str) -> Bounds | None:
-        """What the file says about the values of a column in each of its parts; None if it says nothing.
-
-        Raises:
-            CorruptTableError: the file is damaged.
-        """
+        """What the file says about the values of a column in each of its parts; None if it says nothing."""
         try:
             return self._stored.bounds(name)
         except (OSError, ValueError, OverflowError, LookupError, pa.ArrowException) as cause:
-            raise self._damaged(cause) from cause
+            raise _damaged(self.path, "be whole", cause) from cause
 
     def select(self, names: Sequence[str]) -> pa.RecordBatch:
         """Some columns of all rows."""
@@ -109,21 +103,9 @@ class FileColumns:
         """Some columns of some rows, given by their numbers."""
         if self.is_mapped:
             return self._mapped(names, rows).take(pa.array(rows))
-        part_of = np.searchsorted(self.starts, rows, side="right") - 1
-        touched = np.unique(part_of)
-        taken, asked = [], []
-        for number in touched.tolist():
-            at = np.flatnonzero(part_of == number)
-            part = self._part(number, names, keep=True)
-            taken.append(part.take(pa.array(rows[at] - self.starts[number])))
-            asked.append(at)
-        if len(taken) == 1:
-            return taken[0]
-        if not taken:
+        if not len(rows):
             return self._part(0, names, keep=True).slice(0, 0)
-        order = np.empty(len(rows), dtype=np.int64)
-        order[np.concatenate(asked)] = np.arange(len(rows))
-        return pa.concat_batches(taken).take(pa.array(order))
+        return gather_parts(self.starts, rows, lambda number: self._part(number, names, keep=True))
 
     def _mapped(self, names: Sequence[str], rows: Some) -> pa.RecordBatch:
         """Some columns of all rows, of which no others than these will be touched."""
@@ -136,13 +118,15 @@ class FileColumns:
             try:
                 check_offsets(column, rows)
             except ValueError as cause:
-                raise self._damaged(cause) from cause
+                raise _damaged(self.path, "be whole", cause) from cause
             if rows is EVERY or pa.types.is_nested(column.type):
                 self._unchecked.discard(name)
         return found
 
     def _part(self, number: int, names: Sequence[str], *, keep: bool) -> pa.RecordBatch:
         start, stop = int(self.starts[number]), int(self.starts[number + 1])
+        if not names:
+            return without_columns(stop - start)
         there: dict[str, pa.Array] = {}
         for name in names:
             if (whole := _DECODED.get((self.path, _WHOLE, name))) is not None:
@@ -155,8 +139,6 @@ class FileColumns:
                 there[name] = column
                 if keep:
                     _DECODED.put((self.path, number, name), column)
-        if not names:
-            return pa.RecordBatch.from_struct_array(pa.array([{}] * (stop - start), pa.struct([])))
         schema = pa.schema([self.schema.field(name) for name in names])
         return pa.RecordBatch.from_arrays([there[name] for name in names], schema=schema)
 
@@ -164,18 +146,10 @@ class FileColumns:
         try:
             found = self._stored.read(number, names)
         except (OSError, ValueError, LookupError, pa.ArrowException) as cause:
-            raise self._damaged(cause) from cause
+            raise _damaged(self.path, "be whole", cause) from cause
         if found.num_rows != rows:
-            raise CorruptTableError(
-                f"data file {self.path!r} must have {rows} rows in part {number}, got {found.num_rows}; "
-                "restore the file from a copy"
-            )
+            raise _damaged(self.path, f"have {rows} rows in part {number}", found.num_rows)
         return found
-
-    def _damaged(self, cause: Exception) -> CorruptTableError:
-        return CorruptTableError(
-            f"data file {self.path!r} must be whole, got {cause}; restore the file from a copy"
-        )
 
 
 def _size(column: pa.Array) -> int:
@@ -184,11 +158,6 @@ def _size(column: pa.Array) -> int:
 
 _DECODED = Kept[tuple[str, int, str], pa.Array](LRUCache(MAX_DECODED_BYTES, _size), is_inherited=True)
 """Decoded columns by path, part and name; the least recently used ones go first."""
-
-
-def forget_decoded() -> None:
-    """Drop every decoded column that this process keeps."""
-    _DECODED.clear()
 
 
 MAX_OPEN_FILES: Final = 2048
@@ -235,7 +204,7 @@ class DataFile:
     @classmethod
     def _map(cls, path: str, layout: Layout, entry: FileEntry) -> Self:
         if (format_ := format_of_file(path)) is None:
-            raise _damaged(path, "a name that tells its format", repr(os.path.basename(path)))
+            raise _damaged(path, "have a name that tells its format", repr(os.path.basename(path)))
         if entry.definition == layout.version:
             expected = layout.stored
             if entry.deletes:
@@ -246,7 +215,7 @@ class DataFile:
             stored = _open_file(path, format_, None, entry.rows, entry.bytes, entry.checksum)
             if (has_kinds := KIND_COLUMN in stored.schema.names) != bool(entry.deletes):
                 found = f"{'a' if has_kinds else 'no'} column {KIND_COLUMN!r}"
-                raise _damaged(path, f"{entry.deletes} deletions, as its manifest says", found)
+                raise _damaged(path, f"have {entry.deletes} deletions, as its manifest says", found)
             columns = Projection.of(stored.schema, layout, f"data file {path!r}")
         # of an older definition a file may lack indexes, and have others
         known = sidecar_schema(layout) if entry.definition == layout.version else None
@@ -254,7 +223,7 @@ class DataFile:
         try:
             indexes = read_indexes(layout, sidecar.select(sidecar.schema.names))
         except (LookupError, TypeError, pa.ArrowException) as cause:
-            raise _damaged(index_file(path), "whole lookup indexes", str(cause)) from cause
+            raise _damaged(index_file(path), "have whole lookup indexes", cause) from cause
         for index in layout.indexes:
             if columns.converts(index.columns):
                 indexes.pop(index.name, None)
@@ -340,7 +309,7 @@ _OPEN = Kept[tuple[str, int], DataFile](LRUCache(MAX_OPEN_FILES), is_inherited=T
 def forget_open_files() -> None:
     """Drop all open maps of this process; the next reader opens (and checks) its files again."""
     _OPEN.clear()
-    forget_decoded()
+    _DECODED.clear()
 
 
 @contextmanager
@@ -349,9 +318,6 @@ def damage_named(root: str | Path, entries: Callable[[], Iterable[FileEntry]]) -
 
     Opening a file reads a few pages of it, so a changed byte in the others shows when they are used, or
     never; the checksums are compared then.
-
-    Raises:
-        CorruptTableError: one of them has not the checksum that its manifest says.
     """
     try:
         yield
@@ -362,24 +328,19 @@ def damage_named(root: str | Path, entries: Callable[[], Iterable[FileEntry]]) -
             path = resolve(os.fspath(root), entry.file)
             for name, stated in ((path, entry.checksum), (index_file(path), entry.index_checksum)):
                 if stated and (found := checksum_of(storage_of(name).mapped(name, _mapped))) != stated:
-                    raise _damaged(name, f"checksum {stated:x}", f"{found:x}") from cause
+                    raise _damaged(name, f"have checksum {stated:x}", f"{found:x}") from cause
         raise
 
 
 def _open_file(
-    path: str,
-    format_: FileFormat,
-    expected: pa.Schema | None,
-    rows: int,
-    size: int | None,
-    checksum: int,
+    path: str, format_: FileFormat, expected: pa.Schema | None, rows: int, size: int | None, checksum: int
 ) -> FileColumns:
     storage = storage_of(path)
 
     def opened(local: str) -> FileColumns:
         content = _mapped(local)
         if size is not None and content.size != size:
-            raise _damaged(path, f"{size} bytes", f"{content.size} bytes")
+            raise _damaged(path, f"have {size} bytes", f"{content.size} bytes")
         # of a local file that would read what the map avoids reading; this one was just downloaded
         if checksum and not storage.is_local:
             _check_checksum(path, content, checksum)
@@ -394,29 +355,23 @@ def _open_file(
             f"data file {path!r} is missing; restore it, or read a snapshot that does not need it"
         ) from cause
     except (pa.ArrowException, OSError, ValueError) as cause:
-        raise _damaged(path, f"a whole file of format {format_.name}", str(cause)) from cause
+        raise _damaged(path, f"have a whole file of format {format_.name}", cause) from cause
     if expected is not None and columns.schema != expected:
-        raise _damaged(path, f"columns {', '.join(expected.names)}", ", ".join(columns.schema.names))
+        raise _damaged(path, f"have columns {', '.join(expected.names)}", ", ".join(columns.schema.names))
     if columns.rows != rows:
-        raise _damaged(path, f"{rows} rows", f"{columns.rows}")
+        raise _damaged(path, f"have {rows} rows", columns.rows)
     return columns
 
 
 def check_bytes(path: str, checksum: int) -> None:
-    """Compare all bytes of a file, wherever it lies, with the checksum of its manifest; 0: it has none.
-
-    Raises:
-        CorruptTableError: it has another one; of a remote file, also a copy that was fetched again.
-        FileNotFoundError: it is missing.
-        StorageError: it cannot be read.
-    """
+    """Compare all bytes of a file, wherever it lies, with the checksum of its manifest; 0: it has none."""
     storage_of(path).mapped(path, lambda local: _check_checksum(path, _mapped(local), checksum))
 
 
 def _check_checksum(path: str, content: pa.Buffer, stated: int) -> None:
     found = checksum_of(content)
     if stated and found != stated:
-        raise _damaged(path, f"checksum {stated:x}", f"{found:x}")
+        raise _damaged(path, f"have checksum {stated:x}", f"{found:x}")
 
 
 def _mapped(local: str) -> pa.Buffer:
@@ -425,10 +380,8 @@ def _mapped(local: str) -> pa.Buffer:
         return mapped.read_buffer()
 
 
-def _damaged(path: str, expected: str, found: str) -> CorruptTableError:
-    return CorruptTableError(
-        f"data file {path!r} must have {expected}, got {found}; restore the file from a copy"
-    )
+def _damaged(path: str, must: str, found: object) -> CorruptTableError:
+    return CorruptTableError(f"data file {path!r} must {must}, got {found}; restore the file from a copy")
 
 
 class FileRange:

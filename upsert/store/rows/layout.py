@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from upsert import types
 from upsert.errors import CorruptTableError, SchemaError
-from upsert.schema import Index, TableSchema
-from upsert.store.files.formats.base import FileForm
+from upsert.schema import TableSchema
+from upsert.store.files.formats.base import FileForm, without_columns
 from upsert.store.rows.hashing import Hashes, bucket_of, hash_columns
 from upsert.store.rows.merge_rules import PLAIN, MergeRules
 
@@ -97,16 +97,7 @@ class Layout:
         merge: MergeRules = PLAIN,
         file_form: FileForm | None = None,
     ) -> Self:
-        """The layout of a table.
-
-        Args:
-            schema: the table's schema.
-            buckets: number of buckets, at least 1.
-            bucket_key: scalar columns within the primary key, as the table's options check; empty for the
-                default: the primary key, or the whole row without one.
-            version: version of the table's definition.
-            merge: how rows of one key become one.
-            file_form: how new data files are written; None for mapped Arrow.
+        """The layout of a table; an empty ``bucket_key`` is the primary key, or the whole row without one.
 
         Raises:
             SchemaError: a column has a name that the files need themselves, or holds metadata of a record.
@@ -158,21 +149,16 @@ class Layout:
 def _indexes(schema: TableSchema, key: tuple[str, ...]) -> tuple[LookupIndex, ...]:
     prefixes = [key[:length] for length in range(1, len(key))]
     secondary: dict[str, LookupIndex] = {}
+    # of two over the same columns, one is enough: a unique one
     for index in sorted(schema.indexes, key=lambda one: not one.unique):
-        # of two over the same columns, one is enough
-        found = _secondary(index, schema)
-        secondary.setdefault(found.name, found)
+        label = f"UNIQUE {index.name}" if index.unique else index.name
+        name = "_".join(("index", *(str(schema.column(name).id) for name in index.columns)))
+        secondary.setdefault(name, LookupIndex(name, index.columns, label, index.unique))
     return (
         LookupIndex("pk", key, PRIMARY_KEY, is_unique=True),
         *(LookupIndex(f"prefix_{len(p)}", p, f"{PRIMARY_KEY} prefix ({', '.join(p)})") for p in prefixes),
         *secondary.values(),
     )
-
-
-def _secondary(index: Index, schema: TableSchema) -> LookupIndex:
-    label = f"UNIQUE {index.name}" if index.unique else index.name
-    ids = "_".join(str(schema.column(name).id) for name in index.columns)
-    return LookupIndex(f"index_{ids}", index.columns, label, index.unique)
 
 
 def _check_columns(schema: TableSchema) -> None:
@@ -188,7 +174,8 @@ def _check_columns(schema: TableSchema) -> None:
 
 
 _ID: Final = b"id"
-_INTERNAL: Final = frozenset({ROW_HASH_COLUMN, COUNT_COLUMN})
+_COUNTED: Final = frozenset({ROW_HASH_COLUMN, COUNT_COLUMN})
+_INTERNAL: Final = _COUNTED | {KIND_COLUMN}
 
 
 def with_ids(layout: Layout) -> pa.Schema:
@@ -200,7 +187,10 @@ def with_ids(layout: Layout) -> pa.Schema:
 
 @dataclass(frozen=True)
 class Projection:
-    """Which column of some stored rows each column of a layout is.
+    """Which column of rows that were stored under an older definition each column of a layout is.
+
+    Columns are found by their field ids, which files keep beside the names: one that the file lacks is NULL,
+    one that the table lacks is not seen, a widened one is cast, and a name means nothing.
 
     Attributes:
         layout: the form that rows are wanted in.
@@ -221,18 +211,13 @@ class Projection:
 
     @classmethod
     def of(cls, found: pa.Schema, layout: Layout, what: str) -> Self:
-        """The projection of rows with this schema, which has field ids.
-
-        Args:
-            found: schema of the rows; columns without an id count if the layout needs their names itself.
-            layout: the form that is wanted.
-            what: what the rows belong to, for messages.
+        """The projection of rows whose schema has field ids, but for columns whose names files need.
 
         Raises:
             CorruptTableError: ids repeat, a key is missing, or a column's values cannot be the layout's.
         """
         by_id = {_id_of(field, what): field for field in found if _ID in (field.metadata or {})}
-        sources = {name: name for name in layout.stored.names if name in _INTERNAL and name in found.names}
+        sources = {name: name for name in layout.stored.names if name in _COUNTED and name in found.names}
         converted = set()
         for column in layout.schema.physical:
             if (field := by_id.get(column.id)) is None:
@@ -242,8 +227,8 @@ class Projection:
                 if not types.widens(field.type, column.type):
                     raise _damaged(what, f"column {column.name!r} in a type within {column.type}", field.type)
                 converted.add(column.name)
-        unknown = [f.name for f in found if _ID not in (f.metadata or {}) and f.name not in _OWN]
-        if len(by_id) + sum(f.name in _OWN for f in found) != len(found) or unknown:
+        unknown = [f.name for f in found if _ID not in (f.metadata or {}) and f.name not in _INTERNAL]
+        if len(by_id) + sum(f.name in _INTERNAL for f in found) != len(found) or unknown:
             raise _damaged(what, "columns with different field ids", ", ".join(found.names))
         if missing := [name for name in layout.key if name not in sources or name in converted]:
             raise _damaged(what, f"key column {missing[0]!r}", ", ".join(found.names))
@@ -266,23 +251,16 @@ class Projection:
         """Some of the layout's columns, in this order, of rows that have the columns needed for them."""
         if self.is_same:
             return rows.select(names)
-        return self._from([(name, self._column(rows, name)) for name in names], rows.num_rows)
+        if not names:
+            return without_columns(rows.num_rows)
+        schema = pa.schema([self.layout.stored.field(name) for name in names])
+        return pa.RecordBatch.from_arrays([self._column(rows, field) for field in schema], schema=schema)
 
-    def _column(self, rows: pa.RecordBatch, name: str) -> pa.Array:
-        type_ = self.layout.stored.field(name).type
-        if name not in self.sources:
-            return pa.nulls(rows.num_rows, type_)
-        found = rows.column(self.sources[name])
-        return found.cast(type_) if name in self.converted else found
-
-    def _from(self, columns: Sequence[tuple[str, pa.Array]], length: int) -> pa.RecordBatch:
-        schema = pa.schema([self.layout.stored.field(name) for name, _ in columns])
-        if not columns:
-            return pa.RecordBatch.from_struct_array(pa.array([{}] * length, pa.struct([])))
-        return pa.RecordBatch.from_arrays([array for _, array in columns], schema=schema)
-
-
-_OWN: Final = _INTERNAL | {KIND_COLUMN}
+    def _column(self, rows: pa.RecordBatch, field: pa.Field) -> pa.Array:
+        if field.name not in self.sources:
+            return pa.nulls(rows.num_rows, field.type)
+        found = rows.column(self.sources[field.name])
+        return found.cast(field.type) if field.name in self.converted else found
 
 
 def _id_of(field: pa.Field, what: str) -> int:

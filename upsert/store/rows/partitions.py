@@ -54,11 +54,7 @@ def is_within(partition: Partition, spec: Partition) -> bool:
 
 
 def check_within(written: Iterable[Partition], spec: Partition, of: str) -> None:
-    """Refuse rows outside of the partitions that a specification names.
-
-    Raises:
-        SchemaError: a partition that rows were written into is none of them.
-    """
+    """Refuse rows outside of the partitions that a specification names."""
     for partition in written:
         if not is_within(partition, spec):
             raise SchemaError(
@@ -102,9 +98,6 @@ def specified(schema: TableSchema, spec: Mapping[str, object], of: str) -> Parti
     """The partition values that a specification names, in the table's order.
 
     Values are of the column's type, None for NULL, or texts that read as one: PARTITION (day = '2013-01-01').
-
-    Raises:
-        SchemaError: a column is no partition column, or a value does not fit it.
 
     >>> schema = TableSchema.of({"day": pa.date32(), "n": pa.int32()}, partitioned_by=["day"])
     >>> specified(schema, {"day": "2013-01-01"}, of="example")
@@ -154,20 +147,6 @@ def partition_codes(column: pa.Array | pa.ChunkedArray) -> Codes:
     return codes, texts
 
 
-def check_reads_back(texts: Iterable[str | None], type_: pa.DataType, name: str) -> None:
-    """Refuse values whose texts do not read back.
-
-    Raises:
-        SchemaError: a day or time beyond the year 9999 is among them.
-    """
-    try:
-        partition_values(texts, type_)
-    except pa.ArrowInvalid as cause:
-        raise SchemaError(
-            f"partition column {name!r} must hold values between the years 0 and 9999: {cause}"
-        ) from cause
-
-
 def partition_values(texts: Iterable[str | None], type_: pa.DataType) -> pa.Array:
     """The values of a partition column that some texts say.
 
@@ -208,7 +187,12 @@ def split(layout: Layout, rows: pa.Table, weights: Signs | None) -> Iterator[Por
 
 def _codes_of(layout: Layout, name: str, rows: pa.Table) -> Codes:
     codes, texts = partition_codes(rows.column(name))
-    check_reads_back(texts, layout.schema.type_of(name), name)
+    try:
+        partition_values(texts, layout.schema.type_of(name))
+    except pa.ArrowInvalid as cause:  # a text does not read back
+        raise SchemaError(
+            f"partition column {name!r} must hold values between the years 0 and 9999: {cause}"
+        ) from cause
     return codes, texts
 
 

@@ -19,9 +19,6 @@ ARROW: Final = ArrowFormat()
 FORMATS: Final[tuple[FileFormat, ...]] = (ARROW, ParquetFormat(), OrcFormat(), AvroFormat())
 """Every format, the default one first."""
 
-SUFFIXES: Final = tuple(format_.suffix for format_ in FORMATS)
-"""How names of data files end."""
-
 _BY_NAME: Final = {format_.name: format_ for format_ in FORMATS}
 
 
@@ -37,18 +34,3 @@ def format_of_file(name: str) -> FileFormat | None:
     'arrow'
     """
     return next((format_ for format_ in FORMATS if name.endswith(format_.suffix)), None)
-
-
-__all__ = [
-    "ARROW",
-    "FORMATS",
-    "SUFFIXES",
-    "Bounds",
-    "Compression",
-    "FileForm",
-    "FileFormat",
-    "Output",
-    "StoredRows",
-    "format_called",
-    "format_of_file",
-]

@@ -172,12 +172,17 @@ def part_starts(rows: pa.RecordBatch) -> tuple[int, ...]:
     return (*range(0, rows.num_rows, a_part), rows.num_rows)
 
 
+def without_columns(rows: int) -> pa.RecordBatch:
+    """So many rows without a column."""
+    return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+
+
 def batch_of(
     schema: pa.Schema, found: pa.Table | pa.RecordBatch, names: Sequence[str], rows: int
 ) -> pa.RecordBatch:
     """Some decoded columns, one batch under the types that were written."""
     if not names:
-        return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+        return without_columns(rows)
     fields = [schema.field(name) for name in names]
     arrays = [retyped(one_array(found.column(field.name)), field.type) for field in fields]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
