@@ -284,12 +284,12 @@ def _add(definition: Definition, change: AddColumn) -> Definition:
     schema, column = definition.schema, change.column
     if column.name in schema.names:
         _refuse(definition, f"ADD COLUMN {column.name!r}: there is a column of this name; choose another")
-    columns = list(schema.columns)
+    columns, id = list(schema.columns), definition.last_id + 1
     place = len(columns)
     if change.after is not None:
         place = 1 + schema.names.index(_known(definition, change.after)) if change.after else 0
-    columns.insert(place, replace(column, id=definition.last_id + 1))
-    return replace(definition, schema=replace(schema, columns=tuple(columns)), last_id=definition.last_id + 1)
+    columns.insert(place, replace(column, id=id))
+    return replace(definition, schema=replace(schema, columns=tuple(columns)), last_id=id)
 
 
 def _drop(definition: Definition, change: DropColumn) -> Definition:
@@ -339,7 +339,8 @@ def _widen(definition: Definition, change: WidenColumn) -> Definition:
     for what, names in _PLACES:
         if name in names(definition):
             _refuse(definition, f"column {name!r} must stay {found}: {what} places rows by it, got {wanted}")
-    return _with_column(definition, replace(column, type=type_))
+    columns = tuple(replace(c, type=type_) if c.name == name else c for c in definition.schema.columns)
+    return replace(definition, schema=replace(definition.schema, columns=columns))
 
 
 def _check_known(definition: Definition, keys: Iterable[str]) -> None:
@@ -362,7 +363,6 @@ def _key(name: str) -> str:
 
 
 def _partition_of(definition: Definition, spec: Mapping[str, Any]) -> Partition:
-    """The partition that a value for every partition column names."""
     columns = definition.schema.partitioned_by
     if set(spec) != set(columns) or not columns:
         expected = f"name each of ({', '.join(columns)})" if columns else "need a table with PARTITIONED BY"
@@ -375,11 +375,6 @@ def _partition_of(definition: Definition, spec: Mapping[str, Any]) -> Partition:
 def _known(definition: Definition, name: str) -> str:
     definition.schema.type_of(name, f"{definition.owner}: ALTER TABLE")
     return name
-
-
-def _with_column(definition: Definition, column: Column) -> Definition:
-    columns = tuple(column if c.name == column.name else c for c in definition.schema.columns)
-    return replace(definition, schema=replace(definition.schema, columns=columns))
 
 
 _PLACES: Final[tuple[tuple[str, Callable[[Definition], Sequence[str]]], ...]] = (

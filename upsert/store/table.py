@@ -212,23 +212,17 @@ class Table:
         It replaces what is there when it is published, so also what others committed meanwhile; commits to
         other partitions are left alone.
 
+        Returns and errors are those of ``write``; a ``SchemaError`` is also a partition that does not fit the
+        table. Readers of changes see what differs.
+
         Args:
             rows: as for ``write``; partition columns that ``partition`` names may be missing.
             partition: values that the replaced partitions have, and all rows must have; None or ``{}`` for
                 the whole table.
             dynamic: of these, replace only the partitions in which there are rows.
-            tracked: as for ``write``; readers of changes see what differs.
+            tracked: as for ``write``.
             writer_id: as for ``write``.
             transaction: as for ``write``.
-
-        Returns:
-            The snapshot that holds the rows, or the latest one if there was nothing to commit.
-
-        Raises:
-            SchemaError: the rows or the partition do not fit the table. Nothing was committed.
-            DuplicateKeyError: two rows would have one key of a UNIQUE INDEX. Nothing was committed.
-            StaleWriterError: as for ``write``.
-            OSError: the disk refused; nothing was committed.
         """
         spec = specified(self.schema, partition or {}, of=f"table {self.name!r}")
         whole = filled(self.schema, rows, spec)
@@ -255,13 +249,8 @@ class Table:
             OSError: the disk refused; nothing was deleted.
         """
         protocol.before_commit(self.as_logged())
-        done = deletion.delete(
-            self._committer,
-            self._snapshot_of,
-            parse_where(where, self.schema),
-            tracked=tracked,
-        )
-        return self._settled(done)
+        rows = parse_where(where, self.schema)
+        return self._settled(deletion.delete(self._committer, self._snapshot_of, rows, tracked=tracked))
 
     def drop_partition(self, spec: Mapping[str, object], *, tracked: bool | None = None) -> Snapshot:
         """Delete all rows of the partitions that have some values; their files are not read.
@@ -278,8 +267,7 @@ class Table:
         """
         dropped = deletion.to_drop(self.schema, spec, f"table {self.name!r}")
         protocol.before_commit(self.as_logged())
-        done = deletion.drop(self._committer, dropped, tracked=tracked)
-        return self._settled(done)
+        return self._settled(deletion.drop(self._committer, dropped, tracked=tracked))
 
     def stage(self, rows: Rows, *, order: Order, definition: int | None = None) -> StagedFiles:
         """Write the files of one task that has *all* rows of the buckets it writes to; publish nothing.
@@ -300,12 +288,7 @@ class Table:
     def stage_raw(self, rows: Rows, *, definition: int | None = None) -> StagedFiles:
         """Write one task's rows as they are, of any partitioning; ``commit`` folds them as order="none" does.
 
-        Args:
-            rows: as for ``write``.
-            definition: as for ``stage``.
-
-        Raises:
-            SchemaError: the rows do not fit.
+        Arguments are those of ``stage``, and rows that do not fit are a ``SchemaError``.
         """
         return staging.stage_raw(self.published, rows, definition=definition)
 
@@ -347,10 +330,8 @@ class Table:
                 attempt of minutes lost the race.
             LogNotPublishedError: the files are committed, and the table's log did not take their rows.
         """
-        terms = self._terms(
-            writer_id, transaction, overwrite=overwrite, tracked=tracked, unchanged_since=unchanged_since
-        )
-        terms = replace(terms, stands_for=stands_for)
+        terms = self._terms(writer_id, transaction, overwrite=overwrite, tracked=tracked)
+        terms = replace(terms, unchanged_since=unchanged_since, stands_for=stands_for)
         return self._settled(append.commit_staged(self._committer, staged, terms))
 
     def _terms(
@@ -360,13 +341,12 @@ class Table:
         *,
         overwrite: Overwrite | None = None,
         tracked: bool | None,
-        unchanged_since: int | None = None,
     ) -> Terms:
         both = append.transaction_of(writer_id, transaction)
         self.published.latest()  # rows may have been written under a definition that is new to this process
         protocol.before_commit(self.as_logged())
         announce = None if overwrite else protocol.announcer(self.as_logged, tracked)
-        return Terms(both, overwrite, tracked, announce, unchanged_since)
+        return Terms(both, overwrite, tracked, announce)
 
     def _settled(self, done: Committed) -> Snapshot:
         """What follows a commit: the log gets its changes before any of them can expire."""
@@ -611,7 +591,6 @@ class Table:
         """Delete files that no snapshot and no tag needs, left by processes that died; how many there were.
 
         In an object store also what tables of the name before, and queries that died, have left beside it.
-
         A writer that began before the youngest of them, and has not committed, gets a ``StaleWriterError``.
 
         Args:

@@ -1,10 +1,9 @@
 """The consolidated changes of a table between two versions, and how far a reader of them goes in one step.
 
-The keys to look at come from the files that the commits in between have added, cut to a range of
-hashes by their sidecars, so nothing outside of the range is read. The newest row of each key there
-is its value at the target; the value at the base is looked up in the base's snapshot. Hence exact
-images of updates and deletions with no files of their own, and what one key did in between is
-folded to one change. Where the keys are found, three cases differ only in that:
+The keys to look at come from files, cut to a range of hashes by their sidecars, so nothing outside of the
+range is read. The newest row of each key there is its value at the target; the value at the base is looked up
+in the base's snapshot. Hence exact images of updates and deletions with no files of their own, and what one
+key did in between is folded to one change. Three cases differ only in where the keys are found:
 
 - *load* (base 0): all rows of the target; there is nothing to look up;
 - *delta*: the files that commits have added;
@@ -64,12 +63,10 @@ class ChangeFiles:
 
 @dataclass(frozen=True)
 class Scope:
-    """Which changes a reader wants.
+    """Which changes a reader wants: of rows of which ``where`` is true.
 
-    Attributes:
-        where: only those of rows of which this is true.
-        skips_untracked: pass over what was committed with ``change-tracking = false``, not stop there. Then
-            the changes alone do not lead from state to state.
+    ``skips_untracked`` passes over what was committed with ``change-tracking = false``, instead of stopping
+    there; then the changes alone do not lead from state to state.
     """
 
     where: Filter = EVERY_ROW
@@ -201,7 +198,7 @@ def changes(
     columns: Sequence[str] | None = None,
     scope: Scope = EVERYTHING,
 ) -> pa.Table:
-    """The net changes between two snapshots; see ``changes_between``, and ``Table.changes`` for arguments.
+    """The net changes between two snapshots; see ``changes_between`` and ``Table.changes``.
 
     >>> import tempfile
     >>> from upsert import Table, TableSchema
@@ -409,12 +406,8 @@ def advance(
     keys. An overwrite or a deletion is a step of its own. A step has at least one key, so a reader always
     gets on.
 
-    Args:
-        table: the table.
-        version: where the reader is.
-        max_rows: stored rows, so changed keys, that the step may touch at most; None for no limit.
-        until: id of the snapshot beyond which the reader must not go; None for the latest.
-        scope: which changes the reader wants; the same as when it reads the step.
+    ``max_rows`` are stored rows, so changed keys, that the step may touch at most; ``until`` is the id of the
+    snapshot beyond which the reader must not go; ``scope`` must be the same as when it reads the step.
     """
     if version.cursor is not None:
         return cut(table, version.base, version.target, version.cursor, max_rows, scope)

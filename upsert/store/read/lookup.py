@@ -1,12 +1,9 @@
-"""Keys searched through the runs of one bucket, newest first.
+"""Keys searched through the runs of one bucket, newest first: one search and one take a file for all of them.
 
-The keys of a lookup are first brought to the table's types, without NULLs, and to the buckets that may hold
-matches. By primary key the first hit decides, also if it is a deletion: older runs no longer matter for that
-key. By any other index a hit is a candidate. It is still true at this snapshot only if no newer run holds its
-primary key, for there the row may have changed its indexed columns or be gone. In a table without primary
-key all runs count: equal rows add up.
-
-Everything is done for thousands of keys at once: one search and one take a file, no loop over rows.
+By primary key the first hit decides, also if it is a deletion: older runs no longer matter for that key. By
+any other index a hit is a candidate. It is still true at this snapshot only if no newer run holds its primary
+key, for there the row may have changed its indexed columns or be gone. In a table without primary key all
+runs count: equal rows add up.
 """
 
 from __future__ import annotations

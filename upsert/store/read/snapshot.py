@@ -1,10 +1,4 @@
-"""A table at one of its snapshots, or between two: scans, and lookups of thousands of keys at a time.
-
-Snapshots may expire while they are read: one that a table hands out says so, instead of calling a file that
-is gone damaged. A ``PinnedTable`` keeps the columns that an operation of several steps began with. A lookup
-at a version looks a row up in both of its snapshots and believes the one that the row's own key says: below
-the cursor the target, else the base.
-"""
+"""A table at one of its snapshots, or at a version between two: scans, and lookups of many keys at a time."""
 
 from __future__ import annotations
 
@@ -341,7 +335,7 @@ class Snapshot:
 
 
 class RetainedSnapshot(Snapshot):
-    """A snapshot of a table in which snapshots may expire, also while this one is being read."""
+    """A snapshot that may expire while it is being read, and says so instead of calling a file damaged."""
 
     def __init__(self, history: History, info: SnapshotInfo, layout: Layout) -> None:
         """Of a snapshot that is or was retained, its rows in the form of ``layout``."""
@@ -360,7 +354,7 @@ class RetainedSnapshot(Snapshot):
 
 @dataclass(frozen=True)
 class PinnedTable:
-    """A table whose columns stay as they are, whatever ``ALTER TABLE`` does meanwhile."""
+    """A table whose columns stay as they are, whatever ``ALTER TABLE`` does meanwhile, for several steps."""
 
     name: str
     path: str
@@ -375,7 +369,11 @@ class PinnedTable:
 
 @dataclass(frozen=True)
 class View:
-    """The rows of a table at one version; reads like a ``Snapshot``."""
+    """The rows of a table at one version; reads like a ``Snapshot``.
+
+    A row is looked up in both snapshots, and the one counts that its own key says: below the cursor the
+    target, else the base.
+    """
 
     version: Version
     _layout: Layout

@@ -2,9 +2,8 @@
 
 The hashes of an index lie in ascending order in every sidecar, so the smallest ones of all files together are
 an even sample of the table's keys: how closely they lie tells how many keys there are (Bar-Yossef et al.,
-"Counting distinct elements in a data stream", 2002). That takes a few pages of each file, counts a key of
-several runs once, and needs nothing to be kept up to date by writers. ``SHOW PARTITIONS`` and
-``DESCRIBE … PARTITION`` show what manifests say of each partition (FLIP-188).
+"Counting distinct elements in a data stream", 2002). That takes a few pages of each file, and counts a key of
+several runs once.
 """
 
 from __future__ import annotations
@@ -59,10 +58,7 @@ def row_count(layout: Layout, files: FileSet, open_file: Open) -> float:
 
 
 def rows_per_key(layout: Layout, index: LookupIndex, files: FileSet, open_file: Open) -> float:
-    """About how many rows one key of an index finds: 1 for the primary key, 0 in an empty table.
-
-    NULLs are no keys and their rows do not count.
-    """
+    """See ``Snapshot.rows_per_key``; NULLs are no keys and their rows do not count."""
     largest = nlargest(_MAX_FILES, files.entries, key=lambda entry: entry.rows)
     if not largest:
         return 0.0

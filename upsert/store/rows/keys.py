@@ -34,12 +34,12 @@ class KeyOrder(NamedTuple):
     is_first: npt.NDArray[np.bool_]
 
     @property
-    def firsts(self) -> npt.NDArray[np.int64]:
+    def firsts(self) -> Positions:
         """Of each key, the row that came first in the input; keys ascending."""
         return self.rows[self.is_first]
 
     @property
-    def lasts(self) -> npt.NDArray[np.int64]:
+    def lasts(self) -> Positions:
         """Of each key, the row that came last in the input; keys ascending."""
         return self.rows[np.append(self.is_first[1:], True)] if len(self.rows) else self.rows
 

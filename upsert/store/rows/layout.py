@@ -53,7 +53,6 @@ class Layout:
     """Physical form of a table; made by ``Layout.of``, equal wherever it is made again.
 
     Attributes:
-        schema: the table's schema.
         buckets: number of buckets within a partition.
         bucket_key: columns whose hash gives a row's bucket.
         key: columns that identify a row within the files, in sort order.
@@ -62,8 +61,6 @@ class Layout:
             need not carry more than its key.
         indexes: the lookup indexes that every data file has, the one of ``key`` first.
         version: version of the table's definition whose form this is.
-        merge: how rows of one key become one.
-        file_form: how new data files are written.
 
     >>> schema = TableSchema.of({"a": pa.int64(), "b": pa.string()}, primary_key=["a", "b"])
     >>> layout = Layout.of(schema, buckets=2)

@@ -1,7 +1,6 @@
 """Many sorted runs into one (pure): of each key the newest row wins; counts of equal rows are summed.
 
-What is merged may be larger than memory: inputs are memory-mapped files, of which a range has views, or
-compressed ones, of which it is decoded. ``key_ranges`` cuts them at the middle key of the largest input, and
+What is merged may be larger than memory. ``key_ranges`` cuts it at the middle key of the largest input, and
 halves ranges until each is small enough. As a key is never cut in two, whatever can be said of the rows of a
 key can be said range by range.
 """
@@ -10,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -130,7 +129,7 @@ def gather(rows: pa.Table, positions: Positions) -> pa.Table:
 
 
 def gather_parts(
-    starts: Positions, positions: Positions, part: Callable[[int], pa.RecordBatch]
+    starts: Positions, positions: npt.NDArray[np.integer[Any]], part: Callable[[int], pa.RecordBatch]
 ) -> pa.RecordBatch:
     """Some rows, at least one, of parts that begin at ``starts``: one take of each, then into their order."""
     part_of = np.searchsorted(starts, positions, side="right") - 1

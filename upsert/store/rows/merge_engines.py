@@ -1,10 +1,8 @@
 """What new rows of a bucket become, given the table's rows of the same keys (pure).
 
 Where a table has a sequence or a merge engine of its own, a commit stores for each key the row that the table
-holds from then on. So no reader has to know: lookups, changes and compaction take the newest row as
-everywhere. Rows come grouped by key, in the order in which they count; the stored row of a key is one of
-them, and its value is that of all rows before. NULL changes no value but that of ``last_value`` and
-``first_value``.
+holds from then on, so no reader has to know. The stored row of a key is one of its rows, with the value of
+all before it. NULL changes no value but that of ``last_value`` and ``first_value``.
 """
 
 from __future__ import annotations
@@ -40,10 +38,7 @@ _WIDE_DIGITS: Final = 76
 class Groups:
     """Rows ordered by key, and within a key as they count.
 
-    Attributes:
-        of: the number of each row's key, ascending from 0 without a gap.
-        signs: +1 or -1 of each row.
-        is_stored: which rows are the table's own.
+    ``of`` is the number of each row's key, ascending from 0 without a gap; ``is_stored`` are the table's own.
     """
 
     of: Positions
@@ -54,11 +49,6 @@ class Groups:
     def starts(self) -> Positions:
         """The first row of each key."""
         return np.flatnonzero(np.append(True, self.of[1:] != self.of[:-1]))
-
-    @property
-    def lasts(self) -> Positions:
-        """The last row of each key."""
-        return np.flatnonzero(last_of_each(self.of))
 
 
 def _aggregated(aggregate: Aggregate, values: pa.Array, groups: Groups) -> pa.Array:
@@ -119,7 +109,7 @@ def _extreme(values: pa.Array, groups: Groups, *, largest: bool) -> Positions:
 
 
 _CHOICES: Final[Mapping[str, Callable[[pa.Array, Groups], Positions]]] = {
-    "last_value": lambda _, groups: groups.lasts,
+    "last_value": lambda _, groups: np.flatnonzero(last_of_each(groups.of)),
     "last_non_null_value": _last_known,
     "first_value": _first_value,
     "min": partial(_extreme, largest=False),
@@ -370,7 +360,7 @@ def _ambiguous(layout: Layout, rows: pa.Table, row: int, what: str) -> Changelog
 def _column(layout: Layout, rows: pa.Table, name: str, groups: Groups, has_order: bool) -> pa.Array:
     values = one_array(rows.column(name))
     if name in layout.key or name in layout.merge.sequence:
-        return values.take(pa.array(groups.lasts))
+        return values.take(pa.array(np.flatnonzero(last_of_each(groups.of))))
     aggregate = layout.merge.aggregate(name)
     if not has_order and (number := _ambiguous_key(aggregate, values, groups)) is not None:
         raise _ambiguous(layout, rows, int(groups.starts[number]), f"column {name!r}")

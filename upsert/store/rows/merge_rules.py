@@ -141,12 +141,8 @@ class Aggregate:
 class MergeRules:
     """How rows of one key become one.
 
-    Attributes:
-        engine: the table's merge engine.
-        sequence: columns that order the rows of a key; empty for their order of arrival.
-        ignores_deletes: whether rows of kind ``-U`` and ``-D`` are passed over.
-        aggregates: the declared functions.
-        groups: columns that are taken from one row together, in a sequence of their own.
+    ``sequence`` are the columns that order the rows of a key, empty for their order of arrival;
+    ``ignores_deletes`` says whether rows of kind ``-U`` and ``-D`` are passed over.
     """
 
     engine: str = DEDUPLICATE
