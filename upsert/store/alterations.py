@@ -1,9 +1,8 @@
 """What may change in a table's definition, and what each change makes of it (pure).
 
-Follows ALTER TABLE of FLIP-188 and FLIP-486's tables. What places or identifies rows cannot change: primary
-key, partitions, buckets, sequence and merge engine; it is refused by name. Computed columns and the watermark
-belong to reads, so no file knows them. An index belongs to files: existing ones build it in memory when they
-are opened, until a compaction rewrites them.
+What places or identifies rows cannot change: primary key, partitions, buckets, sequence and merge engine; it
+is refused by name. Computed columns and the watermark belong to reads, so no file knows them. An index
+belongs to files: existing ones build it in memory when they are opened, until a compaction rewrites them.
 """
 
 from __future__ import annotations

@@ -148,30 +148,18 @@ class LogOptions:
 
 
 def is_of_client(key: str) -> bool:
-    """Whether an option is one of Kafka's client library that ``LOG_OPTIONS`` does not declare.
-
-    >>> is_of_client("log.kafka.security.protocol"), is_of_client("log.kafka.topic")
-    (True, False)
-    """
+    """Whether an option is one of Kafka's client library that ``LOG_OPTIONS`` does not declare."""
     name = key.lower()
     return name.startswith(CLIENT_PREFIX) and name not in (SERVERS, TOPIC)
 
 
 def file_mode(keys: Iterable[str]) -> int:
-    """Permissions of a file with these options: passwords are its owner's alone.
-
-    >>> oct(file_mode(["bucket", "log.kafka.sasl.password"])), oct(file_mode(["bucket"]))
-    ('0o600', '0o666')
-    """
+    """Permissions of a file with these options: passwords are its owner's alone."""
     return 0o600 if any(is_of_client(key) and is_secret(key) for key in keys) else 0o666
 
 
 def split(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The options without those of the client library, and these without their prefix.
-
-    >>> split({"bucket": "2", "log.kafka.security.protocol": "SSL"})
-    ({'bucket': '2'}, {'security.protocol': 'SSL'})
-    """
+    """The options without those of the client library, and these without their prefix."""
     others = {key: value for key, value in given.items() if not is_of_client(key)}
     own = {key.lower().removeprefix(CLIENT_PREFIX): text for key, text in given.items() if is_of_client(key)}
     return others, own

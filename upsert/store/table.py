@@ -37,7 +37,7 @@ from upsert.store.predicate import Where, parse_where
 from upsert.store.read import changes as _changes
 from upsert.store.read.changes import Scope
 from upsert.store.read.row_metadata import with_metadata_aside
-from upsert.store.read.snapshot import PinnedTable, RetainedSnapshot, Snapshot, View, view_at
+from upsert.store.read.snapshot import PinnedTable, Snapshot, View
 from upsert.store.read.statistics import PartitionInfo, partition_infos
 from upsert.store.retention import consumers, expiry, tags
 from upsert.store.retention.consumers import Consumer
@@ -406,7 +406,7 @@ class Table:
             SnapshotExpiredError: its base or its target has expired.
         """
         self.published.latest()
-        return view_at(self.pinned(), version)
+        return self.pinned().at(version)
 
     def changes(
         self,
@@ -480,7 +480,7 @@ class Table:
         return self.as_logged().rows
 
     def _snapshot_of(self, info: SnapshotInfo) -> Snapshot:
-        return RetainedSnapshot(self.published, info, self.layout)
+        return Snapshot.retained(self.published, info, self.layout)
 
     def _unless_expiring(self, read: Callable[[], _T]) -> _T:
         """What ``read`` returns; again after an expiry in between, for a newer snapshot may hold the same."""

@@ -92,7 +92,12 @@ class PinnedColumns:
 
         Columns that ``read`` adds come after them, as they are.
         """
-        return self._restored(unaltered(table, lambda schema: read(self.names_in(schema))))
+        rows = unaltered(table, lambda schema: read(self.names_in(schema)))
+        own = len(self.columns)
+        columns = [self._cast(rows.column(n), column) for n, column in enumerate(self.columns)]
+        fields = [pa.field(c.name, c.type, nullable=c.nullable) for c in self.columns]
+        schema = pa.schema([*fields, *list(rows.schema)[own:]])
+        return pa.Table.from_arrays([*columns, *rows.columns[own:]], schema=schema)
 
     def names_in(self, schema: TableSchema) -> tuple[str, ...]:
         """The columns' names by now.
@@ -107,13 +112,6 @@ class PinnedColumns:
                 "start the query again without it"
             )
         return tuple(names[column.id] for column in self.columns)
-
-    def _restored(self, rows: pa.Table) -> pa.Table:
-        own = len(self.columns)
-        columns = [self._cast(rows.column(n), column) for n, column in enumerate(self.columns)]
-        fields = [pa.field(c.name, c.type, nullable=c.nullable) for c in self.columns]
-        schema = pa.schema([*fields, *list(rows.schema)[own:]])
-        return pa.Table.from_arrays([*columns, *rows.columns[own:]], schema=schema)
 
     def _cast(self, values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
         if values.type == column.type:

@@ -48,11 +48,7 @@ _EPOCH: Final = "TIMESTAMP_NTZ '1970-01-01 00:00:00'"
 
 
 def is_of_commit(key: str) -> bool:
-    """Whether a change has a key's value from its own commit, so that a ``-U`` or ``-D`` has another one.
-
-    >>> is_of_commit("snapshot-id"), is_of_commit("sequence_number"), is_of_commit("bucket")
-    (True, True, False)
-    """
+    """Whether a change has a key's value from its own commit, so that a ``-U`` or ``-D`` has another one."""
     return ALIASES.get(key, key) != BUCKET
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from upsert.store.metadata.history import History
 from upsert.store.metadata.manifest import FileSet, Run
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.paths import BucketId
-from upsert.store.predicate import Filter, Where, parse_where, remaining
+from upsert.store.predicate import EVERY_ROW, Filter, Where, parse_where, remaining
 from upsert.store.read import statistics
 from upsert.store.read.lookup import (
     Matches,
@@ -63,12 +63,25 @@ class Snapshot:
     ([0, 2], 2)
     """
 
-    def __init__(self, root: str | Path, layout: Layout, files: FileSet, info: SnapshotInfo) -> None:
+    def __init__(
+        self,
+        root: str | Path,
+        layout: Layout,
+        files: FileSet,
+        info: SnapshotInfo,
+        history: History | None = None,
+    ) -> None:
         self.id = info.id
         self.info = info
         self.layout = layout
         self.files = files
         self._root = root
+        self._history = history
+
+    @classmethod
+    def retained(cls, history: History, info: SnapshotInfo, layout: Layout) -> Self:
+        """One that may expire while it is read, and says so then instead of calling a file damaged."""
+        return cls(history.root, layout, history.files(info), info, history)
 
     def __repr__(self) -> str:
         return f"Snapshot(id={self.id})"
@@ -192,7 +205,7 @@ class Snapshot:
         index = self._index(columns)
         probe = prepare(self.layout, columns, keys).distinct(index.columns)
         with damage_named(self._root, lambda: self.files.entries):
-            return self._match(index, probe, self._selected(select), Filter(()))[1]
+            return self._match(index, probe, self._selected(select), EVERY_ROW)[1]
 
     def match(
         self,
@@ -272,16 +285,21 @@ class Snapshot:
         return rows.take(pa.array(np.repeat(np.arange(rows.num_rows), counts)))
 
     def open(self, entry: FileEntry) -> DataFile:
-        """One of the snapshot's files."""
-        return DataFile.open(self._root, self.layout, entry)
+        """One of the snapshot's files; ``SnapshotExpiredError`` if it is gone because the snapshot is."""
+        try:
+            return DataFile.open(self._root, self.layout, entry)
+        except CorruptTableError as cause:
+            if self._history is None or self._history.is_readable(self.info):
+                raise
+            raise self._history.expired(self.id, self._history.latest()) from cause
 
     def _match(
         self, index: LookupIndex, probe: Probe, selected: tuple[str, ...], wanted: Filter
     ) -> tuple[npt.NDArray[np.int64], pa.Table]:
         if len(probe):
             probe = probe.take(search_order(self.layout, index, probe))
-        own = (*self.layout.key, COUNT_COLUMN) if self.layout.is_counted else ()
-        needed = list(dict.fromkeys((*selected, *wanted.columns, *own)))
+        own = self.layout.key if self.layout.is_counted else ()
+        needed = self._with_counts((*selected, *wanted.columns, *own))
         files = self.files
         if wanted.alternatives:
             files = files.only({partition for partition, _ in self.places(wanted)}.__contains__)
@@ -334,24 +352,6 @@ class Snapshot:
         return pa.Table.from_arrays(pa.concat_tables(pieces).columns, schema=schema)
 
 
-class RetainedSnapshot(Snapshot):
-    """A snapshot that may expire while it is being read, and says so instead of calling a file damaged."""
-
-    def __init__(self, history: History, info: SnapshotInfo, layout: Layout) -> None:
-        """Of a snapshot that is or was retained, its rows in the form of ``layout``."""
-        super().__init__(history.root, layout, history.files(info), info)
-        self._history = history
-
-    def open(self, entry: FileEntry) -> DataFile:
-        """One of the snapshot's files; ``SnapshotExpiredError`` if it is gone because the snapshot is."""
-        try:
-            return super().open(entry)
-        except CorruptTableError as cause:
-            if not self._history.is_readable(self.info):
-                raise self._history.expired(self.id, self._history.latest()) from cause
-            raise
-
-
 @dataclass(frozen=True)
 class PinnedTable:
     """A table whose columns stay as they are, whatever ``ALTER TABLE`` does meanwhile, for several steps."""
@@ -361,10 +361,16 @@ class PinnedTable:
     layout: Layout
     published: History
 
-    def snapshot(self, id: int | None = None) -> RetainedSnapshot:
+    def snapshot(self, id: int | None = None) -> Snapshot:
         """The latest snapshot, or one whose rows can still be read, see ``Table.snapshot``."""
         info = self.published.latest() if id is None else self.published.equal_to(id)
-        return RetainedSnapshot(self.published, info, self.layout)
+        return Snapshot.retained(self.published, info, self.layout)
+
+    def at(self, version: Version) -> View:
+        """The table at a version."""
+        target = self.snapshot(version.target)
+        base = target if version.is_complete else self.snapshot(version.base)
+        return View(version, self.layout, base, target)
 
 
 @dataclass(frozen=True)
@@ -435,10 +441,3 @@ class View:
         layout, cursor = self._layout, self.version.cursor
         assert cursor is not None
         return has_arrived(cursor, layout.buckets_of(rows), layout.key_hashes(rows))
-
-
-def view_at(table: PinnedTable, version: Version) -> View:
-    """The table at a version."""
-    target = table.snapshot(version.target)
-    base = target if version.is_complete else table.snapshot(version.base)
-    return View(version, table.layout, base, target)

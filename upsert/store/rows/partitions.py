@@ -64,11 +64,7 @@ def check_within(written: Iterable[Partition], spec: Partition, of: str) -> None
 
 
 def partition_name(partition: Partition) -> str:
-    """Columns and values as people read them.
-
-    >>> partition_name((("day", "2013-01-01"), ("hub", None)))
-    'day=2013-01-01/hub=NULL'
-    """
+    """Columns and values as people read them."""
     return "/".join(f"{name}={'NULL' if text is None else text}" for name, text in partition)
 
 

@@ -28,9 +28,5 @@ def format_called(name: str) -> FileFormat:
 
 
 def format_of_file(name: str) -> FileFormat | None:
-    """The format of a data file by its name; None if it is none that is known.
-
-    >>> format_of_file("bucket-0/00000000000000000007-ab.arrow").name
-    'arrow'
-    """
+    """The format of a data file by its name; None if it is none that is known."""
     return next((format_ for format_ in FORMATS if name.endswith(format_.suffix)), None)

@@ -72,7 +72,14 @@ class ParquetRows:
 
     @cached_property
     def _scalars(self) -> dict[str, int]:
-        return _scalar_columns(self._footer, self.schema)
+        """Where the footer keeps the statistics of each column of single values.
+
+        A column ``a.b`` beside a column ``a`` with a field ``b`` is left out: to Parquet they have one name.
+        """
+        paths = [self._footer.schema.column(number).path for number in range(self._footer.num_columns)]
+        often = Counter(paths)
+        numbers = {path: number for number, path in enumerate(paths) if often[path] == 1}
+        return {f.name: numbers[f.name] for f in self.schema if f.name in numbers and types.is_scalar(f.type)}
 
     def bounds(self, name: str) -> Bounds | None:
         """The statistics of the row groups; None for a column of arrays, maps or structs."""
@@ -90,17 +97,6 @@ class ParquetRows:
         # to Parquet ``a.b`` is a column of this name as well as the field of a struct: there may be more
         found = file.read_row_group(part, columns=list(names), use_threads=False)
         return batch_of(self.schema, found, names, found.num_rows)
-
-
-def _scalar_columns(footer: Any, schema: pa.Schema) -> dict[str, int]:
-    """Where the footer keeps the statistics of each column of single values.
-
-    A column ``a.b`` beside a column ``a`` with a field ``b`` is left out: to Parquet they have one name.
-    """
-    paths = [footer.schema.column(number).path for number in range(footer.num_columns)]
-    often = Counter(paths)
-    numbers = {path: number for number, path in enumerate(paths) if often[path] == 1}
-    return {f.name: numbers[f.name] for f in schema if f.name in numbers and types.is_scalar(f.type)}
 
 
 def _bound(statistics: Any, which: str, type_: pa.DataType) -> Any:
