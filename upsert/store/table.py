@@ -461,6 +461,10 @@ class Table:
         """The net changes of one step, of all buckets or some. See ``upsert.store.read.changes``.
 
         With ``skip_untracked``, commits without tracking are passed over: no state of the table follows.
+
+        Raises:
+            ConfigurationError: no single step leads from ``start`` to ``end``.
+            SnapshotExpiredError, UntrackedChangesError: as for ``changes``.
         """
         scope = self._scope(where, skip_untracked)
         return self._unless_expiring(

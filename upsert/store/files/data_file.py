@@ -167,10 +167,7 @@ MAX_OPEN_FILES: Final = 2048
 class DataFile:
     """An open data file: zero-copy views of memory-mapped pages, or columns that are decoded when asked for.
 
-    Attributes:
-        entry: what the manifest says about it.
-        rows: number of rows.
-        kinds: 0 or 1 for each row, None if the file has no deletion.
+    ``kinds`` has 0 or 1 for each row, and is None if the file has no deletion.
     """
 
     def __init__(

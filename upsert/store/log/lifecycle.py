@@ -186,7 +186,10 @@ def drop_log(folder: str) -> None:
 
 
 def log_dropper(folder: str) -> Callable[[], None]:
-    """What takes away the log of the table that is in a folder now, whatever will be there by then."""
+    """What takes away the log of the table that is in a folder now, whatever will be there by then.
+
+    Calling it raises ``KafkaUnavailableError`` if the log cannot be reached.
+    """
     try:
         file = table_file.read(folder)
     except (TableNotFoundError, ConfigurationError):

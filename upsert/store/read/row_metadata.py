@@ -73,7 +73,11 @@ def metadata_option(value: str) -> dict[str, str]:
 
 
 def offered(given: Mapping[str, str], schema: TableSchema, of: str) -> dict[str, MetadataKey]:
-    """The keys that a read asks for, by the names of their columns."""
+    """The keys that a read asks for, by the names of their columns.
+
+    Raises:
+        SchemaError: a key is unknown or one that the table's rows cannot have, or a name is a column's.
+    """
     asked = [Column(name, pa.string(), metadata=key) for name, key in given.items()]
     for column in asked:
         if column.name in (*schema.names, ROW_KIND_COLUMN):
@@ -162,7 +166,7 @@ def rows_with_sequence(
 
 
 def check_not_compacted(snapshot: Snapshot, buckets: Iterable[BucketId]) -> None:
-    """Refuse buckets in which a file holds rows of several commits, for it has been compacted."""
+    """Refuse buckets with a compacted file, which holds rows of several commits, by a ``SchemaError``."""
     files = snapshot.files.groups
     for entry in (entry for bucket_id in buckets for run in files[bucket_id] for entry in run):
         if entry.level:

@@ -29,11 +29,9 @@ Codes = tuple[npt.NDArray[np.int64], list[str | None]]
 
 @dataclass(frozen=True)
 class Overwrite:
-    """Which partitions a commit replaces: all that a specification names, or those that its rows lie in.
+    """Which partitions a commit replaces: those that have all values of ``spec``, none for the whole table.
 
-    Attributes:
-        spec: values that partitions must have to be replaced; none for the whole table.
-        is_dynamic: of these, only the partitions in which rows were written.
+    If ``is_dynamic``, of these only the partitions in which rows were written.
     """
 
     spec: Partition = ()
@@ -54,7 +52,7 @@ def is_within(partition: Partition, spec: Partition) -> bool:
 
 
 def check_within(written: Iterable[Partition], spec: Partition, of: str) -> None:
-    """Refuse rows outside of the partitions that a specification names."""
+    """Refuse rows outside of the partitions that a specification names, by a ``SchemaError``."""
     for partition in written:
         if not is_within(partition, spec):
             raise SchemaError(
@@ -94,6 +92,7 @@ def specified(schema: TableSchema, spec: Mapping[str, object], of: str) -> Parti
     """The partition values that a specification names, in the table's order.
 
     Values are of the column's type, None for NULL, or texts that read as one: PARTITION (day = '2013-01-01').
+    A column that is none of the partition's, or a value that does not fit it, is a ``SchemaError``.
 
     >>> schema = TableSchema.of({"day": pa.date32(), "n": pa.int32()}, partitioned_by=["day"])
     >>> specified(schema, {"day": "2013-01-01"}, of="example")
