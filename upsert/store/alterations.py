@@ -344,9 +344,8 @@ def _widen(definition: Definition, change: WidenColumn) -> Definition:
 
 def _check_known(definition: Definition, keys: Iterable[str]) -> None:
     """Refuse unknown options; one that was never set is no error."""
-    known = [option.key for option in OPTIONS]
     for key in keys:
-        if _key(key) not in known and not is_of_field(key) and not log_options.is_of_client(key):
+        if key.lower() not in _KEYS and not is_of_field(key) and not log_options.is_of_client(key):
             raise ConfigurationError(f"{definition.owner}: ALTER TABLE: RESET: unknown option {key!r}")
 
 
@@ -356,9 +355,12 @@ def _without(definition: Definition, keys: Iterable[str]) -> dict[str, str]:
     return {key: value for key, value in definition.given.items() if _key(key) not in gone}
 
 
+_KEYS: Final = {alias: option.key for option in OPTIONS for alias in (option.key, *option.aliases)}
+"""Key of each option, by it and its other names."""
+
+
 def _key(name: str) -> str:
-    keys = {alias: option.key for option in OPTIONS for alias in (option.key, *option.aliases)}
-    return keys.get(name.lower(), name)
+    return _KEYS.get(name.lower(), name)
 
 
 def _partition_of(definition: Definition, spec: Mapping[str, Any]) -> Partition:

@@ -75,10 +75,6 @@ class FileColumns:
         except (OSError, ValueError, OverflowError, LookupError, pa.ArrowException) as cause:
             raise _damaged(self.path, "be whole", cause) from cause
 
-    def select(self, names: Sequence[str]) -> pa.RecordBatch:
-        """Some columns of all rows."""
-        return self.slice(names, 0, self.rows)
-
     def slice(self, names: Sequence[str], start: int, stop: int) -> pa.RecordBatch:
         """Some columns of the rows from ``start`` to before ``stop``; no other part is decoded."""
         if self.is_mapped:
@@ -95,7 +91,7 @@ class FileColumns:
         if self.is_mapped:
             return self._mapped([name], EVERY).column(0)
         if (found := _DECODED.get((self.path, _WHOLE, name))) is None:
-            found = self.select([name]).column(0)
+            found = self.slice([name], 0, self.rows).column(0)
             _DECODED.put((self.path, _WHOLE, name), found)
         return found
 
@@ -218,7 +214,7 @@ class DataFile:
         known = sidecar_schema(layout) if entry.definition == layout.version else None
         sidecar = _open_file(index_file(path), ARROW, known, entry.rows, None, entry.index_checksum)
         try:
-            indexes = read_indexes(layout, sidecar.select(sidecar.schema.names))
+            indexes = read_indexes(layout, sidecar.slice(sidecar.schema.names, 0, sidecar.rows))
         except (LookupError, TypeError, pa.ArrowException) as cause:
             raise _damaged(index_file(path), "have whole lookup indexes", cause) from cause
         for index in layout.indexes:
@@ -228,7 +224,7 @@ class DataFile:
 
     def select(self, names: Sequence[str]) -> pa.RecordBatch:
         """Some of the table's stored columns, in this order; no copy of what is mapped as it is today."""
-        return self._columns.apply(self._stored.select(self._columns.needed(names)), names)
+        return self.slice(names, 0, self.rows)
 
     def slice(self, names: Sequence[str], start: int, length: int) -> pa.RecordBatch:
         """Some stored columns of some rows that follow each other; not much else is decoded."""

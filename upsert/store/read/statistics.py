@@ -75,11 +75,7 @@ def rows_per_key(layout: Layout, index: LookupIndex, files: FileSet, open_file: 
 
 
 def distinct_hashes(arrays: Sequence[Hashes]) -> float:
-    """About how many different values several ascending arrays of evenly spread hashes hold together (pure).
-
-    >>> distinct_hashes([np.array([1, 1, 5], np.uint64), np.array([5, 9], np.uint64)])
-    3.0
-    """
+    """About how many different values several ascending arrays of evenly spread hashes hold together."""
     heads = [_smallest(hashes) for hashes in arrays if len(hashes)]
     if not heads:
         return 0.0

@@ -245,12 +245,7 @@ def sequence_codes(rows: pa.Table, columns: Sequence[str]) -> list[Column]:
 
 
 def in_sequence(rows: pa.Table, columns: Sequence[str], group_of: Positions) -> Positions:
-    """The rows group by group, within each by sequence, rows of one sequence in input order.
-
-    >>> rows = pa.table({"s": [2, None, 1, 2]})
-    >>> in_sequence(rows, ["s"], np.array([0, 0, 0, 0])).tolist()
-    [1, 2, 0, 3]
-    """
+    """The rows group by group, within each by sequence, rows of one sequence in input order."""
     return order_by([pa.array(group_of), *sequence_codes(rows, columns)]).rows
 
 

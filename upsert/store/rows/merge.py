@@ -181,13 +181,6 @@ def key_ranges(
 
     Rows ascend by key, which an input may have several times. No range has more than ``max_bytes`` of
     ``weight``, but for one that is the rows of a single key.
-
-    >>> import pyarrow as pa
-    >>> from upsert.schema import TableSchema
-    >>> layout = Layout.of(TableSchema.of({"id": pa.int64()}, primary_key=["id"]))
-    >>> inputs = [SortedRows(pa.table({"id": ids}), None) for ids in ([1, 4, 5, 9], [4, 8])]
-    >>> [[run.rows["id"].to_pylist() for run in found] for found in key_ranges(layout, inputs, 96)]
-    [[[1, 4], [4]], [[5, 9], [8]]]
     """
     runs = [_Held(run, layout) if isinstance(run, SortedRows) else run for run in inputs]
     yield from _ranges(runs, max_bytes)

@@ -126,11 +126,7 @@ def _text(schema: TableSchema, name: str, value: object, of: str) -> str | None:
 
 
 def partition_codes(column: pa.Array | pa.ChunkedArray) -> Codes:
-    """The values of a partition column as texts, binaries as hexadecimal digits; equal ones have one number.
-
-    >>> partition_codes(pa.array([b"a/", None, b"a/"]))
-    (array([0, 1, 0]), ['612f', None])
-    """
+    """A partition column's values as texts, binaries as hexadecimal digits; equal ones have one number."""
     array = one_array(column)
     if pa.types.is_floating(array.type):
         array = pa.array(normalised_floats(array), type=array.type, mask=is_null(array))

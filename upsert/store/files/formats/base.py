@@ -119,11 +119,7 @@ class _Typed:
 def replaced(
     type_: pa.DataType, plain: Mapping[pa.DataType, pa.DataType], *, map_to_list: bool = False
 ) -> pa.DataType:
-    """A type with some scalar types within it replaced by others, and maps by lists of entries if asked.
-
-    >>> replaced(pa.list_(pa.date32()), {pa.date32(): pa.int32()})
-    ListType(list<item: int32>)
-    """
+    """A type with some scalar types within it replaced by others, and maps by lists of entries if asked."""
     if type_ in plain:
         return plain[type_]
 
