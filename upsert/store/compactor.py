@@ -22,10 +22,7 @@ from upsert.store.upkeep import background, compaction
 
 
 def run(path: str) -> int:
-    """Merge what is due in the table, one bucket at a time; how many merges were published.
-
-    The caller holds the table's compaction lock.
-    """
+    """Merge what is due, bucket by bucket, under the lock that the caller holds; how many were published."""
     history = History.shared(read(paths.table_folder(path)))
     committer = Committer(history)
     published = 0

@@ -241,10 +241,7 @@ def _partition_folder(name: str, value: str | None) -> str:
 
 
 def data_file(partition: Partition, bucket: int, base: int, unique: str) -> str:
-    """Name of a data file that was written when ``base`` was the latest snapshot.
-
-    ``unique`` ends with the suffix of its format.
-    """
+    """Name of a data file, like ``manifest_file``; ``unique`` ends with the suffix of its format."""
     return f"{bucket_folder(partition, bucket)}/{base:020d}-{unique}"
 
 

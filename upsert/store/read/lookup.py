@@ -220,10 +220,7 @@ class Newest(NamedTuple):
 
 
 def newest_by_key(layout: Layout, runs: Runs, probe: Probe, needed: Sequence[str]) -> Iterator[Newest]:
-    """The newest row of each key that a bucket of a keyed table has, also where it is a deletion.
-
-    Arguments as for ``matches_by_key``.
-    """
+    """The newest row of each key that a bucket of a keyed table has, also where it is a deletion."""
     is_direct = _is_direct(layout, layout.key)
     pending = np.arange(len(probe))
     for run in runs:

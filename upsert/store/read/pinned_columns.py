@@ -45,10 +45,7 @@ def unaltered(table: Alterable, read: Callable[[TableSchema], _T]) -> _T:
 
 @dataclass(frozen=True)
 class PinnedWhere:
-    """A filter of columns as they were when a query began: None for all rows, ``schema`` is that of then.
-
-    ``of`` is the table, for messages.
-    """
+    """A filter of columns as they were when a query began, under the schema of then; None for all rows."""
 
     where: Where | None
     schema: TableSchema

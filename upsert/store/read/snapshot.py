@@ -125,14 +125,19 @@ class Snapshot:
         left = remaining(where, (partition for partition, _ in self.files.groups), self.layout.schema)
         return {one: left[one[0]] for one in self.files.groups if one[0] in left}
 
-    def stored_rows(self, bucket_id: BucketId, where: Filter, columns: Sequence[str]) -> Iterable[pa.Table]:
+    def stored_rows(self, bucket_id: BucketId, where: Filter, columns: Sequence[str]) -> Iterator[pa.Table]:
         """The rows of a bucket of which a filter is true, in pieces that need no merging with each other.
 
         Each piece ascends by key. Equal rows of a table without primary key come once, with their count.
         """
         names = self._with_counts(columns)
         for run in self._merged(self.files.groups[bucket_id], names, where):
-            yield self._current(run, where).select(names)
+            if self.layout.is_counted:
+                # counts of rows that are not wanted may be incomplete: a file that has only such is skipped
+                rows = present(self.layout, SortedRows(where.apply(run.rows), None))
+            else:
+                rows = where.apply(present(self.layout, run))
+            yield rows.select(names)
 
     def _with_counts(self, columns: Iterable[str]) -> list[str]:
         counts = (COUNT_COLUMN,) if self.layout.is_counted else ()
@@ -158,12 +163,6 @@ class Snapshot:
             for entry in run:
                 if (rows := self._sorted_rows([entry], needed, where, judged)) is not None:
                     yield rows
-
-    def _current(self, run: SortedRows, where: Filter) -> pa.Table:
-        if not self.layout.is_counted:
-            return where.apply(present(self.layout, run))
-        # counts of rows that are not wanted may be incomplete, for a file that has only such rows was skipped
-        return present(self.layout, SortedRows(where.apply(run.rows), None))
 
     def _pruned(self, runs: Sequence[Run], where: Filter, columns: Collection[str]) -> list[Run]:
         entries = [entry for run in runs for entry in run]
@@ -230,10 +229,7 @@ class Snapshot:
             return self._match(index, probe, selected, wanted)
 
     def index_for(self, columns: Sequence[str]) -> str | None:
-        """What serves a lookup by these columns: ``PRIMARY KEY``, ``PRIMARY KEY prefix (a)`` or an index.
-
-        None if nothing does.
-        """
+        """What serves a lookup: ``PRIMARY KEY``, ``PRIMARY KEY prefix (a)``, an index, or None."""
         index = self.layout.best_index(columns)
         return index.label if index else None
 
