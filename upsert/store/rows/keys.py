@@ -202,7 +202,7 @@ def as_values(array: pa.Array) -> pa.Array:
 def _bits(array: pa.Array) -> npt.NDArray[Any]:
     numbers = normalised_floats(array)
     raw = array.fill_null(0.0).to_numpy(zero_copy_only=False)
-    bits = numbers.view(np.int32 if numbers.dtype == np.float32 else np.int64)
+    bits: npt.NDArray[Any] = numbers.view(np.int32 if numbers.dtype == np.float32 else np.int64)
     bits[(numbers == 0) & np.signbit(raw)] = np.iinfo(bits.dtype).min
     return bits
 
