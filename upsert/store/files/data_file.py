@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Self
@@ -377,43 +378,43 @@ def _damaged(path: str, must: str, found: object) -> CorruptTableError:
     return CorruptTableError(f"data file {path!r} must {must}, got {found}; restore the file from a copy")
 
 
+@dataclass(frozen=True)
 class FileRange:
-    """What a merge cuts into ranges of keys without holding the file, see ``key_ranges``."""
+    """Rows of a file that a merge cuts into ranges of keys without holding it, see ``key_ranges``."""
 
-    def __init__(self, file: DataFile, layout: Layout, start: int = 0, length: int | None = None) -> None:
-        self._file = file
-        self._layout = layout
-        self._start = start
-        self._length = file.rows - start if length is None else length
+    file: DataFile
+    layout: Layout
+    start: int
+    length: int
 
     def __len__(self) -> int:
-        return self._length
+        return self.length
 
     @property
     def size(self) -> int:
         """About how many bytes of memory the rows take, taking all rows of the file for equally large."""
-        return self._file.entry.size * self._length // self._file.rows
+        return self.file.entry.size * self.length // self.file.rows
 
     def key(self, row: int) -> bytes:
         """The key of a row as bytes; the part of the file that it lies in is kept for the next one asked."""
-        found = self._file.take(self._layout.key, np.array([self._start + row]))
+        found = self.file.take(self.layout.key, np.array([self.start + row]))
         return key_bytes(found.columns)
 
     def slice(self, start: int, length: int) -> FileRange:
         """Some of these rows."""
-        return FileRange(self._file, self._layout, self._start + start, length)
+        return FileRange(self.file, self.layout, self.start + start, length)
 
     def load(self) -> SortedRows:
         """The rows themselves."""
-        rows = pa.Table.from_batches([self._file.slice(self._file.names, self._start, self._length)])
-        kinds = self._file.kinds
-        return SortedRows(rows, None if kinds is None else kinds[self._start : self._start + self._length])
+        rows = pa.Table.from_batches([self.file.slice(self.file.names, self.start, self.length)])
+        kinds = self.file.kinds
+        return SortedRows(rows, None if kinds is None else kinds[self.start : self.start + self.length])
 
 
 def rows_of_file(root: str | Path, layout: Layout, entry: FileEntry) -> SortedRows | FileRange:
     """The rows of a data file, to be merged range by range: views of it, or decoded when they are needed."""
     file = DataFile.open(root, layout, entry)
-    return SortedRows(file.table, file.kinds) if file.is_mapped else FileRange(file, layout)
+    return SortedRows(file.table, file.kinds) if file.is_mapped else FileRange(file, layout, 0, file.rows)
 
 
 def remove_data_file(root: str, name: str) -> None:

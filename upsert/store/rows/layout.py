@@ -78,11 +78,6 @@ class Layout:
     version: int = 0
     merge: MergeRules = PLAIN
     file_form: FileForm = field(default_factory=FileForm)
-    _by_name: dict[str, LookupIndex] = field(init=False, repr=False, compare=False, hash=False)
-
-    def __post_init__(self) -> None:
-        """Remember the indexes by name."""
-        object.__setattr__(self, "_by_name", {index.name: index for index in self.indexes})
 
     @classmethod
     def of(
@@ -119,7 +114,7 @@ class Layout:
 
     def lookup_index(self, name: str) -> LookupIndex:
         """The index of this name."""
-        return self._by_name[name]
+        return next(index for index in self.indexes if index.name == name)
 
     def best_index(self, columns: Collection[str]) -> LookupIndex | None:
         """The index to search for a lookup by these columns; None if none is within them.
