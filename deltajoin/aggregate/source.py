@@ -34,7 +34,7 @@ from upsert.schema import TableSchema
 from upsert.spark_formats import make_known
 from upsert.spark_table import arrow_schema, spark_schema
 from upsert.store.predicate import where_to_json
-from upsert.store.read.steps import touched_rows
+from upsert.store.read.changes import touched_rows
 from upsert.store.rows.hashing import bucket_of, hash_columns
 from upsert.store.table import Table
 from upsert.store.version import Version

@@ -34,7 +34,7 @@ from upsert.managed.step import StepSource
 from upsert.managed.stepping import Offset
 from upsert.spark_formats import make_known
 from upsert.spark_table import arrow_schema
-from upsert.store.read.steps import touched_rows
+from upsert.store.read.changes import touched_rows
 from upsert.store.version import MAX_HASH, Version
 
 

@@ -12,7 +12,7 @@ from planner.views.stages import Tables
 from upsert.errors import SnapshotExpiredError, UntrackedChangesError
 from upsert.managed.step import Step
 from upsert.store.metadata.stands_for import Costs, Refresh
-from upsert.store.read.steps import touched_rows
+from upsert.store.read.changes import touched_rows
 from upsert.store.table import Table
 from upsert.store.version import Version
 from upsert.views.refresh import FEW_ROWS

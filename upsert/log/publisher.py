@@ -38,11 +38,10 @@ from upsert.log.messages import LogDecoder, LogEncoder, marks
 from upsert.log.topics import LogTopic
 from upsert.retry import retried
 from upsert.store.commit.committer import note_ends
-from upsert.store.log.beginnings import beginning_of, hold
+from upsert.store.log.lifecycle import beginning_of, hold
 from upsert.store.log.protocol import LoggedTable
 from upsert.store.metadata.snapshot import SnapshotInfo
-from upsert.store.read.changes import Scope, changes_between, data_commits, has_gap
-from upsert.store.read.steps import cut
+from upsert.store.read.changes import Scope, changes_between, cut, data_commits, has_gap
 from upsert.store.retention import consumers
 from upsert.store.retention.expiry import CONSUMER
 from upsert.store.rows.partitions import partition_name

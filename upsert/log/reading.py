@@ -35,7 +35,7 @@ from upsert.log.offset import LogOffset, LogRange, offsets_of_snapshot
 from upsert.log.publisher import last_published, published_at_least
 from upsert.log.topics import LogTopic
 from upsert.rowkind import ROW_KIND_COLUMN
-from upsert.store.log.beginnings import beginning_of
+from upsert.store.log.lifecycle import beginning_of
 from upsert.store.log_options import ALL, LogOptions
 from upsert.store.predicate import Filter, parse_where
 from upsert.store.read.changes import Scope, halves_where

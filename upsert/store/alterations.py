@@ -1,9 +1,8 @@
 """What may change in a table's definition, and what each change makes of it (pure).
 
-Follows ALTER TABLE of FLIP-188 and FLIP-486's tables. What places or identifies rows cannot change: primary
-key, partitions, buckets, sequence and merge engine; it is refused by name. Computed columns and the watermark
-belong to reads, so no file knows them. An index belongs to files: existing ones build it in memory when they
-are opened, until a compaction rewrites them.
+What places or identifies rows cannot change: primary key, partitions, buckets, sequence and merge engine; it
+is refused by name. Computed columns and the watermark belong to reads, so no file knows them. An index
+belongs to files: existing ones build it in memory when they are opened, until a compaction rewrites them.
 """
 
 from __future__ import annotations
@@ -284,12 +283,12 @@ def _add(definition: Definition, change: AddColumn) -> Definition:
     schema, column = definition.schema, change.column
     if column.name in schema.names:
         _refuse(definition, f"ADD COLUMN {column.name!r}: there is a column of this name; choose another")
-    columns = list(schema.columns)
+    columns, id = list(schema.columns), definition.last_id + 1
     place = len(columns)
     if change.after is not None:
         place = 1 + schema.names.index(_known(definition, change.after)) if change.after else 0
-    columns.insert(place, replace(column, id=definition.last_id + 1))
-    return replace(definition, schema=replace(schema, columns=tuple(columns)), last_id=definition.last_id + 1)
+    columns.insert(place, replace(column, id=id))
+    return replace(definition, schema=replace(schema, columns=tuple(columns)), last_id=id)
 
 
 def _drop(definition: Definition, change: DropColumn) -> Definition:
@@ -339,14 +338,14 @@ def _widen(definition: Definition, change: WidenColumn) -> Definition:
     for what, names in _PLACES:
         if name in names(definition):
             _refuse(definition, f"column {name!r} must stay {found}: {what} places rows by it, got {wanted}")
-    return _with_column(definition, replace(column, type=type_))
+    columns = tuple(replace(c, type=type_) if c.name == name else c for c in definition.schema.columns)
+    return replace(definition, schema=replace(definition.schema, columns=columns))
 
 
 def _check_known(definition: Definition, keys: Iterable[str]) -> None:
     """Refuse unknown options; one that was never set is no error."""
-    known = [option.key for option in OPTIONS]
     for key in keys:
-        if _key(key) not in known and not is_of_field(key) and not log_options.is_of_client(key):
+        if key.lower() not in _KEYS and not is_of_field(key) and not log_options.is_of_client(key):
             raise ConfigurationError(f"{definition.owner}: ALTER TABLE: RESET: unknown option {key!r}")
 
 
@@ -356,13 +355,15 @@ def _without(definition: Definition, keys: Iterable[str]) -> dict[str, str]:
     return {key: value for key, value in definition.given.items() if _key(key) not in gone}
 
 
+_KEYS: Final = {alias: option.key for option in OPTIONS for alias in (option.key, *option.aliases)}
+"""Key of each option, by it and its other names."""
+
+
 def _key(name: str) -> str:
-    keys = {alias: option.key for option in OPTIONS for alias in (option.key, *option.aliases)}
-    return keys.get(name.lower(), name)
+    return _KEYS.get(name.lower(), name)
 
 
 def _partition_of(definition: Definition, spec: Mapping[str, Any]) -> Partition:
-    """The partition that a value for every partition column names."""
     columns = definition.schema.partitioned_by
     if set(spec) != set(columns) or not columns:
         expected = f"name each of ({', '.join(columns)})" if columns else "need a table with PARTITIONED BY"
@@ -375,11 +376,6 @@ def _partition_of(definition: Definition, spec: Mapping[str, Any]) -> Partition:
 def _known(definition: Definition, name: str) -> str:
     definition.schema.type_of(name, f"{definition.owner}: ALTER TABLE")
     return name
-
-
-def _with_column(definition: Definition, column: Column) -> Definition:
-    columns = tuple(column if c.name == column.name else c for c in definition.schema.columns)
-    return replace(definition, schema=replace(definition.schema, columns=columns))
 
 
 _PLACES: Final[tuple[tuple[str, Callable[[Definition], Sequence[str]]], ...]] = (

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from io import RawIOBase
 from typing import Any, BinaryIO, Final
 
 import xxhash
@@ -19,10 +20,8 @@ import xxhash
 from upsert.errors import CorruptTableError
 
 
-class ChecksummedFile:
-    """A new file that counts what is written to it; the opener flushes and closes it.
-
-    It is written from front to end: no format seeks.
+class ChecksummedFile(RawIOBase):
+    """A new file that counts what is written to it, from front to end; its opener flushes and closes ``out``.
 
     >>> from io import BytesIO
     >>> file = ChecksummedFile(BytesIO())
@@ -31,23 +30,19 @@ class ChecksummedFile:
     """
 
     def __init__(self, out: BinaryIO) -> None:
+        super().__init__()
         self._out = out
         self._hash = xxhash.xxh3_64()
         self._at = 0
 
     @property
-    def closed(self) -> bool:
-        """False: who writes may go on until it has its checksum."""
-        return False
-
-    @property
     def checksum(self) -> int:
         """The checksum of everything that was written so far; never 0, which means none."""
-        return _never_zero(self._hash.intdigest())
+        return self._hash.intdigest() or 1
 
-    def seekable(self) -> bool:
-        """False: it is written from front to end."""
-        return False
+    def writable(self) -> bool:
+        """True; nothing can be read, and no format seeks."""
+        return True
 
     def write(self, content: Any) -> int:
         """Write bytes, or what has the buffer protocol; all of them."""
@@ -61,21 +56,10 @@ class ChecksummedFile:
         """How many bytes were written."""
         return self._at
 
-    def flush(self) -> None:
-        """Hand on what is buffered."""
-        self._out.flush()
-
-    def close(self) -> None:
-        """Nothing: the file belongs to its opener."""
-
 
 def checksum_of(content: Any) -> int:
-    """The checksum of bytes, or of what has the buffer protocol, as a mapped file."""
-    return _never_zero(xxhash.xxh3_64_intdigest(content))
-
-
-def _never_zero(digest: int) -> int:
-    return digest or 1
+    """The checksum of bytes, or of what has the buffer protocol, as a mapped file; never 0."""
+    return xxhash.xxh3_64_intdigest(content) or 1
 
 
 FORMAT_VERSION: Final = 1
@@ -87,11 +71,7 @@ _END_LENGTH: Final = len(b',\n "checksum": "0123456789abcdef"\n}')
 
 
 def content_of(value: Mapping[str, Any], subject: str) -> bytes:
-    """The content of a file that says ``value``.
-
-    Args:
-        value: JSON values by name, without format version and checksum.
-        subject: whose file it is, see ``subject_of``.
+    """The content of a file that says ``value``; ``subject`` is whose file it is, see ``subject_of``.
 
     >>> parse_versioned(content_of({"rows": 3}, "a file"), "/data/t/file", "a file")
     {'format': 1, 'rows': 3}
@@ -108,10 +88,7 @@ def subject_of(uuid: str, name: str) -> str:
 def parse_versioned(content: bytes, where: str, subject: str) -> dict[str, Any]:
     """The JSON object of a table's file, with its format version, after a check of both and of its checksum.
 
-    Args:
-        content: the whole file.
-        where: the file's path, for messages.
-        subject: whose file it must be.
+    ``where`` is the file's path, for messages, ``subject`` whose file it must be.
 
     Raises:
         CorruptTableError: no JSON object, another format version, or not what was written under this name.
@@ -141,11 +118,7 @@ def parse_versioned(content: bytes, where: str, subject: str) -> dict[str, Any]:
 
 
 def checksum_of_value(value: Mapping[str, Any]) -> int:
-    """A checksum of JSON values, however they are laid out in a file.
-
-    >>> checksum_of_value({"a": 1, "b": 2}) == checksum_of_value({"b": 2, "a": 1})
-    True
-    """
+    """A checksum of JSON values, however they are laid out in a file."""
     return checksum_of(json.dumps(value, sort_keys=True, separators=(",", ":")).encode())
 
 

@@ -1,8 +1,7 @@
 """The process that merges larger buckets: ``python -m upsert.store.compactor <table folder>``.
 
-Committers start it as a child. With ``--watch 10`` it is a service of its own, that looks every ten seconds.
-
-It ends when nothing is due, and lets go of the compaction lock, which it has inherited. It may be killed at
+Committers start it as a child. It ends when nothing is due, and lets go of the compaction lock, which it has
+inherited. With ``--watch 10`` it is a service of its own, that looks every ten seconds. It may be killed at
 any time.
 """
 
@@ -23,22 +22,13 @@ from upsert.store.upkeep import background, compaction
 
 
 def run(path: str) -> int:
-    """Merge what is due in the table, one bucket at a time; how many merges were published.
-
-    The caller holds the table's compaction lock.
-    """
-    table = read(paths.table_folder(path))
-    history = History.shared(table)
+    """Merge what is due, bucket by bucket, under the lock that the caller holds; how many were published."""
+    history = History.shared(read(paths.table_folder(path)))
     committer = Committer(history)
     published = 0
-    while jobs := _due(history):
+    while jobs := compaction.due(history.files(history.latest()), history.definition.options):
         published += compaction.execute(committer, jobs[:1]) is not None
     return published
-
-
-def _due(history: History) -> list[compaction.CompactionJob]:
-    files = history.files(history.latest())
-    return compaction.due(files, history.definition.options)
 
 
 def watch(path: str, pause_s: float) -> NoReturn:
@@ -58,16 +48,15 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("path", help="the table's folder")
     parser.add_argument("--watch", type=float, metavar="SECONDS", help="go on for ever, with such pauses")
     given = parser.parse_args(arguments)
-    path = given.path
     try:
         if given.watch is None:
-            run(path)
+            run(given.path)
         else:
-            watch(path, given.watch)
+            watch(given.path, given.watch)
     except TableNotFoundError:
         return 0  # dropped meanwhile: nothing is left to merge
     except Exception as failure:
-        background.record_failure(paths.table_folder(path), repr(failure))
+        background.record_failure(paths.table_folder(given.path), repr(failure))
         return 1
     return 0
 

@@ -21,11 +21,9 @@ class Kept(Generic[Key, Thing]):
     """
 
     def __init__(self, things: MutableMapping[Key, Thing], *, is_inherited: bool) -> None:
-        """Of no things yet.
+        """Kept in ``things``: a cache drops what was not used for long.
 
-        Args:
-            things: where they are kept; a cache drops what was not used for long.
-            is_inherited: whether a forked child goes on with what its parent has; not with connections.
+        ``is_inherited`` says whether a forked child goes on with what its parent has; not with connections.
         """
         self._things = things
         self._is_inherited = is_inherited

@@ -7,7 +7,7 @@ when the table is made, and get the table's columns as here when it is written a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from upsert import options
 from upsert.errors import ConfigurationError
 from upsert.formats.base import Format, FormatContext, Side, format_named
 from upsert.options import Option
-from upsert.schema import TableSchema
+from upsert.schema import Column, TableSchema
 from upsert.secret import is_secret
 from upsert.store.rows.merge_rules import MergeRules
 
@@ -111,19 +111,13 @@ attributes of ``LogOptions`` that hold them."""
 
 @dataclass(frozen=True)
 class LogOptions:
-    """The log of one table; ``properties`` may hold secrets and are not in the repr.
+    """The log of one table; what the fields mean is said by ``LOG_OPTIONS``.
 
     Attributes:
-        system: "none" or "kafka"; the rest means something for "kafka" only.
-        topic: name of the topic; None until the table is created.
-        retention_ms: how long the topic keeps records; None: as the brokers are set up.
-        consistency: "transactional" or "eventual".
+        topic: None until the table is created.
         changelog_mode: "upsert" or "all"; "auto" has been resolved.
-        key_format: format of keys; a table without primary key has NULL keys.
-        format: format of values.
-        scan: where a reader starts: "full", "latest" or "from-timestamp".
-        scan_timestamp_ms: the start of "from-timestamp".
-        properties: those of the client library, ``bootstrap.servers`` among them.
+        properties: those of the client library, ``bootstrap.servers`` among them; may hold secrets, and are
+            not in the repr.
     """
 
     system: str = NONE
@@ -154,58 +148,29 @@ class LogOptions:
 
 
 def is_of_client(key: str) -> bool:
-    """Whether an option is one of Kafka's client library that ``LOG_OPTIONS`` does not declare.
-
-    >>> is_of_client("log.kafka.security.protocol"), is_of_client("log.kafka.topic")
-    (True, False)
-    """
+    """Whether an option is one of Kafka's client library that ``LOG_OPTIONS`` does not declare."""
     name = key.lower()
     return name.startswith(CLIENT_PREFIX) and name not in (SERVERS, TOPIC)
 
 
-def holds_secret(key: str) -> bool:
-    """Whether an option is one of Kafka's client library whose value must not be shown.
-
-    >>> holds_secret("log.kafka.sasl.password"), holds_secret("log.kafka.client.id")
-    (True, False)
-    """
-    return is_of_client(key) and is_secret(key)
-
-
 def file_mode(keys: Iterable[str]) -> int:
-    """Permissions of a file with these options: passwords are its owner's alone.
-
-    >>> oct(file_mode(["bucket", "log.kafka.sasl.password"])), oct(file_mode(["bucket"]))
-    ('0o600', '0o666')
-    """
-    return 0o600 if any(map(holds_secret, keys)) else 0o666
+    """Permissions of a file with these options: passwords are its owner's alone."""
+    return 0o600 if any(is_of_client(key) and is_secret(key) for key in keys) else 0o666
 
 
 def split(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The options without those of the client library, and these without their prefix.
-
-    >>> split({"bucket": "2", "log.kafka.security.protocol": "SSL"})
-    ({'bucket': '2'}, {'security.protocol': 'SSL'})
-    """
+    """The options without those of the client library, and these without their prefix."""
     others = {key: value for key, value in given.items() if not is_of_client(key)}
     own = {key.lower().removeprefix(CLIENT_PREFIX): text for key, text in given.items() if is_of_client(key)}
     return others, own
 
 
 def log_options(
-    owner: str,
-    values: Mapping[str, Any],
-    client: Mapping[str, str],
-    schema: TableSchema,
-    merge: MergeRules,
+    owner: str, values: Mapping[str, Any], client: Mapping[str, str], schema: TableSchema, merge: MergeRules
 ) -> LogOptions:
     """The log that a table of this schema has.
 
     ``values`` are converted options, those of ``LOG_OPTIONS`` among them, ``client`` the client's properties.
-
-    Raises:
-        ConfigurationError: the options do not fit each other or the table.
-        SchemaError: a column has no form in the log's format.
     """
     if values["log.scan"] == "from-timestamp" and values["log.scan.timestamp-mills"] is None:
         raise ConfigurationError(
@@ -246,7 +211,7 @@ def log_options(
             "the one before it, got none; declare one, or set 'all'"
         )
     _check_eventual(owner, found, schema, merge)
-    check_formats(owner, found, schema)
+    _check_formats(owner, found, schema)
     return found
 
 
@@ -272,13 +237,7 @@ def _check_eventual(owner: str, log: LogOptions, schema: TableSchema, merge: Mer
         )
 
 
-def check_formats(owner: str, log: LogOptions, schema: TableSchema) -> None:
-    """Refuse formats that cannot write a table's changes.
-
-    Raises:
-        ConfigurationError: a format is unknown, or not of the kind that is needed.
-        SchemaError: a column has no form in it.
-    """
+def _check_formats(owner: str, log: LogOptions, schema: TableSchema) -> None:
     value = format_named(log.format, f"{owner}: option 'log.format'")
     if value.is_insert_only:
         raise ConfigurationError(
@@ -297,19 +256,15 @@ def check_formats(owner: str, log: LogOptions, schema: TableSchema) -> None:
 
 def key_context(schema: TableSchema, log: LogOptions, format: Format) -> FormatContext:
     """What the format of keys gets of a table with a primary key."""
-    return _context(schema, schema.primary_key, log, format, Side.KEY)
+    return _context([schema.column(name) for name in schema.primary_key], log, format, Side.KEY)
 
 
 def value_context(schema: TableSchema, log: LogOptions, format: Format) -> FormatContext:
     """What the format of values gets of a table."""
-    names = tuple(column.name for column in schema.physical)
-    return _context(schema, names, log, format, Side.VALUE)
+    return _context(schema.physical, log, format, Side.VALUE)
 
 
-def _context(
-    schema: TableSchema, names: tuple[str, ...], log: LogOptions, format: Format, side: Side
-) -> FormatContext:
-    columns = [schema.column(name) for name in names]
+def _context(columns: Sequence[Column], log: LogOptions, format: Format, side: Side) -> FormatContext:
     fields = pa.schema([pa.field(c.name, c.type, nullable=c.nullable) for c in columns])
     values = options.parse(f"log.{side}.{format.name}", format.options, {})
     return FormatContext(fields, values, side, log.topic)

@@ -165,20 +165,12 @@ def is_unique(name: str) -> bool:
 
 
 def definition_file(version: int) -> str:
-    """Name of the file of one version of the table's definition, from 1 on.
-
-    >>> definition_file(7)
-    'definition/definition-00000000000000000007'
-    """
+    """Name of the file of one version of the table's definition, from 1 on."""
     return f"{DEFINITION_FOLDER}/definition-{version:020d}"
 
 
 def snapshot_file(id: int) -> str:
-    """Name of the file of one snapshot.
-
-    >>> snapshot_file(7)
-    'snapshot/snapshot-00000000000000000007'
-    """
+    """Name of the file of one snapshot."""
     return f"{SNAPSHOT_FOLDER}/snapshot-{id:020d}"
 
 
@@ -233,11 +225,7 @@ def bucket_folder(partition: Partition, bucket: int) -> str:
 
 
 def is_bucket(folder: str) -> bool:
-    """Whether a folder, relative to the table, is that of a bucket.
-
-    >>> is_bucket("day=1/bucket-0"), is_bucket("snapshot")
-    (True, False)
-    """
+    """Whether a folder, relative to the table, is that of a bucket."""
     return _BUCKET.fullmatch(folder) is not None
 
 
@@ -253,10 +241,7 @@ def _partition_folder(name: str, value: str | None) -> str:
 
 
 def data_file(partition: Partition, bucket: int, base: int, unique: str) -> str:
-    """Name of a data file that was written when ``base`` was the latest snapshot.
-
-    ``unique`` ends with the suffix of its format.
-    """
+    """Name of a data file, like ``manifest_file``; ``unique`` ends with the suffix of its format."""
     return f"{bucket_folder(partition, bucket)}/{base:020d}-{unique}"
 
 

@@ -73,10 +73,7 @@ class Predicate:
         return pc.fill_null(_COMPARISONS[self.operator](values, self.value), False)
 
     def may_hold(self, low: pa.Array, high: pa.Array) -> pa.Array:
-        """Where the predicate may be true of a file whose column lies between ``low`` and ``high``.
-
-        A bound that is NULL is not known.
-        """
+        """Where it may be true of a file whose column lies between two bounds; NULL is not known."""
         match self.operator:
             case "=" | "==":
                 possible = _within(low, high, self.value, self.value)

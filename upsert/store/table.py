@@ -25,7 +25,7 @@ from upsert.store.commit import append, deletion, staging
 from upsert.store.commit.append import Terms
 from upsert.store.commit.committer import Committed, Committer
 from upsert.store.commit.staging import Rows, StagedFiles
-from upsert.store.log import protocol, switch, tables
+from upsert.store.log import lifecycle, protocol
 from upsert.store.log.protocol import LoggedTable
 from upsert.store.metadata import table_file, tag_file
 from upsert.store.metadata.definition import Definition
@@ -36,12 +36,10 @@ from upsert.store.metadata.table_file import TableFile
 from upsert.store.metadata.tag_file import Tag
 from upsert.store.predicate import Where, parse_where
 from upsert.store.read import changes as _changes
-from upsert.store.read import steps
 from upsert.store.read.changes import Scope
 from upsert.store.read.row_metadata import with_metadata_aside
-from upsert.store.read.snapshot import PinnedTable, RetainedSnapshot, Snapshot
+from upsert.store.read.snapshot import PinnedTable, Snapshot, View
 from upsert.store.read.statistics import PartitionInfo, partition_infos
-from upsert.store.read.steps import View
 from upsert.store.retention import consumers, expiry, tags
 from upsert.store.retention.consumers import Consumer
 from upsert.store.rows.fold import Order
@@ -115,7 +113,7 @@ class Table:
         folder = paths.table_folder(path)
         try:
             stored = with_metadata_aside(schema, f"table {os.path.basename(folder)!r}")
-            return cls(tables.create(folder, stored, options))
+            return cls(lifecycle.create(folder, stored, options))
         except TableExistsError:
             if not if_not_exists:
                 raise
@@ -215,23 +213,17 @@ class Table:
         It replaces what is there when it is published, so also what others committed meanwhile; commits to
         other partitions are left alone.
 
+        Returns and errors are those of ``write``; a ``SchemaError`` is also a partition that does not fit the
+        table. Readers of changes see what differs.
+
         Args:
             rows: as for ``write``; partition columns that ``partition`` names may be missing.
             partition: values that the replaced partitions have, and all rows must have; None or ``{}`` for
                 the whole table.
             dynamic: of these, replace only the partitions in which there are rows.
-            tracked: as for ``write``; readers of changes see what differs.
+            tracked: as for ``write``.
             writer_id: as for ``write``.
             transaction: as for ``write``.
-
-        Returns:
-            The snapshot that holds the rows, or the latest one if there was nothing to commit.
-
-        Raises:
-            SchemaError: the rows or the partition do not fit the table. Nothing was committed.
-            DuplicateKeyError: two rows would have one key of a UNIQUE INDEX. Nothing was committed.
-            StaleWriterError: as for ``write``.
-            OSError: the disk refused; nothing was committed.
         """
         spec = specified(self.schema, partition or {}, of=f"table {self.name!r}")
         whole = filled(self.schema, rows, spec)
@@ -258,13 +250,8 @@ class Table:
             OSError: the disk refused; nothing was deleted.
         """
         protocol.before_commit(self.as_logged())
-        done = deletion.delete(
-            self._committer,
-            self._snapshot_of,
-            parse_where(where, self.schema),
-            tracked=tracked,
-        )
-        return self._settled(done)
+        rows = parse_where(where, self.schema)
+        return self._settled(deletion.delete(self._committer, self._snapshot_of, rows, tracked=tracked))
 
     def drop_partition(self, spec: Mapping[str, object], *, tracked: bool | None = None) -> Snapshot:
         """Delete all rows of the partitions that have some values; their files are not read.
@@ -281,8 +268,7 @@ class Table:
         """
         dropped = deletion.to_drop(self.schema, spec, f"table {self.name!r}")
         protocol.before_commit(self.as_logged())
-        done = deletion.drop(self._committer, dropped, tracked=tracked)
-        return self._settled(done)
+        return self._settled(deletion.drop(self._committer, dropped, tracked=tracked))
 
     def stage(self, rows: Rows, *, order: Order, definition: int | None = None) -> StagedFiles:
         """Write the files of one task that has *all* rows of the buckets it writes to; publish nothing.
@@ -303,12 +289,7 @@ class Table:
     def stage_raw(self, rows: Rows, *, definition: int | None = None) -> StagedFiles:
         """Write one task's rows as they are, of any partitioning; ``commit`` folds them as order="none" does.
 
-        Args:
-            rows: as for ``write``.
-            definition: as for ``stage``.
-
-        Raises:
-            SchemaError: the rows do not fit.
+        Arguments are those of ``stage``, and rows that do not fit are a ``SchemaError``.
         """
         return staging.stage_raw(self.published, rows, definition=definition)
 
@@ -350,10 +331,8 @@ class Table:
                 attempt of minutes lost the race.
             LogNotPublishedError: the files are committed, and the table's log did not take their rows.
         """
-        terms = self._terms(
-            writer_id, transaction, overwrite=overwrite, tracked=tracked, unchanged_since=unchanged_since
-        )
-        terms = replace(terms, stands_for=stands_for)
+        terms = self._terms(writer_id, transaction, overwrite=overwrite, tracked=tracked)
+        terms = replace(terms, unchanged_since=unchanged_since, stands_for=stands_for)
         return self._settled(append.commit_staged(self._committer, staged, terms))
 
     def _terms(
@@ -363,13 +342,12 @@ class Table:
         *,
         overwrite: Overwrite | None = None,
         tracked: bool | None,
-        unchanged_since: int | None = None,
     ) -> Terms:
         both = append.transaction_of(writer_id, transaction)
         self.published.latest()  # rows may have been written under a definition that is new to this process
         protocol.before_commit(self.as_logged())
         announce = None if overwrite else protocol.announcer(self.as_logged, tracked)
-        return Terms(both, overwrite, tracked, announce, unchanged_since)
+        return Terms(both, overwrite, tracked, announce)
 
     def _settled(self, done: Committed) -> Snapshot:
         """What follows a commit: the log gets its changes before any of them can expire."""
@@ -429,7 +407,7 @@ class Table:
             SnapshotExpiredError: its base or its target has expired.
         """
         self.published.latest()
-        return steps.view_at(self.pinned(), version)
+        return self.pinned().at(version)
 
     def changes(
         self,
@@ -468,7 +446,7 @@ class Table:
         """The end of a reader's next step; ``version`` itself when nothing is new."""
         scope = self._scope(where, skip_untracked)
         return self._unless_expiring(
-            lambda: steps.advance(self.pinned(), version, max_rows=max_rows, until=until, scope=scope)
+            lambda: _changes.advance(self.pinned(), version, max_rows=max_rows, until=until, scope=scope)
         )
 
     def changes_between(
@@ -484,6 +462,10 @@ class Table:
         """The net changes of one step, of all buckets or some. See ``upsert.store.read.changes``.
 
         With ``skip_untracked``, commits without tracking are passed over: no state of the table follows.
+
+        Raises:
+            ConfigurationError: no single step leads from ``start`` to ``end``.
+            SnapshotExpiredError, UntrackedChangesError: as for ``changes``.
         """
         scope = self._scope(where, skip_untracked)
         return self._unless_expiring(
@@ -503,7 +485,7 @@ class Table:
         return self.as_logged().rows
 
     def _snapshot_of(self, info: SnapshotInfo) -> Snapshot:
-        return RetainedSnapshot(self.published, info, self.layout)
+        return Snapshot.retained(self.published, info, self.layout)
 
     def _unless_expiring(self, read: Callable[[], _T]) -> _T:
         """What ``read`` returns; again after an expiry in between, for a newer snapshot may hold the same."""
@@ -533,7 +515,7 @@ class Table:
                 the table's no more, and the same call tries again to delete its topic.
             LogNotPublishedError: the table has got a log, which lacks what was committed meanwhile.
         """
-        if switch.alter_table(self._committer, changes):
+        if lifecycle.alter_table(self._committer, changes):
             failure = protocol.after_commit(self.as_logged(), self.published.latest())
             if failure is not None:
                 raise failure
@@ -614,7 +596,6 @@ class Table:
         """Delete files that no snapshot and no tag needs, left by processes that died; how many there were.
 
         In an object store also what tables of the name before, and queries that died, have left beside it.
-
         A writer that began before the youngest of them, and has not committed, gets a ``StaleWriterError``.
 
         Args:

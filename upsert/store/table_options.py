@@ -16,15 +16,13 @@ from upsert.options import Option
 from upsert.schema import TableSchema
 from upsert.store import log_options
 from upsert.store.files.formats import FORMATS, format_called
-from upsert.store.files.formats.base import Compression, FileForm
-from upsert.store.files.formats.types import refuse_depth
+from upsert.store.files.formats.base import Compression, FileForm, refuse_depth
 from upsert.store.log_options import LOG_OPTIONS, LogOptions
 from upsert.store.retention import policy
 from upsert.store.retention.policy import Retention
 from upsert.store.rows import merge_rules
 from upsert.store.rows.merge_rules import MERGE_OPTIONS, PLAIN, MergeRules
 
-_ZSTD: Final = "zstd"
 _GREATEST_LEVEL: Final = 22
 _CODECS: Final = tuple(dict.fromkeys(codec for format_ in FORMATS for codec in format_.codecs))
 
@@ -36,36 +34,8 @@ def _zstd_level(value: str) -> int:
     return level
 
 
-FILE_OPTIONS: Final = (
-    Option(
-        "file.format",
-        options.one_of(*(format_.name for format_ in FORMATS)),
-        "format of new data files: arrow is mapped, for lookups; the others are smaller, and read by others",
-        FORMATS[0].name,
-    ),
-    Option(
-        "file.compression",
-        options.one_of(*_CODECS),
-        "codec of new data files; default: none for arrow, zstd for parquet and orc, deflate for avro",
-        None,
-    ),
-    Option(
-        "file.compression.zstd-level",
-        _zstd_level,
-        "how hard zstd tries, for arrow and parquet; default: what the format's library takes",
-        None,
-    ),
-)
-"""The options of files; a change holds for new files, and compaction brings the others to it."""
-
-
-def file_form(owner: str, values: Mapping[str, Any], schema: TableSchema) -> FileForm:
-    """What converted options say of new files.
-
-    Raises:
-        ConfigurationError: the format does not have the codec, or the level belongs to none.
-        SchemaError: the format cannot store a column exactly.
-    """
+def _file_form(owner: str, values: Mapping[str, Any], schema: TableSchema) -> FileForm:
+    """What converted options say of new files."""
     format_ = format_called(values["file.format"])
     codec = values["file.compression"] or format_.codecs[0]
     if codec not in format_.codecs:
@@ -74,7 +44,7 @@ def file_form(owner: str, values: Mapping[str, Any], schema: TableSchema) -> Fil
             f"{', '.join(format_.codecs)}, got {codec!r}"
         )
     level = values["file.compression.zstd-level"]
-    if level is not None and (codec != _ZSTD or not format_.has_levels):
+    if level is not None and (codec != "zstd" or not format_.has_levels):
         raise ConfigurationError(
             f"{owner}: option 'file.compression.zstd-level' must go with zstd in arrow or parquet, got "
             f"{codec!r} in {format_.name!r}; leave it out"
@@ -197,7 +167,25 @@ OPTIONS: Final = (
     SINK_MATERIALIZE,
     MATERIALIZED_VIEW,
     VIEW_REFRESH,
-    *FILE_OPTIONS,
+    # a change of these holds for new files, and compaction brings the others to it
+    Option(
+        "file.format",
+        options.one_of(*(format_.name for format_ in FORMATS)),
+        "format of new data files: arrow is mapped, for lookups; the others are smaller, and read by others",
+        FORMATS[0].name,
+    ),
+    Option(
+        "file.compression",
+        options.one_of(*_CODECS),
+        "codec of new data files; default: none for arrow, zstd for parquet and orc, deflate for avro",
+        None,
+    ),
+    Option(
+        "file.compression.zstd-level",
+        _zstd_level,
+        "how hard zstd tries, for arrow and parquet; default: what the format's library takes",
+        None,
+    ),
     *MERGE_OPTIONS,
     *LOG_OPTIONS,
 )
@@ -263,7 +251,7 @@ class TableOptions:
             level_base_bytes=values["max-bytes-for-level-base"],
             level_multiplier=values["max-bytes-for-level-multiplier"],
             target_file_size=values["target-file-size"],
-            file_form=file_form(owner, values, schema),
+            file_form=_file_form(owner, values, schema),
             merge=merge,
             log=log_options.log_options(owner, values, of_client, schema, merge),
             materialize=values["sink.materialize"],

@@ -83,11 +83,7 @@ class Version:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """The version of its JSON form.
-
-        Raises:
-            ConfigurationError: the value is no version.
-        """
+        """The version of its JSON form, else ``ConfigurationError``."""
         try:
             cursor = value["cursor"]
             at = None if cursor is None else (int(cursor[0]), int(cursor[1]))

@@ -26,8 +26,8 @@ from upsert.kafka.client.connection import Connection
 from upsert.log import kafka_log
 from upsert.schema import TableSchema
 from upsert.store.alterations import ResetOptions, SetOptions
-from upsert.store.log import beginnings, protocol, tables
-from upsert.store.log.switch import POINTS
+from upsert.store.log import lifecycle, protocol
+from upsert.store.log.lifecycle import POINTS
 from upsert.store.retention.expiry import CONSUMER
 from upsert.store.table import Table
 from upsert.testing import LocalKafka
@@ -160,9 +160,9 @@ def test_topic_of_others_is_neither_taken_nor_deleted(servers: str, tmp_path: Pa
     with pytest.raises(ConfigurationError, match="is there already; delete it, or leave"):
         table.alter(on(servers, **{"log.kafka.topic": theirs}))
     assert table.options.log.is_kafka is False
-    assert beginnings.read_all(table.root, table.uuid) == ()
+    assert lifecycle.beginnings(table.root, table.uuid) == ()
     table.alter(OFF)
-    tables.drop_log(table.path)
+    lifecycle.drop_log(table.path)
     assert theirs in topics_like(servers, other)
 
 
@@ -176,8 +176,8 @@ def test_topic_that_could_not_be_deleted_is_deleted_by_the_same_statement(
         with pytest.raises(KafkaUnavailableError, match=r"could not be deleted: .*; repeat ALTER TABLE"):
             table.alter(OFF)
     table.write(rows(("+I", 1, "a")))
-    [left] = beginnings.read_all(table.root, table.uuid)
-    beginnings.LogBeginning(left.topic, state=left.state, properties={"bootstrap.servers": servers}).write(
+    [left] = lifecycle.beginnings(table.root, table.uuid)
+    lifecycle.LogBeginning(left.topic, state=left.state, properties={"bootstrap.servers": servers}).write(
         table.root, table.uuid
     )
     table.alter(OFF)
@@ -256,5 +256,5 @@ def test_dropped_after_a_kill_the_table_takes_its_topics_along(servers: str, tmp
         how = "on" if point == "switch.after-topic" else "off"
         assert started("switch", table.path, how, servers, failpoint=point).wait(120) == KILLED
         assert len(topics_like(servers, table)) == 1
-        tables.drop_log(table.path)
+        lifecycle.drop_log(table.path)
         assert topics_like(servers, table) == set()

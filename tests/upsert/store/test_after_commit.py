@@ -10,7 +10,7 @@ from upsert.errors import ConfigurationError, LogNotPublishedError, UnknownOutco
 from upsert.schema import TableSchema
 from upsert.store import Table, Version
 from upsert.store.commit import append, committer, staging
-from upsert.store.log import protocol, tables
+from upsert.store.log import lifecycle, protocol
 from upsert.store.metadata import table_file
 from upsert.store.metadata.history import History
 from upsert.store.metadata.snapshot import SnapshotInfo
@@ -142,7 +142,7 @@ def test_the_log_of_a_table_that_may_be_there_yet_stays(
     def fails(*_: object) -> None:
         raise failure
 
-    monkeypatch.setattr(tables, "log_system", lambda _: Log)
+    monkeypatch.setattr(lifecycle, "log_system", lambda _: Log)
     monkeypatch.setattr(table_file, "create", fails)
     with pytest.raises(type(failure)):
         Table.create(tmp_path / "t", TableSchema.of({"id": pa.int64()}), options)

@@ -19,7 +19,6 @@ from upsert.store.commit.change import Change
 from upsert.store.commit.committer import Committer
 from upsert.store.commit.staging import PIECE_BYTES, StagedFiles
 from upsert.store.files.data_file import rows_of_file
-from upsert.store.files.projection import Projection, with_ids
 from upsert.store.files.writing import write_run
 from upsert.store.metadata.definition import Definition, has_same_values
 from upsert.store.metadata.file_entry import FileEntry
@@ -30,7 +29,7 @@ from upsert.store.metadata.table_file import publish_definition
 from upsert.store.paths import BucketId
 from upsert.store.rows.fold import fold
 from upsert.store.rows.hashing import row_hashes
-from upsert.store.rows.layout import COUNT_COLUMN, ROW_HASH_COLUMN, Layout
+from upsert.store.rows.layout import COUNT_COLUMN, ROW_HASH_COLUMN, Layout, Projection, with_ids
 from upsert.store.rows.merge import SortedRows, key_ranges, merge_runs, present
 from upsert.store.rows.partitions import split
 

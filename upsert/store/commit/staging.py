@@ -26,7 +26,6 @@ from upsert.errors import ConfigurationError, CorruptTableError, StorageError
 from upsert.failpoints import reach
 from upsert.store import paths
 from upsert.store.files.data_file import DataFile, remove_data_file
-from upsert.store.files.projection import Projection, with_ids
 from upsert.store.files.writing import ParallelWrites, write_data_file, written_files
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.metadata.history import History
@@ -34,7 +33,7 @@ from upsert.store.paths import BucketId, Partition
 from upsert.store.rows.conform import Signs, conform
 from upsert.store.rows.fold import Order, fold, naming
 from upsert.store.rows.keys import order_by
-from upsert.store.rows.layout import COUNT_COLUMN, Layout
+from upsert.store.rows.layout import COUNT_COLUMN, Layout, Projection, with_ids
 from upsert.store.rows.merge import SortedRows, gather, halves, key_ranges, weight
 from upsert.store.rows.partitions import Portion, split
 from upsert.store.storage import storage_of

@@ -2,9 +2,9 @@
 
 By default a data file is a single uncompressed Arrow IPC batch, see docs/decisions/0002. Readers map it:
 opening costs a few pages, and a lookup touches only the pages of the rows that it returns. Files of the other
-formats are mapped too, and decoded where they are read, see ``columns``. Sidecars are always mapped
-Arrow. Names are never used twice, so an open map never goes stale; a file that is deleted while mapped stays
-readable until the map is dropped (POSIX).
+formats are mapped too, and decoded where they are read. Sidecars are always mapped Arrow. Names are never
+used twice, so an open map never goes stale; a file that is deleted while mapped stays readable until the map
+is dropped (POSIX).
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -24,19 +26,136 @@ from upsert.arrays import Kinds
 from upsert.errors import ConfigurationError, CorruptTableError, StorageError, UpsertError
 from upsert.store import paths
 from upsert.store.checksums import checksum_of
-from upsert.store.files.columns import FileColumns, forget_decoded
 from upsert.store.files.formats import ARROW, format_of_file
-from upsert.store.files.formats.base import Bounds, FileFormat
+from upsert.store.files.formats.arrow import EVERY, Some, check_offsets, has_offsets
+from upsert.store.files.formats.base import Bounds, FileFormat, StoredRows, without_columns
 from upsert.store.files.lookup_index import HashIndex, build_index, read_indexes, sidecar_schema
-from upsert.store.files.projection import Projection
 from upsert.store.kept import Kept
 from upsert.store.metadata.file_entry import FileEntry
 from upsert.store.paths import index_file, resolve
 from upsert.store.predicate import Filter
 from upsert.store.rows.keys import key_bytes
-from upsert.store.rows.layout import KIND_COLUMN, Layout
-from upsert.store.rows.merge import SortedRows
+from upsert.store.rows.layout import KIND_COLUMN, Layout, Projection
+from upsert.store.rows.merge import SortedRows, gather_parts
 from upsert.store.storage import storage_of
+
+MAX_DECODED_BYTES: Final = 512 << 20
+"""Decoded columns of compressed files that a process keeps."""
+
+Rows = npt.NDArray[np.integer[Any]]
+
+_WHOLE: Final = -1
+"""Stands for all parts together."""
+
+
+class FileColumns:
+    """The columns of an open file, as they were written.
+
+    What is mapped is read where it lies, after a look at the offsets that are followed. Of a compressed file
+    a lookup decodes the parts that its rows lie in; the process keeps these, for the next micro-batch asks
+    again. A scan takes what is kept and adds nothing to it.
+    """
+
+    def __init__(self, path: str, stored: StoredRows) -> None:
+        self.path = path
+        self.schema = stored.schema
+        self.rows = stored.rows
+        self.is_mapped = stored.is_mapped
+        self._stored = stored
+        self._unchecked = {field.name for field in stored.schema if has_offsets(field.type)}
+
+    @cached_property
+    def starts(self) -> npt.NDArray[np.int64]:
+        """Number of the first row of each part, and after these the number of rows."""
+        return np.array(self._stored.starts, np.int64)
+
+    def bounds(self, name: str) -> Bounds | None:
+        """What the file says about the values of a column in each of its parts; None if it says nothing."""
+        try:
+            return self._stored.bounds(name)
+        except (OSError, ValueError, OverflowError, LookupError, pa.ArrowException) as cause:
+            raise _damaged(self.path, "be whole", cause) from cause
+
+    def slice(self, names: Sequence[str], start: int, stop: int) -> pa.RecordBatch:
+        """Some columns of the rows from ``start`` to before ``stop``; no other part is decoded."""
+        if self.is_mapped:
+            touched = EVERY if stop - start == self.rows else slice(start, stop)
+            return self._mapped(names, touched).slice(start, stop - start)
+        first = int(np.searchsorted(self.starts, start, side="right")) - 1
+        last = int(np.searchsorted(self.starts, max(stop, start + 1)))
+        parts = [self._part(number, names, keep=False) for number in range(max(0, first), last)]
+        joined = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+        return joined.slice(start - int(self.starts[max(0, first)]), stop - start)
+
+    def column(self, name: str) -> pa.Array:
+        """One column of all rows, which is kept: something searches it again and again."""
+        if self.is_mapped:
+            return self._mapped([name], EVERY).column(0)
+        if (found := _DECODED.get((self.path, _WHOLE, name))) is None:
+            found = self.slice([name], 0, self.rows).column(0)
+            _DECODED.put((self.path, _WHOLE, name), found)
+        return found
+
+    def take(self, names: Sequence[str], rows: Rows) -> pa.RecordBatch:
+        """Some columns of some rows, given by their numbers."""
+        if self.is_mapped:
+            return self._mapped(names, rows).take(pa.array(rows))
+        if not len(rows):
+            return self._part(0, names, keep=True).slice(0, 0)
+        return gather_parts(self.starts, rows, lambda number: self._part(number, names, keep=True))
+
+    def _mapped(self, names: Sequence[str], rows: Some) -> pa.RecordBatch:
+        """Some columns of all rows, of which no others than these will be touched."""
+        found = self._stored.read(0, names)
+        if self._unchecked.isdisjoint(names):
+            return found
+        for name, column in zip(names, found.columns, strict=True):
+            if name not in self._unchecked:
+                continue
+            try:
+                check_offsets(column, rows)
+            except ValueError as cause:
+                raise _damaged(self.path, "be whole", cause) from cause
+            if rows is EVERY or pa.types.is_nested(column.type):
+                self._unchecked.discard(name)
+        return found
+
+    def _part(self, number: int, names: Sequence[str], *, keep: bool) -> pa.RecordBatch:
+        start, stop = int(self.starts[number]), int(self.starts[number + 1])
+        if not names:
+            return without_columns(stop - start)
+        there: dict[str, pa.Array] = {}
+        for name in names:
+            if (whole := _DECODED.get((self.path, _WHOLE, name))) is not None:
+                there[name] = whole.slice(start, stop - start)
+            elif (found := _DECODED.get((self.path, number, name))) is not None:
+                there[name] = found
+        if missing := [name for name in dict.fromkeys(names) if name not in there]:
+            decoded = self._decoded(number, missing, stop - start)
+            for name, column in zip(missing, decoded.columns, strict=True):
+                there[name] = column
+                if keep:
+                    _DECODED.put((self.path, number, name), column)
+        schema = pa.schema([self.schema.field(name) for name in names])
+        return pa.RecordBatch.from_arrays([there[name] for name in names], schema=schema)
+
+    def _decoded(self, number: int, names: Sequence[str], rows: int) -> pa.RecordBatch:
+        try:
+            found = self._stored.read(number, names)
+        except (OSError, ValueError, LookupError, pa.ArrowException) as cause:
+            raise _damaged(self.path, "be whole", cause) from cause
+        if found.num_rows != rows:
+            raise _damaged(self.path, f"have {rows} rows in part {number}", found.num_rows)
+        return found
+
+
+def _size(column: pa.Array) -> int:
+    return max(1, int(column.nbytes))
+
+
+_DECODED = Kept[tuple[str, int, str], pa.Array](LRUCache(MAX_DECODED_BYTES, _size), is_inherited=True)
+"""Decoded columns by path, part and name; the least recently used ones go first."""
+
 
 MAX_OPEN_FILES: Final = 2048
 """Open maps kept by a process: each is two file mappings, far below the usual limit of 65 530."""
@@ -45,10 +164,7 @@ MAX_OPEN_FILES: Final = 2048
 class DataFile:
     """An open data file: zero-copy views of memory-mapped pages, or columns that are decoded when asked for.
 
-    Attributes:
-        entry: what the manifest says about it.
-        rows: number of rows.
-        kinds: 0 or 1 for each row, None if the file has no deletion.
+    ``kinds`` has 0 or 1 for each row, and is None if the file has no deletion.
     """
 
     def __init__(
@@ -82,7 +198,7 @@ class DataFile:
     @classmethod
     def _map(cls, path: str, layout: Layout, entry: FileEntry) -> Self:
         if (format_ := format_of_file(path)) is None:
-            raise _damaged(path, "a name that tells its format", repr(os.path.basename(path)))
+            raise _damaged(path, "have a name that tells its format", repr(os.path.basename(path)))
         if entry.definition == layout.version:
             expected = layout.stored
             if entry.deletes:
@@ -93,15 +209,15 @@ class DataFile:
             stored = _open_file(path, format_, None, entry.rows, entry.bytes, entry.checksum)
             if (has_kinds := KIND_COLUMN in stored.schema.names) != bool(entry.deletes):
                 found = f"{'a' if has_kinds else 'no'} column {KIND_COLUMN!r}"
-                raise _damaged(path, f"{entry.deletes} deletions, as its manifest says", found)
+                raise _damaged(path, f"have {entry.deletes} deletions, as its manifest says", found)
             columns = Projection.of(stored.schema, layout, f"data file {path!r}")
         # of an older definition a file may lack indexes, and have others
         known = sidecar_schema(layout) if entry.definition == layout.version else None
         sidecar = _open_file(index_file(path), ARROW, known, entry.rows, None, entry.index_checksum)
         try:
-            indexes = read_indexes(layout, sidecar.select(sidecar.schema.names))
+            indexes = read_indexes(layout, sidecar.slice(sidecar.schema.names, 0, sidecar.rows))
         except (LookupError, TypeError, pa.ArrowException) as cause:
-            raise _damaged(index_file(path), "whole lookup indexes", str(cause)) from cause
+            raise _damaged(index_file(path), "have whole lookup indexes", cause) from cause
         for index in layout.indexes:
             if columns.converts(index.columns):
                 indexes.pop(index.name, None)
@@ -109,7 +225,7 @@ class DataFile:
 
     def select(self, names: Sequence[str]) -> pa.RecordBatch:
         """Some of the table's stored columns, in this order; no copy of what is mapped as it is today."""
-        return self._columns.apply(self._stored.select(self._columns.needed(names)), names)
+        return self.slice(names, 0, self.rows)
 
     def slice(self, names: Sequence[str], start: int, length: int) -> pa.RecordBatch:
         """Some stored columns of some rows that follow each other; not much else is decoded."""
@@ -187,7 +303,7 @@ _OPEN = Kept[tuple[str, int], DataFile](LRUCache(MAX_OPEN_FILES), is_inherited=T
 def forget_open_files() -> None:
     """Drop all open maps of this process; the next reader opens (and checks) its files again."""
     _OPEN.clear()
-    forget_decoded()
+    _DECODED.clear()
 
 
 @contextmanager
@@ -196,9 +312,6 @@ def damage_named(root: str | Path, entries: Callable[[], Iterable[FileEntry]]) -
 
     Opening a file reads a few pages of it, so a changed byte in the others shows when they are used, or
     never; the checksums are compared then.
-
-    Raises:
-        CorruptTableError: one of them has not the checksum that its manifest says.
     """
     try:
         yield
@@ -209,24 +322,19 @@ def damage_named(root: str | Path, entries: Callable[[], Iterable[FileEntry]]) -
             path = resolve(os.fspath(root), entry.file)
             for name, stated in ((path, entry.checksum), (index_file(path), entry.index_checksum)):
                 if stated and (found := checksum_of(storage_of(name).mapped(name, _mapped))) != stated:
-                    raise _damaged(name, f"checksum {stated:x}", f"{found:x}") from cause
+                    raise _damaged(name, f"have checksum {stated:x}", f"{found:x}") from cause
         raise
 
 
 def _open_file(
-    path: str,
-    format_: FileFormat,
-    expected: pa.Schema | None,
-    rows: int,
-    size: int | None,
-    checksum: int,
+    path: str, format_: FileFormat, expected: pa.Schema | None, rows: int, size: int | None, checksum: int
 ) -> FileColumns:
     storage = storage_of(path)
 
     def opened(local: str) -> FileColumns:
         content = _mapped(local)
         if size is not None and content.size != size:
-            raise _damaged(path, f"{size} bytes", f"{content.size} bytes")
+            raise _damaged(path, f"have {size} bytes", f"{content.size} bytes")
         # of a local file that would read what the map avoids reading; this one was just downloaded
         if checksum and not storage.is_local:
             _check_checksum(path, content, checksum)
@@ -241,29 +349,23 @@ def _open_file(
             f"data file {path!r} is missing; restore it, or read a snapshot that does not need it"
         ) from cause
     except (pa.ArrowException, OSError, ValueError) as cause:
-        raise _damaged(path, f"a whole file of format {format_.name}", str(cause)) from cause
+        raise _damaged(path, f"have a whole file of format {format_.name}", cause) from cause
     if expected is not None and columns.schema != expected:
-        raise _damaged(path, f"columns {', '.join(expected.names)}", ", ".join(columns.schema.names))
+        raise _damaged(path, f"have columns {', '.join(expected.names)}", ", ".join(columns.schema.names))
     if columns.rows != rows:
-        raise _damaged(path, f"{rows} rows", f"{columns.rows}")
+        raise _damaged(path, f"have {rows} rows", columns.rows)
     return columns
 
 
 def check_bytes(path: str, checksum: int) -> None:
-    """Compare all bytes of a file, wherever it lies, with the checksum of its manifest; 0: it has none.
-
-    Raises:
-        CorruptTableError: it has another one; of a remote file, also a copy that was fetched again.
-        FileNotFoundError: it is missing.
-        StorageError: it cannot be read.
-    """
+    """Compare all bytes of a file, wherever it lies, with the checksum of its manifest; 0: it has none."""
     storage_of(path).mapped(path, lambda local: _check_checksum(path, _mapped(local), checksum))
 
 
 def _check_checksum(path: str, content: pa.Buffer, stated: int) -> None:
     found = checksum_of(content)
     if stated and found != stated:
-        raise _damaged(path, f"checksum {stated:x}", f"{found:x}")
+        raise _damaged(path, f"have checksum {stated:x}", f"{found:x}")
 
 
 def _mapped(local: str) -> pa.Buffer:
@@ -272,49 +374,47 @@ def _mapped(local: str) -> pa.Buffer:
         return mapped.read_buffer()
 
 
-def _damaged(path: str, expected: str, found: str) -> CorruptTableError:
-    return CorruptTableError(
-        f"data file {path!r} must have {expected}, got {found}; restore the file from a copy"
-    )
+def _damaged(path: str, must: str, found: object) -> CorruptTableError:
+    return CorruptTableError(f"data file {path!r} must {must}, got {found}; restore the file from a copy")
 
 
+@dataclass(frozen=True)
 class FileRange:
-    """What a merge cuts into ranges of keys without holding the file, see ``key_ranges``."""
+    """Rows of a file that a merge cuts into ranges of keys without holding it, see ``key_ranges``."""
 
-    def __init__(self, file: DataFile, layout: Layout, start: int = 0, length: int | None = None) -> None:
-        self._file = file
-        self._layout = layout
-        self._start = start
-        self._length = file.rows - start if length is None else length
+    file: DataFile
+    layout: Layout
+    start: int
+    length: int
 
     def __len__(self) -> int:
-        return self._length
+        return self.length
 
     @property
     def size(self) -> int:
         """About how many bytes of memory the rows take, taking all rows of the file for equally large."""
-        return self._file.entry.size * self._length // self._file.rows
+        return self.file.entry.size * self.length // self.file.rows
 
     def key(self, row: int) -> bytes:
         """The key of a row as bytes; the part of the file that it lies in is kept for the next one asked."""
-        found = self._file.take(self._layout.key, np.array([self._start + row]))
+        found = self.file.take(self.layout.key, np.array([self.start + row]))
         return key_bytes(found.columns)
 
     def slice(self, start: int, length: int) -> FileRange:
         """Some of these rows."""
-        return FileRange(self._file, self._layout, self._start + start, length)
+        return FileRange(self.file, self.layout, self.start + start, length)
 
     def load(self) -> SortedRows:
         """The rows themselves."""
-        rows = pa.Table.from_batches([self._file.slice(self._file.names, self._start, self._length)])
-        kinds = self._file.kinds
-        return SortedRows(rows, None if kinds is None else kinds[self._start : self._start + self._length])
+        rows = pa.Table.from_batches([self.file.slice(self.file.names, self.start, self.length)])
+        kinds = self.file.kinds
+        return SortedRows(rows, None if kinds is None else kinds[self.start : self.start + self.length])
 
 
 def rows_of_file(root: str | Path, layout: Layout, entry: FileEntry) -> SortedRows | FileRange:
     """The rows of a data file, to be merged range by range: views of it, or decoded when they are needed."""
     file = DataFile.open(root, layout, entry)
-    return SortedRows(file.table, file.kinds) if file.is_mapped else FileRange(file, layout)
+    return SortedRows(file.table, file.kinds) if file.is_mapped else FileRange(file, layout, 0, file.rows)
 
 
 def remove_data_file(root: str, name: str) -> None:

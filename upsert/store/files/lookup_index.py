@@ -1,8 +1,7 @@
 """The sidecar of a data file: for each lookup index, the rows' hashes in order and where the rows are.
 
 One uncompressed Arrow IPC batch beside the data file, memory-mapped by readers: a search touches a few
-pages of the hash column, whatever the file's size. A hit is a candidate; the search compares the real
-values.
+pages of the hash column, whatever the file's size. A hit is a candidate, whose real values are compared.
 
 Hashes are spread evenly, so the n rows of a file cut the range of hashes into n *slots* of about one row
 each. The index knows where each slot begins, and which eighths of it have rows at all: most keys that a file
@@ -13,7 +12,7 @@ a binary search.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -65,13 +64,8 @@ _PARTS: Final = {"hash": pa.uint64(), "row": pa.uint32(), "start": pa.uint32(), 
 
 def sidecar_schema(layout: Layout) -> pa.Schema:
     """Arrow schema of every sidecar of a table."""
-    return pa.schema(
-        [
-            pa.field(f"{index.name}.{part}", type_)
-            for index in layout.indexes
-            for part, type_ in _PARTS.items()
-        ]
-    )
+    parts = ((index.name, part, type_) for index in layout.indexes for part, type_ in _PARTS.items())
+    return pa.schema([pa.field(f"{name}.{part}", type_) for name, part, type_ in parts])
 
 
 def build_sidecar(layout: Layout, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -93,7 +87,9 @@ def read_indexes(layout: Layout, sidecar: pa.RecordBatch) -> dict[str, HashIndex
     """The indexes of a table that a sidecar has, by name, as views of its memory."""
     there = set(sidecar.schema.names)
     return {
-        index.name: HashIndex(*(_view(sidecar, f"{index.name}.{part}") for part in _PARTS))
+        index.name: HashIndex(
+            *(sidecar.column(f"{index.name}.{part}").to_numpy(zero_copy_only=True) for part in _PARTS)
+        )
         for index in layout.indexes
         if f"{index.name}.hash" in there
     }
@@ -127,10 +123,7 @@ def search(index: HashIndex, probes: Hashes) -> Hits:
 
 
 def _first_not_below(index: HashIndex, wanted: Hashes, low: Positions) -> Positions:
-    """The position of the first hash that is not below each one, from the start of its slot on.
-
-    Where there is none, that of the last hash.
-    """
+    """The position of the first hash that is not below each one, from its slot on; else that of the last."""
     last = len(index.hashes) - 1
     below = np.flatnonzero(index.hashes[low] < wanted)
     for _ in range(_STEPS):
@@ -155,8 +148,3 @@ def _in_filled(index: HashIndex, eighths: Positions) -> Positions:
     """Positions of the eighths that have rows."""
     bits = index.filled[eighths >> 3] >> (eighths.astype(np.uint8) & np.uint8(7))
     return np.flatnonzero(bits & np.uint8(1))
-
-
-def _view(batch: pa.RecordBatch, name: str) -> npt.NDArray[Any]:
-    array: npt.NDArray[Any] = batch.column(name).to_numpy(zero_copy_only=True)
-    return array

@@ -25,11 +25,10 @@ from upsert.store.checksums import ChecksummedFile
 from upsert.store.files.formats import ARROW, format_called
 from upsert.store.files.formats.base import Compression, FileFormat
 from upsert.store.files.lookup_index import build_sidecar
-from upsert.store.files.projection import with_ids
 from upsert.store.metadata.file_entry import FileEntry, bounds
 from upsert.store.paths import BucketId, data_file, index_file, resolve
 from upsert.store.rows.keys import key_of_row, lower_bound, upper_bound
-from upsert.store.rows.layout import KIND_COLUMN, Layout
+from upsert.store.rows.layout import KIND_COLUMN, Layout, with_ids
 from upsert.store.rows.merge import SortedRows, halves, joined, weight
 from upsert.store.storage import storage_of
 from upsert.store.table_options import TARGET_BYTES

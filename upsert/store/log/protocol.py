@@ -43,10 +43,7 @@ class _Home(Jsonable):
 
 
 def claim(root: str, uuid: str, *, replaces: bool = False) -> None:
-    """Say that a table's log belongs to the table in this folder.
-
-    With ``replaces``, in place of what the file says, as for a new log; else what it says first stays.
-    """
+    """Say that a table's log belongs to the table in this folder; what is said stays, but for a new log."""
     if root in _claimed and not replaces:
         return
     path, storage = os.path.join(root, paths.LOG_HOME), storage_of(root)
@@ -60,11 +57,7 @@ def claim(root: str, uuid: str, *, replaces: bool = False) -> None:
 
 
 def is_home(root: str, uuid: str) -> bool:
-    """Whether the log of the table in a folder is its own.
-
-    Raises:
-        CorruptTableError: what says so is damaged.
-    """
+    """Whether the log of the table in a folder is its own."""
     must = "it must name a folder and an inode"
     home = json_file.read(root, uuid, paths.LOG_HOME, _Home.from_json, must, "restore it")
     if home is None or home.folder == root:
@@ -77,19 +70,9 @@ def _inode(root: str) -> int | None:
     return os.stat(root).st_ino if storage_of(root).is_local else None
 
 
-LEASE_S: Final = 30 * 86_400.0
-"""So long a log may be out of reach before changes expire that it lacks."""
-
-
 @dataclass(frozen=True)
 class LoggedTable:
-    """A table with a log, as it is at one moment.
-
-    Attributes:
-        uuid: of the table.
-        definition: its columns and options.
-        rows: how it is read.
-    """
+    """A table with a log, as it is at one moment."""
 
     uuid: str
     definition: Definition
@@ -118,24 +101,13 @@ class LogSystem(Protocol):
         """The options of a new table, in which its log has a name."""
 
     def create(self, log: LogOptions, buckets: int, owner: str, *, may_be_there: bool = False) -> None:
-        """Make the log of a table.
+        """Make the log of a table; ``ConfigurationError`` if there is something in the way.
 
-        Args:
-            log: what it is like.
-            buckets: of the table.
-            owner: the table, for messages.
-            may_be_there: whether an earlier attempt of the table's own may have made it; then it is empty.
-
-        Raises:
-            ConfigurationError: there is something in the way.
+        With ``may_be_there`` an earlier attempt of the table's own may have made it; then it is empty.
         """
 
     def check_is_free(self, log: LogOptions, buckets: int, owner: str) -> None:
-        """Make sure that nothing is where a log is to be made.
-
-        Raises:
-            ConfigurationError: there is something in the way.
-        """
+        """Make sure that nothing is where a log is to be made, else ``ConfigurationError``."""
 
     def change(self, old: LogOptions, new: LogOptions, buckets: int, owner: str) -> None:
         """Make what the log has outside fit other options."""
@@ -170,13 +142,6 @@ def log_system(log: LogOptions) -> LogSystem | None:
     return found
 
 
-def change(old: Definition, new: Definition) -> None:
-    """Make a log fit another definition that is about to be published."""
-    system = log_system(new.options.log)
-    if system is not None and old.options.log != new.options.log:
-        system.change(old.options.log, new.options.log, new.options.bucket, new.owner)
-
-
 def before_commit(table: LoggedTable) -> None:
     """Ask where the log ends before the first commit of a process, so that it names a near offset."""
     system = log_system(table.log)
@@ -207,12 +172,7 @@ def announcer(as_logged: Callable[[], LoggedTable], tracked: bool | None) -> Ann
 
 
 def publish(table: LoggedTable, *, accept_gap: bool) -> int:
-    """Send what is committed and not in the log; how many snapshots that were.
-
-    Raises:
-        ConfigurationError: the table has no log, or not this one.
-        SnapshotExpiredError: changes have expired before they were sent, and ``accept_gap`` is not set.
-    """
+    """Send what is committed and not in the log, see ``Table.publish_log``."""
     system = log_system(table.log)
     if system is None:
         raise ConfigurationError(
@@ -225,10 +185,7 @@ def publish(table: LoggedTable, *, accept_gap: bool) -> int:
 
 
 def after_commit(table: LoggedTable, head: SnapshotInfo) -> LogNotPublishedError | None:
-    """Send the changes of a commit to the log; what became of it, if that failed.
-
-    ``head`` is the snapshot that the commit has made.
-    """
+    """Send the changes of the commit that made ``head`` to the log; what became of it, if that failed."""
     system = log_system(table.log)
     if system is None:
         return None

@@ -1,21 +1,22 @@
-"""The consolidated changes of a table between two versions.
+"""The consolidated changes of a table between two versions, and how far a reader of them goes in one step.
 
-The keys to look at come from the files that the commits in between have added, cut to a range of
-hashes by their sidecars, so nothing outside of the range is read. The newest row of each key there
-is its value at the target; the value at the base is looked up in the base's snapshot. Hence exact
-images of updates and deletions with no files of their own, and what one key did in between is
-folded to one change. Where the keys are found, three cases differ only in that:
+The keys to look at come from files, cut to a range of hashes by their sidecars, so nothing outside of the
+range is read. The newest row of each key there is its value at the target; the value at the base is looked up
+in the base's snapshot. Hence exact images of updates and deletions with no files of their own, and what one
+key did in between is folded to one change. Three cases differ only in where the keys are found:
 
 - *load* (base 0): all rows of the target; there is nothing to look up;
 - *delta*: the files that commits have added;
 - *diff* (of a bucket from which a commit has removed files: its partition was overwritten or dropped; or of
   all, if commits have expired since the base was tagged): all keys that it has at the base and at the target.
 
-Compaction, expiry and clean-up change no rows and are not seen here at all.
+Compaction, expiry and clean-up change no rows and are not seen here at all. A step is whole commits if they
+fit, else a range of keys.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -36,12 +37,12 @@ from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.paths import Partition
 from upsert.store.predicate import EVERY_ROW, Filter, remaining
 from upsert.store.read.snapshot import PinnedTable, Snapshot
-from upsert.store.rows.hashing import row_hashes
+from upsert.store.rows.hashing import Hashes, row_hashes
 from upsert.store.rows.keys import as_values, equal_rows
 from upsert.store.rows.layout import COUNT_COLUMN, Layout
 from upsert.store.rows.merge import SortedRows, check_counts, deletions, gather, joined, merge_runs, present
 from upsert.store.rows.partitions import partition_name
-from upsert.store.version import MAX_HASH, Step, Version, step_between
+from upsert.store.version import MAX_HASH, Cursor, Step, Version, step_between
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,10 @@ class ChangeFiles:
 
 @dataclass(frozen=True)
 class Scope:
-    """Which changes a reader wants.
+    """Which changes a reader wants: of rows of which ``where`` is true.
 
-    Attributes:
-        where: only those of rows of which this is true.
-        skips_untracked: pass over what was committed with ``change-tracking = false``, not stop there. Then
-            the changes alone do not lead from state to state.
+    ``skips_untracked`` passes over what was committed with ``change-tracking = false``, instead of stopping
+    there; then the changes alone do not lead from state to state.
     """
 
     where: Filter = EVERY_ROW
@@ -81,14 +80,14 @@ class Scope:
 EVERYTHING: Final = Scope()
 
 
-def change_files(table: PinnedTable, base: int, target: int, scope: Scope = EVERYTHING) -> ChangeFiles:
+def _change_files(table: PinnedTable, base: int, target: int, scope: Scope = EVERYTHING) -> ChangeFiles:
     """The files of all keys that may differ between two data versions."""
     after = table.snapshot(target)
     if base == 0:
         return _within(table, scope, _oldest_first(after))
     before = table.snapshot(base)
     if has_gap(table, before, target):
-        check_all_tracked(table, base, after.info)
+        _check_all_tracked(table, base, after.info)
         return _within(table, scope, _oldest_first(after), _oldest_first(before))
     commits = data_commits(table, base, target)
     hidden = _hidden(table, commits, scope)
@@ -151,12 +150,8 @@ def has_gap(table: PinnedTable, before: Snapshot, target: int) -> bool:
     return before.id < oldest and target > before.info.data_version
 
 
-def check_all_tracked(table: PinnedTable, base: int, after: SnapshotInfo) -> None:
-    """Refuse a range of which not all commits are left if one of them may not be shown.
-
-    Raises:
-        UntrackedChangesError: one was written with ``change-tracking = false``.
-    """
+def _check_all_tracked(table: PinnedTable, base: int, after: SnapshotInfo) -> None:
+    """Refuse a range of which not all commits are left if one of them may not be shown."""
     if after.last_untracked > base:
         raise not_tracked(table, after.last_untracked, "")
 
@@ -207,12 +202,7 @@ def changes(
     columns: Sequence[str] | None = None,
     scope: Scope = EVERYTHING,
 ) -> pa.Table:
-    """The net changes between two snapshots; see ``changes_between``.
-
-    Arguments as for ``Table.changes``.
-
-    Raises:
-        ConfigurationError: ``until`` is before ``since``.
+    """The net changes between two snapshots; see ``changes_between`` and ``Table.changes``.
 
     >>> import tempfile
     >>> from upsert import Table, TableSchema
@@ -247,30 +237,19 @@ def changes_between(
     A key whose images are equal in ``columns`` has not changed. In a table without primary key the counts of
     equal rows are consolidated, and a row that exists n times more or less comes n times.
 
-    Args:
-        table: the table.
-        start: where a reader is.
-        end: what ``advance`` answered.
-        columns: the columns to return; None for all.
-        buckets: the buckets to read, so that several tasks can share a step; None for all.
-        scope: which changes. A row that begins to meet its filter is an insertion, one that ceases to is a
-            deletion; files of partitions that never do are not opened.
+    Several tasks can share a step, each with its ``buckets``. A row that begins to meet the filter of the
+    ``scope`` is an insertion, one that ceases to is a deletion; files of partitions that never do are not
+    opened.
 
     Returns:
         The columns, then ``_row_kind``. Rows are in no particular order but for the two halves of an update.
-
-    Raises:
-        ConfigurationError: no single step leads from ``start`` to ``end``.
-        SchemaError: a column is unknown.
-        SnapshotExpiredError: base or target has expired.
-        UntrackedChangesError: a commit in between was written with ``change-tracking = false``.
     """
     step = step_between(start, end)
     names = _checked(table.layout, columns)
     read = list(dict.fromkeys([*names, *scope.where.columns]))
     parts = []
     if not step.is_empty:
-        source = change_files(table, step.base, step.target, scope)
+        source = _change_files(table, step.base, step.target, scope)
         for bucket in sorted(range(table.layout.buckets) if buckets is None else buckets):
             limits = step.hashes_of(bucket)
             if limits is not None:
@@ -284,17 +263,14 @@ def changes_between(
 
 
 def halves_where(changes: pa.Table, where: Filter) -> pa.Table:
-    """Those halves of changes of which a filter is true, and what they are without the other half.
-
-    Each ``-U`` stands just before its ``+U``.
-    """
+    """Those halves of changes of which a filter is true, and what they are without the other half."""
     if not where.alternatives or not changes.num_rows:
         return changes
     kept = where.mask(changes).to_numpy()
     kinds = changes.column(ROW_KIND_COLUMN)
     is_before = pc.equal(kinds, RowKind.UPDATE_BEFORE.value).to_numpy()
     is_after = pc.equal(kinds, RowKind.UPDATE_AFTER.value).to_numpy()
-    # the halves of an update are neighbours
+    # the halves of an update are neighbours: each ``-U`` stands just before its ``+U``
     leaves = is_before & ~np.append(kept[1:], False)
     enters = is_after & ~np.append(False, kept[:-1])
     alone = pc.if_else(pa.array(leaves), RowKind.DELETE.value, kinds)
@@ -313,16 +289,11 @@ def _checked(layout: Layout, columns: Sequence[str] | None) -> list[str]:
 
 
 def _bucket_changes(
-    table: PinnedTable,
-    source: ChangeFiles,
-    step: Step,
-    bucket: int,
-    limits: Limits,
-    names: list[str],
+    table: PinnedTable, source: ChangeFiles, step: Step, bucket: int, limits: Limits, names: list[str]
 ) -> pa.Table:
     layout = table.layout
-    internal = [COUNT_COLUMN] if layout.is_counted else []
-    stored = list(dict.fromkeys([*layout.key, *names, *internal]))
+    counts = [COUNT_COLUMN] if layout.is_counted else []
+    stored = list(dict.fromkeys([*layout.key, *names, *counts]))
     merged = _merged_partitions(table, source, bucket, limits, stored)
     if layout.is_counted:
         return _repeated(merged.rows, names, is_load=step.base == 0)
@@ -337,13 +308,14 @@ def _merged_partitions(
     table: PinnedTable, source: ChangeFiles, bucket: int, limits: Limits, stored: list[str]
 ) -> SortedRows:
     """The touched keys of a bucket in all partitions: their newest rows, or that they are gone."""
-    runs: dict[Partition, list[SortedRows]] = {}
-    for entry in (entry for entry in source.old if entry.bucket == bucket):
-        runs.setdefault(entry.partition, []).append(
-            deletions(table.layout, _cut_file(table, entry, limits, stored).rows)
-        )
-    for entry in (entry for entry in source.new if entry.bucket == bucket):
-        runs.setdefault(entry.partition, []).append(_cut_file(table, entry, limits, stored))
+    runs: dict[Partition, list[SortedRows]] = defaultdict(list)
+    for entry in source.old:
+        if entry.bucket == bucket:
+            gone = _cut_file(table, entry, limits, stored).rows
+            runs[entry.partition].append(deletions(table.layout, gone))
+    for entry in source.new:
+        if entry.bucket == bucket:
+            runs[entry.partition].append(_cut_file(table, entry, limits, stored))
     merged = [merge_runs(table.layout, of_partition) for of_partition in runs.values()]
     if not merged:
         return SortedRows(table.layout.stored.empty_table().select(stored), None)
@@ -366,13 +338,10 @@ def _cut_file(table: PinnedTable, entry: FileEntry, limits: Limits, stored: list
 def _net(
     before: pa.Table, after: pa.Table, is_after: npt.NDArray[np.bool_], positions: Positions
 ) -> pa.Table:
-    """Signed rows from the images of each touched key.
+    """Signed rows from the images of each touched key at the base and at the target.
 
-    Args:
-        before: images at the base.
-        after: of each touched key the image at the target, meaningless where ``is_after`` is false.
-        is_after: whether the key is there at the target.
-        positions: for each row of ``before``, the row of ``after`` that has the same key.
+    ``after`` has a row for each key, meaningless where ``is_after`` is false; ``positions`` say for each row
+    of ``before`` which row of ``after`` has the same key.
     """
     if not before.num_rows:  # nothing but new keys, as in a log of events
         return _with_kinds(after if is_after.all() else gather(after, np.flatnonzero(is_after)), _INSERT)
@@ -386,14 +355,10 @@ def _net(
     coming = np.flatnonzero(is_after & is_changed)
     # a stable sort by key puts the old image, which comes first in the input, just before the new one
     order = np.argsort(np.concatenate([leaving, coming]), kind="stable")
-    kinds = np.concatenate(
-        [
-            np.where(is_after[leaving], _BEFORE, _DELETE),
-            np.where(before_of[coming] >= 0, _AFTER, _INSERT),
-        ]
-    )
-    both_images = [gather(before, before_of[leaving]), gather(after, coming)]
-    columns = [image.columns for image in both_images]
+    old_kinds = np.where(is_after[leaving], _BEFORE, _DELETE)
+    new_kinds = np.where(before_of[coming] >= 0, _AFTER, _INSERT)
+    kinds = np.concatenate([old_kinds, new_kinds])
+    columns = gather(before, before_of[leaving]).columns, gather(after, coming).columns
     images = pa.concat_tables([pa.Table.from_arrays(each, schema=after.schema) for each in columns])
     return _with_kinds(gather(images, order), kinds[order])
 
@@ -429,3 +394,119 @@ def _with_kinds(rows: pa.Table, kinds: int | Positions) -> pa.Table:
     else:
         column = every_kind().take(pa.array(kinds, pa.int64()))
     return rows.append_column(_KIND_FIELD, column)
+
+
+def advance(
+    table: PinnedTable,
+    version: Version,
+    *,
+    max_rows: int | None = None,
+    until: int | None = None,
+    scope: Scope = EVERYTHING,
+) -> Version:
+    """The version at the end of a reader's next step; ``version`` itself when nothing is new.
+
+    Whole commits as far as ``max_rows`` allows; the first load, or a single larger commit, is cut between
+    keys. An overwrite or a deletion is a step of its own. A step has at least one key, so a reader always
+    gets on.
+
+    ``max_rows`` are stored rows, so changed keys, that the step may touch at most; ``until`` is the id of the
+    snapshot beyond which the reader must not go; ``scope`` must be the same as when it reads the step.
+    """
+    if version.cursor is not None:
+        return cut(table, version.base, version.target, version.cursor, max_rows, scope)
+    latest = table.snapshot(until).info.data_version
+    if latest <= version.base:
+        return version
+    target = latest
+    if version.base:
+        target = _last_commit_within(table, version.base, latest, max_rows, scope)
+    return cut(table, version.base, target, (0, 0), max_rows, scope)
+
+
+def touched_rows(table: PinnedTable, start: Version, end: Version) -> int:
+    """How many stored rows a step touches at most, without opening a file; a key may count several times."""
+    step = step_between(start, end)
+    if step.is_empty:
+        return 0
+    files = _change_files(table, step.base, step.target).all
+    return sum(entry.rows for entry in files if step.hashes_of(entry.bucket) is not None)
+
+
+def _last_commit_within(
+    table: PinnedTable, base: int, latest: int, max_rows: int | None, scope: Scope
+) -> int:
+    before = table.snapshot(base)  # tells a reader whose base has expired
+    if has_gap(table, before, latest):
+        return _oldest_state_after(table, base, latest)
+    reached, rows = base, 0
+    for commit in data_commits(table, base, latest):
+        is_alone = commit.kind in ("overwrite", "delete") or not commit.is_shown
+        rows += commit.delta_rows
+        if reached > base and (is_alone or (max_rows is not None and rows > max_rows)):
+            break
+        check_tracked(table, commit, scope)
+        reached = commit.id
+        if is_alone:
+            break
+    return reached
+
+
+def _oldest_state_after(table: PinnedTable, base: int, latest: int) -> int:
+    """From where on commits exist for a reader that begins at a tag; it reads one difference till then."""
+    head = table.published.latest()
+    found = table.published.info(head.oldest, head)
+    state = min(found.data_version, latest)
+    _check_all_tracked(table, base, table.snapshot(state).info)
+    return state
+
+
+def cut(
+    table: PinnedTable, base: int, target: int, low: Cursor, max_rows: int | None, scope: Scope
+) -> Version:
+    """The version between a base and a target after at most ``max_rows`` rows from ``low`` on."""
+    if max_rows is None:
+        return Version.complete(target)
+    files = _change_files(table, base, target, scope).all
+    if sum(entry.rows for entry in files) <= max_rows:
+        return Version.complete(target)
+    room = max_rows
+    for bucket in range(low[0], table.layout.buckets):
+        inside = [entry for entry in files if entry.bucket == bucket]
+        smallest = low[1] if bucket == low[0] else 0
+        if smallest == 0 and (whole := sum(entry.rows for entry in inside)) <= room:
+            room -= whole  # known without opening the files
+            continue
+        root = table.published.root
+        opened = (DataFile.open(root, table.layout, entry).index("pk").hashes for entry in inside)
+        hashes = [each[np.searchsorted(each, np.uint64(smallest)) :] for each in opened]
+        if (rows := _rows_below(hashes, MAX_HASH + 1)) <= room:
+            room -= rows
+            continue
+        first = _largest_limit(hashes, smallest, room, must_take=room == max_rows)
+        at = (bucket, first) if first <= MAX_HASH else (bucket + 1, 0)
+        return Version(base, target, at) if at[0] < table.layout.buckets else Version.complete(target)
+    return Version.complete(target)
+
+
+def _rows_below(hashes: Sequence[Hashes], limit: int) -> int:
+    """How many rows have a hash below ``limit``."""
+    if limit > MAX_HASH:
+        return sum(map(len, hashes))
+    return sum(int(np.searchsorted(each, np.uint64(limit))) for each in hashes)
+
+
+def _largest_limit(hashes: Sequence[Hashes], smallest: int, room: int, *, must_take: bool) -> int:
+    """The largest hash with at most ``room`` rows below it, from ``smallest`` on.
+
+    Rows of one hash stay together. If already the first ones are too many, the limit is just above them
+    where ``must_take`` says so.
+    """
+    fits, exceeds = smallest, MAX_HASH + 1
+    while exceeds - fits > 1:
+        middle = (fits + exceeds) // 2
+        if _rows_below(hashes, middle) <= room:
+            fits = middle
+        else:
+            exceeds = middle
+    return exceeds if must_take and not _rows_below(hashes, fits) else fits

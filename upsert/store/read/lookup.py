@@ -1,12 +1,9 @@
-"""Keys searched through the runs of one bucket, newest first.
+"""Keys searched through the runs of one bucket, newest first: one search and one take a file for all of them.
 
-The keys of a lookup are first brought to the table's types, without NULLs, and to the buckets that may hold
-matches. By primary key the first hit decides, also if it is a deletion: older runs no longer matter for that
-key. By any other index a hit is a candidate. It is still true at this snapshot only if no newer run holds its
-primary key, for there the row may have changed its indexed columns or be gone. In a table without primary
-key all runs count: equal rows add up.
-
-Everything is done for thousands of keys at once: one search and one take a file, no loop over rows.
+By primary key the first hit decides, also if it is a deletion: older runs no longer matter for that key. By
+any other index a hit is a candidate. It is still true at this snapshot only if no newer run holds its primary
+key, for there the row may have changed its indexed columns or be gone. In a table without primary key all
+runs count: equal rows add up.
 """
 
 from __future__ import annotations
@@ -35,12 +32,9 @@ from upsert.store.rows.partitions import partition_codes
 
 @dataclass(frozen=True)
 class Probe:
-    """Keys to look up.
+    """Keys to look up: one array a column, in the table's types, no NULL in any.
 
-    Attributes:
-        columns: the columns that they are values of.
-        values: one array a column, in the table's types, no NULL in any.
-        origin: of each key, its row in what the caller gave; those that can match nothing are gone.
+    ``origin`` is of each key its row in what the caller gave; those that can match nothing are gone.
     """
 
     columns: tuple[str, ...]
@@ -80,9 +74,6 @@ def prepare(layout: Layout, columns: Sequence[str], keys: pa.Table) -> Probe:
     """The keys of a lookup by ``columns``.
 
     Integers of another width are cast; keys that do not fit the column's type, or have a NULL, match nothing.
-
-    Raises:
-        SchemaError: a column is unknown, missing in ``keys``, named twice, or of another type.
     """
     check_is_table(keys, "lookup: keys")
     names = tuple(columns)
@@ -95,7 +86,7 @@ def prepare(layout: Layout, columns: Sequence[str], keys: pa.Table) -> Probe:
     origin = np.flatnonzero(usable.to_numpy(zero_copy_only=False))
     if len(origin) < keys.num_rows:
         arrays = [array.take(pa.array(origin)) for array in arrays]
-    values = (pa.array(normalised_floats(a)) if _is_float(a.type) else a for a in arrays)
+    values = (pa.array(normalised_floats(a)) if pa.types.is_floating(a.type) else a for a in arrays)
     return Probe(names, tuple(values), origin)
 
 
@@ -107,7 +98,8 @@ def _values(layout: Layout, name: str, keys: pa.Table) -> pa.Array:
     if name not in keys.column_names:
         raise SchemaError(f"lookup: keys must have column {name!r}, got {', '.join(keys.column_names)}")
     given = one_array(keys.column(name))
-    if not is_same_but_for_width(given.type, type_) and not (_is_float(given.type) and _is_float(type_)):
+    are_floats = pa.types.is_floating(given.type) and pa.types.is_floating(type_)
+    if not is_same_but_for_width(given.type, type_) and not are_floats:
         raise SchemaError(
             f"lookup: keys of column {name!r} must be {types.sql_name(type_)}, got Arrow type {given.type}; "
             "cast them"
@@ -115,22 +107,19 @@ def _values(layout: Layout, name: str, keys: pa.Table) -> pa.Array:
     return given if given.type == type_ else _cast(given, type_)
 
 
-def _is_float(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_floating(type_))
-
-
 def _cast(given: pa.Array, type_: pa.DataType) -> pa.Array:
     """The values in another type of their kind; NULL where a value has no equal there."""
     if pa.types.is_dictionary(given.type):
         return _cast(given.dictionary_decode(), type_)
-    if not _is_float(type_):
+    is_float = pa.types.is_floating(type_)
+    if not is_float:
         try:
             return given.cast(type_)
         except pa.ArrowInvalid:
             pass  # some value does not fit: find out which
     loose = _loose_cast(given, type_)
     same = pc.equal(loose.cast(given.type, safe=False), given)
-    if _is_float(type_):
+    if is_float:
         same = pc.or_(same, pc.is_nan(given))
     return pc.if_else(pc.fill_null(same, False), loose, pa.scalar(None, type_))
 
@@ -211,11 +200,14 @@ def matches_by_key(layout: Layout, runs: Runs, probe: Probe, needed: Sequence[st
 
     The keys are in search order; ``needed`` are the columns to return, see ``columns_to_compare``.
     """
+    beyond = tuple(name for name in probe.columns if name not in layout.key)
     found: list[Matches] = []
     for newest in newest_by_key(layout, runs, probe, needed):
-        alive = None if newest.kinds is None else newest.kinds == 0
-        beyond = _is_equal_beyond_key(layout, newest.rows, probe, newest.probes)
-        found.append(_kept(newest.probes, newest.rows, _and(alive, beyond)))
+        kept = None if newest.kinds is None else newest.kinds == 0
+        if beyond:
+            same = _equals(newest.rows, beyond, probe, newest.probes)
+            kept = same if kept is None else kept & same
+        found.append(_kept(newest.probes, newest.rows, kept))
     return found
 
 
@@ -228,24 +220,22 @@ class Newest(NamedTuple):
 
 
 def newest_by_key(layout: Layout, runs: Runs, probe: Probe, needed: Sequence[str]) -> Iterator[Newest]:
-    """The newest row of each key that a bucket of a keyed table has, also where it is a deletion.
-
-    Arguments as for ``matches_by_key``.
-    """
+    """The newest row of each key that a bucket of a keyed table has, also where it is a deletion."""
+    is_direct = _is_direct(layout, layout.key)
     pending = np.arange(len(probe))
     for run in runs:
         for file in run:
             if not len(pending):
                 return
             part = probe if len(pending) == len(probe) else probe.take(pending)
-            hits = _find(layout, file, layout.key, part)
+            hits = _find(layout, file, part)
             if not len(hits.probes):
                 continue
             rows = file.take(needed, hits.rows)
-            same = _is_equal(layout, rows, part, hits.probes, layout.key)
             kinds = None if file.kinds is None else file.kinds[hits.rows]
             matched = pending[hits.probes]
-            if same is not None:
+            # by hash a hit may be a collision
+            if not is_direct and not (same := _equals(rows, layout.key, part, hits.probes)).all():
                 matched, rows = matched[same], rows.filter(pa.array(same))
                 kinds = None if kinds is None else kinds[same]
             yield Newest(matched, rows, kinds)
@@ -258,8 +248,6 @@ def matches_by_index(
     """Current rows of a keyed table that equal a key, found by a key prefix or a secondary index.
 
     A key of a unique index is looked for no further than to the newest run that has a current row of it.
-
-    The index's columns are among the probe's; otherwise as for ``matches_by_key``.
     """
     found: list[Matches] = []
     pending: Positions | None = None
@@ -321,29 +309,25 @@ def _candidates(
         alive = file.kinds[hits.rows] == 0
         hits = Hits(hits.probes[alive], hits.rows[alive])
     rows = file.take(needed, hits.rows)
-    values = _at(probe, probe.columns, hits.probes)
-    same = equal_rows([rows.column(name) for name in probe.columns], values)
-    return _kept(hits.probes, rows, same)
+    return _kept(hits.probes, rows, _equals(rows, probe.columns, probe, hits.probes))
 
 
 def _not_in(layout: Layout, newer: DataFile, matches: Matches) -> Matches:
     """The candidates whose primary key a newer file does not hold."""
     if not len(matches.probes):
         return matches
-    keys = Probe(
-        layout.key, tuple(matches.rows.column(name) for name in layout.key), np.arange(len(matches.probes))
-    )
+    columns = tuple(matches.rows.column(name) for name in layout.key)
+    keys = Probe(layout.key, columns, np.arange(len(matches.probes)))
     # most keys are in one file only, so there is little left to be put in order
     asked = may_hold(newer.index("pk"), keys.hashes(layout.key))
     if not len(asked):
         return matches
     some = keys.take(asked)
     order = search_order(layout, layout.lookup_index("pk"), some)
-    hits = _find(layout, newer, layout.key, some.take(order))
+    hits = _find(layout, newer, some.take(order))
     stale = asked[order[hits.probes]]
     if not _is_direct(layout, layout.key) and len(stale):
-        there = newer.take(layout.key, hits.rows)
-        stale = stale[equal_rows(there.columns, _at(keys, layout.key, stale))]
+        stale = stale[_equals(newer.take(layout.key, hits.rows), layout.key, keys, stale)]
     kept = np.ones(len(matches.probes), dtype=np.bool_)
     kept[stale] = False
     return _kept(matches.probes, matches.rows, kept)
@@ -356,8 +340,9 @@ def _is_direct(layout: Layout, columns: tuple[str, ...]) -> bool:
     )
 
 
-def _find(layout: Layout, file: DataFile, key: tuple[str, ...], probe: Probe) -> Hits:
-    """Rows whose key may be a probe's: exactly by an integer key, else by hash."""
+def _find(layout: Layout, file: DataFile, probe: Probe) -> Hits:
+    """Rows whose primary key may be a probe's: exactly by an integer key, else by hash."""
+    key = layout.key
     if not _is_direct(layout, key):
         return search(file.index("pk"), probe.hashes(key))
     keys = fixed_width(file.column(key[0]))
@@ -372,35 +357,11 @@ def _find(layout: Layout, file: DataFile, key: tuple[str, ...], probe: Probe) ->
     return Hits(asked[found + first], at[found])
 
 
-def _is_equal(
-    layout: Layout, rows: pa.RecordBatch, probe: Probe, probes: Positions, key: tuple[str, ...]
-) -> Mask | None:
-    """Which hits are no collisions of hashes; None for all."""
-    if _is_direct(layout, key):
-        return None
-    same = equal_rows([rows.column(name) for name in key], _at(probe, key, probes))
-    return None if same.all() else same
-
-
-def _is_equal_beyond_key(
-    layout: Layout, rows: pa.RecordBatch, probe: Probe, probes: Positions
-) -> Mask | None:
-    others = tuple(name for name in probe.columns if name not in layout.key)
-    if not others:
-        return None
-    return equal_rows([rows.column(name) for name in others], _at(probe, others, probes))
-
-
-def _at(probe: Probe, columns: Sequence[str], probes: Positions) -> list[pa.Array]:
-    """The probe's values of some columns, one for each hit."""
+def _equals(rows: pa.RecordBatch, columns: Sequence[str], probe: Probe, probes: Positions) -> Mask:
+    """Which hits equal their keys in some columns."""
     taken = pa.array(probes)
-    return [probe.column(name).take(taken) for name in columns]
-
-
-def _and(one: Mask | None, other: Mask | None) -> Mask | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return one & other
+    wanted = [probe.column(name).take(taken) for name in columns]
+    return equal_rows([rows.column(name) for name in columns], wanted)
 
 
 def _kept(probes: Positions, rows: pa.RecordBatch, kept: Mask | None) -> Matches:

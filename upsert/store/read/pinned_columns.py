@@ -45,13 +45,7 @@ def unaltered(table: Alterable, read: Callable[[TableSchema], _T]) -> _T:
 
 @dataclass(frozen=True)
 class PinnedWhere:
-    """A filter of columns as they were when a query began.
-
-    Attributes:
-        where: the filter, under the names of then; None for all rows.
-        schema: the columns of then.
-        of: the table, for messages.
-    """
+    """A filter of columns as they were when a query began, under the schema of then; None for all rows."""
 
     where: Where | None
     schema: TableSchema
@@ -80,12 +74,7 @@ def _value(predicate: Predicate) -> Any:
 
 @dataclass(frozen=True)
 class PinnedColumns:
-    """Some columns of a table, as they were when a query began. A renamed column is still the same one.
-
-    Attributes:
-        columns: the columns, in the query's order.
-        of: the table, for messages.
-    """
+    """Some columns of a table, as they were when a query began. A renamed column is still the same one."""
 
     columns: tuple[Column, ...]
     of: str
@@ -100,7 +89,12 @@ class PinnedColumns:
 
         Columns that ``read`` adds come after them, as they are.
         """
-        return self._restored(unaltered(table, lambda schema: read(self.names_in(schema))))
+        rows = unaltered(table, lambda schema: read(self.names_in(schema)))
+        own = len(self.columns)
+        columns = [self._cast(rows.column(n), column) for n, column in enumerate(self.columns)]
+        fields = [pa.field(c.name, c.type, nullable=c.nullable) for c in self.columns]
+        schema = pa.schema([*fields, *list(rows.schema)[own:]])
+        return pa.Table.from_arrays([*columns, *rows.columns[own:]], schema=schema)
 
     def names_in(self, schema: TableSchema) -> tuple[str, ...]:
         """The columns' names by now.
@@ -115,13 +109,6 @@ class PinnedColumns:
                 "start the query again without it"
             )
         return tuple(names[column.id] for column in self.columns)
-
-    def _restored(self, rows: pa.Table) -> pa.Table:
-        own = len(self.columns)
-        columns = [self._cast(rows.column(n), column) for n, column in enumerate(self.columns)]
-        fields = [pa.field(c.name, c.type, nullable=c.nullable) for c in self.columns]
-        schema = pa.schema([*fields, *list(rows.schema)[own:]])
-        return pa.Table.from_arrays([*columns, *rows.columns[own:]], schema=schema)
 
     def _cast(self, values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
         if values.type == column.type:

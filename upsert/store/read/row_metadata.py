@@ -41,8 +41,6 @@ KEYS: Final = {
 }
 """Every key, with the type of its values."""
 
-_OF_ROW: Final = frozenset({BUCKET})
-
 ALIASES: Final = {key.replace("-", "_"): key for key in KEYS}
 """The keys as names of columns that need no quotes."""
 
@@ -50,12 +48,8 @@ _EPOCH: Final = "TIMESTAMP_NTZ '1970-01-01 00:00:00'"
 
 
 def is_of_commit(key: str) -> bool:
-    """Whether a change has a key's value from its own commit, so that a ``-U`` or ``-D`` has another one.
-
-    >>> is_of_commit("snapshot-id"), is_of_commit("sequence_number"), is_of_commit("bucket")
-    (True, True, False)
-    """
-    return ALIASES.get(key, key) not in _OF_ROW
+    """Whether a change has a key's value from its own commit, so that a ``-U`` or ``-D`` has another one."""
+    return ALIASES.get(key, key) != BUCKET
 
 
 def metadata_option(value: str) -> dict[str, str]:
@@ -91,17 +85,13 @@ def offered(given: Mapping[str, str], schema: TableSchema, of: str) -> dict[str,
                 f"{of}: metadata {column.metadata!r} must have a name of its own, got {column.name!r}, which "
                 "is a column; give it one, as in 'metadata.columns' = '{\"version\": \"snapshot-id\"}'"
             )
-        check_known(column.metadata, schema, of)
+        _check_known(column.metadata, schema, of)
     found = resolve(asked, KEYS, ALIASES, of=of, writing=False)
     return {one.column.name: one.key for one in found}
 
 
 def with_metadata_aside(schema: TableSchema, of: str) -> TableSchema:
     """A schema whose METADATA columns are among those that a read adds; all others are stored.
-
-    Raises:
-        SchemaError: a key is unknown or of another type, or a table without PRIMARY KEY asks for
-            ``sequence-number``.
 
     >>> column = Column("version", pa.int64(), metadata="snapshot-id", virtual=True)
     >>> found = with_metadata_aside(TableSchema((Column("id", pa.int64()), column)), "table 't'")
@@ -119,29 +109,22 @@ def with_metadata_aside(schema: TableSchema, of: str) -> TableSchema:
             )
     taken = {computed.place for computed in schema.computed}
     free = (place for place in range(len(schema.columns) + len(taken)) if place not in taken)
-    added = [
-        computed_from_metadata(column, found[column.name].key, place)
-        for column, place in zip(schema.columns, free, strict=True)
-        if column.metadata is not None
-    ]
-    for column in added:
-        check_known(column.metadata, schema, f"{of}: column {column.name!r}")
+    added = []
+    for column, place in zip(schema.columns, free, strict=True):
+        if column.metadata is not None:
+            key = found[column.name].key
+            _check_known(key.key, schema, f"{of}: column {column.name!r}")
+            # a read computes it from a column of its own name that has the key's values
+            expression = _cast_expression(types.quoted(column.name), key.type, column.type)
+            added.append(
+                ComputedColumn(column.name, expression, (), place, column.comment, key.key, column.type)
+            )
     both = sorted([*schema.computed, *added], key=lambda one: one.place)
     return replace(schema, columns=schema.physical, computed=tuple(both))
 
 
-def computed_from_metadata(column: Column, key: MetadataKey, place: int) -> ComputedColumn:
-    """The column as one that a read computes, from a column of its own name that has the key's values."""
-    expression = cast_expression(types.quoted(column.name), key.type, column.type)
-    return ComputedColumn(column.name, expression, (), place, column.comment, key.key, column.type)
-
-
-def cast_expression(value: str, source: pa.DataType, target: pa.DataType) -> str:
-    """Spark SQL for the cast that `metadata_columns.cast` makes: whole numbers and times are milliseconds.
-
-    >>> cast_expression("c", types.TIMESTAMP, pa.int64())
-    'unix_millis(c)'
-    """
+def _cast_expression(value: str, source: pa.DataType, target: pa.DataType) -> str:
+    """Spark SQL for the cast that `metadata_columns.cast` makes: whole numbers and times are milliseconds."""
     if source == target:
         return value
     if source == types.TIMESTAMP:
@@ -151,16 +134,11 @@ def cast_expression(value: str, source: pa.DataType, target: pa.DataType) -> str
         return f"CAST(timestampadd(MICROSECOND, unix_micros({value}), {_EPOCH}) AS {types.sql_name(target)})"
     if target in (types.TIMESTAMP, types.TIMESTAMP_NTZ):
         at = f"timestamp_millis({value})"
-        return at if target == types.TIMESTAMP else cast_expression(at, types.TIMESTAMP, target)
+        return at if target == types.TIMESTAMP else _cast_expression(at, types.TIMESTAMP, target)
     return f"CAST({value} AS {types.sql_name(target)})"
 
 
-def check_known(key: str | None, schema: TableSchema, of: str) -> None:
-    """Refuse a key that the rows of a table cannot have.
-
-    Raises:
-        SchemaError: it is ``sequence-number``, and the table has no PRIMARY KEY.
-    """
+def _check_known(key: str | None, schema: TableSchema, of: str) -> None:
     if key == SEQUENCE_NUMBER and not schema.primary_key:
         raise SchemaError(
             f"{of}: the metadata {SEQUENCE_NUMBER!r} needs a PRIMARY KEY: without it equal rows are counted, "
@@ -188,14 +166,9 @@ def rows_with_sequence(
 
 
 def check_not_compacted(snapshot: Snapshot, buckets: Iterable[BucketId]) -> None:
-    """Refuse buckets in which a file holds rows of several commits.
-
-    Raises:
-        SchemaError: a file has been compacted.
-    """
-    for entry in (
-        entry for bucket_id in buckets for run in snapshot.files.groups[bucket_id] for entry in run
-    ):
+    """Refuse buckets with a compacted file, which holds rows of several commits, by a ``SchemaError``."""
+    files = snapshot.files.groups
+    for entry in (entry for bucket_id in buckets for run in files[bucket_id] for entry in run):
         if entry.level:
             raise SchemaError(
                 f"metadata {SEQUENCE_NUMBER!r}: the commit that last wrote a row is known until its file is "

@@ -1,14 +1,11 @@
-"""A table at one of its snapshots: scans, and lookups of thousands of keys at a time.
-
-Snapshots may expire while they are read: one that a table hands out says so, instead of calling a file that
-is gone damaged. A ``PinnedTable`` keeps the columns that an operation of several steps began with.
-"""
+"""A table at one of its snapshots, or at a version between two: scans, and lookups of many keys at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +19,7 @@ from upsert.store.metadata.history import History
 from upsert.store.metadata.manifest import FileSet, Run
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.paths import BucketId
-from upsert.store.predicate import Filter, Where, parse_where, remaining
+from upsert.store.predicate import EVERY_ROW, Filter, Where, parse_where, remaining
 from upsert.store.read import statistics
 from upsert.store.read.lookup import (
     Matches,
@@ -38,80 +35,7 @@ from upsert.store.read.lookup import (
 from upsert.store.rows.keys import order_by
 from upsert.store.rows.layout import COUNT_COLUMN, PRIMARY_KEY, ROW_HASH_COLUMN, Layout, LookupIndex
 from upsert.store.rows.merge import SortedRows, check_counts, joined, merge_runs, present
-
-
-@dataclass(frozen=True)
-class BucketScan:
-    """How rows of a table's buckets are read.
-
-    Attributes:
-        layout: physical form of the table.
-        open: opens one of its data files.
-    """
-
-    layout: Layout
-    open: Callable[[FileEntry], DataFile]
-
-    def rows(self, runs: Sequence[Run], names: Sequence[str], where: Filter) -> Iterator[pa.Table]:
-        """Some stored columns of the rows of which a filter is true, in pieces.
-
-        Pieces need no merging with each other, and ascend by key. Equal rows of a table without primary key
-        come once, with their count, which must be among the names.
-        """
-        for run in self._merged(runs, names, where):
-            yield self._current(run, where).select(names)
-
-    def _merged(self, runs: Sequence[Run], names: Sequence[str], where: Filter) -> Iterator[SortedRows]:
-        """The bucket's rows, and with them others of which the filter is not true."""
-        every = self.layout.schema.names
-        judged = every if self.layout.is_counted else self.layout.key
-        kept = self._pruned(runs, where, judged)
-        if len(kept) == 1:
-            # nothing newer can hide a row, so bounds of all columns may skip files
-            judged = every
-            kept = self._pruned(kept, where, judged)
-        needed = self._needed((*names, *where.columns), keys=len(kept) > 1)
-        if len(kept) > 1:
-            found = (self._sorted_rows(run, needed, where, judged) for run in reversed(kept))
-            if pieces := [rows for rows in found if rows is not None]:
-                yield merge_runs(self.layout, pieces)
-            return
-        for run in kept:
-            for entry in run:
-                if (rows := self._sorted_rows([entry], needed, where, judged)) is not None:
-                    yield rows
-
-    def _needed(self, columns: Sequence[str], *, keys: bool) -> list[str]:
-        extra = self.layout.key if keys else ()
-        counts = (COUNT_COLUMN,) if self.layout.is_counted else ()
-        return list(dict.fromkeys((*columns, *extra, *counts)))
-
-    def _current(self, run: SortedRows, where: Filter) -> pa.Table:
-        if not self.layout.is_counted:
-            return where.apply(present(self.layout, run))
-        # counts of rows that are not wanted may be incomplete, for a file that has only such rows was skipped
-        return present(self.layout, SortedRows(where.apply(run.rows), None))
-
-    def _pruned(self, runs: Sequence[Run], where: Filter, columns: Collection[str]) -> list[Run]:
-        entries = [entry for run in runs for entry in run]
-        kept = iter(where.keep(entries, columns, self.layout.schema).tolist())
-        pruned = [tuple(entry for entry in run if next(kept)) for run in runs]
-        return [run for run in pruned if run]
-
-    def _sorted_rows(
-        self, entries: Sequence[FileEntry], needed: Sequence[str], where: Filter, judged: Collection[str]
-    ) -> SortedRows | None:
-        """Rows of files of one run, without parts that cannot have wanted ones; None if nothing is left."""
-        files = [self.open(entry) for entry in entries]
-        stretches = [(f, start, stop) for f in files for start, stop in f.stretches(where, judged)]
-        pieces = [
-            SortedRows(
-                pa.Table.from_batches([f.slice(needed, start, stop - start)]),
-                None if f.kinds is None else f.kinds[start:stop],
-            )
-            for f, start, stop in stretches
-        ]
-        return joined(pieces) if pieces else None
+from upsert.store.version import Version, has_arrived
 
 
 class Snapshot:
@@ -139,12 +63,25 @@ class Snapshot:
     ([0, 2], 2)
     """
 
-    def __init__(self, root: str | Path, layout: Layout, files: FileSet, info: SnapshotInfo) -> None:
+    def __init__(
+        self,
+        root: str | Path,
+        layout: Layout,
+        files: FileSet,
+        info: SnapshotInfo,
+        history: History | None = None,
+    ) -> None:
         self.id = info.id
         self.info = info
         self.layout = layout
         self.files = files
         self._root = root
+        self._history = history
+
+    @classmethod
+    def retained(cls, history: History, info: SnapshotInfo, layout: Layout) -> Self:
+        """One that may expire while it is read, and says so then instead of calling a file damaged."""
+        return cls(history.root, layout, history.files(info), info, history)
 
     def __repr__(self) -> str:
         return f"Snapshot(id={self.id})"
@@ -188,14 +125,65 @@ class Snapshot:
         left = remaining(where, (partition for partition, _ in self.files.groups), self.layout.schema)
         return {one: left[one[0]] for one in self.files.groups if one[0] in left}
 
-    def stored_rows(self, bucket_id: BucketId, where: Filter, columns: Sequence[str]) -> Iterable[pa.Table]:
+    def stored_rows(self, bucket_id: BucketId, where: Filter, columns: Sequence[str]) -> Iterator[pa.Table]:
         """The rows of a bucket of which a filter is true, in pieces that need no merging with each other.
 
         Each piece ascends by key. Equal rows of a table without primary key come once, with their count.
         """
-        counts = [COUNT_COLUMN] if self.layout.is_counted else []
-        names = list(dict.fromkeys([*columns, *counts]))
-        return BucketScan(self.layout, self.open).rows(self.files.groups[bucket_id], names, where)
+        names = self._with_counts(columns)
+        for run in self._merged(self.files.groups[bucket_id], names, where):
+            if self.layout.is_counted:
+                # counts of rows that are not wanted may be incomplete: a file that has only such is skipped
+                rows = present(self.layout, SortedRows(where.apply(run.rows), None))
+            else:
+                rows = where.apply(present(self.layout, run))
+            yield rows.select(names)
+
+    def _with_counts(self, columns: Iterable[str]) -> list[str]:
+        counts = (COUNT_COLUMN,) if self.layout.is_counted else ()
+        return list(dict.fromkeys((*columns, *counts)))
+
+    def _merged(self, runs: Sequence[Run], names: Sequence[str], where: Filter) -> Iterator[SortedRows]:
+        """The bucket's rows, and with them others of which the filter is not true."""
+        every = self.layout.schema.names
+        judged = every if self.layout.is_counted else self.layout.key
+        kept = self._pruned(runs, where, judged)
+        if len(kept) == 1:
+            # nothing newer can hide a row, so bounds of all columns may skip files
+            judged = every
+            kept = self._pruned(kept, where, judged)
+        keys = self.layout.key if len(kept) > 1 else ()
+        needed = self._with_counts((*names, *where.columns, *keys))
+        if len(kept) > 1:
+            found = (self._sorted_rows(run, needed, where, judged) for run in reversed(kept))
+            if pieces := [rows for rows in found if rows is not None]:
+                yield merge_runs(self.layout, pieces)
+            return
+        for run in kept:
+            for entry in run:
+                if (rows := self._sorted_rows([entry], needed, where, judged)) is not None:
+                    yield rows
+
+    def _pruned(self, runs: Sequence[Run], where: Filter, columns: Collection[str]) -> list[Run]:
+        entries = [entry for run in runs for entry in run]
+        kept = iter(where.keep(entries, columns, self.layout.schema).tolist())
+        pruned = [tuple(entry for entry in run if next(kept)) for run in runs]
+        return [run for run in pruned if run]
+
+    def _sorted_rows(
+        self, entries: Sequence[FileEntry], needed: Sequence[str], where: Filter, judged: Collection[str]
+    ) -> SortedRows | None:
+        """Rows of files of one run, without parts that cannot have wanted ones; None if nothing is left."""
+        files = [self.open(entry) for entry in entries]
+        stretches = [(f, start, stop) for f in files for start, stop in f.stretches(where, judged)]
+        pieces = [
+            SortedRows(
+                pa.Table.from_batches([f.slice(needed, start, stop - start)]),
+                None if f.kinds is None else f.kinds[start:stop],
+            )
+            for f, start, stop in stretches
+        ]
+        return joined(pieces) if pieces else None
 
     def lookup(
         self, columns: Sequence[str], keys: pa.Table, *, select: Sequence[str] | None = None
@@ -216,7 +204,7 @@ class Snapshot:
         index = self._index(columns)
         probe = prepare(self.layout, columns, keys).distinct(index.columns)
         with damage_named(self._root, lambda: self.files.entries):
-            return self._match(index, probe, self._selected(select), Filter(()))[1]
+            return self._match(index, probe, self._selected(select), EVERY_ROW)[1]
 
     def match(
         self,
@@ -241,10 +229,7 @@ class Snapshot:
             return self._match(index, probe, selected, wanted)
 
     def index_for(self, columns: Sequence[str]) -> str | None:
-        """What serves a lookup by these columns: ``PRIMARY KEY``, ``PRIMARY KEY prefix (a)`` or an index.
-
-        None if nothing does.
-        """
+        """What serves a lookup: ``PRIMARY KEY``, ``PRIMARY KEY prefix (a)``, an index, or None."""
         index = self.layout.best_index(columns)
         return index.label if index else None
 
@@ -296,20 +281,21 @@ class Snapshot:
         return rows.take(pa.array(np.repeat(np.arange(rows.num_rows), counts)))
 
     def open(self, entry: FileEntry) -> DataFile:
-        """One of the snapshot's files.
-
-        Raises:
-            CorruptTableError: it is missing or damaged.
-        """
-        return DataFile.open(self._root, self.layout, entry)
+        """One of the snapshot's files; ``SnapshotExpiredError`` if it is gone because the snapshot is."""
+        try:
+            return DataFile.open(self._root, self.layout, entry)
+        except CorruptTableError as cause:
+            if self._history is None or self._history.is_readable(self.info):
+                raise
+            raise self._history.expired(self.id, self._history.latest()) from cause
 
     def _match(
         self, index: LookupIndex, probe: Probe, selected: tuple[str, ...], wanted: Filter
     ) -> tuple[npt.NDArray[np.int64], pa.Table]:
         if len(probe):
             probe = probe.take(search_order(self.layout, index, probe))
-        own = (*self.layout.key, COUNT_COLUMN) if self.layout.is_counted else ()
-        needed = list(dict.fromkeys((*selected, *wanted.columns, *own)))
+        own = self.layout.key if self.layout.is_counted else ()
+        needed = self._with_counts((*selected, *wanted.columns, *own))
         files = self.files
         if wanted.alternatives:
             files = files.only({partition for partition, _ in self.places(wanted)}.__contains__)
@@ -359,50 +345,95 @@ class Snapshot:
         schema = pa.schema([by_name[name] for name in selected])
         if not pieces:
             return schema.empty_table()
-        table = pa.concat_tables(pieces)
-        return pa.Table.from_arrays(table.columns, schema=schema)
-
-
-class RetainedSnapshot(Snapshot):
-    """A snapshot of a table in which snapshots may expire, also while this one is being read."""
-
-    def __init__(self, history: History, info: SnapshotInfo, layout: Layout) -> None:
-        """Of a snapshot that is or was retained, its rows in the form of ``layout``."""
-        super().__init__(history.root, layout, history.files(info), info)
-        self._history = history
-
-    def open(self, entry: FileEntry) -> DataFile:
-        """Open a data file.
-
-        Raises:
-            SnapshotExpiredError: the file is gone because the snapshot has expired.
-            CorruptTableError: it is missing or damaged for another reason.
-        """
-        try:
-            return super().open(entry)
-        except CorruptTableError as cause:
-            if not self._history.is_readable(self.info):
-                raise self._history.expired(self.id, self._history.latest()) from cause
-            raise
+        return pa.Table.from_arrays(pa.concat_tables(pieces).columns, schema=schema)
 
 
 @dataclass(frozen=True)
 class PinnedTable:
-    """A table whose columns stay as they are, whatever ``ALTER TABLE`` does meanwhile.
-
-    Attributes:
-        name: name of the table, for messages.
-        path: where its files lie.
-        layout: the form in which rows are read.
-        published: its snapshots.
-    """
+    """A table whose columns stay as they are, whatever ``ALTER TABLE`` does meanwhile, for several steps."""
 
     name: str
     path: str
     layout: Layout
     published: History
 
-    def snapshot(self, id: int | None = None) -> RetainedSnapshot:
+    def snapshot(self, id: int | None = None) -> Snapshot:
         """The latest snapshot, or one whose rows can still be read, see ``Table.snapshot``."""
         info = self.published.latest() if id is None else self.published.equal_to(id)
-        return RetainedSnapshot(self.published, info, self.layout)
+        return Snapshot.retained(self.published, info, self.layout)
+
+    def at(self, version: Version) -> View:
+        """The table at a version."""
+        target = self.snapshot(version.target)
+        base = target if version.is_complete else self.snapshot(version.base)
+        return View(version, self.layout, base, target)
+
+
+@dataclass(frozen=True)
+class View:
+    """The rows of a table at one version; reads like a ``Snapshot``.
+
+    A row is looked up in both snapshots, and the one counts that its own key says: below the cursor the
+    target, else the base.
+    """
+
+    version: Version
+    _layout: Layout
+    _base: Snapshot
+    _target: Snapshot
+
+    def scan(self, columns: Sequence[str] | None = None, where: Any = None) -> pa.Table:
+        """The rows, as ``Snapshot.scan`` gives them."""
+        if self.version.is_complete:
+            return self._target.scan(columns, where)
+        names = list(self._layout.schema.names if columns is None else columns)
+        return self._from_both(lambda snapshot: snapshot.scan(self._with_key(names), where)).select(names)
+
+    def lookup(
+        self, columns: Sequence[str], keys: pa.Table, *, select: Sequence[str] | None = None
+    ) -> pa.Table:
+        """Each row that equals any of the keys once, as ``Snapshot.lookup`` gives them."""
+        if self.version.is_complete:
+            return self._target.lookup(columns, keys, select=select)
+        names = list(self._layout.schema.names if select is None else select)
+        read = self._with_key(names)
+        return self._from_both(lambda snapshot: snapshot.lookup(columns, keys, select=read)).select(names)
+
+    def match(
+        self,
+        columns: Sequence[str],
+        keys: pa.Table,
+        *,
+        select: Sequence[str] | None = None,
+        where: Any = None,
+    ) -> tuple[Positions, pa.Table]:
+        """Pairs of a key and a row that matches it, as ``Snapshot.match`` gives them."""
+        if self.version.is_complete:
+            return self._target.match(columns, keys, select=select, where=where)
+        names = list(self._layout.schema.names if select is None else select)
+        read = self._with_key(names)
+        positions, tables = [], []
+        for snapshot, arrived in ((self._target, True), (self._base, False)):
+            found, rows = snapshot.match(columns, keys, select=read, where=where)
+            wanted = np.flatnonzero(self._has_arrived(rows) == arrived)
+            positions.append(found[wanted])
+            tables.append(rows.select(names).take(pa.array(wanted)))
+        return np.concatenate(positions), pa.concat_tables(tables)
+
+    def rows_per_key(self, columns: Sequence[str]) -> float:
+        """About how many rows one key finds, as ``Snapshot.rows_per_key`` says of the target."""
+        return self._target.rows_per_key(columns)
+
+    def _from_both(self, read: Callable[[Snapshot], pa.Table]) -> pa.Table:
+        new, old = read(self._target), read(self._base)
+        arrived = new.filter(pa.array(self._has_arrived(new)))
+        return pa.concat_tables([arrived, old.filter(pa.array(~self._has_arrived(old)))])
+
+    def _with_key(self, names: Sequence[str]) -> list[str]:
+        """The columns and those that say where a row is: its key or the hash of all of it, its bucket."""
+        return list(dict.fromkeys([*names, *self._layout.key, *self._layout.bucket_key]))
+
+    def _has_arrived(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
+        layout, cursor = self._layout, self.version.cursor
+        assert cursor is not None
+        return has_arrived(cursor, layout.buckets_of(rows), layout.key_hashes(rows))

@@ -2,9 +2,8 @@
 
 The hashes of an index lie in ascending order in every sidecar, so the smallest ones of all files together are
 an even sample of the table's keys: how closely they lie tells how many keys there are (Bar-Yossef et al.,
-"Counting distinct elements in a data stream", 2002). That takes a few pages of each file, counts a key of
-several runs once, and needs nothing to be kept up to date by writers. ``SHOW PARTITIONS`` and
-``DESCRIBE … PARTITION`` show what manifests say of each partition (FLIP-188).
+"Counting distinct elements in a data stream", 2002). That takes a few pages of each file, and counts a key of
+several runs once.
 """
 
 from __future__ import annotations
@@ -51,19 +50,16 @@ def row_count(layout: Layout, files: FileSet, open_file: Open) -> float:
         entries = [entry for run in runs for entry in run]
         stored = float(sum(entry.rows for entry in entries))
         if len(runs) > 1:
-            largest = nlargest(_MAX_FILES, entries, key=_rows_of)
+            largest = nlargest(_MAX_FILES, entries, key=lambda entry: entry.rows)
             hashes = [open_file(entry).index("pk").hashes for entry in largest]
-            stored = min(stored, distinct_hashes(hashes) * stored / sum(map(_rows_of, largest)))
+            stored = min(stored, distinct_hashes(hashes) * stored / sum(entry.rows for entry in largest))
         total += max(0.0, stored - sum(entry.deletes for entry in entries))
     return total
 
 
 def rows_per_key(layout: Layout, index: LookupIndex, files: FileSet, open_file: Open) -> float:
-    """About how many rows one key of an index finds: 1 for the primary key, 0 in an empty table.
-
-    NULLs are no keys and their rows do not count.
-    """
-    largest = nlargest(_MAX_FILES, files.entries, key=_rows_of)
+    """See ``Snapshot.rows_per_key``; NULLs are no keys and their rows do not count."""
+    largest = nlargest(_MAX_FILES, files.entries, key=lambda entry: entry.rows)
     if not largest:
         return 0.0
     if index.is_unique:
@@ -74,16 +70,12 @@ def rows_per_key(layout: Layout, index: LookupIndex, files: FileSet, open_file: 
     if not stored:
         return 0.0
     # an old version of a row is stored too, until a compaction drops it
-    current = row_count(layout, files, open_file) / sum(map(_rows_of, files.entries))
+    current = row_count(layout, files, open_file) / sum(entry.rows for entry in files.entries)
     return max(1.0, current * stored / distinct_hashes(hashes))
 
 
 def distinct_hashes(arrays: Sequence[Hashes]) -> float:
-    """About how many different values several ascending arrays of evenly spread hashes hold together (pure).
-
-    >>> distinct_hashes([np.array([1, 1, 5], np.uint64), np.array([5, 9], np.uint64)])
-    3.0
-    """
+    """About how many different values several ascending arrays of evenly spread hashes hold together."""
     heads = [_smallest(hashes) for hashes in arrays if len(hashes)]
     if not heads:
         return 0.0
@@ -117,10 +109,6 @@ def _counted_rows(file: DataFile) -> float:
     """Rows that a file of a table without primary key adds: by its first ones, whose hashes are random."""
     counts = file.column(COUNT_COLUMN).slice(0, SAMPLE).to_numpy()
     return float(np.mean(counts)) * file.entry.rows
-
-
-def _rows_of(entry: FileEntry) -> int:
-    return entry.rows
 
 
 @dataclass(frozen=True)
@@ -169,20 +157,14 @@ def partition_infos(root: str, definition: Definition, files: FileSet) -> tuple[
     return tuple(_info(root, definition, partition, runs[partition]) for partition in ordered)
 
 
-def _values(definition: Definition, partition: Partition) -> Mapping[str, Any]:
-    types = [definition.schema.type_of(name) for name, _ in partition]
-    arrays = [partition_values([text], type_) for (_, text), type_ in zip(partition, types, strict=True)]
-    return MappingProxyType(
-        {name: array[0].as_py() for (name, _), array in zip(partition, arrays, strict=True)}
-    )
-
-
 def _info(
     root: str, definition: Definition, partition: Partition, buckets: Sequence[Sequence[Run]]
 ) -> PartitionInfo:
     entries = [entry for runs in buckets for run in runs for entry in run]
+    type_of = definition.schema.type_of
+    spec = {name: partition_values([text], type_of(name))[0].as_py() for name, text in partition}
     return PartitionInfo(
-        spec=_values(definition, partition),
+        spec=MappingProxyType(spec),
         partition=partition,
         path=os.path.dirname(paths.resolve(root, paths.bucket_folder(partition, 0))),
         files=len(entries),

@@ -19,6 +19,7 @@ from upsert.arrays import one_array
 from upsert.errors import SchemaError
 from upsert.rowkind import ROW_KIND_COLUMN, signs
 from upsert.schema import Column
+from upsert.store.files.formats.base import retyped
 from upsert.store.rows.hashing import child_values, row_hashes
 from upsert.store.rows.keys import as_key, has_floats
 from upsert.store.rows.layout import ROW_HASH_COLUMN, Layout
@@ -27,18 +28,11 @@ Signs = npt.NDArray[np.int8]
 
 
 def conform(layout: Layout, rows: pa.Table, owner: str = "rows") -> tuple[pa.Table, Signs | None]:
-    """The rows in the table's column order and types, and the sign of each; ``_row_kind`` itself is gone.
+    """The rows in the table's column order and types, and +1 or -1 for each; None without ``_row_kind``.
 
-    Float keys are normalised (-0.0 becomes 0.0), and all floats of a table without primary key, of which
-    whole rows are the key; it gets ``_row_hash`` as last column.
-
-    Args:
-        layout: layout of the table that the rows are for.
-        rows: exactly the table's columns, in any order, and perhaps ``_row_kind``.
-        owner: what the rows belong to, for messages.
-
-    Returns:
-        The rows, and +1 or -1 for each; None instead of the signs if there is no ``_row_kind``.
+    They have exactly the table's columns, in any order, and perhaps ``_row_kind``, which is gone then. Float
+    keys are normalised (-0.0 becomes 0.0), and all floats of a table without primary key, of which whole rows
+    are the key; it gets ``_row_hash`` as last column. ``owner`` is what the rows belong to, for messages.
 
     Raises:
         SchemaError: the rows are no Arrow table, or a column is missing, unknown, repeated, of another type
@@ -60,11 +54,7 @@ def conform(layout: Layout, rows: pa.Table, owner: str = "rows") -> tuple[pa.Tab
 
 
 def check_is_table(given: object, what: str) -> None:
-    """Refuse anything but an Arrow table, before it fails somewhere inside.
-
-    Raises:
-        SchemaError: ``given`` is none; the message says how to make one.
-    """
+    """Refuse anything but an Arrow table, before it fails somewhere inside."""
     if not isinstance(given, pa.Table):
         raise SchemaError(
             f"{what} must be a pyarrow.Table, got {type(given).__name__}; make one with pa.table, "
@@ -100,8 +90,7 @@ def _stored(
         if weights is None or (missing & (weights > 0)).any():
             raise SchemaError(f"{owner}: column {column.name!r} is NOT NULL, got {int(missing.sum())} NULLs")
     if (is_key or layout.is_counted) and has_floats(column.type):
-        array = as_key(one_array(cast))
-        return pa.chunked_array([array if array.type == cast.type else pa.array(_Declared(array, cast.type))])
+        return pa.chunked_array([retyped(as_key(one_array(cast)), cast.type)])
     return cast
 
 
@@ -128,19 +117,8 @@ def cast_to(values: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
     if types.is_scalar(type_):
         return values.cast(type_)
     # Arrow refuses to cast a NULL struct to one with NOT NULL fields; so these are declared afterwards
-    chunks = [pa.array(_Declared(chunk, type_)) for chunk in values.cast(_nullable(type_)).chunks]
+    chunks = [retyped(chunk, type_) for chunk in values.cast(_nullable(type_)).chunks]
     return pa.chunked_array(chunks, type_)
-
-
-class _Declared:
-    """An array under another type of the same memory layout, handed over by Arrow's own protocol."""
-
-    def __init__(self, array: pa.Array, type_: pa.DataType) -> None:
-        self._array = array
-        self._type = type_
-
-    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
-        return self._type.__arrow_c_schema__(), self._array.__arrow_c_array__()[1]
 
 
 def _nullable(type_: pa.DataType) -> pa.DataType:
@@ -167,7 +145,10 @@ def is_same_but_for_width(given: pa.DataType, stored: pa.DataType) -> bool:
     if pa.types.is_timestamp(given) and pa.types.is_timestamp(stored):
         return (given.tz is None) == (stored.tz is None)
     if pa.types.is_struct(given) and pa.types.is_struct(stored):
-        return _are_fields_same(list(given), list(stored))
+        return len(given) == len(stored) and all(
+            one.name == other.name and is_same_but_for_width(one.type, other.type)
+            for one, other in zip(given, stored, strict=True)
+        )
     if pa.types.is_map(given) and pa.types.is_map(stored):
         same_keys = is_same_but_for_width(given.key_type, stored.key_type)
         return same_keys and is_same_but_for_width(given.item_type, stored.item_type)
@@ -182,12 +163,7 @@ _LISTS: Final = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_siz
 _FAMILIES: Final = (
     (pa.types.is_integer,),
     (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
-    (
-        pa.types.is_binary,
-        pa.types.is_large_binary,
-        pa.types.is_binary_view,
-        pa.types.is_fixed_size_binary,
-    ),
+    (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary),
     (pa.types.is_decimal,),
     (pa.types.is_date,),
 )
@@ -195,13 +171,6 @@ _FAMILIES: Final = (
 
 def _is_any(type_: pa.DataType, kinds: Iterable[Callable[[pa.DataType], bool]]) -> bool:
     return any(kind(type_) for kind in kinds)
-
-
-def _are_fields_same(given: list[pa.Field], stored: list[pa.Field]) -> bool:
-    return len(given) == len(stored) and all(
-        one.name == other.name and is_same_but_for_width(one.type, other.type)
-        for one, other in zip(given, stored, strict=True)
-    )
 
 
 def _check_inner_nulls(array: pa.Array, name: str, owner: str) -> None:

@@ -37,12 +37,7 @@ def fold(
     change. With a ``sequence`` the row with its highest value decides, among those that are left without an
     order; of several such rows the last one.
 
-    Args:
-        layout: the table's layout.
-        rows: conforming rows, see ``rows.conform``.
-        weights: the sign of each row; None if all are positive.
-        order: whether the order of the rows means anything.
-        sequence: columns whose values order the rows of a key; looked at with a key.
+    Rows and ``weights`` are those of ``rows.conform``.
 
     Raises:
         ChangelogError: without an order or a sequence, two different positive rows of one key are left; it
@@ -64,11 +59,7 @@ def fold(
 
 @contextmanager
 def naming(owner: str) -> Iterator[None]:
-    """A block that folds rows which go into a table: its errors name the table, and what else it can do.
-
-    Raises:
-        ChangelogError: rows contradict each other.
-    """
+    """A block that folds rows which go into a table: its errors name the table, and what else it can do."""
     try:
         yield
     except ChangelogError as cause:

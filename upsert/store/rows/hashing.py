@@ -41,9 +41,7 @@ _P5: Final = np.uint64(0x27D4EB2F165667C5)
 def hash_columns(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int | None = None) -> Hashes:
     """Spark's ``xxhash64(columns)`` of every row, as unsigned numbers.
 
-    Args:
-        columns: arrays of equal length, of the scalar types that a table stores.
-        rows: their length; needed only where ``columns`` may be empty.
+    The columns are of scalar types that a table stores; ``rows`` is needed only where there may be none.
 
     >>> hash_columns([pa.array([1, None]), pa.array(["a", "a"])]).view("int64").tolist()
     [-8527884376001292090, -8582455328737087284]
@@ -89,9 +87,7 @@ def fixed_width(array: pa.Array) -> npt.NDArray[Any]:
     if pa.types.is_floating(type_):
         values = normalised_floats(array)
         return values.view(np.int32 if values.dtype == np.float32 else np.int64)
-    width = type_.bit_width
-    dtype = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}[width]
-    return _values(array, np.dtype(dtype))
+    return _values(array, np.dtype(f"i{type_.bit_width // 8}"))
 
 
 def normalised_floats(array: pa.Array) -> npt.NDArray[Any]:
@@ -223,7 +219,9 @@ def _words(array: pa.Array) -> tuple[Hashes, Hashes]:
         return low.view(np.uint64), high.view(np.uint64)
     if pa.types.is_null(type_):
         return np.zeros(len(array), dtype=np.uint64), np.zeros(len(array), dtype=np.uint64)
-    if not (types.is_scalar(type_) or _is_time(type_)):
+    # rows of a query may have types of 64 bits that no table has
+    is_time = pa.types.is_duration(type_) or pa.types.is_time64(type_) or pa.types.is_timestamp(type_)
+    if not (types.is_scalar(type_) or is_time):
         raise SchemaError(f"a row must have columns whose values can be compared, got {type_}; cast it")
     values = fixed_width(array).astype(np.int64).view(np.uint64)
     return values, np.zeros(len(values), dtype=np.uint64)
@@ -232,11 +230,6 @@ def _words(array: pa.Array) -> tuple[Hashes, Hashes]:
 def is_text(type_: pa.DataType) -> bool:
     """Whether values are strings or binaries, each of a length of its own."""
     return bool(pa.types.is_string(type_) or pa.types.is_binary(type_))
-
-
-def _is_time(type_: pa.DataType) -> bool:
-    """Whether the type is one of 64 bits that no table has, but rows of a query may."""
-    return bool(pa.types.is_duration(type_) or pa.types.is_time64(type_) or pa.types.is_timestamp(type_))
 
 
 def _texts(array: pa.Array) -> Iterable[bytes]:

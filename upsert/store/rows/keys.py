@@ -34,12 +34,12 @@ class KeyOrder(NamedTuple):
     is_first: npt.NDArray[np.bool_]
 
     @property
-    def firsts(self) -> npt.NDArray[np.int64]:
+    def firsts(self) -> Positions:
         """Of each key, the row that came first in the input; keys ascending."""
         return self.rows[self.is_first]
 
     @property
-    def lasts(self) -> npt.NDArray[np.int64]:
+    def lasts(self) -> Positions:
         """Of each key, the row that came last in the input; keys ascending."""
         return self.rows[np.append(self.is_first[1:], True)] if len(self.rows) else self.rows
 
@@ -148,7 +148,10 @@ def _codes(column: Column) -> list[npt.NDArray[Any]]:
     """Numbers in the order of the column's values; several arrays where one is too narrow."""
     type_ = column.type
     if is_text(type_):
-        return [_ranks(column)]
+        order = _text_order(column)
+        ranks = np.empty(len(order.rows), dtype=np.int64)
+        ranks[order.rows] = np.cumsum(order.is_first)
+        return [ranks]
     array = one_array(column)
     if pa.types.is_fixed_size_binary(type_):
         words = np.ascontiguousarray(fixed_bytes(array)).view(">u8").astype(np.uint64)
@@ -175,16 +178,6 @@ def _text_order(column: Column) -> KeyOrder:
     return KeyOrder(rows, is_first)
 
 
-def _ranks(column: Column) -> npt.NDArray[np.int64]:
-    order = _text_order(column)
-    ranks = np.empty(len(order.rows), dtype=np.int64)
-    ranks[order.rows] = np.cumsum(order.is_first)
-    return ranks
-
-
-_Numbers = npt.NDArray[Any]
-
-
 def as_key(array: pa.Array) -> pa.Array:
     """The array with every -0.0 in it as 0.0, and with one NaN; floats inside nested values, too.
 
@@ -206,16 +199,15 @@ def as_values(array: pa.Array) -> pa.Array:
     return _with_floats(array, _bits)
 
 
-def _bits(array: pa.Array) -> _Numbers:
+def _bits(array: pa.Array) -> npt.NDArray[Any]:
     numbers = normalised_floats(array)
-    raw = array.to_numpy(zero_copy_only=False) if array.null_count == 0 else array.fill_null(0.0).to_numpy()
-    is_negative_zero = (numbers == 0) & np.signbit(raw)
-    if numbers.dtype == np.float32:
-        return np.where(is_negative_zero, np.iinfo(np.int32).min, numbers.view(np.int32)).astype(np.int32)
-    return np.where(is_negative_zero, np.iinfo(np.int64).min, numbers.view(np.int64))
+    raw = array.fill_null(0.0).to_numpy(zero_copy_only=False)
+    bits: npt.NDArray[Any] = numbers.view(np.int32 if numbers.dtype == np.float32 else np.int64)
+    bits[(numbers == 0) & np.signbit(raw)] = np.iinfo(bits.dtype).min
+    return bits
 
 
-def _with_floats(array: pa.Array, change: Callable[[pa.Array], _Numbers]) -> pa.Array:
+def _with_floats(array: pa.Array, change: Callable[[pa.Array], npt.NDArray[Any]]) -> pa.Array:
     type_ = array.type
     if not has_floats(type_):
         return array
@@ -253,12 +245,7 @@ def sequence_codes(rows: pa.Table, columns: Sequence[str]) -> list[Column]:
 
 
 def in_sequence(rows: pa.Table, columns: Sequence[str], group_of: Positions) -> Positions:
-    """The rows group by group, within each by sequence, rows of one sequence in input order.
-
-    >>> rows = pa.table({"s": [2, None, 1, 2]})
-    >>> in_sequence(rows, ["s"], np.array([0, 0, 0, 0])).tolist()
-    [1, 2, 0, 3]
-    """
+    """The rows group by group, within each by sequence, rows of one sequence in input order."""
     return order_by([pa.array(group_of), *sequence_codes(rows, columns)]).rows
 
 

@@ -6,7 +6,7 @@ it stores each distinct row once, with the 128-bit hash of the whole row as its 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Self
 
@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from upsert.errors import SchemaError
-from upsert.schema import Index, TableSchema
-from upsert.store.files.formats.base import FileForm
+from upsert import types
+from upsert.errors import CorruptTableError, SchemaError
+from upsert.schema import TableSchema
+from upsert.store.files.formats.base import FileForm, without_columns
 from upsert.store.rows.hashing import Hashes, bucket_of, hash_columns
 from upsert.store.rows.merge_rules import PLAIN, MergeRules
 
@@ -52,7 +53,6 @@ class Layout:
     """Physical form of a table; made by ``Layout.of``, equal wherever it is made again.
 
     Attributes:
-        schema: the table's schema.
         buckets: number of buckets within a partition.
         bucket_key: columns whose hash gives a row's bucket.
         key: columns that identify a row within the files, in sort order.
@@ -61,8 +61,6 @@ class Layout:
             need not carry more than its key.
         indexes: the lookup indexes that every data file has, the one of ``key`` first.
         version: version of the table's definition whose form this is.
-        merge: how rows of one key become one.
-        file_form: how new data files are written.
 
     >>> schema = TableSchema.of({"a": pa.int64(), "b": pa.string()}, primary_key=["a", "b"])
     >>> layout = Layout.of(schema, buckets=2)
@@ -80,11 +78,6 @@ class Layout:
     version: int = 0
     merge: MergeRules = PLAIN
     file_form: FileForm = field(default_factory=FileForm)
-    _by_name: dict[str, LookupIndex] = field(init=False, repr=False, compare=False, hash=False)
-
-    def __post_init__(self) -> None:
-        """Remember the indexes by name."""
-        object.__setattr__(self, "_by_name", {index.name: index for index in self.indexes})
 
     @classmethod
     def of(
@@ -96,16 +89,7 @@ class Layout:
         merge: MergeRules = PLAIN,
         file_form: FileForm | None = None,
     ) -> Self:
-        """The layout of a table.
-
-        Args:
-            schema: the table's schema.
-            buckets: number of buckets, at least 1.
-            bucket_key: scalar columns within the primary key, as the table's options check; empty for the
-                default: the primary key, or the whole row without one.
-            version: version of the table's definition.
-            merge: how rows of one key become one.
-            file_form: how new data files are written; None for mapped Arrow.
+        """The layout of a table; an empty ``bucket_key`` is the primary key, or the whole row without one.
 
         Raises:
             SchemaError: a column has a name that the files need themselves, or holds metadata of a record.
@@ -130,7 +114,7 @@ class Layout:
 
     def lookup_index(self, name: str) -> LookupIndex:
         """The index of this name."""
-        return self._by_name[name]
+        return next(index for index in self.indexes if index.name == name)
 
     def best_index(self, columns: Collection[str]) -> LookupIndex | None:
         """The index to search for a lookup by these columns; None if none is within them.
@@ -157,21 +141,16 @@ class Layout:
 def _indexes(schema: TableSchema, key: tuple[str, ...]) -> tuple[LookupIndex, ...]:
     prefixes = [key[:length] for length in range(1, len(key))]
     secondary: dict[str, LookupIndex] = {}
+    # of two over the same columns, one is enough: a unique one
     for index in sorted(schema.indexes, key=lambda one: not one.unique):
-        # of two over the same columns, one is enough
-        found = _secondary(index, schema)
-        secondary.setdefault(found.name, found)
+        label = f"UNIQUE {index.name}" if index.unique else index.name
+        name = "_".join(("index", *(str(schema.column(name).id) for name in index.columns)))
+        secondary.setdefault(name, LookupIndex(name, index.columns, label, index.unique))
     return (
         LookupIndex("pk", key, PRIMARY_KEY, is_unique=True),
         *(LookupIndex(f"prefix_{len(p)}", p, f"{PRIMARY_KEY} prefix ({', '.join(p)})") for p in prefixes),
         *secondary.values(),
     )
-
-
-def _secondary(index: Index, schema: TableSchema) -> LookupIndex:
-    label = f"UNIQUE {index.name}" if index.unique else index.name
-    ids = "_".join(str(schema.column(name).id) for name in index.columns)
-    return LookupIndex(f"index_{ids}", index.columns, label, index.unique)
 
 
 def _check_columns(schema: TableSchema) -> None:
@@ -184,3 +163,104 @@ def _check_columns(schema: TableSchema) -> None:
     for name in schema.names:
         if name in reserved:
             raise SchemaError(f"column name {name!r} is used inside the table's files; choose another")
+
+
+_ID: Final = b"id"
+_COUNTED: Final = frozenset({ROW_HASH_COLUMN, COUNT_COLUMN})
+_INTERNAL: Final = _COUNTED | {KIND_COLUMN}
+
+
+def with_ids(layout: Layout) -> pa.Schema:
+    """``layout.stored`` with the field id of each column of the table, as files have it."""
+    ids = {column.name: column.id for column in layout.schema.columns}
+    fields = [f.with_metadata({_ID: str(ids[f.name])}) if f.name in ids else f for f in layout.stored]
+    return pa.schema(fields)
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Which column of rows that were stored under an older definition each column of a layout is.
+
+    Columns are found by their field ids, which files keep beside the names: one that the file lacks is NULL,
+    one that the table lacks is not seen, a widened one is cast, and a name means nothing.
+
+    Attributes:
+        layout: the form that rows are wanted in.
+        sources: column of the layout -> column of the rows; without one it is NULL.
+        converted: columns whose values are of a narrower type in the rows.
+        is_same: whether the rows have the layout's form already.
+    """
+
+    layout: Layout
+    sources: Mapping[str, str]
+    converted: frozenset[str] = frozenset()
+    is_same: bool = False
+
+    @classmethod
+    def same(cls, layout: Layout) -> Self:
+        """The projection of rows that have the layout's form."""
+        return cls(layout, {name: name for name in layout.stored.names}, is_same=True)
+
+    @classmethod
+    def of(cls, found: pa.Schema, layout: Layout, what: str) -> Self:
+        """The projection of rows whose schema has field ids, but for columns whose names files need.
+
+        Raises:
+            CorruptTableError: ids repeat, a key is missing, or a column's values cannot be the layout's.
+        """
+        by_id = {_id_of(field, what): field for field in found if _ID in (field.metadata or {})}
+        sources = {name: name for name in layout.stored.names if name in _COUNTED and name in found.names}
+        converted = set()
+        for column in layout.schema.physical:
+            if (field := by_id.get(column.id)) is None:
+                continue
+            sources[column.name] = field.name
+            if field.type != column.type:
+                if not types.widens(field.type, column.type):
+                    raise _damaged(what, f"column {column.name!r} in a type within {column.type}", field.type)
+                converted.add(column.name)
+        unknown = [f.name for f in found if _ID not in (f.metadata or {}) and f.name not in _INTERNAL]
+        if len(by_id) + sum(f.name in _INTERNAL for f in found) != len(found) or unknown:
+            raise _damaged(what, "columns with different field ids", ", ".join(found.names))
+        if missing := [name for name in layout.key if name not in sources or name in converted]:
+            raise _damaged(what, f"key column {missing[0]!r}", ", ".join(found.names))
+        return cls(layout, sources, frozenset(converted))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all stored columns of the layout."""
+        return tuple(self.layout.stored.names)
+
+    def converts(self, columns: Collection[str]) -> bool:
+        """Whether values of some of these columns are cast."""
+        return not self.converted.isdisjoint(columns)
+
+    def needed(self, names: Sequence[str]) -> list[str]:
+        """The columns of the rows that some of the layout's columns are made of."""
+        return list(dict.fromkeys(self.sources[name] for name in names if name in self.sources))
+
+    def apply(self, rows: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+        """Some of the layout's columns, in this order, of rows that have the columns needed for them."""
+        if self.is_same:
+            return rows.select(names)
+        if not names:
+            return without_columns(rows.num_rows)
+        schema = pa.schema([self.layout.stored.field(name) for name in names])
+        return pa.RecordBatch.from_arrays([self._column(rows, field) for field in schema], schema=schema)
+
+    def _column(self, rows: pa.RecordBatch, field: pa.Field) -> pa.Array:
+        if field.name not in self.sources:
+            return pa.nulls(rows.num_rows, field.type)
+        found = rows.column(self.sources[field.name])
+        return found.cast(field.type) if field.name in self.converted else found
+
+
+def _id_of(field: pa.Field, what: str) -> int:
+    text = field.metadata[_ID]
+    if not text.isdigit():
+        raise _damaged(what, "field ids", repr(text))
+    return int(text)
+
+
+def _damaged(what: str, expected: str, found: object) -> CorruptTableError:
+    return CorruptTableError(f"{what} must have {expected}, got {found}; restore the file from a copy")

@@ -1,7 +1,6 @@
 """Many sorted runs into one (pure): of each key the newest row wins; counts of equal rows are summed.
 
-What is merged may be larger than memory: inputs are memory-mapped files, of which a range has views, or
-compressed ones, of which it is decoded. ``key_ranges`` cuts them at the middle key of the largest input, and
+What is merged may be larger than memory. ``key_ranges`` cuts it at the middle key of the largest input, and
 halves ranges until each is small enough. As a key is never cut in two, whatever can be said of the rows of a
 key can be said range by range.
 """
@@ -9,8 +8,8 @@ key can be said range by range.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +42,11 @@ class SortedRows(NamedTuple):
         """Which rows are no deletions."""
         return np.ones(self.rows.num_rows, np.bool_) if self.kinds is None else self.kinds == 0
 
+    def slice(self, start: int, length: int) -> SortedRows:
+        """Some of the rows, not copied."""
+        kinds = None if self.kinds is None else self.kinds[start : start + length]
+        return SortedRows(self.rows.slice(start, length), kinds)
+
 
 def joined(runs: Sequence[SortedRows]) -> SortedRows:
     """The rows of some runs, at least one, one after the other."""
@@ -62,12 +66,9 @@ def deletions(layout: Layout, rows: pa.Table) -> SortedRows:
 
 
 def merge_runs(layout: Layout, runs: Sequence[SortedRows]) -> SortedRows:
-    """One sorted run that says what ``runs`` say together.
+    """One sorted run that says what ``runs`` say together: at least one, oldest first, of the same columns.
 
     Deletions are kept, for they may hide rows of a still older run; counts of zero are not.
-
-    They come oldest first, at least one, and have the same columns, among them those of the key and
-    ``_count``.
     """
     if len(runs) == 1:
         return runs[0]
@@ -91,11 +92,7 @@ def present(layout: Layout, run: SortedRows) -> pa.Table:
 
 
 def check_counts(rows: pa.Table, counts: npt.NDArray[np.int64]) -> None:
-    """Refuse counts below zero.
-
-    Raises:
-        ChangelogError: a count is negative; the message shows its row.
-    """
+    """Refuse counts below zero."""
     if (counts < 0).any():
         worst = int(np.argmin(counts))
         shown = {k: v for k, v in rows.slice(worst, 1).to_pylist()[0].items() if k not in _INTERNAL}
@@ -122,25 +119,30 @@ def gather(rows: pa.Table, positions: Positions) -> pa.Table:
     if rows.nbytes < _MAX_BYTES:
         return rows.combine_chunks().take(pa.array(positions))
     batches = rows.to_batches()
-    ends = np.cumsum([batch.num_rows for batch in batches])
+    starts = np.cumsum([0, *(batch.num_rows for batch in batches)])
     length = max(1, int(len(positions) * _MAX_BYTES / (4 * rows.nbytes)))
-    pieces = [positions[start : start + length] for start in range(0, len(positions), length)]
-    return pa.concat_tables([_gather_piece(batches, ends, piece) for piece in pieces] or [rows.slice(0, 0)])
+    pieces = [
+        gather_parts(starts, positions[first : first + length], batches.__getitem__)
+        for first in range(0, len(positions), length)
+    ]
+    return pa.Table.from_batches(pieces, rows.schema)
 
 
-def _gather_piece(batches: Sequence[pa.RecordBatch], ends: Positions, positions: Positions) -> pa.Table:
-    """A few rows from batches that may not be concatenated: one take each, then into the asked order."""
-    source = np.searchsorted(ends, positions, side="right")
+def gather_parts(
+    starts: Positions, positions: npt.NDArray[np.integer[Any]], part: Callable[[int], pa.RecordBatch]
+) -> pa.RecordBatch:
+    """Some rows, at least one, of parts that begin at ``starts``: one take of each, then into their order."""
+    part_of = np.searchsorted(starts, positions, side="right") - 1
     taken, asked = [], []
-    for number in np.unique(source):
-        at = np.flatnonzero(source == number)
-        batch = batches[number]
-        taken.append(batch.take(pa.array(positions[at] - (ends[number] - batch.num_rows))))
+    for number in np.unique(part_of).tolist():
+        at = np.flatnonzero(part_of == number)
+        taken.append(part(number).take(pa.array(positions[at] - starts[number])))
         asked.append(at)
+    if len(taken) == 1:
+        return taken[0]
     order = np.empty(len(positions), dtype=np.int64)
     order[np.concatenate(asked)] = np.arange(len(positions))
-    table: pa.Table = pa.Table.from_batches(taken).combine_chunks().take(pa.array(order))
-    return table
+    return pa.concat_batches(taken).take(pa.array(order))
 
 
 _LEAST_BYTES_A_ROW: Final = 32
@@ -149,8 +151,7 @@ _LEAST_BYTES_A_ROW: Final = 32
 
 def weight(run: SortedRows) -> int:
     """About how many bytes of memory it takes to merge or to write these rows."""
-    least: int = _LEAST_BYTES_A_ROW * run.rows.num_rows
-    return least if run.rows.nbytes < least else int(run.rows.nbytes)
+    return max(_LEAST_BYTES_A_ROW * int(run.rows.num_rows), int(run.rows.nbytes))
 
 
 class Cuttable(Protocol):
@@ -178,21 +179,11 @@ def key_ranges(
 ) -> Iterator[list[SortedRows]]:
     """The inputs range by range, ascending: of each input its rows of that range, if there are any.
 
-    Args:
-        layout: the table's layout.
-        inputs: rows ascending by key, the same key as often as it likes; in an order that the ranges keep.
-        max_bytes: largest ``weight`` of a range; only the rows of a single key may weigh more.
-
-    >>> import pyarrow as pa
-    >>> from upsert.schema import TableSchema
-    >>> layout = Layout.of(TableSchema.of({"id": pa.int64()}, primary_key=["id"]))
-    >>> inputs = [SortedRows(pa.table({"id": ids}), None) for ids in ([1, 4, 5, 9], [4, 8])]
-    >>> [[run.rows["id"].to_pylist() for run in found] for found in key_ranges(layout, inputs, 96)]
-    [[[1, 4], [4]], [[5, 9], [8]]]
+    Rows ascend by key, which an input may have several times. No range has more than ``max_bytes`` of
+    ``weight``, but for one that is the rows of a single key.
     """
-    yield from _ranges(
-        [_Held(run, layout) if isinstance(run, SortedRows) else run for run in inputs], max_bytes
-    )
+    runs = [_Held(run, layout) if isinstance(run, SortedRows) else run for run in inputs]
+    yield from _ranges(runs, max_bytes)
 
 
 def _ranges(inputs: Sequence[Cuttable], max_bytes: int) -> Iterator[list[SortedRows]]:
@@ -214,8 +205,8 @@ def halves(run: SortedRows, max_bytes: int) -> Iterator[SortedRows]:
         if rows:
             yield run
         return
-    yield from halves(_slice(run, 0, rows // 2), max_bytes)
-    yield from halves(_slice(run, rows // 2, rows - rows // 2), max_bytes)
+    yield from halves(run.slice(0, rows // 2), max_bytes)
+    yield from halves(run.slice(rows // 2, rows - rows // 2), max_bytes)
 
 
 def _weight(run: Cuttable) -> int:
@@ -225,31 +216,18 @@ def _weight(run: Cuttable) -> int:
 def _cut(inputs: Sequence[Cuttable]) -> list[int] | None:
     """How many rows of each input lie below a key near the middle; None if all have one key."""
     for largest in sorted(inputs, key=_weight, reverse=True):
-        keys, count = _Keys(largest), len(largest)
-        cut = _rows_below(inputs, keys[count // 2])
+        count = len(largest)
+        cut = _rows_below(inputs, largest.key(count // 2))
         if any(cut):
             return cut
         # the lower half is one key: cut above it
-        if (above := bisect_right(keys, keys[0], 0, count)) < count:
-            return _rows_below(inputs, keys[above])
+        if (above := bisect_right(range(count), largest.key(0), key=largest.key)) < count:
+            return _rows_below(inputs, largest.key(above))
     return None
 
 
 def _rows_below(inputs: Sequence[Cuttable], key: bytes) -> list[int]:
-    return [bisect_left(_Keys(run), key, 0, len(run)) for run in inputs]
-
-
-class _Keys:
-    """The keys of a run by row number; each is read when it is asked for."""
-
-    def __init__(self, run: Cuttable) -> None:
-        self._run = run
-
-    def __len__(self) -> int:
-        return len(self._run)
-
-    def __getitem__(self, row: int) -> bytes:
-        return self._run.key(row)
+    return [bisect_left(range(len(run)), key, key=run.key) for run in inputs]
 
 
 class _Held:
@@ -271,12 +249,7 @@ class _Held:
         return key_bytes([column.slice(row, 1) for column in self._columns])
 
     def slice(self, start: int, length: int) -> _Held:
-        return _Held(_slice(self._run, start, length), self._layout)
+        return _Held(self._run.slice(start, length), self._layout)
 
     def load(self) -> SortedRows:
         return self._run
-
-
-def _slice(run: SortedRows, start: int, length: int) -> SortedRows:
-    kinds = None if run.kinds is None else run.kinds[start : start + length]
-    return SortedRows(run.rows.slice(start, length), kinds)

@@ -1,10 +1,8 @@
 """What new rows of a bucket become, given the table's rows of the same keys (pure).
 
 Where a table has a sequence or a merge engine of its own, a commit stores for each key the row that the table
-holds from then on. So no reader has to know: lookups, changes and compaction take the newest row as
-everywhere. Rows come grouped by key, in the order in which they count; the stored row of a key is one of
-them, and its value is that of all rows before. NULL changes no value but that of ``last_value`` and
-``first_value``.
+holds from then on, so no reader has to know. The stored row of a key is one of its rows, with the value of
+all before it. NULL changes no value but that of ``last_value`` and ``first_value``.
 """
 
 from __future__ import annotations
@@ -30,51 +28,6 @@ from upsert.store.rows.layout import Layout
 from upsert.store.rows.merge import SortedRows, gather
 from upsert.store.rows.merge_rules import DEDUPLICATE, FIRST_ROW, RETRACTABLE, Aggregate, SequenceGroup
 
-
-def winners(group: SequenceGroup, rows: pa.Table, of: Positions, stored: Positions) -> Positions:
-    """For each key the row that gives the group's columns, -1 where none does.
-
-    ``of`` is the number of each row's key, ascending from 0 without a gap; within a key rows stand as they
-    count. Of those of the table, ``stored``, one stays where no row says anything.
-    """
-    found = np.full(int(of[-1]) + 1, -1, dtype=np.int64)
-    found[of[stored]] = stored
-    known = _known(group, rows)
-    if len(known):
-        some = rows.select(list(group.sequence)).take(pa.array(known))
-        order = in_sequence(some, group.sequence, of[known])
-        last = last_of_each(of[known][order])
-        found[of[known][order[last]]] = known[order[last]]
-    return found
-
-
-def ambiguous_group_key(
-    group: SequenceGroup, rows: pa.Table, of: Positions, stored: Positions, chosen: Positions
-) -> int | None:
-    """The number of a key whose rows, without an order and equal in sequence, differ; None for no key."""
-    is_new = np.ones(len(of), np.bool_)
-    is_new[stored] = False
-    new = _known(group, rows)
-    new = new[is_new[new]]
-    best = chosen[of[new]]
-    # a stored row that won is older than new ones of another sequence, so these do not matter
-    same = _words(rows, group.sequence)
-    equal = (same[new] == same[best]).all(axis=1) & is_new[best]
-    values = _words(rows, (*group.sequence, *group.columns))
-    differs = equal & (values[new] != values[best]).any(axis=1)
-    return int(of[new][differs][0]) if differs.any() else None
-
-
-def _words(rows: pa.Table, names: Sequence[str]) -> np.ndarray:
-    arrays = [rows.column(name).combine_chunks() for name in names]
-    return np.ascontiguousarray(fixed_bytes(row_hashes(arrays, rows.num_rows)))
-
-
-def _known(group: SequenceGroup, rows: pa.Table) -> Positions:
-    missing = np.logical_and.reduce([is_null(rows.column(name).combine_chunks()) for name in group.sequence])
-    return np.flatnonzero(~missing)
-
-
 _SAFE: Final = float(2**62)
 """Sums of 64-bit integers below this cannot wrap around, whatever the rounding of the estimate."""
 
@@ -85,10 +38,7 @@ _WIDE_DIGITS: Final = 76
 class Groups:
     """Rows ordered by key, and within a key as they count.
 
-    Attributes:
-        of: the number of each row's key, ascending from 0 without a gap.
-        signs: +1 or -1 of each row.
-        is_stored: which rows are the table's own.
+    ``of`` is the number of each row's key, ascending from 0 without a gap; ``is_stored`` are the table's own.
     """
 
     of: Positions
@@ -100,13 +50,8 @@ class Groups:
         """The first row of each key."""
         return np.flatnonzero(np.append(True, self.of[1:] != self.of[:-1]))
 
-    @property
-    def lasts(self) -> Positions:
-        """The last row of each key."""
-        return np.flatnonzero(last_of_each(self.of))
 
-
-def aggregated(aggregate: Aggregate, values: pa.Array, groups: Groups) -> pa.Array:
+def _aggregated(aggregate: Aggregate, values: pa.Array, groups: Groups) -> pa.Array:
     """One value a key."""
     if aggregate.function == "sum":
         return _sum(aggregate, values, groups)
@@ -117,7 +62,7 @@ def aggregated(aggregate: Aggregate, values: pa.Array, groups: Groups) -> pa.Arr
     return _at(values, _CHOICES[aggregate.function](values, groups))
 
 
-def ambiguous_key(aggregate: Aggregate, values: pa.Array, groups: Groups) -> int | None:
+def _ambiguous_key(aggregate: Aggregate, values: pa.Array, groups: Groups) -> int | None:
     """The number of a key whose new rows give different values by their order, None if there is none."""
     if aggregate.function not in _ORDERED:
         return None
@@ -127,7 +72,7 @@ def ambiguous_key(aggregate: Aggregate, values: pa.Array, groups: Groups) -> int
     rows = np.flatnonzero(counts)
     if len(rows) < 2:
         return None
-    words = np.ascontiguousarray(fixed_bytes(row_hashes([values.take(pa.array(rows))], len(rows))))
+    words = _words([values.take(pa.array(rows))])
     differs = (words[1:] != words[:-1]).any(axis=1) & (groups.of[rows[1:]] == groups.of[rows[:-1]])
     return int(groups.of[rows[1:]][differs][0]) if differs.any() else None
 
@@ -164,7 +109,7 @@ def _extreme(values: pa.Array, groups: Groups, *, largest: bool) -> Positions:
 
 
 _CHOICES: Final[Mapping[str, Callable[[pa.Array, Groups], Positions]]] = {
-    "last_value": lambda _, groups: groups.lasts,
+    "last_value": lambda _, groups: np.flatnonzero(last_of_each(groups.of)),
     "last_non_null_value": _last_known,
     "first_value": _first_value,
     "min": partial(_extreme, largest=False),
@@ -225,6 +170,48 @@ def _listagg(values: pa.Array, groups: Groups, delimiter: str) -> pa.Array:
     return pc.if_else(pa.array(counts == 0), pa.scalar(None, values.type), joined)
 
 
+def _rows_of_group(group: SequenceGroup, rows: pa.Table, groups: Groups) -> Positions:
+    """For each key the row that gives a sequence group's columns, -1 where none does.
+
+    Of the table's own rows one stays where no other row says anything.
+    """
+    of, stored = groups.of, np.flatnonzero(groups.is_stored)
+    found = np.full(int(of[-1]) + 1, -1, dtype=np.int64)
+    found[of[stored]] = stored
+    known = _known(group, rows)
+    if len(known):
+        some = rows.select(list(group.sequence)).take(pa.array(known))
+        order = in_sequence(some, group.sequence, of[known])
+        last = last_of_each(of[known][order])
+        found[of[known][order[last]]] = known[order[last]]
+    return found
+
+
+def _ambiguous_in_group(
+    group: SequenceGroup, rows: pa.Table, groups: Groups, chosen: Positions
+) -> int | None:
+    """The number of a key whose rows, without an order and equal in sequence, differ; None for no key."""
+    of, is_new = groups.of, ~groups.is_stored
+    new = _known(group, rows)
+    new = new[is_new[new]]
+    best = chosen[of[new]]
+    # a stored row that won is older than new ones of another sequence, so these do not matter
+    same = _words([rows.column(name) for name in group.sequence])
+    equal = (same[new] == same[best]).all(axis=1) & is_new[best]
+    values = _words([rows.column(name) for name in (*group.sequence, *group.columns)])
+    differs = equal & (values[new] != values[best]).any(axis=1)
+    return int(of[new][differs][0]) if differs.any() else None
+
+
+def _known(group: SequenceGroup, rows: pa.Table) -> Positions:
+    missing = np.logical_and.reduce([is_null(one_array(rows.column(name))) for name in group.sequence])
+    return np.flatnonzero(~missing)
+
+
+def _words(columns: Sequence[pa.Array | pa.ChunkedArray]) -> np.ndarray:
+    return fixed_bytes(row_hashes(columns, len(columns[0])))
+
+
 class Stored(NamedTuple):
     """The table's newest rows of some keys: ``rows[i]`` of key ``keys[i]``, deleted where its kind is 1."""
 
@@ -247,12 +234,8 @@ def combine(
 ) -> SortedRows:
     """The rows to store for the new ones of a bucket, one per key, ascending by key; nothing for late rows.
 
-    Args:
-        layout: the table's layout, whose ``merge`` says how.
-        rows: conforming rows, see ``rows.conform``, at least one.
-        weights: the sign of each row; None if all are positive.
-        order: whether the order of the rows means anything where there is no sequence.
-        find: looks the table's rows up.
+    At least one row, and ``weights`` as ``rows.conform`` gives them; ``order`` says whether the order of the
+    rows means anything where there is no sequence.
 
     Raises:
         ChangelogError: rows have no order and the result would depend on it, or a row is one that the engine
@@ -290,11 +273,7 @@ def _newest(layout: Layout, new: SortedRows, find: FindStored) -> SortedRows:
 def _without_deletions(
     layout: Layout, rows: pa.Table, weights: Signs | None
 ) -> tuple[pa.Table, Signs | None]:
-    """The rows that the engine takes.
-
-    Raises:
-        ChangelogError: there are others, and the table does not ignore them.
-    """
+    """The rows that the engine takes; an error if there are others, and the table does not ignore them."""
     if weights is None or (weights > 0).all():
         return rows, None
     if layout.merge.ignores_deletes:
@@ -354,13 +333,10 @@ def _combined(
 def _rows_of_groups(layout: Layout, rows: pa.Table, groups: Groups, has_order: bool) -> dict[str, Positions]:
     """For each column of a sequence group the row of each key that gives it, -1 for none."""
     found: dict[str, Positions] = {}
-    stored = np.flatnonzero(groups.is_stored)
     for group in layout.merge.groups:
-        chosen = winners(group, rows, groups.of, stored)
-        if not has_order:
-            number = ambiguous_group_key(group, rows, groups.of, stored, chosen)
-            if number is not None:
-                raise _ambiguous(layout, rows, int(groups.starts[number]), f"columns of {group.option!r}")
+        chosen = _rows_of_group(group, rows, groups)
+        if not has_order and (number := _ambiguous_in_group(group, rows, groups, chosen)) is not None:
+            raise _ambiguous(layout, rows, int(groups.starts[number]), f"columns of {group.option!r}")
         found |= dict.fromkeys((*group.sequence, *group.columns), chosen)
     return found
 
@@ -384,8 +360,8 @@ def _ambiguous(layout: Layout, rows: pa.Table, row: int, what: str) -> Changelog
 def _column(layout: Layout, rows: pa.Table, name: str, groups: Groups, has_order: bool) -> pa.Array:
     values = one_array(rows.column(name))
     if name in layout.key or name in layout.merge.sequence:
-        return values.take(pa.array(groups.lasts))
+        return values.take(pa.array(np.flatnonzero(last_of_each(groups.of))))
     aggregate = layout.merge.aggregate(name)
-    if not has_order and (number := ambiguous_key(aggregate, values, groups)) is not None:
+    if not has_order and (number := _ambiguous_key(aggregate, values, groups)) is not None:
         raise _ambiguous(layout, rows, int(groups.starts[number]), f"column {name!r}")
-    return _complete(layout, name, aggregated(aggregate, values, groups))
+    return _complete(layout, name, _aggregated(aggregate, values, groups))

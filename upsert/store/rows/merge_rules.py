@@ -9,7 +9,7 @@ row in which all of ``<columns>`` are NULL says nothing about the group.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -34,12 +34,7 @@ class SequenceGroup:
         return f"fields.{','.join(self.sequence)}.sequence-group"
 
 
-def sequence_group(owner: str, sequence: str, columns: str) -> SequenceGroup:
-    """The group that an option declares.
-
-    Raises:
-        ConfigurationError: a name is empty or repeated.
-    """
+def _sequence_group(owner: str, sequence: str, columns: str) -> SequenceGroup:
     try:
         return SequenceGroup(options.names(sequence), options.names(columns))
     except ValueError as cause:
@@ -48,21 +43,13 @@ def sequence_group(owner: str, sequence: str, columns: str) -> SequenceGroup:
         ) from None
 
 
-def check_groups(
-    owner: str, groups: Sequence[SequenceGroup], taken: Sequence[str], schema: TableSchema
-) -> None:
-    """Refuse groups that a table of this schema cannot have.
-
-    ``taken`` are the columns of the primary key and of ``sequence.field``, which belong to no group.
-
-    Raises:
-        ConfigurationError: a column is unknown, taken, in two groups, or no scalar where it orders rows.
-    """
-    known = {column.name for column in schema.physical}
+def _check_groups(owner: str, rules: MergeRules, schema: TableSchema) -> None:
+    taken = {*schema.primary_key, *rules.sequence}
+    free = {column.name for column in schema.physical} - taken
     seen: dict[str, str] = {}
-    for group in groups:
+    for group in rules.groups:
         for name in (*group.sequence, *group.columns):
-            if name not in known or name in taken:
+            if name not in free:
                 raise ConfigurationError(
                     f"{owner}: option {group.option!r} must name columns outside of the primary key and of "
                     f"'sequence.field', got {name!r}"
@@ -81,17 +68,12 @@ def check_groups(
                 )
 
 
-def group_of(groups: Sequence[SequenceGroup]) -> Mapping[str, SequenceGroup]:
-    """Column -> the group that it is in, as one that orders or one that follows."""
-    return {name: group for group in groups for name in (*group.sequence, *group.columns)}
-
-
 DEDUPLICATE: Final = "deduplicate"
 FIRST_ROW: Final = "first-row"
 PARTIAL_UPDATE: Final = "partial-update"
 AGGREGATION: Final = "aggregation"
-DEFAULT_FUNCTION: Final = "last_non_null_value"
-DEFAULT_DELIMITER: Final = ","
+_DEFAULT_FUNCTION: Final = "last_non_null_value"
+_DEFAULT_DELIMITER: Final = ","
 
 MERGE_OPTIONS: Final = (
     Option(
@@ -152,19 +134,15 @@ class Aggregate:
 
     column: str
     function: str
-    delimiter: str = DEFAULT_DELIMITER
+    delimiter: str = _DEFAULT_DELIMITER
 
 
 @dataclass(frozen=True)
 class MergeRules:
     """How rows of one key become one.
 
-    Attributes:
-        engine: the table's merge engine.
-        sequence: columns that order the rows of a key; empty for their order of arrival.
-        ignores_deletes: whether rows of kind ``-U`` and ``-D`` are passed over.
-        aggregates: the declared functions.
-        groups: columns that are taken from one row together, in a sequence of their own.
+    ``sequence`` are the columns that order the rows of a key, empty for their order of arrival;
+    ``ignores_deletes`` says whether rows of kind ``-U`` and ``-D`` are passed over.
     """
 
     engine: str = DEDUPLICATE
@@ -190,10 +168,8 @@ class MergeRules:
 
     def aggregate(self, column: str) -> Aggregate:
         """The function of a column that is neither in the key nor in the sequence."""
-        if self.engine == PARTIAL_UPDATE:
-            return Aggregate(column, DEFAULT_FUNCTION)
         declared = (aggregate for aggregate in self.aggregates if aggregate.column == column)
-        return next(declared, Aggregate(column, DEFAULT_FUNCTION))
+        return next(declared, Aggregate(column, _DEFAULT_FUNCTION))
 
 
 PLAIN: Final = MergeRules()
@@ -216,7 +192,7 @@ def split(
         if match is None:
             others[key] = value
         elif match["what"] == _GROUP:
-            groups.append(sequence_group(owner, match["column"], value))
+            groups.append(_sequence_group(owner, match["column"], value))
         else:
             found.setdefault(match["column"], {})[match["what"]] = value
     return others, tuple(_aggregate(owner, column, said) for column, said in found.items()), tuple(groups)
@@ -234,7 +210,7 @@ def _aggregate(owner: str, column: str, said: Mapping[str, str]) -> Aggregate:
             f"{owner}: option 'fields.{column}.list-agg-delimiter' needs the function 'listagg', got "
             f"{function!r}; leave it out"
         )
-    return Aggregate(column, function, said.get("list-agg-delimiter", DEFAULT_DELIMITER))
+    return Aggregate(column, function, said.get("list-agg-delimiter", _DEFAULT_DELIMITER))
 
 
 def is_of_field(key: str) -> bool:
@@ -243,11 +219,7 @@ def is_of_field(key: str) -> bool:
 
 
 def check(owner: str, rules: MergeRules, schema: TableSchema) -> None:
-    """Refuse rules that a table of this schema cannot have.
-
-    Raises:
-        ConfigurationError: they name an unknown column, or do not fit each other or the columns.
-    """
+    """Refuse rules that a table of this schema cannot have."""
     if rules.needs_present_rows and not schema.primary_key:
         option = "sequence.field" if rules.sequence else "merge-engine"
         raise ConfigurationError(
@@ -275,7 +247,7 @@ def check(owner: str, rules: MergeRules, schema: TableSchema) -> None:
             f"{owner}: option {rules.groups[0].option!r} needs 'merge-engine' = 'partial-update', got "
             f"{rules.engine!r}"
         )
-    check_groups(owner, rules.groups, (*schema.primary_key, *rules.sequence), schema)
+    _check_groups(owner, rules, schema)
 
 
 def _check_aggregate(owner: str, rules: MergeRules, aggregate: Aggregate, schema: TableSchema) -> None:

@@ -29,11 +29,9 @@ Codes = tuple[npt.NDArray[np.int64], list[str | None]]
 
 @dataclass(frozen=True)
 class Overwrite:
-    """Which partitions a commit replaces: all that a specification names, or those that its rows lie in.
+    """Which partitions a commit replaces: those that have all values of ``spec``, none for the whole table.
 
-    Attributes:
-        spec: values that partitions must have to be replaced; none for the whole table.
-        is_dynamic: of these, only the partitions in which rows were written.
+    If ``is_dynamic``, of these only the partitions in which rows were written.
     """
 
     spec: Partition = ()
@@ -54,11 +52,7 @@ def is_within(partition: Partition, spec: Partition) -> bool:
 
 
 def check_within(written: Iterable[Partition], spec: Partition, of: str) -> None:
-    """Refuse rows outside of the partitions that a specification names.
-
-    Raises:
-        SchemaError: a partition that rows were written into is none of them.
-    """
+    """Refuse rows outside of the partitions that a specification names, by a ``SchemaError``."""
     for partition in written:
         if not is_within(partition, spec):
             raise SchemaError(
@@ -68,11 +62,7 @@ def check_within(written: Iterable[Partition], spec: Partition, of: str) -> None
 
 
 def partition_name(partition: Partition) -> str:
-    """Columns and values as people read them.
-
-    >>> partition_name((("day", "2013-01-01"), ("hub", None)))
-    'day=2013-01-01/hub=NULL'
-    """
+    """Columns and values as people read them."""
     return "/".join(f"{name}={'NULL' if text is None else text}" for name, text in partition)
 
 
@@ -102,9 +92,7 @@ def specified(schema: TableSchema, spec: Mapping[str, object], of: str) -> Parti
     """The partition values that a specification names, in the table's order.
 
     Values are of the column's type, None for NULL, or texts that read as one: PARTITION (day = '2013-01-01').
-
-    Raises:
-        SchemaError: a column is no partition column, or a value does not fit it.
+    A column that is none of the partition's, or a value that does not fit it, is a ``SchemaError``.
 
     >>> schema = TableSchema.of({"day": pa.date32(), "n": pa.int32()}, partitioned_by=["day"])
     >>> specified(schema, {"day": "2013-01-01"}, of="example")
@@ -138,11 +126,7 @@ def _text(schema: TableSchema, name: str, value: object, of: str) -> str | None:
 
 
 def partition_codes(column: pa.Array | pa.ChunkedArray) -> Codes:
-    """The values of a partition column as texts, binaries as hexadecimal digits; equal ones have one number.
-
-    >>> partition_codes(pa.array([b"a/", None, b"a/"]))
-    (array([0, 1, 0]), ['612f', None])
-    """
+    """A partition column's values as texts, binaries as hexadecimal digits; equal ones have one number."""
     array = one_array(column)
     if pa.types.is_floating(array.type):
         array = pa.array(normalised_floats(array), type=array.type, mask=is_null(array))
@@ -152,20 +136,6 @@ def partition_codes(column: pa.Array | pa.ChunkedArray) -> Codes:
         return codes, [None if value is None else value.hex() for value in encoded.dictionary.to_pylist()]
     texts: list[str | None] = encoded.dictionary.cast(pa.string()).to_pylist()
     return codes, texts
-
-
-def check_reads_back(texts: Iterable[str | None], type_: pa.DataType, name: str) -> None:
-    """Refuse values whose texts do not read back.
-
-    Raises:
-        SchemaError: a day or time beyond the year 9999 is among them.
-    """
-    try:
-        partition_values(texts, type_)
-    except pa.ArrowInvalid as cause:
-        raise SchemaError(
-            f"partition column {name!r} must hold values between the years 0 and 9999: {cause}"
-        ) from cause
 
 
 def partition_values(texts: Iterable[str | None], type_: pa.DataType) -> pa.Array:
@@ -208,7 +178,12 @@ def split(layout: Layout, rows: pa.Table, weights: Signs | None) -> Iterator[Por
 
 def _codes_of(layout: Layout, name: str, rows: pa.Table) -> Codes:
     codes, texts = partition_codes(rows.column(name))
-    check_reads_back(texts, layout.schema.type_of(name), name)
+    try:
+        partition_values(texts, layout.schema.type_of(name))
+    except pa.ArrowInvalid as cause:  # a text does not read back
+        raise SchemaError(
+            f"partition column {name!r} must hold values between the years 0 and 9999: {cause}"
+        ) from cause
     return codes, texts
 
 

@@ -22,7 +22,7 @@ from upsert.errors import (
     UpsertError,
 )
 from upsert.store import paths
-from upsert.store.log import beginnings
+from upsert.store.log.lifecycle import beginnings
 from upsert.store.metadata.history import History
 from upsert.store.retention import consumers
 from upsert.store.upkeep import check_data, check_history
@@ -176,7 +176,7 @@ def held_version_can_be_read(state: DiskState) -> Iterator[Finding]:
 def log_can_be_read(state: DiskState) -> Iterator[Finding]:
     """What the table says of logs that began or ended by ALTER TABLE is in whole files."""
     try:
-        beginnings.read_all(state.history.root, state.history.uuid)
+        beginnings(state.history.root, state.history.uuid)
     except CorruptTableError as reason:
         yield Finding(paths.LOG_FOLDER, str(reason))
 

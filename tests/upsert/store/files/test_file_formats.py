@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.upsert.store.samples import KEY_VALUES
-from upsert.store.files.formats import FORMATS, format_called, types
+from upsert.store.files.formats import FORMATS, base, format_called
 from upsert.store.files.formats.base import Compression, FileFormat
 from upsert.types import TIMESTAMP, TIMESTAMP_NTZ
 
@@ -71,8 +71,8 @@ def written(
 
 def check_round_trip(format_: FileFormat, rows: pa.RecordBatch, codec: str, part_rows: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(types, "PART_BYTES", 0)
-        patch.setattr(types, "_LEAST_ROWS", part_rows)
+        patch.setattr(base, "PART_BYTES", 0)
+        patch.setattr(base, "_LEAST_ROWS", part_rows)
         stored = format_.open(written(format_, rows, codec))
     assert stored.schema.equals(rows.schema, check_metadata=True)
     assert stored.rows == stored.starts[-1] == rows.num_rows

@@ -18,9 +18,9 @@ from upsert.errors import ConfigurationError, CorruptTableError, SchemaError
 from upsert.schema import Column, TableSchema
 from upsert.store import Table
 from upsert.store.alterations import AddColumn, RenameColumn, SetOptions, WidenColumn
-from upsert.store.files import columns
+from upsert.store.files import data_file
 from upsert.store.files.data_file import DataFile, forget_open_files
-from upsert.store.files.formats import FORMATS, types
+from upsert.store.files.formats import FORMATS, base
 from upsert.store.files.formats.base import Compression, FileForm
 from upsert.store.kept import Kept
 
@@ -35,8 +35,8 @@ OPTIONS = {"write-only": "true"}
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Files of a few hundred rows in several parts."""
-    monkeypatch.setattr(types, "PART_BYTES", 2048)
-    monkeypatch.setattr(types, "_LEAST_ROWS", 8)
+    monkeypatch.setattr(base, "PART_BYTES", 2048)
+    monkeypatch.setattr(base, "_LEAST_ROWS", 8)
     forget_open_files()
     yield
     forget_open_files()
@@ -160,13 +160,13 @@ def test_lookup_decodes_what_its_rows_lie_in_and_keeps_it(
     table = Table.create(tmp_path / "t", SCHEMA, {**OPTIONS, "file.format": "parquet"})
     table.write(rows(0, 4000))
     decoded: list[int] = []
-    original = columns.FileColumns._decoded
+    original = data_file.FileColumns._decoded
 
     def counted(self: Any, number: int, names: Any, count: int) -> pa.RecordBatch:
         decoded.append(number)
         return original(self, number, names, count)
 
-    monkeypatch.setattr(columns.FileColumns, "_decoded", counted)
+    monkeypatch.setattr(data_file.FileColumns, "_decoded", counted)
     (entry,) = table.snapshot().files.entries
     file = DataFile.open(table.path, table.layout, entry)
     for _ in range(2):
@@ -175,8 +175,8 @@ def test_lookup_decodes_what_its_rows_lie_in_and_keeps_it(
 
 
 def test_decoded_columns_stay_within_their_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = LRUCache(10_000, columns._size)
-    monkeypatch.setattr(columns, "_DECODED", Kept(cache, is_inherited=True))
+    cache = LRUCache(10_000, data_file._size)
+    monkeypatch.setattr(data_file, "_DECODED", Kept(cache, is_inherited=True))
     table = Table.create(tmp_path / "t", SCHEMA, {**OPTIONS, "file.format": "parquet"})
     table.write(rows(0, 3000))
     keys = pa.table({"id": pa.array(range(0, 3000, 10), pa.int32())})

@@ -13,7 +13,7 @@ from upsert.errors import CorruptTableError
 from upsert.schema import TableSchema
 from upsert.store import Table
 from upsert.store.files.data_file import forget_open_files
-from upsert.store.files.formats.offsets import check_offsets
+from upsert.store.files.formats.arrow import check_offsets
 
 TEXTS = [f"text {number}" for number in range(100)]
 

@@ -18,7 +18,7 @@ from tests.upsert.store.samples import KEY_VALUES, Runs, multiset, table_of
 from upsert.schema import Column, TableSchema
 from upsert.store.alterations import AddColumn, DropColumn, RenameColumn, WidenColumn
 from upsert.store.files.data_file import forget_open_files
-from upsert.store.files.formats import format_called, types
+from upsert.store.files.formats import base, format_called
 from upsert.store.files.formats.base import Compression, FileForm
 from upsert.store.files.formats.parquet import ParquetRows
 from upsert.store.predicate import parse_where
@@ -32,8 +32,8 @@ OPERATORS = ["=", "!=", "<", "<=", ">", ">="]
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
-    monkeypatch.setattr(types, "PART_BYTES", 0)
-    monkeypatch.setattr(types, "_LEAST_ROWS", 2)
+    monkeypatch.setattr(base, "PART_BYTES", 0)
+    monkeypatch.setattr(base, "_LEAST_ROWS", 2)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from tests.upsert.store.upkeep.damage import (
 from upsert.schema import TableSchema
 from upsert.store import Table, Version, paths
 from upsert.store.checksums import checksum_of
-from upsert.store.log import beginnings
+from upsert.store.log import lifecycle
 from upsert.store.metadata import manifest
 from upsert.store.retention import consumers
 from upsert.store.upkeep import check, check_data
@@ -174,7 +174,7 @@ def other_options(table: Table) -> None:
 
 
 def log_that_nobody_can_read(table: Table) -> None:
-    beginnings.LogBeginning("logged").write(table.root, table.uuid)
+    lifecycle.LogBeginning("logged").write(table.root, table.uuid)
     garbage(lambda _: paths.log_file("logged"))(table)
 
 

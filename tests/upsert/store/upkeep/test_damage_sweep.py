@@ -21,7 +21,7 @@ from upsert.schema import Column, TableSchema
 from upsert.store import Table, Version, paths
 from upsert.store.alterations import AddColumn
 from upsert.store.files.data_file import forget_open_files
-from upsert.store.log import beginnings
+from upsert.store.log import lifecycle
 from upsert.store.metadata import history
 
 SCHEMA: Final = TableSchema.of(
@@ -57,7 +57,7 @@ def new_table(path: Path, first: int, options: dict[str, str]) -> Table:
     table.write(gone, writer_id="loader", transaction=3)
     table.expire(keep=2)
     table.hold("reader", Version.complete(table.snapshot().id))
-    beginnings.LogBeginning("topic", 1, 5).write(table.root, table.uuid)
+    lifecycle.LogBeginning("topic", 1, 5).write(table.root, table.uuid)
     return table
 
 
@@ -97,7 +97,7 @@ def said(path: str) -> dict[str, Any]:
         "hubs": _ordered(hubs),
         "tags": table.tags(),
         "consumers": table.consumers(),
-        "logs": beginnings.read_all(table.root, table.uuid),
+        "logs": lifecycle.beginnings(table.root, table.uuid),
     }
 
 

@@ -19,9 +19,6 @@ ARROW: Final = ArrowFormat()
 FORMATS: Final[tuple[FileFormat, ...]] = (ARROW, ParquetFormat(), OrcFormat(), AvroFormat())
 """Every format, the default one first."""
 
-SUFFIXES: Final = tuple(format_.suffix for format_ in FORMATS)
-"""How names of data files end."""
-
 _BY_NAME: Final = {format_.name: format_ for format_ in FORMATS}
 
 
@@ -31,24 +28,5 @@ def format_called(name: str) -> FileFormat:
 
 
 def format_of_file(name: str) -> FileFormat | None:
-    """The format of a data file by its name; None if it is none that is known.
-
-    >>> format_of_file("bucket-0/00000000000000000007-ab.arrow").name
-    'arrow'
-    """
+    """The format of a data file by its name; None if it is none that is known."""
     return next((format_ for format_ in FORMATS if name.endswith(format_.suffix)), None)
-
-
-__all__ = [
-    "ARROW",
-    "FORMATS",
-    "SUFFIXES",
-    "Bounds",
-    "Compression",
-    "FileForm",
-    "FileFormat",
-    "Output",
-    "StoredRows",
-    "format_called",
-    "format_of_file",
-]

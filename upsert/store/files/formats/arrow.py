@@ -7,13 +7,64 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from upsert.store.files.formats.base import Compression, Output
-from upsert.store.files.formats.offsets import check_offsets, has_offsets
-from upsert.store.files.formats.types import part_starts
+from upsert.store.checksums import ChecksummedFile
+from upsert.store.files.formats.base import Compression, part_starts
+
+_OFFSETS: Final[dict[pa.DataType, np.dtype[Any]]] = {
+    pa.string(): np.dtype("<i4"),
+    pa.binary(): np.dtype("<i4"),
+    pa.large_string(): np.dtype("<i8"),
+    pa.large_binary(): np.dtype("<i8"),
+}
+
+
+def has_offsets(type_: pa.DataType) -> bool:
+    """Whether values of a type, or values within them, differ in length."""
+    return type_ in _OFFSETS or pa.types.is_nested(type_) or pa.types.is_dictionary(type_)
+
+
+Some = npt.NDArray[np.integer[Any]] | slice
+"""Some rows of a column, as numpy takes them."""
+
+EVERY: Final = slice(None)
+"""All rows of a column."""
+
+
+def check_offsets(column: pa.Array, rows: Some = EVERY) -> None:
+    """Refuse offsets of some rows that do not ascend, or that lead out of the column's bytes.
+
+    A nested column is looked at as a whole, its text too.
+
+    Raises:
+        ValueError: one does; this includes ``pa.ArrowInvalid``.
+
+    >>> check_offsets(pa.array(["a", "bc"]))
+    >>> offsets, text = pa.array([0, 9, 1], pa.int32()).buffers()[1], pa.py_buffer(b"a")
+    >>> check_offsets(pa.StringArray.from_buffers(2, offsets, text), np.array([1]))
+    Traceback (most recent call last):
+    ValueError: row 1 lies in bytes 9 to 1 of 1
+    """
+    if (dtype := _OFFSETS.get(column.type)) is None:
+        column.validate(full=True)
+        return
+    _, offsets, content = column.buffers()
+    if not len(column) or offsets is None:
+        return
+    bounds = np.frombuffer(offsets, dtype, len(column) + 1, column.offset * dtype.itemsize)
+    starts, stops = bounds[:-1][rows], bounds[1:][rows]
+    size = 0 if content is None else content.size
+    wrong = (starts < 0) | (starts > stops) | (stops > size)
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        row = np.arange(len(column))[rows][at]
+        raise ValueError(f"row {row} lies in bytes {starts[at]} to {stops[at]} of {size}")
+
 
 _PARTS: Final = b"part_starts"
 """Metadata of the schema of a compressed file: only a file without it is one batch that can be mapped."""
@@ -31,7 +82,7 @@ class ArrowFormat:
         """None: it has every type."""
         return None
 
-    def write(self, out: Output, rows: pa.RecordBatch, compression: Compression) -> None:
+    def write(self, out: ChecksummedFile, rows: pa.RecordBatch, compression: Compression) -> None:
         """Write the rows as one batch, or as compressed ones of a bounded size."""
         if compression.codec == "none":
             with pa.ipc.new_file(out, rows.schema) as writer:

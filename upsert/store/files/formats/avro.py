@@ -19,8 +19,9 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from upsert import avro_types, types
-from upsert.store.files.formats.base import Compression, Output
-from upsert.store.files.formats.types import (
+from upsert.store.checksums import ChecksummedFile
+from upsert.store.files.formats.base import (
+    Compression,
     batch_of,
     field_names,
     part_starts,
@@ -76,11 +77,11 @@ class AvroFormat:
                 return refusal(field, reason, "rename it")
         return refuse_negative_scale(field, "Avro")
 
-    def write(self, out: Output, rows: pa.RecordBatch, compression: Compression) -> None:
+    def write(self, out: ChecksummedFile, rows: pa.RecordBatch, compression: Compression) -> None:
         """Write the rows, a block a part."""
         writer = _fastavro().write.Writer(
             out,
-            _avro_schema(rows.schema),
+            _record(rows.schema, "row"),
             codec=_CODECS.get(compression.codec, compression.codec),
             metadata={_SCHEMA: schema_text(rows.schema).decode()},
             sync_interval=2**62,
@@ -112,7 +113,7 @@ class AvroRows:
             self.schema: pa.Schema = schema_of(head.metadata[_SCHEMA].encode(), columns)
             self._inflate = _INFLATE[head.codec]
             plain = pa.schema([_plain_field(field) for field in self.schema])
-            self._array = codec.parse_schema({"type": "array", "items": _avro_schema(plain)})
+            self._array = codec.parse_schema({"type": "array", "items": _record(plain, "row")})
             self._blocks = _blocks(content, front.at)
         except (*_DAMAGE, codec.schema.SchemaParseException, codec.schema.UnknownType) as cause:
             raise ValueError(f"its header or a block is damaged, {cause!r}") from cause
@@ -200,20 +201,13 @@ def _number(view: memoryview, at: int) -> tuple[int, int]:
 
 
 def _plain_field(field: pa.Field) -> pa.Field:
-    return pa.field(field.name, _plain_type(field.type), field.nullable)
-
-
-def _plain_type(type_: pa.DataType) -> pa.DataType:
     """Numbers for times, and lists of entries for maps: their layout in memory is the same."""
-    return replaced(type_, _NUMBERS, map_to_list=True)
+    return pa.field(field.name, replaced(field.type, _NUMBERS, map_to_list=True), field.nullable)
 
 
-def _avro_schema(schema: pa.Schema) -> dict[str, Any]:
-    return {"type": "record", "name": "row", "fields": _avro_fields(schema, "row")}
-
-
-def _avro_fields(fields: Iterable[pa.Field], within: str) -> list[dict[str, Any]]:
-    return [{"name": f.name, "type": _avro_type(f, within)} for f in fields]
+def _record(fields: Iterable[pa.Field], name: str) -> dict[str, Any]:
+    inner = [{"name": field.name, "type": _avro_type(field, name)} for field in fields]
+    return {"type": "record", "name": name, "fields": inner}
 
 
 def _avro_type(field: pa.Field, within: str) -> Any:
@@ -232,4 +226,4 @@ def _not_null(type_: pa.DataType, path: str) -> Any:
     if pa.types.is_map(type_):
         entry = pa.struct([type_.key_field, type_.item_field])
         return {"type": "array", "logicalType": "map", "items": _not_null(entry, path)}
-    return {"type": "record", "name": path, "fields": _avro_fields(type_, path)}
+    return _record(type_, path)

@@ -1,12 +1,22 @@
-"""What a file format is (pure): rows to bytes, and bytes to rows that can be decoded part by part."""
+"""What a file format is, and what formats share (pure): rows to bytes, and bytes to rows, part by part.
+
+Types that a format lacks are kept as another type of the same layout in memory, or refused. Formats that lack
+types or field ids keep the Arrow schema as text beside the rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
+
+from upsert import types
+from upsert.arrays import one_array
+from upsert.store.checksums import ChecksummedFile
 
 Bounds = tuple[pa.Array, pa.Array]
 """Of each part of a file, a value that is no larger than any of a column, and one that is no smaller.
@@ -17,10 +27,7 @@ NULL where that is not known; NULL and NaN in the column do not count.
 
 @dataclass(frozen=True)
 class Compression:
-    """How a file's content is compressed: the name of a codec, or ``none``; and how hard it tries.
-
-    ``level`` is None where the codec has no levels, or the library's own default is wanted.
-    """
+    """The codec of a file's content, or ``none``; and how hard it tries, None for the library's default."""
 
     codec: str = "none"
     level: int | None = None
@@ -35,65 +42,29 @@ class FileForm:
 
 
 class StoredRows(Protocol):
-    """The rows of one open file.
+    """The rows of one open file, in parts that can be decoded apart: batches, row groups, stripes, blocks.
 
-    They come in parts, one or more, that can be decoded apart from each other: record batches, row groups,
-    stripes, blocks.
+    What reads raises ``OSError`` or ``ValueError``, of which ``pa.ArrowInvalid`` is one, for damaged content.
+
+    Attributes:
+        schema: the schema that was written, with the metadata of its fields.
+        rows: number of rows.
+        is_mapped: whether reading gives views of the content: it costs nothing, however often it is done.
     """
 
-    @property
-    def schema(self) -> pa.Schema:
-        """The schema that was written, with the metadata of its fields."""
-
-    @property
-    def rows(self) -> int:
-        """Number of rows."""
+    schema: pa.Schema
+    rows: int
+    is_mapped: bool
 
     @property
     def starts(self) -> tuple[int, ...]:
         """Number of the first row of each part, and after these the number of rows."""
 
-    @property
-    def is_mapped(self) -> bool:
-        """Whether reading gives views of the content: it costs nothing, however often it is done."""
-
     def bounds(self, name: str) -> Bounds | None:
-        """What the file says about the values of a column in each of its parts; None if it says nothing.
-
-        Raises:
-            ValueError: the content is damaged.
-        """
+        """What the file says about the values of a column in each of its parts; None if it says nothing."""
 
     def read(self, part: int, names: Sequence[str]) -> pa.RecordBatch:
-        """Some columns, in this order, of one part.
-
-        Raises:
-            OSError: the content is damaged.
-            ValueError: likewise; this includes ``pa.ArrowInvalid``.
-        """
-
-
-class Output(Protocol):
-    """Where a file is written to, from front to end; what ``pyarrow`` needs of a Python file."""
-
-    @property
-    def closed(self) -> bool:
-        """Whether nothing can be written any more."""
-
-    def seekable(self) -> bool:
-        """Whether one can go back; no format may."""
-
-    def write(self, content: Any, /) -> int:
-        """Write bytes, or what has the buffer protocol; all of them."""
-
-    def tell(self) -> int:
-        """How many bytes were written."""
-
-    def flush(self) -> None:
-        """Hand on what is buffered."""
-
-    def close(self) -> None:
-        """A format need not, and must not have to, call it."""
+        """Some columns, in this order, of one part."""
 
 
 class FileFormat(Protocol):
@@ -114,13 +85,179 @@ class FileFormat(Protocol):
     def refusal(self, field: pa.Field) -> str | None:
         """Why a column cannot be stored exactly, and what to do instead; None if it can."""
 
-    def write(self, out: Output, rows: pa.RecordBatch, compression: Compression) -> None:
+    def write(self, out: ChecksummedFile, rows: pa.RecordBatch, compression: Compression) -> None:
         """Write rows, at least one, as a whole file."""
 
     def open(self, content: pa.Buffer) -> StoredRows:
-        """The rows of a whole file, which may be a memory map; what it returns keeps it alive.
+        """The rows of a whole file, which may be a memory map; errors as of ``StoredRows``."""
 
-        Raises:
-            OSError: this is no such file, or a damaged one.
-            ValueError: likewise; this includes ``pa.ArrowInvalid``.
-        """
+
+def retyped(array: pa.Array, type_: pa.DataType) -> pa.Array:
+    """The same memory under another type, which must lay it out alike; neither is checked against the other.
+
+    Unlike a cast it takes nested types, with whatever names and NOT NULL their fields have.
+
+    >>> retyped(pa.array([[1], None]), pa.list_(pa.timestamp("us"))).type
+    ListType(list<item: timestamp[us]>)
+    """
+    if array.type.equals(type_, check_metadata=True):
+        return array
+    return pa.array(_Typed(array, type_))
+
+
+class _Typed:
+    """An array under another type, handed over by Arrow's own protocol."""
+
+    def __init__(self, array: pa.Array, type_: pa.DataType) -> None:
+        self._array = array
+        self._type = type_
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[Any, Any]:
+        return self._type.__arrow_c_schema__(), self._array.__arrow_c_array__()[1]
+
+
+def replaced(
+    type_: pa.DataType, plain: Mapping[pa.DataType, pa.DataType], *, map_to_list: bool = False
+) -> pa.DataType:
+    """A type with some scalar types within it replaced by others, and maps by lists of entries if asked."""
+    if type_ in plain:
+        return plain[type_]
+
+    def inner(field: pa.Field) -> pa.Field:
+        return field.with_type(replaced(field.type, plain, map_to_list=map_to_list))
+
+    if pa.types.is_list(type_):
+        return pa.list_(inner(type_.value_field))
+    if pa.types.is_map(type_):
+        key, item = inner(type_.key_field), inner(type_.item_field)
+        if map_to_list:
+            return pa.list_(pa.field("entries", pa.struct([key, item]), nullable=False))
+        return pa.map_(key.type, item)
+    if pa.types.is_struct(type_):
+        return pa.struct([inner(field) for field in type_])
+    return type_
+
+
+def inner_types(type_: pa.DataType) -> list[pa.DataType]:
+    """A type and all types within it."""
+    if pa.types.is_map(type_):
+        inner = [type_.key_type, type_.item_type]
+    else:
+        inner = [type_.field(number).type for number in range(type_.num_fields)]
+    return [type_, *(found for each in inner for found in inner_types(each))]
+
+
+def field_names(type_: pa.DataType) -> list[str]:
+    """Names of the fields of all structs within a type."""
+    return [f.name for inner in inner_types(type_) if pa.types.is_struct(inner) for f in inner]
+
+
+PART_BYTES: Final = 4 << 20
+"""In memory. A lookup decodes the parts that its rows lie in; a merge holds a few of each file."""
+
+_LEAST_ROWS: Final = 1024
+
+
+def part_starts(rows: pa.RecordBatch) -> tuple[int, ...]:
+    """Number of the first row of each part, and after these the number of rows.
+
+    >>> part_starts(pa.record_batch({"a": range(1_000_000)}))
+    (0, 524288, 1000000)
+    """
+    a_part = max(_LEAST_ROWS, int(PART_BYTES * rows.num_rows / max(1, rows.nbytes)))
+    return (*range(0, rows.num_rows, a_part), rows.num_rows)
+
+
+def without_columns(rows: int) -> pa.RecordBatch:
+    """So many rows without a column."""
+    return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+
+
+def batch_of(
+    schema: pa.Schema, found: pa.Table | pa.RecordBatch, names: Sequence[str], rows: int
+) -> pa.RecordBatch:
+    """Some decoded columns, one batch under the types that were written."""
+    if not names:
+        return without_columns(rows)
+    fields = [schema.field(name) for name in names]
+    arrays = [retyped(one_array(found.column(field.name)), field.type) for field in fields]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def schema_text(schema: pa.Schema) -> bytes:
+    """The schema of some rows as base64, the way Arrow itself keeps it in Parquet."""
+    return base64.b64encode(schema.remove_metadata().serialize().to_pybytes())
+
+
+def schema_of(text: bytes | None, columns: Sequence[str]) -> pa.Schema:
+    """The schema of such a text, which must have these columns."""
+    if text is None:
+        raise ValueError("it has no Arrow schema")
+    try:
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
+    except (binascii.Error, pa.ArrowException, OSError) as cause:
+        raise ValueError(f"its Arrow schema is damaged, {cause}") from cause
+    if schema.names != list(columns):
+        raise ValueError(f"its columns are {', '.join(columns)}, its schema says {', '.join(schema.names)}")
+    return schema.remove_metadata()
+
+
+def refuse_empty_struct(field: pa.Field, format_name: str) -> str | None:
+    """A struct without fields: no columnar file but Arrow's can hold one."""
+    if any(pa.types.is_struct(t) and not t.num_fields for t in inner_types(field.type)):
+        return refusal(field, f"{format_name} has no struct without fields", "give it a field")
+    return None
+
+
+def refuse_nested_struct(field: pa.Field, format_name: str) -> str | None:
+    """A struct anywhere within another one: the writer of Arrow 26 moves its values to other rows."""
+    for outer in inner_types(field.type):
+        if pa.types.is_struct(outer) and any(
+            pa.types.is_struct(inner) for below in outer for inner in inner_types(below.type)
+        ):
+            reason = f"Arrow's writer of {format_name} mixes up a struct within a struct, if one is NULL"
+            return refusal(field, reason, "make its fields columns")
+    return None
+
+
+MAX_LEVELS: Final = 64
+"""Levels of a type that Arrow's writers and readers go down; a map takes two."""
+
+_PARQUET_LEVELS: Final = 98
+"""Levels of a column that Arrow's reader of Parquet goes down, where an array takes two as well."""
+
+
+def refuse_depth(field: pa.Field, format_name: str) -> str | None:
+    """A type that is nested so deeply that what is written in it cannot be read back."""
+    levels, limit = _levels(field.type, of_list=1) + 1, MAX_LEVELS
+    if format_name == "parquet" and levels <= limit:
+        levels, limit = _levels(field.type, of_list=2), _PARQUET_LEVELS
+    if levels <= limit:
+        return None
+    return (
+        f"column {field.name!r}: its type must be nested at most {limit} levels deep, where a MAP takes two"
+        f"{' and an ARRAY too' if limit == _PARQUET_LEVELS else ''}, got {levels}; make its parts columns, "
+        "or store it as text"
+    )
+
+
+def _levels(type_: pa.DataType, of_list: int) -> int:
+    if pa.types.is_list(type_):
+        return of_list + _levels(type_.value_type, of_list)
+    if pa.types.is_map(type_):
+        return 2 + max(_levels(type_.key_type, of_list), _levels(type_.item_type, of_list))
+    if pa.types.is_struct(type_):
+        return 1 + max((_levels(inner.type, of_list) for inner in type_), default=0)
+    return 0
+
+
+def refuse_negative_scale(field: pa.Field, format_name: str) -> str | None:
+    """A decimal that counts tens or hundreds."""
+    if any(pa.types.is_decimal128(t) and t.scale < 0 for t in inner_types(field.type)):
+        return refusal(field, f"{format_name} has no decimal with a negative scale", "give it scale 0")
+    return None
+
+
+def refusal(field: pa.Field, reason: str, remedy: str) -> str:
+    """The column, its type, the reason and the remedy as one sentence."""
+    return f"column {field.name!r} of type {types.sql_name(field.type)}: {reason}; {remedy}, or use arrow"

@@ -16,9 +16,10 @@ import pyarrow as pa
 from pyarrow import orc
 
 from upsert import types
-from upsert.store.files.formats.base import Compression, Output
-from upsert.store.files.formats.types import (
+from upsert.store.checksums import ChecksummedFile
+from upsert.store.files.formats.base import (
     PART_BYTES,
+    Compression,
     batch_of,
     refuse_empty_struct,
     refuse_negative_scale,
@@ -51,7 +52,7 @@ class OrcFormat:
             or refuse_negative_scale(field, "ORC")
         )
 
-    def write(self, out: Output, rows: pa.RecordBatch, compression: Compression) -> None:
+    def write(self, out: ChecksummedFile, rows: pa.RecordBatch, compression: Compression) -> None:
         """Write the rows; ORC cuts stripes by their size once it is encoded."""
         schema = _plain_schema(rows.schema)
         with orc.ORCWriter(
@@ -100,17 +101,19 @@ class OrcRows:
         is_plain = names and all(name and "." not in name for name in names)
         file = orc.ORCFile(pa.BufferReader(self._content))
         found = file.read_stripe(part, columns=list(names) if is_plain else None)
-        arrays = [_from_plain(found.column(name), self.schema.field(name).type) for name in names]
+        arrays = []
+        for name in names:
+            column, type_ = found.column(name), self.schema.field(name).type
+            arrays.append(column.cast(type_) if pa.types.is_fixed_size_binary(type_) else column)
         return batch_of(self.schema, pa.table(arrays, names=list(names)), names, found.num_rows)
 
 
 def _plain_schema(schema: pa.Schema) -> pa.Schema:
-    fields = [pa.field(field.name, _plain_type(field.type)) for field in schema]
+    fields = []
+    for field in schema:
+        is_fixed = pa.types.is_fixed_size_binary(field.type)
+        fields.append(pa.field(field.name, pa.binary() if is_fixed else replaced(field.type, _PLAIN)))
     return pa.schema([fields[0].with_metadata({_SCHEMA: schema_text(schema)}), *fields[1:]])
-
-
-def _plain_type(type_: pa.DataType) -> pa.DataType:
-    return pa.binary() if pa.types.is_fixed_size_binary(type_) else replaced(type_, _PLAIN)
 
 
 def _to_plain(column: pa.Array, type_: pa.DataType) -> pa.Array:
@@ -120,7 +123,3 @@ def _to_plain(column: pa.Array, type_: pa.DataType) -> pa.Array:
         # the writer overlooks where a slice of structs begins (Arrow 26), so it gets a copy
         column = column.take(pa.array(np.arange(len(column))))
     return retyped(column, type_)
-
-
-def _from_plain(column: pa.Array, type_: pa.DataType) -> pa.Array:
-    return column.cast(type_) if pa.types.is_fixed_size_binary(type_) else column
