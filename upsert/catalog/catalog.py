@@ -85,6 +85,11 @@ class Catalog:
     def __repr__(self) -> str:
         return f"Catalog({self.warehouse!r})"
 
+    def _follow(self) -> None:
+        """Let the sessions that this catalog is exposed to see which tables there are."""
+        for spark in list(self.context.exposed_to):
+            self.expose(spark)
+
     @property
     def databases(self) -> Databases:
         """The databases of the current catalog; names of tables are looked up in the current one of these."""
@@ -132,9 +137,14 @@ class Catalog:
         # Every task of a query imports this module; the parser behind it is for the few that read SQL.
         from upsert.catalog.run.dispatch import execute
         from upsert.sql.parser import parse
+        from upsert.sql.statements import CHANGES_TABLES
 
         with own_errors_first():
-            return execute(self.context, parse(text), spark)
+            statement = parse(text)
+            result = execute(self.context, statement, spark)
+            if isinstance(statement, CHANGES_TABLES):
+                self._follow()
+            return result
 
     def tables(self, database: str | None = None) -> tuple[str, ...]:
         """Names of all tables of a database, sorted; of the current one if None."""
@@ -390,6 +400,7 @@ class Catalog:
         )
         with own_errors_first():
             views.create(self.context, statement, spark)
+            self._follow()
             return views.opened(self.context, name, spark)
 
     def view(self, name: str, spark: SparkSession | None = None) -> View:
@@ -406,6 +417,44 @@ class Catalog:
         from upsert.catalog.run import views
 
         return views.opened(self.context, name, spark)
+
+    def expose(self, spark: SparkSession) -> tuple[str, ...]:
+        """Let plain Spark SQL have the tables of the current catalog, under their own names.
+
+        ``spark.sql("SELECT … FROM orders")``, ``spark.table``, ``INSERT INTO`` and ``INSERT OVERWRITE``,
+        ``writeStream.toTable`` and tools that only know Spark (a Thrift server) work on managed tables and
+        views, always on their newest snapshot. ``readStream.table("orders__changes")`` reads the changes with
+        ``_row_kind``. Statements of this catalog that create, alter, rename or drop tables are followed;
+        those of other processes by the next call. Tables with a connector, UPDATE, DELETE, hints and
+        FOR SYSTEM_VERSION are for ``catalog.sql`` alone. ``DROP TABLE`` in plain Spark SQL takes the name
+        away, and no row.
+
+        Args:
+            spark: the session.
+
+        Returns:
+            The tables, with their databases.
+
+        Raises:
+            ConfigurationError: Spark has another table of such a name.
+
+        >>> import tempfile
+        >>> catalog = Catalog(tempfile.mkdtemp())
+        >>> _ = catalog.sql("CREATE TABLE pears (id INT, n INT, PRIMARY KEY (id) NOT ENFORCED)")
+        >>> catalog.expose(spark)
+        ('default.pears',)
+        >>> _ = spark.sql("INSERT INTO pears VALUES (1, 5), (2, 6)")
+        >>> spark.sql("SELECT sum(n) AS n FROM pears").collect()
+        [Row(n=11)]
+        >>> _ = catalog.sql("DROP TABLE pears")
+        >>> spark.catalog.tableExists("pears")
+        False
+        """
+        from upsert.catalog.expose import expose
+
+        names = expose(self.context, spark)
+        self.context.exposed_to.add(spark)
+        return names
 
     def create_table_as(
         self,
@@ -480,4 +529,6 @@ class Catalog:
             StreamSettings(os.fspath(checkpoint or ""), trigger or {}, query_name, drop_on_cancel),
             hook or JobStatusHook(),
         )
-        return statement.execute(table_ref.tables, df, self.context.optimized)
+        query = statement.execute(table_ref.tables, df, self.context.optimized)
+        self._follow()
+        return query

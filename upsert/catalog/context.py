@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakSet
 
 from upsert.catalog import definitions
 from upsert.catalog.connectors import ConnectorTable, connect
@@ -21,7 +22,7 @@ from upsert.store.paths import table_folder
 from upsert.views.prepared import PreparedViews
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from upsert.views.prepared import Plan
@@ -51,6 +52,7 @@ class Context:
         mirrors: the queries of this session that keep mirrors of topics, by the folder of the table.
         views: the queries of this session that keep materialized views, by the folder of the view.
         prepared_views: how this session refreshes materialized views.
+        exposed_to: the sessions whose own SQL has the tables.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Context:
         self.mirrors: dict[str, StreamingQuery] = {}
         self.views: dict[str, StreamingQuery] = {}
         self.prepared_views = PreparedViews()
+        self.exposed_to: WeakSet[SparkSession] = WeakSet()
         self._optimize = optimize
 
     @property

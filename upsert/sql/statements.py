@@ -364,6 +364,22 @@ class Explain:
     is_json: bool = False
 
 
+CHANGES_TABLES: Final = (
+    CreateTable,
+    CreateTableLike,
+    CreateTableAs,
+    CreateView,
+    AlterView,
+    SuspendView,
+    DropView,
+    DropTable,
+    AlterTable,
+    RenameTable,
+    DropDatabase,
+    UseCatalog,
+)
+"""Statements after which the current catalog has other tables, or other columns of them."""
+
 Statement = (
     CreateTable
     | CreateTableLike

@@ -1,12 +1,13 @@
 """Materialized views: after every refresh they hold the rows that DuckDB gives for the query."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.helpers import REPOSITORY, run_spark_script, spark_script
@@ -21,6 +22,7 @@ from upsert.errors import (
     TableNotFoundError,
 )
 from upsert.failpoints import ENVIRONMENT_VARIABLE
+from upsert.managed import frames
 from upsert.store.metadata.stands_for import StandsFor
 from upsert.views.prepared import Versions
 from upsert.views.refresh import Refresher
@@ -208,6 +210,14 @@ def test_a_view_is_changed_by_its_query_alone(catalog: Catalog, spark: SparkSess
     ):
         with pytest.raises(ConfigurationError, match="'totals' is a materialized view"):
             catalog.sql(text, spark)
+    writes: list[Callable[[], object]] = [
+        lambda: view.table.write(pa.table({"shop": int32([1]), "n": [1]})),
+        lambda: view.table.delete([("shop", "=", 1)]),
+        lambda: frames.write(spark.sql("SELECT 1 AS shop, 1L AS n"), view.table.path),
+    ]
+    for write in writes:
+        with pytest.raises((ConfigurationError, PySparkException), match="'totals' is a materialized view"):
+            write()
     with pytest.raises(ConfigurationError, match="is that of a view; write CREATE MATERIALIZED VIEW"):
         catalog.sql("CREATE TABLE t (a INT) WITH ('materialized-view' = '{}')")
     with pytest.raises(ConfigurationError, match="'sales' is a table, and no view"):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from upsert.errors import CommitConflictError, StaleWriterError
+from upsert.errors import CommitConflictError, ConfigurationError, StaleWriterError
 from upsert.store import paths
 from upsert.store.metadata.definition import why_unreadable
 from upsert.store.metadata.file_entry import FileEntry, by_bucket
@@ -19,6 +19,7 @@ from upsert.store.metadata.snapshot import Kind, SnapshotInfo
 from upsert.store.metadata.stands_for import StandsFor
 from upsert.store.paths import BucketId
 from upsert.store.storage import storage_of
+from upsert.store.table_options import MATERIALIZED_VIEW
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,7 @@ class CommitRules:
                 present one cannot have.
             CommitConflictError: it does not fit what others committed; the message names their commit.
             SnapshotExpiredError: an expiry took away what belongs to ``head`` alone.
+            ConfigurationError: it changes rows of a materialized view, and is no refresh.
         """
         added, removed = change.added, change.removed
         if stale := file_below_fence(head.fence, added):
@@ -148,6 +150,15 @@ class CommitRules:
             )
         if not added and not removed:
             return
+        if (
+            change.changes_rows
+            and change.stands_for is None
+            and MATERIALIZED_VIEW.key in self._history.definition_at(head.definition).given
+        ):
+            raise ConfigurationError(
+                f"{paths.name_of(self._root)!r} is a materialized view, whose rows are those of its query; "
+                "change the tables that it reads, and refresh it"
+            )
         present = head.definition if change.definition is None else change.definition
         for version in sorted({entry.definition for entry in added} - {present}):
             self.check_definition(version, present)

@@ -1,0 +1,98 @@
+"""Tables of a catalog in plain Spark SQL, beside `catalog.sql`."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import SparkSession
+
+import planner
+from upsert import Catalog
+from upsert.errors import ConfigurationError
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, spark: SparkSession) -> Iterator[Catalog]:
+    made = Catalog(tmp_path / "warehouse", optimize=planner.optimize)
+    made.sql("CREATE TABLE pears (id INT, size DOUBLE, PRIMARY KEY (id) NOT ENFORCED)")
+    made.sql("CREATE TABLE notes (note STRING)")
+    made.sql("CREATE DATABASE farm")
+    made.sql("CREATE TABLE farm.trees (tree INT, pear INT, PRIMARY KEY (tree) NOT ENFORCED, INDEX (pear))")
+    yield made
+    for table in spark.catalog.listTables("default"):
+        if not table.isTemporary:
+            spark.sql(f"DROP TABLE {table.name}")
+    spark.sql("DROP DATABASE IF EXISTS farm CASCADE")
+
+
+def rows(spark: SparkSession, query: str) -> list[tuple[object, ...]]:
+    return sorted(tuple(row) for row in spark.sql(query).collect())
+
+
+def test_plain_sql_reads_and_writes_tables(catalog: Catalog, spark: SparkSession, tmp_path: Path) -> None:
+    assert catalog.expose(spark) == ("default.notes", "default.pears", "farm.trees")
+    spark.sql("INSERT INTO pears VALUES (1, 5.0), (2, 6.0)")
+    spark.sql("INSERT INTO farm.trees SELECT id + 10, id FROM pears")
+    spark.sql("INSERT INTO notes VALUES ('a'), ('a')")
+    assert rows(spark, "SELECT * FROM notes") == [("a",), ("a",)]
+    catalog.sql("UPDATE pears SET size = 7 WHERE id = 2", spark)
+    query = "SELECT tree, size FROM farm.trees JOIN pears ON pear = id WHERE size > 6"
+    assert rows(spark, query) == [(12, 7.0)]
+    spark.sql("INSERT OVERWRITE pears SELECT 3, 1.0")
+    assert catalog.table("pears").snapshot().scan().to_pylist() == [{"id": 3, "size": 1.0}]
+    assert spark.table("pears").schema == spark.sql("SELECT id, size FROM pears").schema
+    changes = spark.readStream.table("pears__changes")
+    assert changes.columns == ["id", "size", "_row_kind"]
+    query_ = (
+        changes.where("_row_kind <> '-D'")
+        .select("id", "size")
+        .writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .toTable("pears")
+    )
+    query_.awaitTermination()
+    assert rows(spark, "SELECT id, size FROM pears") == [(3, 1.0)]
+
+
+def test_new_altered_and_dropped_tables_are_followed(catalog: Catalog, spark: SparkSession) -> None:
+    catalog.expose(spark)
+    catalog.sql("CREATE TABLE plums (id INT, PRIMARY KEY (id) NOT ENFORCED)")
+    spark.sql("INSERT INTO plums VALUES (1)")
+    catalog.sql("ALTER TABLE plums ADD (colour STRING)")
+    spark.sql("INSERT INTO plums VALUES (2, 'blue')")
+    assert rows(spark, "SELECT id, coalesce(colour, '') FROM plums") == [(1, ""), (2, "blue")]
+    catalog.sql("ALTER TABLE plums RENAME TO damsons")
+    assert not spark.catalog.tableExists("plums")
+    assert rows(spark, "SELECT id FROM damsons") == [(1,), (2,)]
+    catalog.create_view("blue", "SELECT id FROM damsons WHERE colour = 'blue'", spark=spark)
+    assert rows(spark, "SELECT * FROM blue") == [(2,)]
+    with pytest.raises(PySparkException, match="'blue' is a materialized view, whose rows"):
+        spark.sql("INSERT INTO blue VALUES (7)")
+    catalog.sql("DROP MATERIALIZED VIEW blue")
+    catalog.sql("DROP TABLE damsons")
+    for name in ("blue", "blue__changes", "damsons", "damsons__changes"):
+        assert not spark.catalog.tableExists(name)
+    Catalog(catalog.warehouse).sql("CREATE TABLE figs (id INT, PRIMARY KEY (id) NOT ENFORCED)")
+    assert not spark.catalog.tableExists("figs")  # made by another process
+    assert "default.figs" in catalog.expose(spark)
+    spark.sql("DROP TABLE figs")
+    assert "figs" in catalog.tables()  # the name alone was Spark's
+
+
+def test_what_cannot_be_is_told(catalog: Catalog, spark: SparkSession) -> None:
+    catalog.expose(spark)
+    with pytest.raises(PySparkException, match=r"read them with readStream.table\('pears__changes'\)"):
+        (spark.readStream.table("pears").writeStream.format("noop").start().processAllAvailable())
+    with pytest.raises(PySparkException, match="write into that"):
+        spark.sql("INSERT INTO pears__changes VALUES (1, 1.0, '+I')")
+    with pytest.raises((AnalysisException, PySparkException)):
+        spark.sql("DELETE FROM pears WHERE id = 1")
+    spark.sql("CREATE TABLE theirs (id INT) USING parquet")
+    try:
+        with pytest.raises(ConfigurationError, match="Spark has another one of this name"):
+            catalog.sql("CREATE TABLE theirs (id INT, PRIMARY KEY (id) NOT ENFORCED)")
+    finally:
+        spark.sql("DROP TABLE theirs")

@@ -1,0 +1,165 @@
+"""The tables of a catalog in plain Spark SQL: `spark.sql`, `spark.table`, `readStream.table`, BI tools.
+
+Spark asks a Python format for the columns of a table before it knows any option of that. So each table gets
+a format of its own, which knows the folder, and a table of Spark's that uses it. The format's name has the
+version of the table's definition: an altered table is another one to Spark.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+
+from upsert.catalog import definitions
+from upsert.errors import ConfigurationError, SchemaError
+from upsert.managed.datasource import UpsertTableSource
+from upsert.managed.options import READ_OPTIONS, WRITE_OPTIONS
+from upsert.spark_formats import make_known, register
+from upsert.store.table import Table
+from upsert.types import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+    from upsert.catalog.context import Context
+
+CHANGES: Final = "__changes"
+"""What follows the name of a table where Spark reads its changes, with their kinds."""
+
+_FORMATS: Final = "deltajoin_"
+"""What the names of these formats begin with; a hash of the warehouse follows."""
+
+_PROVIDER: Final = re.compile(r"^Provider: (\S+)$", re.MULTILINE)
+"""Where Spark says the format of a table, which nothing that a user has written stands before."""
+
+_OPTIONS: Final = {option.key for option in (*READ_OPTIONS, *WRITE_OPTIONS)}
+
+
+def expose(context: Context, spark: SparkSession) -> tuple[str, ...]:
+    """Let Spark's own catalog have the tables that the current catalog has now; see `Catalog.expose`."""
+    register(spark)
+    prefix = _FORMATS + hashlib.sha256(context.warehouse.encode()).hexdigest()[:12]
+    wanted = {one.qualified: one for one in _tables(context, prefix)}
+    for database in {one.database for one in wanted.values()}:
+        spark.sql(f"CREATE DATABASE IF NOT EXISTS {quoted(database)}")
+    known = dict(_exposed(spark, prefix))
+    for name, one in wanted.items():
+        make_known(spark, one.source())
+        found = known.pop(name, None)
+        if found == one.format:
+            continue
+        if found is not None:
+            spark.sql(f"DROP TABLE {name}")
+        elif spark.catalog.tableExists(name):
+            raise ConfigurationError(
+                f"expose: table {name} must be of the catalog alone, Spark has another one of this name; "
+                "rename or drop one of them"
+            )
+        spark.sql(f"CREATE TABLE {name} USING {one.format}")
+    for name in known:
+        spark.sql(f"DROP TABLE {name}")
+    return tuple(sorted(name.replace("`", "") for name, one in wanted.items() if not one.has_kinds))
+
+
+@dataclass(frozen=True)
+class _Exposed:
+    """A table under a name of Spark's, as rows or as changes."""
+
+    database: str
+    table: str
+    path: str
+    format: str
+    has_kinds: bool
+
+    @property
+    def qualified(self) -> str:
+        """The name in a statement."""
+        return f"{quoted(self.database)}.{quoted(self.table + CHANGES * self.has_kinds)}"
+
+    def source(self) -> type[DataSource]:
+        """The format of this table alone."""
+        exposed = self
+
+        class Exposed(DataSource):
+            """A managed table, whose folder need not be said."""
+
+            @classmethod
+            def name(cls) -> str:
+                """Of this table and no other."""
+                return exposed.format
+
+            def schema(self) -> StructType | str:
+                """The table's columns, and the kind of a change where it has one."""
+                return self._read().schema()
+
+            def reader(self, schema: StructType) -> DataSourceReader:
+                """A batch read."""
+                return self._read().reader(schema)
+
+            def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+                """The changes."""
+                if not exposed.has_kinds:
+                    raise SchemaError(
+                        f"table {exposed.table!r}: its changes must have column _row_kind, without which "
+                        "deletions look like rows; read them with "
+                        f"readStream.table('{exposed.table}{CHANGES}')"
+                    )
+                return self._read().streamReader(schema)
+
+            def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+                """A batch write."""
+                return self._written().writer(schema, overwrite)
+
+            def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+                """A stream write."""
+                return self._written().streamWriter(schema, overwrite)
+
+            def _read(self) -> UpsertTableSource:
+                return self._table({} if exposed.has_kinds else {"row-kind": "false"})
+
+            def _written(self) -> UpsertTableSource:
+                if exposed.has_kinds:
+                    raise SchemaError(
+                        f"table '{exposed.table}{CHANGES}' shows the changes of {exposed.table!r}, it has no "
+                        "rows of its own; write into that"
+                    )
+                return self._table({})
+
+            def _table(self, more: Mapping[str, str]) -> UpsertTableSource:
+                given = {key: value for key, value in self.options.items() if key.lower() in _OPTIONS}
+                return UpsertTableSource({**given, **more, "path": exposed.path})
+
+        return Exposed
+
+
+def _tables(context: Context, prefix: str) -> Iterator[_Exposed]:
+    """The managed tables and views of the current catalog, each as rows and as changes."""
+    for database in context.databases.names():
+        for name in context.tables(database):
+            path = context.databases.resolve(f"{database}.{name}").existing()
+            if definitions.load(path) is None:
+                table = Table.open(path)
+                own = f"{prefix}_{table.uuid}_{table.definition.version}"
+                yield _Exposed(database, name, path, own, has_kinds=False)
+                yield _Exposed(database, name, path, f"{own}{CHANGES}", has_kinds=True)
+
+
+def _exposed(spark: SparkSession, prefix: str) -> Iterator[tuple[str, str]]:
+    """Names and formats of the tables of Spark's that use formats of a catalog."""
+    for database in spark.catalog.listDatabases():
+        for table in spark.sql(f"SHOW TABLE EXTENDED IN {quoted(database.name)} LIKE '*'").collect():
+            found = _PROVIDER.search(table.information)
+            if found is not None and found[1].startswith(prefix):
+                yield f"{quoted(database.name)}.{quoted(table.tableName)}", found[1]
