@@ -28,8 +28,8 @@ from upsert.store.commit.committer import Committer
 from upsert.store.metadata.history import History
 from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.storage import storage_of
+from upsert.store.storage.base import disk_errors_of
 from upsert.store.storage.lease import Lease
-from upsert.store.storage.refusals import disk_errors_of
 
 GIVE_UP_AFTER_S: Final = 120.0
 _PAUSE_S: Final = 0.002

@@ -1,4 +1,4 @@
-"""What the store asks of the storage in which its files lie (pure).
+"""What the store asks of the storage in which its files lie, and how it tells what was not done (pure).
 
 Paths are whole: an absolute local path, ``s3://bucket/prefix/name`` or ``hdfs://host/folder/name``. A
 name that others watch appears by ``put_if_absent`` alone; all other files have names that are used once.
@@ -6,9 +6,14 @@ name that others watch appears by ``put_if_absent`` alone; all other files have 
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
+from contextlib import AbstractContextManager, contextmanager
+from typing import Final, NamedTuple, Protocol, TypeVar, runtime_checkable
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from upsert.errors import ConfigurationError, StorageError, UpsertError
 
 T = TypeVar("T")
 
@@ -16,10 +21,8 @@ T = TypeVar("T")
 class FileStat(NamedTuple):
     """What is known of a file without reading it.
 
-    Attributes:
-        size: in bytes.
-        modified_ns: when it was written, in nanoseconds since 1970, by the clock of the storage.
-        version: differs if another file was put under the name.
+    ``modified_ns`` is when it was written, in nanoseconds since 1970 by the storage's clock; ``version``
+    differs if another file was put under the name.
     """
 
     size: int
@@ -30,9 +33,8 @@ class FileStat(NamedTuple):
 class Found(NamedTuple):
     """A file that a walk has met.
 
-    Attributes:
-        name: relative to the folder of the walk, with ``/`` between its parts.
-        stat: what is known of it; None if it is gone by now.
+    ``name`` is relative to the folder of the walk, with ``/`` between its parts; ``stat`` gives None if the
+    file is gone by now.
     """
 
     name: str
@@ -148,3 +150,105 @@ class SwappingStorage(Storage, Protocol):
 
     def take_away(self, path: str, instead: bytes) -> None:
         """Delete a file that others swap, or leave ``instead`` where a deletion could be undone by a swap."""
+
+
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+
+_ANSWERS: Final = (
+    FileNotFoundError, FileExistsError, NotADirectoryError, BlockingIOError,
+)  # fmt: skip
+"""What callers ask for: they say what exists, and not that it could not be seen."""
+
+_NO_DISK: Final = (*_ANSWERS, ConnectionError, TimeoutError)
+"""Beside that, what comes from where rows are read that are being written."""
+
+_REMEDIES: Final = {
+    errno.EACCES: "give this process's user the right to the file and its folder",
+    errno.EPERM: "give this process's user the right to the file and its folder",
+    errno.EROFS: "mount the disk for writing, or choose another one",
+    errno.ENOSPC: "make room on the disk",
+    errno.EDQUOT: "make room on the disk, or raise the user's quota",
+    errno.EMFILE: "raise the limit of open files of this process (ulimit -n)",
+    errno.ENFILE: "raise the limit of open files of this machine",
+}
+
+_REMEDY: Final = "check the disk and try again; the file need not be damaged"
+
+
+class DeniedError(StorageError, PermissionError):
+    """The user of this process has no right to a file of this machine."""
+
+
+class RefusedError(StorageError, ConfigurationError):
+    """A remote store does not let this user do what was asked."""
+
+
+@contextmanager
+def disk_errors_of(path: str, cache_remedy: str | None = None) -> Iterator[None]:
+    """Tell what this machine's disk did not do with a file, or with the folder of local copies.
+
+    With ``cache_remedy`` it is the latter: then the error is not the remote file's. Arrow says with an
+    ``OSError``, too, that the content of a file is no such file; it has no ``errno`` then, and goes on.
+
+    Raises:
+        StorageError: it failed. That a file is missing, or is there already, stays the error that it is.
+    """
+    try:
+        yield
+    except (UpsertError, *_NO_DISK):
+        raise
+    except OSError as cause:
+        if cause.errno is None:
+            raise
+        kind, reason = StorageError, os.strerror(cause.errno)
+        found = f"the cache folder must take copies of files, got {reason!r}; {cache_remedy}"
+        if cache_remedy is None:
+            kind = DeniedError if isinstance(cause, PermissionError) else StorageError
+            found = f"the disk must do what is asked, got {reason!r}; {_REMEDIES.get(cause.errno, _REMEDY)}"
+        raise kind(cause.errno, found, path) from cause
+
+
+@contextmanager
+def store_errors_of(path: str) -> Iterator[None]:
+    """Tell what a remote file system of ``pyarrow.fs`` did not do with a file.
+
+    Raises:
+        StorageError: it failed.
+    """
+    try:
+        yield
+    except (UpsertError, *_ANSWERS):
+        raise
+    except OSError as cause:
+        kind = RefusedError if isinstance(cause, PermissionError) else StorageError
+        raise kind(
+            cause.errno or errno.EIO,
+            f"the store must do what is asked, got {cause}; see that it can be reached and that its user "
+            "has the rights, then try again",
+            path,
+        ) from cause
+
+
+def settings_of(beside: str, query: str | None) -> dict[str, str]:
+    """Settings as the store keeps them, ``;name=value`` beside the host, and as users write them at the end.
+
+    >>> settings_of(";region=eu-west-1", "endpoint=http://host:9000")
+    {'region': 'eu-west-1', 'endpoint': 'http://host:9000'}
+    """
+    given = [part.partition("=")[::2] for part in beside.split(";")[1:]]
+    kept = {name: unquote(value) for name, value in given}
+    return kept | dict(parse_qsl(query or "", keep_blank_values=True))
+
+
+def is_http_address(value: str) -> bool:
+    """Whether this is the address of a server, without user, path and query.
+
+    >>> is_http_address("http://host:9000"), is_http_address("http://me@host"), is_http_address("host:9000")
+    (True, False, False)
+    """
+    try:
+        parts = urlsplit(value)
+        is_server = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        return False
+    return is_server and "@" not in value and not (parts.path.strip("/") or parts.query or parts.fragment)

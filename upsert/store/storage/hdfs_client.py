@@ -1,5 +1,10 @@
 """The only file that knows how HDFS is reached: WebHDFS, the REST interface of its name and data nodes.
 
+``hdfs://namenode:8020/folder`` is what Hadoop's users know; the port is that of Hadoop's own protocol, so the
+HTTP address stands at the end, ``?endpoint=http://namenode:9870``, those of several name nodes with commas
+between. In ``webhdfs://namenode:9870/folder`` and ``swebhdfs:``, Hadoop's names of WebHDFS, it is the address
+itself.
+
 A process has its own connections, made after the fork. A request is sent once; a caller that sends it
 again must know what that does. Of several name nodes, the one that answered last is asked first.
 """
@@ -10,16 +15,16 @@ import errno
 import getpass
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import IO, Any, Final, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
 from upsert.errors import ConfigurationError, StorageError
 from upsert.store.kept import Kept
-from upsert.store.storage.base import FileStat
-from upsert.store.storage.locations import HdfsLocation
-from upsert.store.storage.refusals import NO_ROOM, RefusedError
+from upsert.store.storage.base import NO_ROOM, FileStat, RefusedError, is_http_address, settings_of
 
 ENDPOINT_VARIABLE: Final = "UPSERT_WEBHDFS_ENDPOINT"
 """HTTP addresses of the name nodes, for ``hdfs:`` paths that name none."""
@@ -42,6 +47,102 @@ _ERRNO: Final = {
     "IllegalArgumentException": errno.EINVAL,
     "InvalidPathException": errno.EINVAL,
 }
+
+
+_HTTP_PORT: Final = 9870
+_HTTPS_PORT: Final = 9871
+_SETTING: Final = "endpoint"
+
+_PATH: Final = re.compile(r"((?i:s?webhdfs|hdfs))://([^/;?]*)((?:;[^/?]*)?)(/[^?]*|)(?:\?(.*))?", re.DOTALL)
+
+_AUTHORITY: Final = re.compile(r"([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(?::([0-9]{1,5}))?")
+
+
+@dataclass(frozen=True)
+class HdfsLocation:
+    """A cluster, by its host and maybe port or its logical name, and the HTTP addresses that a path names."""
+
+    scheme: str
+    authority: str
+    endpoints: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        setting = f";{_SETTING}={quote(','.join(self.endpoints), safe='')}" if self.endpoints else ""
+        return f"{self.scheme}://{self.authority}{setting}"
+
+    def addresses(self, configured: str | None) -> tuple[str, ...]:
+        """HTTP addresses of the name nodes: of the path, else of the configuration, else the usual port.
+
+        ``configured`` are addresses for ``hdfs:`` paths that name none, with commas between.
+
+        >>> HdfsLocation("hdfs", "nn:8020").addresses(None)
+        ('http://nn:9870',)
+        >>> HdfsLocation("swebhdfs", "nn:50470").addresses("http://other:9870")
+        ('https://nn:50470',)
+        """
+        if self.endpoints:
+            return self.endpoints
+        match = _AUTHORITY.fullmatch(self.authority)
+        host, port = match.groups() if match else (self.authority, None)
+        if self.scheme == "hdfs":
+            return _endpoints(configured) if configured else (f"http://{host}:{_HTTP_PORT}",)
+        secure = self.scheme == "swebhdfs"
+        usual = "" if port else f":{_HTTPS_PORT if secure else _HTTP_PORT}"
+        return (f"{'https' if secure else 'http'}://{self.authority}{usual}",)
+
+
+def folder_uri(text: str) -> str:
+    """The form in which the store keeps the URI of a folder; of that form itself the same.
+
+    Raises:
+        ConfigurationError: it names no folder, or a setting is unknown or wrong.
+
+    >>> folder_uri("hdfs://nn:8020/shop/orders/?endpoint=http://nn:9870")
+    'hdfs://nn:8020;endpoint=http%3A%2F%2Fnn%3A9870/shop/orders'
+    """
+    location, path = split(text)
+    folder = path.strip("/") if not path.startswith("//") else path
+    if any(part in ("", ".", "..") or ":" in part or "\0" in part for part in folder.split("/")):
+        raise ConfigurationError(
+            f"table path must name a folder, hdfs://namenode:8020/folder, without '.', '..' and ':', got "
+            f"{path!r}"
+        )
+    return f"{location}/{folder}"
+
+
+def split(text: str) -> tuple[HdfsLocation, str]:
+    """The cluster of a path, and the path within it, which begins with ``/`` if there is one.
+
+    Raises:
+        ConfigurationError: it is no such path.
+    """
+    match = _PATH.fullmatch(text)
+    authority = None if match is None else _AUTHORITY.fullmatch(match[2])
+    if match is None or authority is None or not int(authority[2] or 1) < 65536:
+        raise ConfigurationError(
+            "table path must be hdfs://namenode:8020/folder or webhdfs://namenode:9870/folder, with a host "
+            "and without a user, got another one; the user's name comes from HADOOP_USER_NAME"
+        )
+    settings = settings_of(match[3], match[5])
+    # values are not shown: one may be a secret
+    if unknown := sorted(settings.keys() - {_SETTING}):
+        raise ConfigurationError(
+            f"table path at {match[2]!r}: the only setting is {_SETTING}, got {unknown[0]!r}; "
+            "the user's name comes from HADOOP_USER_NAME"
+        )
+    endpoints = _endpoints(settings[_SETTING]) if _SETTING in settings else ()
+    return HdfsLocation(match[1].lower(), match[2], endpoints), match[4]
+
+
+def _endpoints(value: str) -> tuple[str, ...]:
+    addresses = [part.strip() for part in value.split(",")]
+    if not all(map(is_http_address, addresses)):
+        raise ConfigurationError(
+            "table path: the endpoint must be the HTTP address of a name node, http://namenode:9870 without "
+            "user, path and query, of several with ',' between, got another one"
+        )
+    return tuple(address.rstrip("/") for address in addresses)
+
 
 _active: dict[HdfsLocation, int] = {}
 _pools = Kept[None, Any]({}, is_inherited=False)

@@ -11,17 +11,16 @@ import errno
 import os
 import shutil
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
+from uuid import uuid4
 
 from upsert.errors import ConfigurationError, StorageError
 from upsert.failpoints import reach
-from upsert.store.storage.base import FileStat, Found, T
-from upsert.store.storage.refusals import disk_errors_of
+from upsert.store.storage.base import FileStat, Found, T, disk_errors_of
 
 TEMPORARY_SUFFIX: Final = ".tmp"
 _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK)
@@ -176,7 +175,7 @@ def _unless_missing(error: OSError) -> None:
 def _temporary_file(path: str, content: bytes, mode: int) -> Iterator[str]:
     """A durable file beside ``path``; gone after the block, unless it has another name by then."""
     folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f".{name}-{uuid.uuid4().hex}{TEMPORARY_SUFFIX}")
+    temporary = os.path.join(folder, f".{name}-{uuid4().hex}{TEMPORARY_SUFFIX}")
     try:
         write_durably(temporary, content, mode)
         yield temporary

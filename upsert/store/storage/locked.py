@@ -12,7 +12,7 @@ import importlib
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import sha256
 from typing import Any, Final, Protocol, cast
@@ -23,10 +23,9 @@ import pyarrow as pa
 from upsert.errors import ConfigurationError, UnknownOutcomeError
 from upsert.failpoints import reach
 from upsert.store.kept import Kept
-from upsert.store.storage.base import FileStat, Found, T, Versioned
-from upsert.store.storage.cache import local_cache
+from upsert.store.storage.base import FileStat, Found, RefusedError, T, Versioned, store_errors_of
+from upsert.store.storage.cache import CachedStorage, local_cache
 from upsert.store.storage.local import TEMPORARY_SUFFIX
-from upsert.store.storage.refusals import RefusedError, store_errors_of
 
 VARIABLE: Final = "UPSERT_CATALOG_LOCK"
 
@@ -46,11 +45,6 @@ class CatalogLock(Protocol):
 
 CatalogLockFactory = Callable[[], CatalogLock]
 """Makes a lock, in any process; a class that needs no arguments is one."""
-
-
-def is_configured() -> bool:
-    """Whether the environment names a lock."""
-    return bool(os.environ.get(VARIABLE))
 
 
 @contextmanager
@@ -93,7 +87,7 @@ def folder_uri(text: str) -> str:
     """
     scheme, _, rest = text.partition("://")
     parts = rest.rstrip("/").split("/")
-    if not is_configured():
+    if not os.environ.get(VARIABLE):
         raise ConfigurationError(
             f"table path must be a local folder, a file: URI or s3://bucket/folder, got a {scheme}: URI, "
             f"where a put may overwrite another writer's; set {VARIABLE} to what makes a lock, see "
@@ -125,10 +119,8 @@ def file_system(head: str) -> Any:
         raise ConfigurationError(f"{head!r}: pyarrow cannot open this file system, got {cause}") from cause
 
 
-class LockedStorage:
+class LockedStorage(CachedStorage):
     """The files of one bucket."""
-
-    is_local = False
 
     def __init__(self, head: str) -> None:
         self._head = head
@@ -210,20 +202,6 @@ class LockedStorage:
                 "namespace"
             ) from cause
 
-    def write(self, path: str, content: bytes) -> None:
-        """Write a new file."""
-        self.replace(path, content)
-
-    def prepare(self, folder: str) -> None:
-        """Nothing: folders are made with their files."""
-
-    def settle(self, folder: str) -> None:
-        """Nothing: a file has its name when it is written."""
-
-    def new_file(self, path: str) -> AbstractContextManager[str]:
-        """A file in the cache, uploaded at the end of the block."""
-        return local_cache().uploaded(path, self._upload)
-
     def _upload(self, path: str, source: str) -> None:
         inside = self._inside(path)
         with open(source, "rb") as file, store_errors_of(path):
@@ -243,10 +221,6 @@ class LockedStorage:
         found = self.stat(path)
         return None if found is None else (self.read(path), time.time() - found.modified_ns / 1e9)
 
-    def mapped(self, path: str, use: Callable[[str], T]) -> T:
-        """What ``use`` makes of the file's copy in the cache."""
-        return local_cache().use(path, partial(self._download, path), use)
-
     def _download(self, path: str, target: str) -> None:
         with open(target, "xb") as out:
             for chunk in self._chunks(path):
@@ -256,10 +230,6 @@ class LockedStorage:
         with store_errors_of(path), self._system.open_input_stream(self._inside(path)) as source:
             while chunk := source.read(_CHUNK):
                 yield chunk
-
-    def exists(self, path: str) -> bool:
-        """Whether there is a file."""
-        return self.stat(path) is not None
 
     def stat(self, path: str) -> FileStat | None:
         """What is known of a file; None if there is none."""
@@ -299,10 +269,6 @@ class LockedStorage:
         """Delete all files below a folder."""
         with suppress(FileNotFoundError), store_errors_of(folder):
             self._system.delete_dir(self._inside(folder))
-
-    def lock_file(self, root: str, name: str) -> str:
-        """A file of this machine: processes elsewhere are not kept off."""
-        return local_cache().lock_file(f"{root}/{name}")
 
     @property
     def _system(self) -> Any:

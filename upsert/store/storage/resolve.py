@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from upsert.errors import ConfigurationError
-from upsert.store.storage import locations
 from upsert.store.storage.base import Storage, SwappingStorage
 from upsert.store.storage.local import LOCAL
-from upsert.store.storage.locations import S3_SCHEMES, s3_folder_uri, s3_split
+
+_S3: Final = ("s3", "s3a", "s3n")
+"""Names of one kind of store; Spark's users know it by the others."""
+
+_HDFS: Final = ("hdfs", "webhdfs", "swebhdfs")
 
 _remote: Final[dict[str, Storage]] = {}
 
@@ -41,35 +44,36 @@ def swapping(path: str) -> SwappingStorage:
 
 def _storage(head: str, path: str) -> Storage:
     scheme = head.partition("://")[0]
-    if scheme in S3_SCHEMES:
-        from upsert.store.storage.s3 import S3Storage
+    if scheme in _S3:
+        from upsert.store.storage import s3
 
-        return S3Storage(s3_split(path)[0])
-    if scheme in locations.HDFS_SCHEMES:
-        from upsert.store.storage.hdfs import HdfsStorage
+        return s3.S3Storage(s3.split(path)[0])
+    if scheme in _HDFS:
+        from upsert.store.storage import hdfs, hdfs_client
 
-        return HdfsStorage(locations.hdfs_split(path)[0])
-    from upsert.store.storage.locked import LockedStorage
+        return hdfs.HdfsStorage(hdfs_client.split(path)[0])
+    from upsert.store.storage import locked
 
-    return LockedStorage(head)
+    return locked.LockedStorage(head)
 
 
 def remote_folder(scheme: str, text: str) -> str | None:
     """The form in which the store keeps the URI of a folder elsewhere; None if no store has such a scheme."""
-    if scheme in S3_SCHEMES:
-        return s3_folder_uri(text)
-    if scheme in locations.HDFS_SCHEMES:
-        return locations.hdfs_folder_uri(text)
+    if scheme in _S3:
+        from upsert.store.storage import s3
+
+        return s3.folder_uri(text)
+    if scheme in _HDFS:
+        from upsert.store.storage import hdfs_client
+
+        return hdfs_client.folder_uri(text)
     from upsert.store.storage import locked
 
     return locked.folder_uri(text) if scheme in locked.SCHEMES else None
 
 
 def put_if_absent(target: str, content: bytes, mode: int = 0o666) -> bool:
-    """Publish ``content`` as the file ``target``; False if the name is taken, then nothing changed.
-
-    When it returns True, file and name survive a power failure. A crash leaves the whole file or
-    none of it under ``target``. ``mode`` are a local file's permissions, less the process's umask.
+    """``Storage.put_if_absent`` of the storage of a path; ``mode`` are a local file's permissions.
 
     Raises:
         ConfigurationError: the storage cannot do that, as a file system without hard links.

@@ -5,6 +5,10 @@ then the put is tried again. Where no answer comes, the object is read back: it 
 which has a random id of its own. Until that is known, nothing is cleaned up. Large files are sent in parts,
 and none of them appears half.
 
+What a user writes, ``s3://bucket/prefix?endpoint=http://host:9000&region=eu-west-1``, has its settings at the
+end; the store keeps them beside the bucket, ``s3://bucket;endpoint=…;region=…/prefix``, so that a name can be
+joined to it as to a folder. Credentials never stand in a path.
+
 A client is made for each process, after the fork. Credentials, profile, and what a path does not say of
 endpoint and region come from botocore's own chain: environment, ``~/.aws``, the machine's role.
 """
@@ -14,22 +18,103 @@ from __future__ import annotations
 import errno
 import os
 import random
+import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any, Final, Protocol
+from urllib.parse import quote
 from uuid import uuid4
 
 from upsert.errors import ConfigurationError, StorageError, UnknownOutcomeError
 from upsert.failpoints import reach
 from upsert.retry import retried
 from upsert.store.kept import Kept
-from upsert.store.storage.base import FileStat, Found, T, Versioned
-from upsert.store.storage.cache import local_cache
-from upsert.store.storage.locations import S3Location, s3_split
-from upsert.store.storage.refusals import RefusedError
+from upsert.store.storage.base import (
+    FileStat,
+    Found,
+    RefusedError,
+    T,
+    Versioned,
+    is_http_address,
+    settings_of,
+)
+from upsert.store.storage.cache import CachedStorage, local_cache
+
+_SETTINGS: Final = ("endpoint", "region")
+_PATH: Final = re.compile(r"(?i:s3[an]?)://([^/;?]*)((?:;[^/?]*)?)/?([^?]*)(?:\?(.*))?", re.DOTALL)
+_BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
+_REGION: Final = re.compile(r"[a-z0-9-]{1,40}")
+
+
+@dataclass(frozen=True)
+class S3Location:
+    """A bucket and how it is reached; None for what the client's own configuration says."""
+
+    bucket: str
+    endpoint: str | None = None
+    region: str | None = None
+
+    def __str__(self) -> str:
+        settings = ((name, getattr(self, name)) for name in _SETTINGS)
+        return f"s3://{self.bucket}" + "".join(
+            f";{name}={quote(value, safe='')}" for name, value in settings if value is not None
+        )
+
+
+def folder_uri(text: str) -> str:
+    """The form in which the store keeps the URI of a folder; of that form itself the same.
+
+    Raises:
+        ConfigurationError: it names no folder within a bucket, or a setting is unknown or wrong.
+
+    >>> folder_uri("s3a://bucket/shop/orders/?region=eu-west-1&endpoint=http://127.0.0.1:9000")
+    's3://bucket;endpoint=http%3A%2F%2F127.0.0.1%3A9000;region=eu-west-1/shop/orders'
+    """
+    location, key = split(text)
+    key = key.rstrip("/")
+    if not key or any(part in ("", ".", "..") or "\0" in part for part in key.split("/")):
+        raise ConfigurationError(
+            f"table path must name a folder within a bucket, s3://bucket/folder, got bucket "
+            f"{location.bucket!r} and folder {key!r}"
+        )
+    return f"{location}/{key}"
+
+
+def split(path: str) -> tuple[S3Location, str]:
+    """The location of a path and its key, the name of an object in the bucket.
+
+    Raises:
+        ConfigurationError: it is no such path.
+    """
+    match = _PATH.fullmatch(path)
+    if match is None or not _BUCKET.fullmatch(match[1]):
+        raise ConfigurationError(
+            "table path must be s3://bucket/folder, with a bucket's name of 3 to 63 letters, digits, '.', "
+            "'_' and '-', got another one"
+        )
+    settings = settings_of(match[2], match[4])
+    # values are not shown: one may be a secret
+    if unknown := sorted(settings.keys() - set(_SETTINGS)):
+        raise ConfigurationError(
+            f"table path of bucket {match[1]!r}: settings are {' and '.join(_SETTINGS)}, "
+            f"got {unknown[0]!r}; credentials come from the environment or ~/.aws"
+        )
+    endpoint, region = settings.get("endpoint"), settings.get("region")
+    if endpoint is not None and not is_http_address(endpoint):
+        raise ConfigurationError(
+            "table path: the endpoint must be http://host:port or https://host without user, path and query, "
+            "got another one; credentials come from the environment or ~/.aws"
+        )
+    if region is not None and not _REGION.fullmatch(region):
+        raise ConfigurationError(
+            "table path: the region must be of letters, digits and '-', as eu-west-1, got another one"
+        )
+    return S3Location(match[1], endpoint and endpoint.rstrip("/"), region), match[3]
+
 
 _CONNECT_S: Final = 10
 _READ_S: Final = 60
@@ -203,10 +288,9 @@ _OTHER: Final = Versioned(b"", "")
 """What the server has seen instead, of which it says nothing."""
 
 
-class S3Storage:
+class S3Storage(CachedStorage):
     """The objects of one bucket, as one location reaches it."""
 
-    is_local = False
     has_temporary_names = False
 
     def __init__(self, location: S3Location, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -337,10 +421,6 @@ class S3Storage:
         """Put other content under a name."""
         self._call(path, "put_object", Body=content)
 
-    def write(self, path: str, content: bytes) -> None:
-        """Write a new object."""
-        self._call(path, "put_object", Body=content)
-
     def prepare(self, folder: str) -> None:
         """Make sure, once in a process, that the server honours conditional puts: some overwrite in silence.
 
@@ -360,12 +440,8 @@ class S3Storage:
             )
         self._is_sound = True
 
-    def settle(self, folder: str) -> None:
-        """Nothing: an object has its name as soon as it is there."""
-
-    def new_file(self, path: str) -> AbstractContextManager[str]:
-        """A file in the cache, uploaded at the end of the block."""
-        return local_cache().uploaded(path, partial(upload, self._call))
+    def _upload(self, path: str, source: str) -> None:
+        upload(self._call, path, source)
 
     def read(self, path: str) -> bytes:
         """The content of an object."""
@@ -406,10 +482,6 @@ class S3Storage:
         with errors_of(path):
             return found["Body"].read(), (now - found["LastModified"]).total_seconds()
 
-    def mapped(self, path: str, use: Callable[[str], T]) -> T:
-        """What ``use`` makes of the object's copy in the cache."""
-        return local_cache().use(path, lambda target: self._download(path, target), use)
-
     def _download(self, path: str, target: str) -> None:
         def save(body: Any) -> None:
             with open(target, "wb") as file:
@@ -417,10 +489,6 @@ class S3Storage:
                     file.write(chunk)
 
         self._whole(path, save)
-
-    def exists(self, path: str) -> bool:
-        """Whether there is an object."""
-        return self.stat(path) is not None
 
     def stat(self, path: str) -> FileStat | None:
         """What is known of an object; None if there is none."""
@@ -431,7 +499,7 @@ class S3Storage:
 
     def names(self, folder: str) -> list[str]:
         """What follows the folder in the names of objects, up to the next ``/``."""
-        _, prefix = s3_split(f"{folder}/")
+        _, prefix = split(f"{folder}/")
         names = []
         for page in self._pages(folder, Prefix=prefix, Delimiter="/"):
             names += [found["Key"][len(prefix) :] for found in page.get("Contents", ())]
@@ -440,7 +508,7 @@ class S3Storage:
 
     def walk(self, folder: str) -> Iterator[Found]:
         """All objects below a folder."""
-        _, prefix = s3_split(f"{folder}/")
+        _, prefix = split(f"{folder}/")
         for page in self._pages(folder, Prefix=prefix):
             for found in page.get("Contents", ()):
                 yield Found(found["Key"][len(prefix) :], partial(_stat, found, "Size"))
@@ -464,7 +532,7 @@ class S3Storage:
 
     def delete_folder(self, folder: str) -> None:
         """Delete all objects below a folder, a thousand with each request."""
-        _, prefix = s3_split(f"{folder}/")
+        _, prefix = split(f"{folder}/")
         for page in self._pages(folder, Prefix=prefix):
             keys = [{"Key": found["Key"]} for found in page.get("Contents", ())]
             if not keys:
@@ -481,12 +549,8 @@ class S3Storage:
                     folder,
                 )
 
-    def lock_file(self, root: str, name: str) -> str:
-        """A file of this machine: processes elsewhere are not kept off."""
-        return local_cache().lock_file(f"{root}/{name}")
-
     def _call(self, path: str, operation: str, *, repeats: bool = True, **arguments: Any) -> Any:
-        _, key = s3_split(path)
+        _, key = split(path)
         client = client_of(self.location, repeats=repeats)
         with errors_of(path):
             return getattr(client, operation)(Bucket=self.location.bucket, Key=key, **arguments)
