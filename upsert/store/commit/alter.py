@@ -7,7 +7,6 @@ primary key are rewritten where their columns change, in the same snapshot, for 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -39,11 +38,6 @@ def alter(committer: Committer, changes: Iterable[Alteration]) -> SnapshotInfo:
     """Publish the definition that some changes make of the present one; the snapshot that names it.
 
     All of them hold at once, or none does. Two processes that alter a table do so one after the other.
-
-    Raises:
-        SchemaError: a change does not fit the columns, or the table has rows that it cannot be made with.
-        ConfigurationError: an option is wrong or cannot change.
-        CommitConflictError: every attempt of minutes lost the race. Nothing was changed.
     """
     attempt = _Attempt(committer.history, tuple(changes))
     try:
@@ -64,7 +58,7 @@ class _Attempt:
         self._history = history
         self._changes = changes
         self._published: tuple[int, Definition] | None = None
-        self._rows: _Rewritten | None = None
+        self._rewriting: dict[tuple[int, int], Change] = {}
 
     def propose(self, head: SnapshotInfo) -> Change | None:
         """The change to make on a snapshot; None if the table is like that already."""
@@ -83,26 +77,12 @@ class _Attempt:
         new = self._published[1]
         if not new.layout.is_counted or has_same_values(old.schema, new.schema):
             return Change("alter", definition=new.version)
-        rows = self._rewritten(head, old.layout, new.layout)
-        return Change("alter", rows.added, rows.removed, definition=new.version)
-
-    def _rewritten(self, head: SnapshotInfo, old: Layout, new: Layout) -> _Rewritten:
-        found = self._rows
-        if found is None or (found.version, found.target) != (head.data_version, new.version):
-            live = self._history.files(head)
-            added = _rewrite(self._history.root, old, new, live.groups.values(), head.id, self.written)
-            found = self._rows = _Rewritten(head.data_version, new.version, tuple(added), live.entries)
-        return found
-
-
-@dataclass(frozen=True)
-class _Rewritten:
-    """All rows of a data version in the form of a definition's version, and the files that held them."""
-
-    version: int
-    target: int
-    added: tuple[FileEntry, ...]
-    removed: tuple[FileEntry, ...]
+        versions = head.data_version, new.version
+        if versions not in self._rewriting:
+            live, root = self._history.files(head), self._history.root
+            added = _rewrite(root, old.layout, new.layout, live.groups.values(), head.id, self.written)
+            self._rewriting[versions] = Change("alter", tuple(added), live.entries, definition=new.version)
+        return self._rewriting[versions]
 
 
 def _rewrite(

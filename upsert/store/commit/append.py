@@ -41,7 +41,6 @@ from upsert.store.metadata.snapshot import Kind, SnapshotInfo
 from upsert.store.paths import BucketId, Partition
 from upsert.store.read.lookup import newest_by_key, prepare, search_order
 from upsert.store.rows.layout import Layout
-from upsert.store.rows.merge import SortedRows
 from upsert.store.rows.merge_engines import Stored, combine
 from upsert.store.rows.partitions import Overwrite, check_within
 
@@ -52,20 +51,12 @@ class Resolution:
     def __init__(self, history: History, raw: Iterable[RawFile]) -> None:
         self._history = history
         self._parts = staging.parts_by_bucket(raw)
-        self._written: list[FileEntry] = []
         self._files: tuple[FileEntry, ...] = ()
         self._seen: SnapshotInfo | None = None
-
-    @property
-    def written(self) -> tuple[FileEntry, ...]:
-        """All files that were written."""
-        return tuple(self._written)
+        self.written: list[FileEntry] = []
 
     def at(self, latest: SnapshotInfo, left: FileSet) -> tuple[FileEntry, ...]:
-        """The files to add to a snapshot.
-
-        Of its files the commit leaves ``left``.
-        """
+        """The files to add to a snapshot, of whose files the commit leaves ``left``."""
         if self._seen is None or not self._still_holds(self._seen, latest):
             layout = self._history.definition_at(latest.definition).layout
             files: list[FileEntry] = []
@@ -99,19 +90,12 @@ class Resolution:
     ) -> list[FileEntry]:
         root = self._history.root
         opened = [[DataFile.open(root, layout, entry) for entry in run] for run in runs]
-        rows = _combined(root, layout, opened, parts)
-        written = write_run(root, layout, rows, bucket_id, level=0, base=latest.id)
-        self._written += written
+        find, order = partial(find_stored, layout, opened), parts[0].file.order
+        ranges = staging.signed_rows(root, layout, parts)
+        combined = (combine(layout, rows, weights, order, find) for rows, weights in ranges)
+        written = write_run(root, layout, combined, bucket_id, level=0, base=latest.id)
+        self.written += written
         return written
-
-
-def _combined(
-    root: str, layout: Layout, runs: Sequence[Sequence[DataFile]], parts: Sequence[BucketPart]
-) -> Iterator[SortedRows]:
-    """The rows to store for those of some parts of one bucket, a range of keys at a time."""
-    find = partial(find_stored, layout, runs)
-    for rows, weights in staging.signed_rows(root, layout, parts):
-        yield combine(layout, rows, weights, parts[0].file.order, find)
 
 
 def find_stored(
@@ -184,11 +168,7 @@ class Terms:
 
 
 def transaction_of(writer_id: str | None, transaction: int | None) -> Transaction | None:
-    """Both together, or None.
-
-    Raises:
-        ConfigurationError: one of them is missing or no transaction.
-    """
+    """Both together, or None."""
     if writer_id is None and transaction is None:
         return None
     if not writer_id or not isinstance(transaction, int) or transaction < 0:
@@ -297,15 +277,11 @@ class _Rows:
             self._resolution = Resolution(history, given.raw)
         else:
             self._folded = staging.fold_raw(history, history.layout, head.id, given.raw)
-        self._files = (*given.files, *self._folded.files)
-        self._counts = CountCheck(history, self._files, given.retracting | self._folded.retracting)
-        self._unique = UniqueCheck(history, self._files)
-        self._checked = self._files
-
-    @property
-    def files(self) -> tuple[FileEntry, ...]:
-        """The files whose rows do not depend on the existing ones."""
-        return self._files
+        # those whose rows do not depend on the existing ones
+        self.files = (*given.files, *self._folded.files)
+        self._counts = CountCheck(history, self.files, given.retracting | self._folded.retracting)
+        self._unique = UniqueCheck(history, self.files)
+        self._checked = self.files
 
     @property
     def written(self) -> tuple[FileEntry, ...]:
@@ -315,7 +291,7 @@ class _Rows:
 
     def at(self, latest: SnapshotInfo, left: FileSet) -> tuple[FileEntry, ...]:
         """The files to add to a snapshot, of whose files the commit leaves some."""
-        files = self._files
+        files = self.files
         if self._resolution is not None:
             files = (*files, *self._resolution.at(latest, left))
             if files != self._checked:

@@ -213,6 +213,9 @@ class Committer:
         definition = head.definition if change.definition is None else change.definition
         added_rows = sum(entry.rows for entry in change.added)
         visible = self._shown(change, head)
+        writers = head.writers
+        if change.transaction is not None:
+            writers = MappingProxyType(dict([*writers.items(), change.transaction]))
         return SnapshotInfo(
             id=own_id,
             uuid=uuid4().hex,
@@ -223,7 +226,7 @@ class Committer:
             data_version=own_id if change.changes_rows else head.data_version,
             tracked=visible.is_tracked,
             untracked=visible.hidden,
-            writers=_with_transaction(head.writers, change.transaction),
+            writers=writers,
             watermark=self._watermark(head, change),
             log_offsets=self._log_offsets(head, change),
             manifests=manifests,
@@ -319,9 +322,3 @@ class Committer:
                 "be told whether it was part of the history; compare the rows with snapshot "
                 f"{newest.id} and write what is missing"
             )
-
-
-def _with_transaction(writers: Mapping[str, int], transaction: tuple[str, int] | None) -> Mapping[str, int]:
-    if transaction is None:
-        return writers
-    return MappingProxyType({**writers, transaction[0]: transaction[1]})

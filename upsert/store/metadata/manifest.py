@@ -184,18 +184,12 @@ def read_manifest(root: str, ref: ManifestRef) -> Manifest:
 
     Raises:
         FileNotFoundError: it is not there: expired, or lost; only the caller can tell which.
-        CorruptTableError: it is damaged, or is not the manifest that the snapshot names.
     """
     return _parsed(root, ref)[0]
 
 
 def checked(root: str, ref: ManifestRef) -> ManifestRef:
-    """A manifest of an older release, which has no checksum, with that of its bytes.
-
-    Raises:
-        FileNotFoundError: it is not there.
-        CorruptTableError: it is damaged, as far as can be told.
-    """
+    """A manifest of an older release, which has no checksum, with that of its bytes."""
     return replace(ref, checksum=_parsed(root, ref)[1])
 
 
@@ -217,11 +211,7 @@ def _parsed(root: str, ref: ManifestRef) -> tuple[Manifest, int]:
 
 
 def decode(content: bytes) -> Manifest:
-    """The entries in the content of a manifest; each must have a sequence of its own.
-
-    Raises:
-        CorruptTableError: it is no such content.
-    """
+    """The entries in the content of a manifest; each must have a sequence of its own."""
     try:
         return _decoded(content, 0)
     except ValueError as cause:
@@ -245,7 +235,12 @@ def _decoded(content: bytes, sequence: int, count: int | None = None) -> Manifes
         raise ValueError(f"must have {count} entries, got {table.num_rows}")
     if (wrong := _impossible(table)) is not None:
         raise ValueError(f"must have entries that can be, got {wrong}")
-    return _manifest(table, sequence)
+    with without_garbage_collection():
+        entries = _entries(table, sequence)
+    is_added = [action == _ADD for action in table.column("action").to_pylist()]
+    return Manifest(
+        tuple(compress(entries, is_added)), tuple(compress(entries, (not added for added in is_added)))
+    )
 
 
 def _impossible(table: pa.Table) -> str | None:
@@ -275,21 +270,8 @@ def _impossible(table: pa.Table) -> str | None:
     return None
 
 
-def _manifest(table: pa.Table, sequence: int) -> Manifest:
-    with without_garbage_collection():
-        entries = _entries(table, sequence)
-    is_added = [action == _ADD for action in table.column("action").to_pylist()]
-    return Manifest(
-        tuple(compress(entries, is_added)), tuple(compress(entries, (not added for added in is_added)))
-    )
-
-
 def apply(live: dict[str, FileEntry], manifest: Manifest) -> None:
-    """Bring the live files, by name, from before a manifest to after it.
-
-    Raises:
-        CorruptTableError: it removes a file that is not live.
-    """
+    """Bring the live files, by name, from before a manifest to after it."""
     # removals first: a file that only goes to another level is in both lists
     for entry in manifest.removed:
         if live.pop(entry.file, None) is None:
@@ -340,8 +322,7 @@ def combine(manifests: Iterable[Manifest]) -> Manifest:
 
 def _schema(layout: Layout) -> pa.Schema:
     """Arrow schema of the manifests that are written under one definition: bounds go by field id."""
-    scalars = [pa.field(str(c.id), c.type) for c in layout.schema.columns if types.is_scalar(c.type)]
-    statistics = pa.struct(scalars)
+    statistics = pa.struct([(str(c.id), c.type) for c in layout.schema.columns if types.is_scalar(c.type)])
     return pa.schema([*_PLAIN_FIELDS.items(), ("min", statistics), ("max", statistics)])
 
 

@@ -51,10 +51,7 @@ FREE: Final = json.dumps({"format": FORMAT_VERSION}).encode()
 class Pointer:
     """What ``table.json`` says of the name of a folder in an object store, as this process has seen it.
 
-    Attributes:
-        folder: the name.
-        value: what it says; {} if there is no such object.
-        seen: the object; None if there is none.
+    ``value`` is {} and ``seen`` None if there is no such object.
     """
 
     folder: str
@@ -132,12 +129,7 @@ def is_free(value: Mapping[str, Any]) -> bool:
 
 
 def table_in(folder: str) -> dict[str, Any]:
-    """What ``table.json`` says of the table in a folder.
-
-    Raises:
-        TableNotFoundError: there is none, or it is not published yet.
-        CorruptTableError: it is damaged.
-    """
+    """What ``table.json`` says of the table in a folder."""
     value = value_in(folder)
     if has_table(value):
         return value
@@ -159,8 +151,7 @@ def named_folders(value: Mapping[str, Any]) -> frozenset[str]:
 def publish_pointer(folder: str, value: Mapping[str, Any]) -> bool:
     """Make a folder a table by its ``table.json``; False if it is one, or a query has taken its name.
 
-    Raises:
-        UnknownOutcomeError: it may have been published.
+    After an ``UnknownOutcomeError`` it may have been published.
     """
     path = os.path.join(folder, paths.TABLE_FILE)
     if put_if_absent(path, _content(value), _mode(value)):
@@ -182,11 +173,7 @@ def _mode(value: Mapping[str, Any]) -> int:
 
 
 def definition_of(folder: str) -> dict[str, Any]:
-    """What ``table.json`` says of a table that was filled in a folder, when it has its name.
-
-    Raises:
-        TableNotFoundError: another process has dropped it.
-    """
+    """What ``table.json`` says of a table that was filled in a folder, when it has its name."""
     value = value_in(folder)
     if not value:
         raise TableNotFoundError(f"no table lies at {folder!r}; it was taken away while it was filled")
@@ -218,10 +205,9 @@ def show_stream(folder: str) -> None:
 
 
 def check_named(folder: str) -> None:
-    """Make sure that what is filled in a folder has the name still for which it is filled.
+    """Make sure that what is filled in a folder still has the name for which it is filled.
 
-    Raises:
-        TableNotFoundError: the name was taken from it. Of any other folder nothing is asked.
+    Of any other folder nothing is asked.
     """
     if (filled := paths.filled_for(folder)) is None:
         return
@@ -235,15 +221,11 @@ def check_named(folder: str) -> None:
 
 @dataclass(frozen=True)
 class TableFile:
-    """What ``table.json`` says: the table's identity and the first version of its definition.
+    """What ``table.json`` in ``folder`` says: the table's identity and version 0 of its definition.
 
-    Attributes:
-        folder: where it lies.
-        root: where all other files of the table lie. In an object store that is a folder of its own in
-            ``folder``, for nothing there can be moved away at one moment: who is still at work on a table
-            that was dropped never touches the one that was created in its place.
-        uuid: tells the table from any other one.
-        definition: version 0.
+    ``root`` has all other files of the table. In an object store that is a folder of its own in ``folder``,
+    for nothing there can be moved away at one moment: who is still at work on a table that was dropped never
+    touches the one that was created in its place.
     """
 
     folder: str
@@ -253,13 +235,7 @@ class TableFile:
 
 
 def create(folder: str, schema: TableSchema, options: Mapping[str, str]) -> TableFile:
-    """Make a folder a table. After a crash it is one, or it is not, never half of one.
-
-    Raises:
-        ConfigurationError: an option is wrong, or the file system has no hard links.
-        SchemaError: the schema uses a name that the files need.
-        TableExistsError: there is one already.
-    """
+    """Make a folder a table. After a crash it is one, or it is not, never half of one."""
     table = new(folder, schema, options)
     if not publish(table):
         raise TableExistsError(
@@ -279,11 +255,7 @@ def new(folder: str, schema: TableSchema, options: Mapping[str, str]) -> TableFi
 
 
 def publish(table: TableFile) -> bool:
-    """Make a table's folder one; False if it was one already.
-
-    Raises:
-        ConfigurationError: the folder cannot be made or written.
-    """
+    """Make a table's folder one; False if it was one already."""
     root, folder, storage = table.root, table.folder, storage_of(table.folder)
     try:
         # the folder of snapshots comes first: a reader that sees table.json may count on it
@@ -308,13 +280,7 @@ def to_json(table: TableFile) -> dict[str, Any]:
 
 
 def read(folder: str) -> TableFile:
-    """The table in a folder.
-
-    Raises:
-        TableNotFoundError: there is none, or it is not published yet.
-        ConfigurationError: the table has a connector; it lies elsewhere.
-        CorruptTableError: its file is damaged, or of another format version.
-    """
+    """The table in a folder; a ``ConfigurationError`` if it has a connector, and so lies elsewhere."""
     path = os.path.join(folder, paths.TABLE_FILE)
     value = table_in(folder)
     if "connector" in value:
@@ -347,11 +313,7 @@ def publish_definition(root: str, uuid: str, definition: Definition) -> Definiti
 
 
 def read_definition(root: str, uuid: str, version: int) -> Definition:
-    """A version of the table's definition, from 1 on.
-
-    Raises:
-        CorruptTableError: its file is missing or damaged.
-    """
+    """A version of the table's definition, from 1 on."""
     path = os.path.join(root, paths.definition_file(version))
     try:
         content = storage_of(path).read(path)

@@ -22,13 +22,7 @@ _NAME: Final = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True)
 class Tag(Jsonable):
-    """A name for a snapshot, which can be read as long as the tag is there.
-
-    Attributes:
-        name: its name.
-        snapshot: what was tagged.
-        created_ms: when, in milliseconds since 1970.
-    """
+    """A name for a snapshot, which can be read as long as the tag is there."""
 
     name: str
     snapshot: SnapshotInfo
@@ -48,9 +42,6 @@ class Tag(Jsonable):
 
 def checked_name(kind: str, name: str) -> str:
     """The name of a tag or consumer, which becomes a part of a file's name.
-
-    Raises:
-        ConfigurationError: it is no such name.
 
     >>> checked_name("tag", "2013-01-end")
     '2013-01-end'

@@ -94,9 +94,6 @@ class HdfsLocation:
 def folder_uri(text: str) -> str:
     """The form in which the store keeps the URI of a folder; of that form itself the same.
 
-    Raises:
-        ConfigurationError: it names no folder, or a setting is unknown or wrong.
-
     >>> folder_uri("hdfs://nn:8020/shop/orders/?endpoint=http://nn:9870")
     'hdfs://nn:8020;endpoint=http%3A%2F%2Fnn%3A9870/shop/orders'
     """
@@ -111,11 +108,7 @@ def folder_uri(text: str) -> str:
 
 
 def split(text: str) -> tuple[HdfsLocation, str]:
-    """The cluster of a path, and the path within it, which begins with ``/`` if there is one.
-
-    Raises:
-        ConfigurationError: it is no such path.
-    """
+    """The cluster of a path, and the path within it, which begins with ``/`` if there is one."""
     match = _PATH.fullmatch(text)
     authority = None if match is None else _AUTHORITY.fullmatch(match[2])
     if match is None or authority is None or not int(authority[2] or 1) < 65536:
@@ -165,13 +158,7 @@ class Reply(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A file or a folder.
-
-    Attributes:
-        name: in the folder that was listed; empty if the file itself was asked for.
-        is_file: whether it is no folder.
-        stat: what else is known of it.
-    """
+    """A file or a folder; ``name`` is empty if it was not listed, but asked for itself."""
 
     name: str
     is_file: bool
@@ -219,7 +206,7 @@ def create(location: HdfsLocation, path: str, body: bytes | IO[bytes], size: int
 
 
 def read(location: HdfsLocation, path: str) -> bytes:
-    """The content of a file; see ``ask``."""
+    """The content of a file."""
     return b"".join(chunks(location, path))
 
 
@@ -240,11 +227,7 @@ def chunks(location: HdfsLocation, path: str) -> Iterator[bytes]:
 
 
 def value(reply: Reply, path: str, *names: str) -> Any:
-    """What is below these names in the JSON of an answer.
-
-    Raises:
-        UnansweredError: there is no such thing.
-    """
+    """What is below these names in the JSON of an answer."""
     try:
         found = json.loads(reply.body)
         for name in names:
@@ -255,11 +238,7 @@ def value(reply: Reply, path: str, *names: str) -> Any:
 
 
 def entry(status: Any, path: str) -> Entry:
-    """What a file status of WebHDFS says.
-
-    Raises:
-        UnansweredError: it is none.
-    """
+    """What a file status of WebHDFS says."""
     try:
         modified_ms = int(status["modificationTime"])
         known = FileStat(int(status["length"]), modified_ms * 1_000_000, (status.get("fileId"), modified_ms))
@@ -269,11 +248,7 @@ def entry(status: Any, path: str) -> Entry:
 
 
 def clock(reply: Reply, path: str) -> float:
-    """When a name node answered, in whole seconds since 1970 by its clock.
-
-    Raises:
-        UnansweredError: it does not say so.
-    """
+    """When a name node answered, in whole seconds since 1970 by its clock."""
     try:
         return parsedate_to_datetime(reply.headers.getlist("Date")[0]).timestamp()  # it may be there twice
     except (ValueError, IndexError) as cause:
@@ -363,10 +338,9 @@ def _remote_exception(body: bytes) -> tuple[str, str]:
     """Name and message of the exception in an answer; empty if there is none."""
     try:
         found = json.loads(body)["RemoteException"]
-        name, message = str(found["exception"]), str(found["message"])
+        return str(found["exception"]), str(found["message"]).partition("\n")[0][:_LONGEST_MESSAGE]
     except (ValueError, KeyError, TypeError, RecursionError):
         return "", ""
-    return name, message.partition("\n")[0][:_LONGEST_MESSAGE]
 
 
 def _pool() -> Any:

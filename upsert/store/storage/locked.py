@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -49,11 +50,7 @@ CatalogLockFactory = Callable[[], CatalogLock]
 
 @contextmanager
 def catalog_lock() -> Iterator[CatalogLock]:
-    """A lock of the configured kind, closed at the end of the block.
-
-    Raises:
-        ConfigurationError: the environment names none, or what it names is none.
-    """
+    """A lock of the configured kind, closed at the end of the block."""
     named = os.environ.get(VARIABLE, "")
     module, _, name = named.partition(":")
     try:
@@ -72,6 +69,7 @@ def catalog_lock() -> Iterator[CatalogLock]:
 SCHEMES: Final = ("gs", "gcs", "abfs", "abfss")
 _CHUNK: Final = 1 << 20
 _TABLE: Final = "table.json"
+_UUID: Final = re.compile("[0-9a-f]{32}")
 
 _WHOLE: Final = ("gs", "gcs")
 """Stores in which a file is there when it has been written to its end."""
@@ -80,11 +78,7 @@ _systems = Kept[str, Any]({}, is_inherited=False)
 
 
 def folder_uri(text: str) -> str:
-    """The form in which the store keeps the URI of a folder.
-
-    Raises:
-        ConfigurationError: no lock is configured, or the URI names no folder.
-    """
+    """The form in which the store keeps the URI of a folder."""
     scheme, _, rest = text.partition("://")
     parts = rest.rstrip("/").split("/")
     if not os.environ.get(VARIABLE):
@@ -108,11 +102,7 @@ def folder_uri(text: str) -> str:
 
 
 def file_system(head: str) -> Any:
-    """The process's file system of ``scheme://bucket``, made after the fork.
-
-    Raises:
-        ConfigurationError: pyarrow has none.
-    """
+    """The process's file system of ``scheme://bucket``, made after the fork."""
     try:
         return _systems.made(head, lambda: pa.fs.FileSystem.from_uri(f"{head}/")[0])
     except (pa.ArrowException, OSError) as cause:
@@ -128,12 +118,7 @@ class LockedStorage(CachedStorage):
         self.has_temporary_names = head.partition(":")[0] not in _WHOLE
 
     def put_if_absent(self, path: str, content: bytes, mode: int = 0o666) -> bool:  # noqa: ARG002
-        """Look for a name and write it, under the lock of its table.
-
-        Raises:
-            ConfigurationError: no lock is configured.
-            UnknownOutcomeError: the store failed while it was written.
-        """
+        """Look for a name and write it, under the lock of its table."""
 
         def put() -> bool:
             if self.exists(path):
@@ -182,25 +167,22 @@ class LockedStorage(CachedStorage):
 
     def replace(self, path: str, content: bytes, mode: int = 0o666) -> None:  # noqa: ARG002
         """Write a file, whatever was there; readers see the old or the new."""
-        with store_errors_of(path):
-            self._replace(path, content)
-
-    def _replace(self, path: str, content: bytes) -> None:
         inside = self._inside(path)
         folder, name = os.path.split(inside)
-        self._system.create_dir(folder, recursive=True)
         first = f"{folder}/.{name}-{uuid4().hex}{TEMPORARY_SUFFIX}" if self.has_temporary_names else inside
-        with self._system.open_output_stream(first) as out:
-            out.write(content)
-        if first == inside:
-            return
-        try:
-            self._system.move(first, inside)
-        except NotImplementedError as cause:
-            raise ConfigurationError(
-                f"{path!r}: the store must rename files, got {cause}; choose an account with a hierarchical "
-                "namespace"
-            ) from cause
+        with store_errors_of(path):
+            self._system.create_dir(folder, recursive=True)
+            with self._system.open_output_stream(first) as out:
+                out.write(content)
+            if first == inside:
+                return
+            try:
+                self._system.move(first, inside)
+            except NotImplementedError as cause:
+                raise ConfigurationError(
+                    f"{path!r}: the store must rename files, got {cause}; choose an account with a "
+                    "hierarchical namespace"
+                ) from cause
 
     def _upload(self, path: str, source: str) -> None:
         inside = self._inside(path)
@@ -251,9 +233,8 @@ class LockedStorage(CachedStorage):
     def _listed(self, folder: str, *, recursive: bool) -> Any:
         inside = self._inside(folder)
         with store_errors_of(folder):
-            return self._system.get_file_info(
-                pa.fs.FileSelector(inside, allow_not_found=True, recursive=recursive)
-            )
+            selected = pa.fs.FileSelector(inside, allow_not_found=True, recursive=recursive)
+            return self._system.get_file_info(selected)
 
     def delete(self, path: str) -> bool:
         """Delete a file; False if there was none."""
@@ -287,13 +268,9 @@ def owner_of(path: str) -> tuple[str, str]:
     ('warehouse', 'fruit')
     """
     *parts, name = path.partition("://")[2].split("/")
-    at = next((n for n, part in enumerate(parts) if _is_uuid(part)), len(parts))
+    at = next((n for n, part in enumerate(parts) if _UUID.fullmatch(part)), len(parts))
     database, table = ["", *parts[:at]][-2:] if name == _TABLE or at < len(parts) else ["", "/".join(parts)]
     return database.removesuffix(".db"), table
-
-
-def _is_uuid(text: str) -> bool:
-    return len(text) == 32 and all(character in "0123456789abcdef" for character in text)
 
 
 def _stat(found: Any) -> FileStat:

@@ -28,11 +28,7 @@ def storage_of(path: str) -> Storage:
 
 
 def swapping(path: str) -> SwappingStorage:
-    """The storage of a path where files are replaced only if they are as they were seen.
-
-    Raises:
-        ConfigurationError: it does not do that.
-    """
+    """The storage of a path where files are replaced only if they are as they were seen."""
     storage = storage_of(path)
     if not isinstance(storage, SwappingStorage):
         raise ConfigurationError(

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -68,9 +68,6 @@ class S3Location:
 def folder_uri(text: str) -> str:
     """The form in which the store keeps the URI of a folder; of that form itself the same.
 
-    Raises:
-        ConfigurationError: it names no folder within a bucket, or a setting is unknown or wrong.
-
     >>> folder_uri("s3a://bucket/shop/orders/?region=eu-west-1&endpoint=http://127.0.0.1:9000")
     's3://bucket;endpoint=http%3A%2F%2F127.0.0.1%3A9000;region=eu-west-1/shop/orders'
     """
@@ -85,11 +82,7 @@ def folder_uri(text: str) -> str:
 
 
 def split(path: str) -> tuple[S3Location, str]:
-    """The location of a path and its key, the name of an object in the bucket.
-
-    Raises:
-        ConfigurationError: it is no such path.
-    """
+    """The location of a path and its key, the name of an object in the bucket."""
     match = _PATH.fullmatch(path)
     if match is None or not _BUCKET.fullmatch(match[1]):
         raise ConfigurationError(
@@ -141,7 +134,7 @@ class UnansweredError(StorageError):
     """The server did not answer, or said that it has failed; the request may have been carried out."""
 
 
-def client_of(location: S3Location, *, repeats: bool) -> Any:
+def _client(location: S3Location, *, repeats: bool) -> Any:
     """The process's client; ``repeats``: whether it sends a request again that got no answer."""
     return _clients.made((location, repeats), lambda: _made(location, repeats))
 
@@ -182,15 +175,7 @@ def _made(location: S3Location, repeats: bool) -> Any:
 
 @contextmanager
 def errors_of(path: str) -> Iterator[None]:
-    """Turn the client's errors about an object into those that this package speaks of.
-
-    Raises:
-        FileNotFoundError: there is no such object.
-        NameTakenError, ConflictError: of a conditional put.
-        ConfigurationError: there is no such bucket.
-        RefusedError: the server refuses who asks.
-        UnansweredError: everything else.
-    """
+    """Turn the client's errors about an object into those that this package speaks of."""
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
 
     try:
@@ -234,11 +219,8 @@ PART_BYTES: Final = 64 << 20
 _MAX_PARTS: Final = 9_000
 
 
-class Call(Protocol):
-    """A request about one object, tried again where the server does not answer."""
-
-    def __call__(self, path: str, operation: str, **arguments: Any) -> Any:
-        """What the server answers."""
+Call = Callable[..., Any]
+"""A request about one object, by path and operation, tried again where the server does not answer."""
 
 
 def upload(call: Call, path: str, source: str) -> None:
@@ -300,11 +282,7 @@ class S3Storage(CachedStorage):
         self._swaps = False
 
     def put_if_absent(self, path: str, content: bytes, mode: int = 0o666) -> bool:  # noqa: ARG002
-        """Publish content under a name; False if another has it.
-
-        Raises:
-            UnknownOutcomeError: the server has not answered for a minute or more.
-        """
+        """Publish content under a name; False if another has it."""
         reach("publish.before-link")
         won = self._put_if_absent(path, content)
         if won:
@@ -366,12 +344,7 @@ class S3Storage(CachedStorage):
         )
 
     def swap(self, path: str, content: bytes, seen: Versioned, mode: int = 0o666) -> bool:  # noqa: ARG002
-        """Put other content in the place of what was seen, by ``If-Match``.
-
-        Raises:
-            ConfigurationError: the server ignores the condition.
-            UnknownOutcomeError: it has not answered, and another content is there by now.
-        """
+        """Put other content in the place of what was seen, by ``If-Match``."""
         self._check_swaps(path)
         found = self._put(path, content, seen=seen.version, IfMatch=seen.version)
         if found is None or found.content == content:
@@ -422,11 +395,7 @@ class S3Storage(CachedStorage):
         self._call(path, "put_object", Body=content)
 
     def prepare(self, folder: str) -> None:
-        """Make sure, once in a process, that the server honours conditional puts: some overwrite in silence.
-
-        Raises:
-            ConfigurationError: it does not.
-        """
+        """Make sure, once in a process, that conditional puts are honoured: some servers overwrite."""
         if self._is_sound:
             return
         probe = f"{folder}/probe-{uuid4().hex}"
@@ -445,7 +414,7 @@ class S3Storage(CachedStorage):
 
     def read(self, path: str) -> bytes:
         """The content of an object."""
-        return self._whole(path, _content)
+        return self._whole(path, lambda body: bytes(body.read()))
 
     def _whole(self, path: str, take: Callable[[Any], T]) -> T:
         """What is made of an object's content; the client asks again only where no answer has begun."""
@@ -517,7 +486,7 @@ class S3Storage(CachedStorage):
         after: dict[str, str] = {}
         while True:
             with errors_of(path):
-                client = client_of(self.location, repeats=True)
+                client = _client(self.location, repeats=True)
                 page = client.list_objects_v2(Bucket=self.location.bucket, **arguments, **after)
             yield page
             if not page.get("IsTruncated"):
@@ -537,11 +506,10 @@ class S3Storage(CachedStorage):
             keys = [{"Key": found["Key"]} for found in page.get("Contents", ())]
             if not keys:
                 continue
+            request = {"Objects": keys, "Quiet": True}
             with errors_of(folder):
-                client = client_of(self.location, repeats=True)
-                done = client.delete_objects(
-                    Bucket=self.location.bucket, Delete={"Objects": keys, "Quiet": True}
-                )
+                client = _client(self.location, repeats=True)
+                done = client.delete_objects(Bucket=self.location.bucket, Delete=request)
             if failed := done.get("Errors"):
                 raise UnansweredError(
                     errno.EIO,
@@ -551,14 +519,9 @@ class S3Storage(CachedStorage):
 
     def _call(self, path: str, operation: str, *, repeats: bool = True, **arguments: Any) -> Any:
         _, key = split(path)
-        client = client_of(self.location, repeats=repeats)
+        client = _client(self.location, repeats=repeats)
         with errors_of(path):
             return getattr(client, operation)(Bucket=self.location.bucket, Key=key, **arguments)
-
-
-def _content(body: Any) -> bytes:
-    content: bytes = body.read()
-    return content
 
 
 def _stat(found: dict[str, Any], size: str) -> FileStat:
