@@ -2,7 +2,6 @@
 
 Each rule is one named function that returns what breaks it, or None. They run on the live files of the very
 snapshot that a commit builds on, so together with put-if-absent they hold for the published history.
-``CommitRules`` names both sides of a conflict.
 """
 
 from __future__ import annotations
@@ -156,7 +155,9 @@ class CommitRules:
         if there := added_file_that_is_live(live, added, removed):
             raise self._conflict(change, head, there, "has already added")
         if change.kind == "compact":
-            self._check_compaction(change, head, live)
+            clash = second_run_of_level(live, added, removed) or run_between_inputs(live, added, removed)
+            if clash:
+                raise self._conflict(change, head, clash, "put a run in the way:")
         else:
             self._check_first_publication(change, head)
 
@@ -173,12 +174,7 @@ class CommitRules:
                     raise self._conflict(change, head, entry, "removed")
 
     def check_definition(self, version: int, present: int) -> None:
-        """Refuse rows that were written under a definition where another one holds that cannot have them.
-
-        Raises:
-            CommitConflictError: theirs was never published.
-            StaleWriterError: the present one cannot have them.
-        """
+        """Refuse rows that were written under a definition where another one holds that cannot have them."""
         if version > present:
             raise CommitConflictError(
                 f"table {self._root!r}: files must be of a definition up to version {present}, got version "
@@ -190,12 +186,6 @@ class CommitRules:
                 f"table {self._root!r}: rows staged under version {version} of its definition must fit "
                 f"version {present}, but {reason}; write the rows again"
             )
-
-    def _check_compaction(self, change: Change, head: SnapshotInfo, live: Mapping[str, FileEntry]) -> None:
-        clash = second_run_of_level(live, change.added, change.removed)
-        clash = clash or run_between_inputs(live, change.added, change.removed)
-        if clash:
-            raise self._conflict(change, head, clash, "put a run in the way:")
 
     def _conflict(
         self, change: Change, head: SnapshotInfo, entry: FileEntry, what: str

@@ -1,15 +1,10 @@
 """Publishing a change of the table: put-if-absent of the next snapshot, again until it succeeds or cannot.
 
-A commit is a function from the latest snapshot to what should change. Each attempt asks it again, checks the
-store's rules against the files that are live now, and tries to create the next snapshot's file. If
-another committer has the id, everything is looked at again. A published id is never used twice: after the
-link the committer makes sure that its snapshot is part of the history, for a writer that stalled until
-ids expired could create a long-gone one again.
-
-An exception while publishing means *unknown*: nothing is cleaned up before the disk has been looked at.
-
-A snapshot of a table with a log names offsets of it: below them lie changes of earlier snapshots only. They
-are what this process last saw of the log's ends.
+Each attempt asks again what should change, checks the store's rules against the files that are live now, and
+tries to create the next snapshot's file. A published id is never used twice: after the link the committer
+makes sure that its snapshot is part of the history, for a writer that stalled until ids expired could create
+a long-gone one again. An exception while publishing means *unknown*: nothing is cleaned up before the disk
+has been looked at.
 """
 
 from __future__ import annotations
@@ -40,7 +35,6 @@ from upsert.store.metadata.file_entry import FileEntry, newest
 from upsert.store.metadata.history import History
 from upsert.store.metadata.manifest import checked, fold, write_manifest
 from upsert.store.metadata.snapshot import ManifestRef, SnapshotInfo
-from upsert.store.rows.layout import Layout
 from upsert.store.storage import resolve, storage_of
 
 _Key = tuple[str, str | None]
@@ -48,7 +42,7 @@ _Key = tuple[str, str | None]
 
 
 class _LogEnds:
-    """Where the logs of tables ended when this process last looked."""
+    """Where the logs of tables ended when this process last looked; snapshots name these offsets."""
 
     def __init__(self) -> None:
         self._ends: dict[_Key, Mapping[str, int]] = {}
@@ -137,11 +131,6 @@ class Committer:
         self.environment = environment
         self.give_up_after_s = give_up_after_s
 
-    @property
-    def layout(self) -> Layout:
-        """Physical form of the table as of the last look at its latest snapshot."""
-        return self.history.layout
-
     def commit(self, propose: Propose) -> Committed:
         """Publish what ``propose`` says; the snapshot is the latest one if that is None.
 
@@ -200,7 +189,7 @@ class Committer:
         if not change.added and not change.removed:
             return _Delta(change, head.id, ManifestRef("", 0, 0))
         reach("commit.before-manifest")
-        ref = write_manifest(self.root, self.layout, head.id, change.added, change.removed)
+        ref = write_manifest(self.root, self.history.layout, head.id, change.added, change.removed)
         reach("commit.after-manifest")
         return _Delta(change, head.id, ref)
 
@@ -209,7 +198,7 @@ class Committer:
         own = (replace(delta, sequence=own_id),) if delta.entries else ()
         # those of an older release have no checksums
         before = (ref if ref.checksum else checked(self.root, ref) for ref in head.manifests)
-        manifests = fold(self.root, self.layout, head.id, (*before, *own))
+        manifests = fold(self.root, self.history.layout, head.id, (*before, *own))
         definition = head.definition if change.definition is None else change.definition
         added_rows = sum(entry.rows for entry in change.added)
         visible = self._shown(change, head)
@@ -246,7 +235,7 @@ class Committer:
     def _watermark(self, head: SnapshotInfo, change: Change) -> int | None:
         """The newest value so far; another definition may have another WATERMARK."""
         known = head.watermark if change.definition is None else None
-        found = newest(self.layout.schema, change.added, known)
+        found = newest(self.history.layout.schema, change.added, known)
         return None if found is None or found < 0 else found
 
     def _log_offsets(self, head: SnapshotInfo, change: Change) -> Mapping[str, int]:
