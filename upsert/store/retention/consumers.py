@@ -32,14 +32,7 @@ DEFAULT_LEASE_S: Final = 3 * 86_400.0
 
 @dataclass(frozen=True)
 class Consumer(Jsonable):
-    """A reader that holds a version.
-
-    Attributes:
-        name: its id.
-        version: what it would read on from.
-        renewed_ms: when it last said so, in milliseconds since 1970.
-        until_ms: when its lease ends.
-    """
+    """A reader that holds the version that it would read on from, by a lease between two times."""
 
     name: str
     version: Version
@@ -80,7 +73,6 @@ def hold(
     before had lapsed. A crash leaves the old hold or the new one.
 
     Raises:
-        ConfigurationError: the name or the lease is wrong, or there is no such snapshot yet.
         SnapshotExpiredError: the version cannot be read any more.
         CommitConflictError: this process stalled so long that it may have expired; hold it again.
     """

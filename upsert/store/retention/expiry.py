@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Final, overload
+from typing import Any, Final
 
 from upsert.errors import ConfigurationError
 from upsert.failpoints import reach
@@ -51,20 +51,19 @@ def expire(
 
     Arguments as for ``Table.expire``; ``configured`` is what the table's options say.
     """
-    with lifetime_lock(committer.history) as lock:
-        return _expire(committer, _asked(configured, keep, older_than_s), lock)
-
-
-def _asked(configured: Retention, keep: int | None, older_than_s: float | None) -> Retention:
     if keep is not None and keep < 1:
         raise ConfigurationError(
             f"expire: keep must be at least 1, got {keep!r}; the latest state always stays"
         )
     if older_than_s is not None and older_than_s < 0:
         raise ConfigurationError(f"expire: older_than_s must be at least 0, got {older_than_s!r}")
+    asked = replace(configured, limit=None)
     if older_than_s is not None:
-        return Retention(keep or 1, None, int(older_than_s * 1000), None)
-    return replace(configured, limit=None) if keep is None else Retention(keep, keep, None, None)
+        asked = Retention(keep or 1, None, int(older_than_s * 1000), None)
+    elif keep is not None:
+        asked = Retention(keep, keep, None, None)
+    with lifetime_lock(committer.history) as lock:
+        return _expire(committer, asked, lock)
 
 
 def after_commit(committer: Committer, retention: Retention) -> None:
@@ -139,16 +138,8 @@ class _Retained(Sequence[SnapshotInfo]):
     def __len__(self) -> int:
         return len(self._ids)
 
-    @overload
-    def __getitem__(self, at: int) -> SnapshotInfo: ...
-    @overload
-    def __getitem__(self, at: slice) -> Sequence[SnapshotInfo]: ...
-    def __getitem__(self, at: int | slice) -> SnapshotInfo | Sequence[SnapshotInfo]:
-        if isinstance(at, slice):
-            return [self._mark(id) for id in self._ids[at]]
-        return self._mark(self._ids[at])
-
-    def _mark(self, id: int) -> SnapshotInfo:
+    def __getitem__(self, at: Any) -> Any:
+        id: int = self._ids[at]
         info = self._history.info(id, self._head)
         if info.time_ms <= self._now_ms:
             return info

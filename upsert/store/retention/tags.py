@@ -25,12 +25,7 @@ from upsert.store.storage.resolve import put_if_absent
 
 
 def create(history: History, name: str, id: int | None, now_s: float | None = None) -> Tag:
-    """Give a snapshot a name; after that it does not expire until the tag is deleted.
-
-    Raises:
-        ConfigurationError: the name is wrong or in use, or there is no such snapshot.
-        SnapshotExpiredError: the snapshot has expired.
-    """
+    """Give a snapshot a name; after that it does not expire until the tag is deleted."""
     path = tag_file.path_of(history.root, name)
     with lifetime_lock(history) as lock:
         head = history.latest()

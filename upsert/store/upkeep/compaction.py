@@ -20,7 +20,7 @@ from upsert.errors import CommitConflictError, StaleWriterError, UnknownOutcomeE
 from upsert.failpoints import reach
 from upsert.schema import TableSchema
 from upsert.store.commit import append
-from upsert.store.commit.change import Change
+from upsert.store.commit.change import Change, removed_file_that_is_not_live
 from upsert.store.commit.committer import Committer
 from upsert.store.commit.staging import StagedFiles
 from upsert.store.files.data_file import rows_of_file
@@ -54,12 +54,7 @@ class Group:
 class CompactionJob:
     """What is to be done with some files of a bucket, so that they come to one level.
 
-    Attributes:
-        bucket_id: partition and bucket.
-        groups: files to merge, group by group; keys of different groups do not overlap.
-        moved: files that only change their level.
-        output_level: the level of the result.
-        target_bytes: size of the files to write.
+    Keys of different ``groups`` do not overlap; files of ``moved`` only change their level.
     """
 
     bucket_id: BucketId
@@ -145,9 +140,9 @@ def plan(bucket_id: BucketId, runs: Sequence[Run], chosen: Chosen, target_bytes:
 def execute(committer: Committer, jobs: Sequence[CompactionJob]) -> SnapshotInfo | None:
     """Merge and publish, as one snapshot; None if all inputs were taken away meanwhile."""
     history = committer.history
-    base = history.latest().id
+    root, layout, base = history.root, history.layout, history.latest().id
     written = [
-        [entry for group in merge.groups for entry in write(history.root, history.layout, base, merge, group)]
+        [entry for group in merge.groups for entry in write(root, layout, base, merge, group)]
         for merge in jobs
     ]
     reach("compact.after-write")
@@ -163,20 +158,9 @@ def publish(
 ) -> SnapshotInfo | None:
     """Put the files written for each merge in the place of its inputs, as one snapshot.
 
-    A job of which an input has gone meanwhile is a no-op; its files are deleted.
-
-    Args:
-        committer: that of the table.
-        jobs: what was merged.
-        written: for each job the files that ``write`` gave for its groups.
-        yields: whether jobs may be no-ops.
-
-    Returns:
-        The snapshot; None if all were no-ops.
-
-    Raises:
-        CommitConflictError: some were, and that is not wanted; the message names the commit that came in
-            between. The others are published.
+    A job of which an input has gone meanwhile is a no-op, and its files are deleted; None if all were no-ops.
+    Unless it ``yields``, that is a ``CommitConflictError`` that names the commit in between, when the others
+    are published. ``written`` has for each job the files that ``write`` gave for its groups.
     """
     proposed: list[list[int]] = [[]]
 
@@ -188,7 +172,8 @@ def publish(
 
     def propose(latest: SnapshotInfo) -> Change | None:
         live = committer.history.live(latest)
-        proposed[0] = [n for n, merge in enumerate(jobs) if all(_is_live(live, e) for e in merge.inputs)]
+        gone = [removed_file_that_is_not_live(live, job.inputs) for job in jobs]
+        proposed[0] = [n for n, entry in enumerate(gone) if entry is None]
         return change(proposed[0]) if proposed[0] else None
 
     info: SnapshotInfo | None
@@ -211,10 +196,6 @@ def publish(
         # once more without looking: the check that every commit must pass says what came in between
         committer.commit(lambda _: change([n for n in range(len(jobs)) if n not in proposed[0]]))
     return info if proposed[0] else None
-
-
-def _is_live(live: Mapping[str, FileEntry], entry: FileEntry) -> bool:
-    return entry.file in live and live[entry.file].level == entry.level
 
 
 def write(root: str, layout: Layout, base: int, merge: CompactionJob, group: Group) -> list[FileEntry]:
