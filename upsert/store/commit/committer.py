@@ -35,7 +35,7 @@ from upsert.store.metadata.file_entry import FileEntry, newest
 from upsert.store.metadata.history import History
 from upsert.store.metadata.manifest import checked, fold, write_manifest
 from upsert.store.metadata.snapshot import ManifestRef, SnapshotInfo
-from upsert.store.storage import resolve, storage_of
+from upsert.store.storage import put_if_absent, storage_of
 
 _Key = tuple[str, str | None]
 """A table, by its uuid, and its topic: offsets of one log say nothing of the next one."""
@@ -100,7 +100,7 @@ class Environment:
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     uniform: Callable[[float, float], float] = field(default=random.uniform)
-    put_if_absent: Callable[[str, bytes], bool] = resolve.put_if_absent
+    put_if_absent: Callable[[str, bytes], bool] = put_if_absent
 
 
 REAL: Final = Environment()

@@ -33,9 +33,8 @@ from upsert.store import paths
 from upsert.store.checksums import FORMAT_VERSION, checksum_of_value, content_of, parse_versioned
 from upsert.store.log_options import file_mode
 from upsert.store.metadata.definition import Definition
-from upsert.store.storage import storage_of
+from upsert.store.storage import put_if_absent, storage_of, swapping
 from upsert.store.storage.base import Versioned
-from upsert.store.storage.resolve import put_if_absent, swapping
 
 STAGE: Final = "stage"
 _TEXTS: Final = frozenset({"folder", "owner", "mode", "checkpoint"})

@@ -20,8 +20,7 @@ from upsert.store.metadata.snapshot import SnapshotInfo, refs_of
 from upsert.store.metadata.tag_file import Tag
 from upsert.store.retention import consumers
 from upsert.store.retention.lock import lifetime_lock
-from upsert.store.storage import storage_of
-from upsert.store.storage.resolve import put_if_absent
+from upsert.store.storage import put_if_absent, storage_of
 
 
 def create(history: History, name: str, id: int | None, now_s: float | None = None) -> Tag:

@@ -22,8 +22,8 @@ from typing import Final, Self
 from uuid import uuid4
 
 from upsert.errors import UpsertError
+from upsert.store.storage import storage_of
 from upsert.store.storage.base import Storage
-from upsert.store.storage.resolve import storage_of
 
 LEASE_S: Final = 60.0
 _FREE: Final = b"free"

@@ -22,11 +22,10 @@ from upsert.errors import CommitConflictError, ConfigurationError
 from upsert.schema import TableSchema
 from upsert.store import Table, paths
 from upsert.store.retention import lock
-from upsert.store.storage import lease, storage_of
+from upsert.store.storage import lease, put_if_absent, storage_of, swapping
 from upsert.store.storage.hdfs import POINTS
 from upsert.store.storage.hdfs_client import USER_VARIABLE
 from upsert.store.storage.lease import Lease
-from upsert.store.storage.resolve import put_if_absent, swapping
 from upsert.store.version import Version
 
 pytestmark = pytest.mark.long

@@ -35,11 +35,10 @@ from upsert.store.alterations import AddColumn
 from upsert.store.checksums import content_of
 from upsert.store.files.data_file import forget_open_files
 from upsert.store.retention import consumers, lock
-from upsert.store.storage import lease, s3, storage_of
+from upsert.store.storage import lease, put_if_absent, s3, storage_of, swapping
 from upsert.store.storage.base import Versioned
 from upsert.store.storage.cache import BYTES_VARIABLE, FOLDER_VARIABLE
 from upsert.store.storage.lease import Lease
-from upsert.store.storage.resolve import put_if_absent, swapping
 from upsert.store.storage.s3 import S3Storage, split
 from upsert.store.version import Version
 

@@ -12,10 +12,9 @@ from tests.upsert.store.disk import assert_nothing_is_left_over
 from upsert.errors import ConfigurationError, UnknownOutcomeError
 from upsert.schema import TableSchema
 from upsert.store import Table, paths
-from upsert.store.storage import Storage, hdfs_client, storage_of
+from upsert.store.storage import Storage, hdfs_client, put_if_absent, storage_of
 from upsert.store.storage.hdfs import HdfsStorage
 from upsert.store.storage.hdfs_client import folder_uri, split
-from upsert.store.storage.resolve import put_if_absent
 
 SCHEMA = TableSchema.of({"id": pa.int64()}, primary_key=["id"])
 
