@@ -72,10 +72,7 @@ def cache_folder() -> Path:
 
 
 def kafka_jars() -> Path:
-    """A folder with all jars of the broker; fetched when no earlier call did, which takes about 40 s.
-
-    A process that is killed while it fetches leaves nothing that looks complete; the next call starts again.
-    """
+    """A folder with all jars of the broker; fetched when no earlier call did, which takes about 40 s."""
     folder = cache_folder()
     if folder.is_dir():
         return folder
@@ -96,20 +93,19 @@ def _fetch(folder: Path) -> Path:
     command = [java(), "-jar", str(_ivy()), "-cache", str(folder / "ivy"), "-ivy", str(module)]
     command += ["-confs", "default", "-retrieve", f"{jars}/[artifact]-[revision].[ext]"]
     try:
-        run = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=FETCH_SECONDS,
-        )
+        run = _run(command, FETCH_SECONDS)
     except subprocess.TimeoutExpired as late:
         raise _fetch_failed(f"not done after {FETCH_SECONDS:.0f} s") from late
     if run.returncode != 0:
         raise _fetch_failed("\n".join(run.stdout.splitlines()[-15:]))
     _check(jars)
     return jars
+
+
+def _run(command: list[str], timeout_s: float | None = None) -> subprocess.CompletedProcess[str]:
+    """A program that has ended, with all that it said."""
+    pipe, nothing, same = subprocess.PIPE, subprocess.DEVNULL, subprocess.STDOUT
+    return subprocess.run(command, stdin=nothing, stdout=pipe, stderr=same, text=True, timeout=timeout_s)
 
 
 def _ivy() -> Path:
@@ -217,8 +213,7 @@ class ProcessBroker:
         self._folder = Path(tempfile.mkdtemp(prefix="local-kafka-"))
         try:
             self._port, self._controller_port = free_ports(2)
-            properties = self._write_properties(self._folder)
-            self._format(jars, properties)
+            self._format(jars, self._folder)
             self._launch()
         except BaseException:
             self.stop()
@@ -240,7 +235,7 @@ class ProcessBroker:
         self._end()
         self._launch()
 
-    def _write_properties(self, folder: Path) -> Path:
+    def _format(self, jars: Path, folder: Path) -> None:
         listeners = f"PLAINTEXT://{_HOST}:{self._port}"
         settings = {
             **_SETTINGS,
@@ -250,16 +245,10 @@ class ProcessBroker:
             "log.dirs": str(folder / "data"),
             **self._settings,
         }
-        path = folder / "server.properties"
-        path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        return path
-
-    def _format(self, jars: Path, properties: Path) -> None:
+        properties = folder / "server.properties"
+        properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         tool = [*_java(jars), _SHORT_LIVED, "kafka.tools.StorageTool"]
-        command = [*tool, "format", "-t", _CLUSTER, "-c", str(properties)]
-        run = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        run = _run([*tool, "format", "-t", _CLUSTER, "-c", str(properties)])
         if run.returncode != 0:
             raise _not_started(f"its data folder could not be prepared: {run.stdout.strip()}")
 
@@ -279,10 +268,6 @@ class ProcessBroker:
                 stderr=file,
                 start_new_session=True,  # Ctrl-C is the parent's to handle
             )
-        self._await(log, earlier)
-
-    def _await(self, log: Path, earlier: int) -> None:
-        assert self._watchdog is not None
         deadline = time.monotonic() + START_SECONDS
         while _STARTED not in log.read_bytes()[earlier:]:
             ended = self._watchdog.poll() is not None
@@ -330,15 +315,10 @@ def free_ports(count: int) -> list[int]:
 PING_SECONDS: Final = 2
 _CONTAINER_PORT: Final = 9093
 
-_CONTAINER_SETTINGS: Final[Mapping[str, str]] = {
-    "auto.create.topics.enable": "false",
-    "offsets.topic.num.partitions": "4",
-    "transaction.state.log.num.partitions": "4",
-    "transaction.state.log.replication.factor": "1",
-    "transaction.state.log.min.isr": "1",
-    "log.cleaner.backoff.ms": "200",
-    "log.retention.ms": "-1",
-}
+_OF_CONTAINERS: Final = (
+    "auto.create.", "offsets.topic.num.", "transaction.", "log.cleaner.backoff.", "log.retention.ms",
+)  # fmt: skip
+"""How the names of settings begin that a container does not have by itself."""
 
 
 def docker_answers() -> bool:
@@ -366,7 +346,8 @@ class ContainerBroker:
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:
-        self._settings = {**_CONTAINER_SETTINGS, **settings}
+        own = {name: value for name, value in _SETTINGS.items() if name.startswith(_OF_CONTAINERS)}
+        self._settings = {**own, **settings}
         self._container: Any = None
 
     @property
@@ -403,9 +384,8 @@ class ContainerBroker:
         while container.logs().count(_STARTED) == earlier:
             if time.monotonic() > deadline:
                 tail = container.logs(tail=20).decode(errors="replace")
-                raise UpsertError(
-                    f"the Kafka container — could not be restarted — the end of its log: {tail}"
-                )
+                told = f"the end of its log: {tail}"
+                raise UpsertError(f"the Kafka container — could not be restarted — {told}")
             time.sleep(0.1)
 
 

@@ -100,7 +100,9 @@ def _rewrite(
         for within in key_ranges(old, inputs, PIECE_BYTES):
             rows = present(old, merge_runs(old, within))
             for portion in split(new, _converted(root, old, new, rows), None) if rows.num_rows else ():
-                run = _folded(new, portion.rows)
+                weights = portion.rows.column(COUNT_COLUMN).to_numpy()
+                columns = portion.rows.select([*new.schema.names, ROW_HASH_COLUMN])
+                run = fold(new, columns, weights, "rows")
                 files = _written(root, new, [run], portion.bucket_id, base, written)
                 sorted_files.setdefault(portion.bucket_id, []).extend(files)
     added: list[FileEntry] = []
@@ -119,11 +121,6 @@ def _converted(root: str, old: Layout, new: Layout, rows: pa.Table) -> pa.Table:
     columns = Projection.of(named.schema, new, f"table {root!r}").apply(named, new.schema.names).columns
     hashes = row_hashes(columns, named.num_rows)
     return pa.table([*columns, hashes, named.column(COUNT_COLUMN)], schema=new.stored)
-
-
-def _folded(new: Layout, rows: pa.Table) -> SortedRows:
-    weights = rows.column(COUNT_COLUMN).to_numpy()
-    return fold(new, rows.select([*new.schema.names, ROW_HASH_COLUMN]), weights, "rows")
 
 
 def _written(

@@ -22,7 +22,6 @@ from upsert.errors import (
     ConfigurationError,
     LogNotPublishedError,
     SnapshotExpiredError,
-    StaleWriterError,
     UnknownOutcomeError,
 )
 from upsert.failpoints import reach
@@ -101,10 +100,7 @@ class Resolution:
 def find_stored(
     layout: Layout, runs: Sequence[Sequence[DataFile]], keys: pa.Table, columns: tuple[str, ...]
 ) -> Stored:
-    """The newest rows of some keys in one bucket of a keyed table, deletions too.
-
-    ``keys`` are distinct; ``runs`` are the open files of the bucket's runs, newest run first.
-    """
+    """The newest rows of distinct keys in one bucket's open files, newest run first; deletions too."""
     probe = prepare(layout, layout.key, keys)
     if len(probe):
         probe = probe.take(search_order(layout, layout.indexes[0], probe))
@@ -315,11 +311,7 @@ def _check_raw_is_fresh(committer: Committer, staged: StagedFiles, head: Snapsho
     """Raw changes are no data files, so the commit itself does not see what they were based on."""
     base = min((raw.base for raw in staged.raw), default=head.fence)
     if base < head.fence:
-        raise StaleWriterError(
-            f"table {committer.root!r}: a writer must commit before a clean-up that may remove its files; it "
-            f"began at snapshot {base}, files begun before snapshot {head.fence} were cleaned; write the "
-            "rows again"
-        )
+        raise committer.rules.stale(base, head)
     for version in sorted({raw.definition for raw in staged.raw} - {head.definition}):
         committer.rules.check_definition(version, head.definition)
 

@@ -134,11 +134,7 @@ class CommitRules:
         """
         added, removed = change.added, change.removed
         if stale := file_below_fence(head.fence, added):
-            raise StaleWriterError(
-                f"table {self._root!r}: a writer must commit before a clean-up that may remove its files; it "
-                f"began at snapshot {stale.base}, files begun before snapshot {head.fence} were cleaned; "
-                "write the rows again"
-            )
+            raise self.stale(stale.base, head)
         if lost := added_file_of_unknown_bucket(self._history.layout.buckets, added):
             raise CommitConflictError(
                 f"table {self._root!r}: a bucket must be below {self._history.layout.buckets}, got "
@@ -160,6 +156,14 @@ class CommitRules:
                 raise self._conflict(change, head, clash, "put a run in the way:")
         else:
             self._check_first_publication(change, head)
+
+    def stale(self, base: int, head: SnapshotInfo) -> StaleWriterError:
+        """The error about files begun at a snapshot below the fence."""
+        return StaleWriterError(
+            f"table {self._root!r}: a writer must commit before a clean-up that may remove its files; it "
+            f"began at snapshot {base}, files begun before snapshot {head.fence} were cleaned; write the "
+            "rows again"
+        )
 
     def _check_first_publication(self, change: Change, head: SnapshotInfo) -> None:
         """Files of a commit that seemed to have failed may have been published, and be gone since then."""

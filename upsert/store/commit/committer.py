@@ -121,15 +121,12 @@ class Committed:
 class Committer:
     """Publishes changes of one table."""
 
-    def __init__(
-        self, history: History, environment: Environment = REAL, give_up_after_s: float = GIVE_UP_AFTER_S
-    ) -> None:
+    def __init__(self, history: History, environment: Environment = REAL) -> None:
         self.history = history
         self.root = history.root
         self.rules = CommitRules(history)
         self._storage = storage_of(history.root)
         self.environment = environment
-        self.give_up_after_s = give_up_after_s
 
     def commit(self, propose: Propose) -> Committed:
         """Publish what ``propose`` says; the snapshot is the latest one if that is None.
@@ -139,7 +136,7 @@ class Committer:
                 it was, and what became of it cannot be read.
             StaleWriterError: the files were begun before a clean-up, or the writer stalled past an expiry.
             CommitConflictError: the change does not fit what others committed; or every attempt for
-                ``give_up_after_s`` seconds lost the race. Nothing was published.
+                five minutes lost the race. Nothing was published.
             OSError: the disk refused. A look at it has shown that nothing was published.
         """
         delta: _Delta | None = None
@@ -170,7 +167,7 @@ class Committer:
                 is_passing=lambda failure: isinstance(failure, _LostRaceError),
                 first_pause_s=_FIRST_PAUSE_S,
                 longest_pause_s=_LONGEST_PAUSE_S,
-                patience_s=self.give_up_after_s,
+                patience_s=GIVE_UP_AFTER_S,
                 jitter=self.environment.uniform,
                 sleep=self.environment.sleep,
                 monotonic=self.environment.monotonic,
@@ -179,7 +176,7 @@ class Committer:
             base = lost.args[0]
         raise CommitConflictError(
             f"table {self.root!r}: commit on snapshot {base} lost every race for the next id in "
-            f"{self.give_up_after_s:g} s; let fewer processes commit at once, then run it again"
+            f"{GIVE_UP_AFTER_S:g} s; let fewer processes commit at once, then run it again"
         )
 
     def _delta(self, change: Change, head: SnapshotInfo, earlier: _Delta | None) -> _Delta:

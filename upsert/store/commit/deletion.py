@@ -44,10 +44,7 @@ SnapshotOf = Callable[[SnapshotInfo], Snapshot]
 def delete(
     committer: Committer, snapshot_of: SnapshotOf, where: Filter, *, tracked: bool | None
 ) -> Committed:
-    """Commit the deletion of all rows of which a filter is true in the snapshot before.
-
-    Nothing is committed if there are none.
-    """
+    """Commit the deletion of all rows of which a filter is true in the snapshot before; or nothing."""
     deletion = _Deletion(committer.history, snapshot_of, where)
 
     def propose(latest: SnapshotInfo) -> Change | None:

@@ -154,7 +154,6 @@ def _sorted_batch(layout: Layout, portion: Portion) -> pa.RecordBatch:
 
 
 def _folded(root: str, layout: Layout, parts: Iterable[BucketPart], order: Order) -> Iterator[SortedRows]:
-    """What the parts of one bucket do to the table: range by range."""
     for rows, weights in signed_rows(root, layout, parts):
         with naming(_owner(root)):
             run = fold(layout, rows, weights, order)
@@ -173,20 +172,9 @@ def signed_rows(root: str, layout: Layout, parts: Iterable[BucketPart]) -> Itera
 
 
 def _read(root: str, layout: Layout, file: RawFile, part: RawPart) -> pa.Table:
-    batch = _read_batch(root, file.file, part)
-    schema = pa.schema([field.remove_metadata() for field in _schema(layout)])
-    if file.definition != layout.version:
-        columns = batch.drop_columns([_SIGN_COLUMN])
-        projection = Projection.of(columns.schema, layout, f"file of raw changes {file.file!r}")
-        arrays = projection.apply(columns, schema.names[:-1]).columns
-        return pa.Table.from_arrays([*arrays, batch.column(_SIGN_COLUMN)], schema=schema)
-    return pa.Table.from_arrays(batch.columns, schema=schema)
-
-
-def _read_batch(root: str, file: str, part: RawPart) -> pa.RecordBatch:
-    path = paths.resolve(root, file)
+    path = paths.resolve(root, file.file)
     try:
-        batch: pa.RecordBatch = storage_of(path).mapped(
+        batch = storage_of(path).mapped(
             path, lambda local: pa.ipc.open_file(pa.memory_map(local)).get_batch(part.batch)
         )
     except StorageError:
@@ -196,7 +184,13 @@ def _read_batch(root: str, file: str, part: RawPart) -> pa.RecordBatch:
             f"file of raw changes {path!r} must be there until it is committed, got {cause}; write the rows "
             "again"
         ) from cause
-    return batch
+    schema = pa.schema([field.remove_metadata() for field in _schema(layout)])
+    if file.definition != layout.version:
+        columns = batch.drop_columns([_SIGN_COLUMN])
+        projection = Projection.of(columns.schema, layout, f"file of raw changes {file.file!r}")
+        arrays = projection.apply(columns, schema.names[:-1]).columns
+        return pa.Table.from_arrays([*arrays, batch.column(_SIGN_COLUMN)], schema=schema)
+    return pa.Table.from_arrays(batch.columns, schema=schema)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Final, TypeVar
@@ -100,14 +101,14 @@ class History:
         return info
 
     def _check_definition(self, info: SnapshotInfo) -> None:
-        stated, found, version = info.definition_checksum, self.definition.checksum, info.definition
+        stated, found = info.definition_checksum, self.definition.checksum
         if stated and found != stated:
-            folder, name = self.folder, paths.TABLE_FILE
-            if version:
-                folder, name = self.root, paths.definition_file(version)
+            path = os.path.join(self.folder, paths.TABLE_FILE)
+            if info.definition:
+                path = os.path.join(self.root, paths.definition_file(info.definition))
             raise CorruptTableError(
-                f"{os.path.join(folder, name)}: the definition must have the checksum that snapshot "
-                f"{info.id} names, {stated:016x}, got {found:016x}; restore the file from a copy"
+                f"{path}: the definition must have the checksum that snapshot {info.id} names, "
+                f"{stated:016x}, got {found:016x}; restore the file from a copy"
             )
 
     def _latest(self) -> SnapshotInfo:
@@ -313,10 +314,10 @@ class History:
 
     def delta_left(self, info: SnapshotInfo) -> Manifest:
         """``delta`` of a snapshot that may have expired; nothing if its manifest is gone."""
-        try:
-            return read_manifest(self.root, info.delta) if info.delta else Manifest((), ())
-        except FileNotFoundError:
-            return Manifest((), ())
+        with suppress(FileNotFoundError):
+            if info.delta is not None:
+                return read_manifest(self.root, info.delta)
+        return Manifest((), ())
 
     def live(self, info: SnapshotInfo) -> Mapping[str, FileEntry]:
         """Live files of a snapshot by name."""

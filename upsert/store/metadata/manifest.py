@@ -35,12 +35,7 @@ from upsert.store.storage import storage_of
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """A block that makes many objects, of which none is garbage: looking for it would take most of the time.
-
-    >>> with without_garbage_collection():
-    ...     gc.isenabled()
-    False
-    """
+    """A block that makes many objects and no garbage: looking for some would take most of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -66,11 +61,7 @@ class FileSet:
 
     @classmethod
     def of(cls, entries: Iterable[FileEntry]) -> Self:
-        """The set of these files, in any order.
-
-        >>> FileSet.of([]).groups
-        {}
-        """
+        """The set of these files, in any order."""
         with without_garbage_collection():
             return cls({group: _runs(files) for group, files in by_bucket(entries).items()})
 
@@ -172,7 +163,10 @@ def encode(layout: Layout, added: Sequence[FileEntry], removed: Sequence[FileEnt
     """Entries as the content of a manifest."""
     actions = [_ADD] * len(added) + [_DELETE] * len(removed)
     rows = [_row(action, entry) for action, entry in zip(actions, (*added, *removed), strict=True)]
-    table = pa.Table.from_pylist(rows, schema=_schema(layout))
+    # bounds go by field id: manifests are read whatever definition they were written under
+    statistics = pa.struct([(str(c.id), c.type) for c in layout.schema.columns if types.is_scalar(c.type)])
+    schema = pa.schema([*_PLAIN_FIELDS.items(), ("min", statistics), ("max", statistics)])
+    table = pa.Table.from_pylist(rows, schema=schema)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
@@ -219,11 +213,7 @@ def decode(content: bytes) -> Manifest:
 
 
 def _decoded(content: bytes, sequence: int, count: int | None = None) -> Manifest:
-    """The entries in the content of a manifest.
-
-    Raises:
-        ValueError: it is none, or has not ``count`` entries, or one that cannot be; says what it must be.
-    """
+    """The entries in the content of a manifest; a ``ValueError`` says what it must be, and is not."""
     try:
         table = pa.ipc.open_file(content).read_all()
         table.validate(full=True)  # else damaged offsets would be followed wherever they lead
@@ -318,12 +308,6 @@ def combine(manifests: Iterable[Manifest]) -> Manifest:
         removed += [entry for entry in manifest.removed if added.pop(entry.file, None) is None]
         added |= {entry.file: entry for entry in manifest.added}
     return Manifest(tuple(added.values()), tuple(removed))
-
-
-def _schema(layout: Layout) -> pa.Schema:
-    """Arrow schema of the manifests that are written under one definition: bounds go by field id."""
-    statistics = pa.struct([(str(c.id), c.type) for c in layout.schema.columns if types.is_scalar(c.type)])
-    return pa.schema([*_PLAIN_FIELDS.items(), ("min", statistics), ("max", statistics)])
 
 
 def _is_manifest(found: pa.Schema) -> bool:

@@ -100,21 +100,18 @@ def value_in(folder: str) -> dict[str, Any]:
 
 def _parsed(content: bytes, path: str) -> dict[str, Any]:
     value = parse_versioned(content, path, paths.TABLE_FILE)
-    note, texts = value.get(STAGE), (value.get("files", ""), value.get("uuid", ""))
+    note, texts = value.get(STAGE), [value.get("files", ""), value.get("uuid", "")]
     is_note = note is None or (isinstance(note, dict) and note.keys() >= _TEXTS)
-    if not is_note or not all(isinstance(text, str) for text in (*texts, *_texts(note))):
+    if is_note and note is not None:
+        texts += [note[name] for name in _TEXTS]
+        texts += note["made"] if isinstance(note.get("made"), list) else [None]
+    if not is_note or not all(isinstance(text, str) for text in texts):
         raise CorruptTableError(f"{path}: what a query fills cannot be read, got {note!r}; restore the file")
     if note is not None and not paths.is_unique(note["folder"]):
         raise CorruptTableError(
             f"{path}: a folder must be named by a uuid, got {note['folder']!r}; restore the file"
         )
     return value
-
-
-def _texts(note: Mapping[str, Any] | None) -> tuple[object, ...]:
-    if note is None:
-        return ()
-    return (*(note[name] for name in _TEXTS), *(note["made"] if isinstance(note.get("made"), list) else [0]))
 
 
 def has_table(value: Mapping[str, Any]) -> bool:
@@ -255,10 +252,10 @@ def new(folder: str, schema: TableSchema, options: Mapping[str, str]) -> TableFi
 
 def publish(table: TableFile) -> bool:
     """Make a table's folder one; False if it was one already."""
-    root, folder, storage = table.root, table.folder, storage_of(table.folder)
+    folder = table.folder
     try:
         # the folder of snapshots comes first: a reader that sees table.json may count on it
-        storage.prepare(os.path.join(root, paths.SNAPSHOT_FOLDER))
+        storage_of(folder).prepare(os.path.join(table.root, paths.SNAPSHOT_FOLDER))
         return publish_pointer(folder, to_json(table))
     except (NotADirectoryError, FileExistsError, PermissionError) as cause:
         raise ConfigurationError(

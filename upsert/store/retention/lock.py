@@ -1,8 +1,8 @@
 """One at a time: the process that decides how long snapshots live.
 
 An expiry asks who holds what and then publishes its boundary; a tag or a consumer makes sure that its
-snapshot can still be read and then says that it holds it. Each pair of steps happens under this lock, so that
-none comes between another's. Commits, compactions and readers never ask for it.
+snapshot can still be read and then says that it holds it. Each pair of steps happens under this lock.
+Commits, compactions and readers never ask for it.
 
 On a local disk it is a lock of the kernel, which a process that dies releases. In an object store it is a
 lease, and a holder that stalls for its whole time is passed over. An expiry that has been stopped between its
@@ -26,7 +26,6 @@ from upsert.store import paths
 from upsert.store.commit.change import Change
 from upsert.store.commit.committer import Committer
 from upsert.store.metadata.history import History
-from upsert.store.metadata.snapshot import SnapshotInfo
 from upsert.store.storage import storage_of
 from upsert.store.storage.base import disk_errors_of
 from upsert.store.storage.lease import Lease
@@ -114,13 +113,9 @@ def _taken(history: History) -> Lock | None:
             raise TableNotFoundError(f"no table lies at {history.root!r}; was it dropped?") from cause
     elif (held := Lease.take(storage, path)) and held.passed_over:
         try:
-            Committer(history).commit(_stop_expiry)
+            # an empty snapshot, in the way of a process that looked at the table before
+            Committer(history).commit(lambda head: Change("clean") if head.id else None)
         except BaseException:
             held.release()
             raise
     return None if held is None else Lock(history.root, held)
-
-
-def _stop_expiry(head: SnapshotInfo) -> Change | None:
-    """An empty snapshot, in the way of a process that looked at the table before."""
-    return Change("clean") if head.id else None

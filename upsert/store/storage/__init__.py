@@ -1,4 +1,4 @@
-"""Where the files of tables lie, a local folder or a prefix of an object store: from a path to its storage."""
+"""Where the files of tables lie: from a path to a local folder, an object store or another storage."""
 
 from __future__ import annotations
 
@@ -71,10 +71,8 @@ def remote_folder(scheme: str, text: str) -> str | None:
 
 
 def put_if_absent(target: str, content: bytes, mode: int = 0o666) -> bool:
-    """``Storage.put_if_absent`` of the storage of a path; ``mode`` are a local file's permissions.
+    """``Storage.put_if_absent`` of the storage of a path.
 
-    Raises:
-        ConfigurationError: the storage cannot do that, as a file system without hard links.
-        OSError: anything else; the file may or may not have been published: look before going on.
+    After an ``OSError`` the file may or may not have been published: look before going on.
     """
     return storage_of(target).put_if_absent(target, content, mode)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Final, NamedTuple, Protocol, TypeVar, runtime_checkable
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from upsert.errors import ConfigurationError, StorageError, UpsertError
+from upsert.retry import retried
 
 T = TypeVar("T")
 
@@ -52,16 +54,16 @@ class Storage(Protocol):
     """The files of one storage; threads may share it.
 
     Whatever is missing is a ``FileNotFoundError`` where nothing else is said. An ``OSError`` of a write says
-    nothing about whether it has happened.
-
-    Attributes:
-        is_local: whether it is a file system of this machine, with folders and locks of its own.
-        has_temporary_names: whether every file is written as ``.<name>-<uuid>.tmp`` in its folder, which
-            a crash may leave there. On a local file system only what ``put_if_absent`` publishes is.
+    nothing about whether it has happened. ``mode`` are a file's permissions where files have some, less the
+    process's umask.
     """
 
     is_local: bool
+    """Whether it is a file system of this machine, with folders and locks of its own."""
+
     has_temporary_names: bool
+    """Whether every file is written as ``.<name>-<uuid>.tmp`` in its folder, which a crash may leave there.
+    On a local file system only what ``put_if_absent`` publishes is."""
 
     def put_if_absent(self, path: str, content: bytes, mode: int = 0o666) -> bool:
         """Publish content under a name; False if the name is taken, then nothing has changed.
@@ -74,10 +76,7 @@ class Storage(Protocol):
         """
 
     def replace(self, path: str, content: bytes, mode: int = 0o666) -> None:
-        """Put other content under a name: readers see the old or the new, also after a crash.
-
-        ``mode`` are a file's permissions where files have some, less the process's umask.
-        """
+        """Put other content under a name: readers see the old or the new, also after a crash."""
 
     def write(self, path: str, content: bytes) -> None:
         """Write a new file under a name that is used once; it survives a power failure."""
@@ -86,10 +85,9 @@ class Storage(Protocol):
         """Make a folder durable before ``put_if_absent`` of the first file in it."""
 
     def new_file(self, path: str) -> AbstractContextManager[str]:
-        """A local path to write a new large file to; it is there when the block has ended well.
+        """A local path to write a new large file to; it is there when the block has ended well, else nothing.
 
-        The block syncs what it wrote; ``settle`` makes the names durable. Nothing is left of a block that
-        fails.
+        The block syncs what it wrote; ``settle`` makes the names durable.
         """
 
     def settle(self, folder: str) -> None:
@@ -140,8 +138,7 @@ class SwappingStorage(Storage, Protocol):
     def swap(self, path: str, content: bytes, seen: Versioned, mode: int = 0o666) -> bool:
         """Put other content in the place of what was seen; False if that is gone.
 
-        Of several that have seen the same, one wins. A crash leaves the one content or the other. ``mode``
-        are a file's permissions where files have some.
+        Of several that have seen the same, one wins. A crash leaves the one content or the other.
 
         Raises:
             ConfigurationError: the storage cannot do that.
@@ -181,6 +178,28 @@ class DeniedError(StorageError, PermissionError):
 
 class RefusedError(StorageError, ConfigurationError):
     """A remote store does not let this user do what was asked."""
+
+
+class UnansweredError(StorageError):
+    """A remote store did not answer, or said that it has failed; the request may have been carried out."""
+
+
+def repeated(
+    action: Callable[[], T],
+    tries: int,
+    sleep: Callable[[float], None],
+    may_pass: Callable[[], bool] = lambda: True,
+) -> T:
+    """What an action gives that may be done again where a remote store did not answer."""
+    return retried(
+        action,
+        is_passing=lambda failure: isinstance(failure, UnansweredError) and may_pass(),
+        first_pause_s=0.05,
+        longest_pause_s=5.0,
+        tries=tries,
+        jitter=random.uniform,
+        sleep=sleep,
+    )
 
 
 @contextmanager

@@ -60,9 +60,6 @@ class LocalCache:
 
         A copy that ``use`` cannot use is dropped and fetched once more. If the disk is full, copies that were
         not used for long make room.
-
-        Raises:
-            StorageError: the disk of the copies refused or failed, or the object's store did.
         """
         path = self._path(name)
         failure: Exception | None = None

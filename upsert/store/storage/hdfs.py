@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -29,21 +28,18 @@ from uuid import uuid4
 
 from upsert.errors import ConfigurationError, UnknownOutcomeError
 from upsert.failpoints import reach
-from upsert.retry import retried
 from upsert.store.storage import hdfs_client
-from upsert.store.storage.base import FileStat, Found, T, Versioned
+from upsert.store.storage.base import FileStat, Found, T, UnansweredError, Versioned, repeated
 from upsert.store.storage.cache import CachedStorage, local_cache
-from upsert.store.storage.hdfs_client import Entry, HdfsLocation, NotDoneError, Reply, UnansweredError
+from upsert.store.storage.hdfs_client import Entry, HdfsLocation, NotDoneError, Reply
 from upsert.store.storage.local import TEMPORARY_SUFFIX
 
 POINTS: Final = ("swap.after-claim", "swap.before-move", "swap.after-move")
 """Where a test can kill the process; see ``upsert.failpoints``."""
 
 _ANYBODY: Final = 0o666
-_TRIES: Final = 20
-_FIRST_PAUSE_S: Final = 0.05
 
-_LONGEST_PAUSE_S: Final = 5.0
+_TRIES: Final = 20
 """Together the pauses last about a minute: a stand-by name node needs less to take over."""
 
 
@@ -73,11 +69,7 @@ class HdfsStorage(CachedStorage):
     def put_if_absent(self, path: str, content: bytes, mode: int = _ANYBODY) -> bool:
         """Publish content under a name; False if something has it.
 
-        A crash may leave a ``.tmp`` file beside it.
-
-        Raises:
-            UnknownOutcomeError: HDFS has not answered for a minute or more; it may happen yet.
-            OSError: it has not been published.
+        A crash may leave a ``.tmp`` file beside it. An ``OSError`` means that it has not been published.
         """
         temporary = self._written(path, content, mode)
         reach("publish.before-link")
@@ -163,10 +155,7 @@ class HdfsStorage(CachedStorage):
     def swap(self, path: str, content: bytes, seen: Versioned, mode: int = _ANYBODY) -> bool:
         """Put other content in the place of what was seen; False if that is gone.
 
-        Raises:
-            ConfigurationError: it is no HDFS, but a gateway to something else.
-            UnknownOutcomeError: HDFS has not answered for a minute or more; it may have happened, or may yet.
-            OSError: it has not happened.
+        An ``OSError`` means that it has not happened.
         """
         folder, _, name = path.rpartition("/")
         self.prepare(folder)
@@ -274,8 +263,7 @@ class HdfsStorage(CachedStorage):
     def prepare(self, folder: str) -> None:
         """Make sure, once in a process, that a rename overwrites if asked to, and else never.
 
-        Raises:
-            ConfigurationError: it does otherwise: a gateway of another store, which speaks this protocol.
+        Other stores have gateways that speak this protocol.
         """
         if self._is_sound:
             return
@@ -379,11 +367,7 @@ class HdfsStorage(CachedStorage):
         return hdfs_client.ask(self._location, method, inside(path), operation, **parameters)
 
     def _outcome(self, action: Callable[[], T], doubts: _Doubts, unknown: str) -> T:
-        """What an action gives that may be done again; ``unknown`` says what is to be done in doubt.
-
-        Raises:
-            UnknownOutcomeError: HDFS has not answered for a minute or more; it may happen yet.
-        """
+        """What an action gives that may be done again; an ``UnknownOutcomeError`` if it may happen yet."""
         try:
             return self._repeated(action)
         except UnansweredError:
@@ -392,15 +376,7 @@ class HdfsStorage(CachedStorage):
         raise UnknownOutcomeError(unknown)
 
     def _repeated(self, action: Callable[[], T]) -> T:
-        return retried(
-            action,
-            is_passing=lambda failure: isinstance(failure, UnansweredError),
-            first_pause_s=_FIRST_PAUSE_S,
-            longest_pause_s=_LONGEST_PAUSE_S,
-            tries=_TRIES,
-            jitter=random.uniform,
-            sleep=self._sleep,
-        )
+        return repeated(action, _TRIES, self._sleep)
 
 
 def inside(path: str) -> str:

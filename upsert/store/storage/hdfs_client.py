@@ -24,7 +24,14 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from upsert.errors import ConfigurationError, StorageError
 from upsert.store.kept import Kept
-from upsert.store.storage.base import NO_ROOM, FileStat, RefusedError, is_http_address, settings_of
+from upsert.store.storage.base import (
+    NO_ROOM,
+    FileStat,
+    RefusedError,
+    UnansweredError,
+    is_http_address,
+    settings_of,
+)
 
 ENDPOINT_VARIABLE: Final = "UPSERT_WEBHDFS_ENDPOINT"
 """HTTP addresses of the name nodes, for ``hdfs:`` paths that name none."""
@@ -141,10 +148,6 @@ _active: dict[HdfsLocation, int] = {}
 _pools = Kept[None, Any]({}, is_inherited=False)
 
 
-class UnansweredError(StorageError):
-    """HDFS did not answer, or said that it has failed; the request may have been carried out."""
-
-
 class NotDoneError(UnansweredError):
     """The request has not been carried out: no name node was reached, or it is none to ask now."""
 
@@ -166,15 +169,12 @@ class Entry(NamedTuple):
 
 
 def ask(location: HdfsLocation, method: str, path: str, operation: str, **parameters: str) -> Reply:
-    """What the active name node answers.
-
-    ``method`` is one of HTTP, ``operation`` one of WebHDFS; the path is within the cluster, from ``/`` on.
+    """What the active name node answers to an operation of WebHDFS on a path within the cluster.
 
     Raises:
         OSError: HDFS says that it cannot be done; ``FileNotFoundError``: there is no such file or folder.
         NotDoneError: no name node can be asked now.
         UnansweredError: it is unknown whether it was executed.
-        ConfigurationError: urllib3 is not installed, an address is wrong, or the user may not do that.
     """
     query = urlencode({"op": operation, "user.name": _user(), **parameters})
     addresses = location.addresses(os.environ.get(ENDPOINT_VARIABLE))

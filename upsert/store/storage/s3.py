@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -29,17 +28,18 @@ from typing import Any, Final
 from urllib.parse import quote
 from uuid import uuid4
 
-from upsert.errors import ConfigurationError, StorageError, UnknownOutcomeError
+from upsert.errors import ConfigurationError, UnknownOutcomeError
 from upsert.failpoints import reach
-from upsert.retry import retried
 from upsert.store.kept import Kept
 from upsert.store.storage.base import (
     FileStat,
     Found,
     RefusedError,
     T,
+    UnansweredError,
     Versioned,
     is_http_address,
+    repeated,
     settings_of,
 )
 from upsert.store.storage.cache import CachedStorage, local_cache
@@ -130,10 +130,6 @@ class ConflictError(Exception):
     """A conditional put came between another one's beginning and end: 409. It has not happened; try again."""
 
 
-class UnansweredError(StorageError):
-    """The server did not answer, or said that it has failed; the request may have been carried out."""
-
-
 def _client(location: S3Location, *, repeats: bool) -> Any:
     """The process's client; ``repeats``: whether it sends a request again that got no answer."""
     return _clients.made((location, repeats), lambda: _made(location, repeats))
@@ -218,7 +214,6 @@ PART_BYTES: Final = 64 << 20
 
 _MAX_PARTS: Final = 9_000
 
-
 Call = Callable[..., Any]
 """A request about one object, by path and operation, tried again where the server does not answer."""
 
@@ -240,7 +235,11 @@ def upload(call: Call, path: str, source: str) -> None:
                 parts.append({"ETag": done["ETag"], "PartNumber": number})
             _complete(call, path, upload_id, parts, size)
         except BaseException as failure:
-            _abort(call, path, upload_id, failure)
+            try:
+                call(path, "abort_multipart_upload", UploadId=upload_id)
+            except OSError as also:
+                left = "its parts stay at the server until a rule of the bucket deletes them"
+                failure.add_note(f"{left}: {also}")
             raise
 
 
@@ -253,17 +252,8 @@ def _complete(call: Call, path: str, upload_id: str, parts: list[dict[str, objec
             raise
 
 
-def _abort(call: Call, path: str, upload_id: str, failure: BaseException) -> None:
-    try:
-        call(path, "abort_multipart_upload", UploadId=upload_id)
-    except OSError as also:
-        failure.add_note(f"its parts stay at the server until a rule of the bucket deletes them: {also}")
-
-
 _PUTS: Final = 9
 _GETS: Final = 3
-_FIRST_PAUSE_S: Final = 0.05
-_LONGEST_PAUSE_S: Final = 5.0
 _CHUNK: Final = 1 << 20
 
 _OTHER: Final = Versioned(b"", "")
@@ -334,7 +324,7 @@ class S3Storage(CachedStorage):
             )
 
         try:
-            return self._retried(put, _PUTS)
+            return repeated(put, _PUTS, self._sleep)
         except UnansweredError:
             if not has_doubts:
                 raise
@@ -428,18 +418,7 @@ class S3Storage(CachedStorage):
             with errors_of(path):
                 return take(body)
 
-        return self._retried(get, _GETS, lambda: has_begun)
-
-    def _retried(self, call: Callable[[], T], tries: int, may_pass: Callable[[], bool] = lambda: True) -> T:
-        return retried(
-            call,
-            is_passing=lambda failure: isinstance(failure, UnansweredError) and may_pass(),
-            first_pause_s=_FIRST_PAUSE_S,
-            longest_pause_s=_LONGEST_PAUSE_S,
-            tries=tries,
-            jitter=random.uniform,
-            sleep=self._sleep,
-        )
+        return repeated(get, _GETS, self._sleep, lambda: has_begun)
 
     def aged(self, path: str) -> tuple[bytes, float] | None:
         """The content of an object, and for how many seconds it has it by the server's clock."""

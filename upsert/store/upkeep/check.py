@@ -75,16 +75,14 @@ class Finding(NamedTuple):
 Rule = Callable[[DiskState], Iterator[Finding]]
 
 
-def check(history: History, *, deep: bool = False, now_s: float | None = None) -> tuple[Violation, ...]:
+def check(history: History, *, deep: bool = False) -> tuple[Violation, ...]:
     """Everything that is wrong with the table; empty for a table that keeps every rule and has no waste.
 
     Other processes may be at work: what an expiry takes away meanwhile is left out, what a writer has not yet
-    committed is information.
-
-    ``deep``: data files are read too, each once, and the latest snapshot is scanned; else their sizes are
-    compared.
+    committed is information. ``deep``: data files are read too, each once, and the latest snapshot is
+    scanned; else their sizes are compared.
     """
-    at_ms = int((time.time() if now_s is None else now_s) * 1000)
+    at_ms = int(time.time() * 1000)
     found = _once(history, deep, at_ms)
     if all(one.is_information for one in found):
         return found
