@@ -44,7 +44,7 @@ SnapshotOf = Callable[[SnapshotInfo], Snapshot]
 def delete(
     committer: Committer, snapshot_of: SnapshotOf, where: Filter, *, tracked: bool | None
 ) -> Committed:
-    """Commit the deletion of all rows of which a filter is true in the snapshot before; or nothing."""
+    """Commit the deletion of the rows of which a filter is true in the snapshot before, if there are any."""
     deletion = _Deletion(committer.history, snapshot_of, where)
 
     def propose(latest: SnapshotInfo) -> Change | None:

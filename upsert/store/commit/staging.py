@@ -222,7 +222,7 @@ def stage_folded(history: History, rows: Rows, order: Order, definition: int | N
 
     Raises:
         SchemaError: the rows do not fit the table. Nothing was written.
-        ChangelogError: they contradict each other. Cleaning removes files of other buckets.
+        ChangelogError: they contradict each other. Cleaning removes what was written for other buckets.
     """
     base, layout, root = history.latest().id, _layout(history, definition), history.root
     if layout.merge.needs_present_rows:

@@ -22,7 +22,13 @@ _NAME: Final = re.compile(r"(?!\d+$)[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True)
 class Tag(Jsonable):
-    """A name for a snapshot, which can be read as long as the tag is there."""
+    """A name for a snapshot, which can be read as long as the tag is there.
+
+    Attributes:
+        name: its name.
+        snapshot: what was tagged.
+        created_ms: when, in milliseconds since 1970.
+    """
 
     name: str
     snapshot: SnapshotInfo

@@ -32,7 +32,14 @@ DEFAULT_LEASE_S: Final = 3 * 86_400.0
 
 @dataclass(frozen=True)
 class Consumer(Jsonable):
-    """A reader that holds the version that it would read on from, by a lease between two times."""
+    """A reader that holds a version.
+
+    Attributes:
+        name: its id.
+        version: what it would read on from.
+        renewed_ms: when it last said so, in milliseconds since 1970.
+        until_ms: when its lease ends.
+    """
 
     name: str
     version: Version

@@ -51,19 +51,20 @@ def expire(
 
     Arguments as for ``Table.expire``; ``configured`` is what the table's options say.
     """
+    with lifetime_lock(committer.history) as lock:
+        return _expire(committer, _asked(configured, keep, older_than_s), lock)
+
+
+def _asked(configured: Retention, keep: int | None, older_than_s: float | None) -> Retention:
     if keep is not None and keep < 1:
         raise ConfigurationError(
             f"expire: keep must be at least 1, got {keep!r}; the latest state always stays"
         )
     if older_than_s is not None and older_than_s < 0:
         raise ConfigurationError(f"expire: older_than_s must be at least 0, got {older_than_s!r}")
-    asked = replace(configured, limit=None)
     if older_than_s is not None:
-        asked = Retention(keep or 1, None, int(older_than_s * 1000), None)
-    elif keep is not None:
-        asked = Retention(keep, keep, None, None)
-    with lifetime_lock(committer.history) as lock:
-        return _expire(committer, asked, lock)
+        return Retention(keep or 1, None, int(older_than_s * 1000), None)
+    return replace(configured, limit=None) if keep is None else Retention(keep, keep, None, None)
 
 
 def after_commit(committer: Committer, retention: Retention) -> None:

@@ -1,8 +1,8 @@
 """One at a time: the process that decides how long snapshots live.
 
 An expiry asks who holds what and then publishes its boundary; a tag or a consumer makes sure that its
-snapshot can still be read and then says that it holds it. Each pair of steps happens under this lock.
-Commits, compactions and readers never ask for it.
+snapshot can still be read and then says that it holds it. Each pair of steps happens under this lock, so that
+none comes between another's. Commits, compactions and readers never ask for it.
 
 On a local disk it is a lock of the kernel, which a process that dies releases. In an object store it is a
 lease, and a holder that stalls for its whole time is passed over. An expiry that has been stopped between its

@@ -42,8 +42,9 @@ class Retention:
 def boundary(marks: Sequence[SnapshotInfo], rule: Retention, now_ms: int, held: Collection[int] = ()) -> int:
     """Position of the first snapshot that stays; 0 if none may go.
 
-    ``marks`` are all that can be read, oldest first, at least one; few of them are looked at. The data
-    versions ``held`` stay, and all that follows: a consumer still reads from there.
+    ``marks`` are all that can be read, oldest first, at least one; few of them are looked at. Times, states
+    and data versions ascend, with repeats. The data versions ``held`` stay, and all that follows: a consumer
+    still reads from there.
     """
     at = 0
     if rule.age_ms is not None:  # what was the latest one when the time to keep began

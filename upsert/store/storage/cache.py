@@ -199,8 +199,8 @@ _caches = Kept[tuple[str, int], LocalCache]({}, is_inherited=True)
 
 def local_cache() -> LocalCache:
     """The cache that the environment names."""
-    usual = os.path.join(tempfile.gettempdir(), f"upsert-cache-{os.getuid()}")
-    folder = os.path.abspath(os.environ.get(FOLDER_VARIABLE) or usual)
+    given = os.environ.get(FOLDER_VARIABLE)
+    folder = os.path.abspath(given or os.path.join(tempfile.gettempdir(), f"upsert-cache-{os.getuid()}"))
     max_bytes = os.environ.get(BYTES_VARIABLE) or str(DEFAULT_BYTES)
     if not max_bytes.isdecimal() or not int(max_bytes):
         raise ConfigurationError(f"{BYTES_VARIABLE} must be a number of bytes above 0, got {max_bytes!r}")
