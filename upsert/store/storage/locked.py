@@ -13,10 +13,10 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from hashlib import sha256
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 from uuid import uuid4
 
 import pyarrow as pa
@@ -44,24 +44,19 @@ class CatalogLock(Protocol):
         """Let go of connections; the lock is not used again."""
 
 
-CatalogLockFactory = Callable[[], CatalogLock]
-"""Makes a lock, in any process; a class that needs no arguments is one."""
-
-
-@contextmanager
-def catalog_lock() -> Iterator[CatalogLock]:
-    """A lock of the configured kind, closed at the end of the block."""
+def with_catalog_lock(path: str, action: Callable[[], T]) -> T:
+    """What an action returns under a lock of the configured kind, that of the table that has a file."""
     named = os.environ.get(VARIABLE, "")
     module, _, name = named.partition(":")
     try:
-        factory = cast(CatalogLockFactory, getattr(importlib.import_module(module), name))
+        make: Callable[[], CatalogLock] = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as cause:
         raise ConfigurationError(
             f"{VARIABLE} must name what makes a lock, as package.module:name, got {named!r}"
         ) from cause
-    lock = factory()
+    lock = make()
     try:
-        yield lock
+        return lock.run_with_lock(*owner_of(path), action)
     finally:
         lock.close()
 
@@ -135,8 +130,7 @@ class LockedStorage(CachedStorage):
             return True
 
         reach("publish.before-link")
-        with catalog_lock() as lock:
-            won = lock.run_with_lock(*owner_of(path), put)
+        won = with_catalog_lock(path, put)
         reach("publish.after-link")
         return won
 
@@ -157,13 +151,11 @@ class LockedStorage(CachedStorage):
             self.replace(path, content)
             return True
 
-        with catalog_lock() as lock:
-            return lock.run_with_lock(*owner_of(path), put)
+        return with_catalog_lock(path, put)
 
     def take_away(self, path: str, instead: bytes) -> None:  # noqa: ARG002
         """Delete a file, not while another one is between its look and its writing."""
-        with catalog_lock() as lock:
-            lock.run_with_lock(*owner_of(path), lambda: self.delete(path))
+        with_catalog_lock(path, lambda: self.delete(path))
 
     def replace(self, path: str, content: bytes, mode: int = 0o666) -> None:  # noqa: ARG002
         """Write a file, whatever was there; readers see the old or the new."""
