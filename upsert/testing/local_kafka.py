@@ -122,7 +122,6 @@ def _ivy() -> Path:
 
 
 def _check(jars: Path) -> None:
-    """Raise unless each needed jar is there and each jar can be opened."""
     files = sorted(jars.glob("*.jar"))
     for needed in _NEEDED:
         if not any(file.name.startswith(f"{needed}-") for file in files):
@@ -279,7 +278,6 @@ class ProcessBroker:
             time.sleep(0.05)
 
     def _end(self, order: bytes = b"stop\n") -> None:
-        """End the broker, and with it the watchdog."""
         if self._watchdog is None:
             return
         with suppress(BrokenPipeError):  # it has ended already

@@ -281,7 +281,6 @@ class _Rows:
 
     @property
     def written(self) -> tuple[FileEntry, ...]:
-        """Files that this commit itself has written."""
         resolved = self._resolution.written if self._resolution else ()
         return (*self._folded.files, *resolved)
 

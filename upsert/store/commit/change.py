@@ -108,7 +108,6 @@ def run_between_inputs(
 def _left_in(
     live: Live, buckets: Collection[BucketId], removed: Collection[FileEntry]
 ) -> Iterator[FileEntry]:
-    """Live files of some buckets that are not removed."""
     gone = {entry.file for entry in removed}
     if not buckets:
         return iter(())

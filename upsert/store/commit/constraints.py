@@ -177,7 +177,6 @@ class UniqueCheck:
         return DataFile.open(self._history.root, self._layout, entry)
 
     def _clash(self, index: LookupIndex, one: pa.Table, other: pa.Table) -> DuplicateKeyError:
-        """The error about two rows, given with the columns of the index and the primary key."""
         key = one.select(list(index.columns)).to_pylist()[0]
         first, second = (rows.select(list(self._layout.key)).to_pylist()[0] for rows in (one, other))
         table = paths.name_of(self._history.root)

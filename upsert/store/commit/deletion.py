@@ -93,11 +93,9 @@ class _Deletion:
 
     @property
     def files(self) -> tuple[FileEntry, ...]:
-        """The files of deletions that have been written and are still right."""
         return tuple(entry for files in self._files.values() for entry in files)
 
     def at(self, latest: SnapshotInfo) -> tuple[tuple[FileEntry, ...], tuple[FileEntry, ...]]:
-        """Files to add to a snapshot and files to remove from it, so that the rows are gone."""
         self._check_columns(latest)
         snapshot = self._snapshot_of(latest)
         left = snapshot.places(self._where)

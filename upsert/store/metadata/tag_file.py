@@ -35,7 +35,6 @@ class Tag(Jsonable):
     created_ms: int
 
     def __post_init__(self) -> None:
-        """Refuse what is no time."""
         if self.created_ms < 0:
             raise ValueError(f"{self.created_ms!r} is no time")
 

@@ -47,7 +47,6 @@ class Consumer(Jsonable):
     until_ms: int
 
     def __post_init__(self) -> None:
-        """Refuse what is no lease."""
         if not 0 <= self.renewed_ms <= self.until_ms:
             raise ValueError(f"a lease cannot go from {self.renewed_ms} to {self.until_ms}")
 

@@ -86,7 +86,6 @@ def after_commit(committer: Committer, retention: Retention) -> None:
 
 
 def _expire(committer: Committer, rule: Retention, lock: Lock) -> int:
-    """Publish the boundary and delete what lies below."""
     history, now_ms = committer.history, _now_ms(committer)
     before = history.latest()
     if before.time_ms > now_ms + _AHEAD_MS:

@@ -52,7 +52,6 @@ class _Doubts:
         """Begin a request."""
 
     def __exit__(self, kind: object, failure: BaseException | None, trace: object) -> None:
-        """End it."""
         self.exist |= isinstance(failure, UnansweredError) and not isinstance(failure, NotDoneError)
 
 
@@ -389,7 +388,6 @@ def inside(path: str) -> str:
 
 
 def _is_true(reply: Reply, path: str) -> bool:
-    """What a name node says of whether it has done something."""
     return hdfs_client.value(reply, path, "boolean") is True
 
 

@@ -589,7 +589,6 @@ def _open(state: DiskState, entry: FileEntry) -> DataFile:
 
 
 def _opened(state: DiskState) -> Iterator[tuple[FileEntry, DataFile]]:
-    """Each file that is what was written and can be opened."""
     for entry in state.entries:
         try:
             file = _open(state, entry)
