@@ -214,14 +214,13 @@ def chunks(location: HdfsLocation, path: str) -> Iterator[bytes]:
     """The content of a file in pieces; see ``ask``."""
     where = _data_node(ask(location, "GET", path, "OPEN"), path)
     response = _send("GET", where, path, is_streamed=True)
-    import urllib3
+    from urllib3.exceptions import HTTPError
 
     try:
         yield from response.stream(_CHUNK)
-    except urllib3.exceptions.HTTPError as cause:
-        raise UnansweredError(
-            errno.EIO, f"HDFS stopped in an answer, {type(cause).__name__}", path
-        ) from cause
+    except HTTPError as cause:
+        found = f"HDFS stopped in an answer, {type(cause).__name__}"
+        raise UnansweredError(errno.EIO, found, path) from cause
     finally:
         response.close()  # a connection with the rest of an answer is of no use
 
@@ -286,28 +285,24 @@ def _send(
     is_streamed: bool = False,
 ) -> Any:
     """The answer to one request; if it is streamed, its body is not yet read."""
-    pool = _pool()
-    import urllib3
-    from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
+    pool, address = _pool(), "{0.scheme}://{0.netloc}".format(urlsplit(url))
+    from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError
 
     try:
         response = pool.request(
             method, url, body=body, headers=headers, redirect=False, preload_content=not is_streamed
         )
         if response.status >= 400:
-            raise _error(response.status, response.data, url, path)
+            raise _error(response.status, response.data, address, path)
     except (NewConnectionError, ConnectTimeoutError) as cause:
-        server = "{}://{}".format(*urlsplit(url)[:2])
-        raise NotDoneError(
-            errno.EIO, f"HDFS was not reached at {server}, {type(cause).__name__}", path
-        ) from cause
-    except urllib3.exceptions.HTTPError as cause:
+        found = f"HDFS was not reached at {address}, {type(cause).__name__}"
+        raise NotDoneError(errno.EIO, found, path) from cause
+    except HTTPError as cause:
         raise UnansweredError(errno.EIO, f"HDFS did not answer, {type(cause).__name__}", path) from cause
     return response
 
 
-def _error(status: int, body: bytes, url: str, path: str) -> Exception:
-    address = "{0.scheme}://{0.netloc}".format(urlsplit(url))
+def _error(status: int, body: bytes, address: str, path: str) -> Exception:
     if status == 401:
         return ConfigurationError(
             f"{path!r}: HDFS must take a user's name for what it is, got 401 from {address!r}, as from a "

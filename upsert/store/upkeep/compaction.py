@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import Final
 
@@ -198,8 +199,7 @@ class Leveled:
             size = sum(entry.bytes for entry in levels[level])
             if level < MAX_LEVEL and size > self.largest(level):
                 below = levels.get(level + 1, ())
-                costs = [_cost(entry, below) for entry in levels[level]]
-                entry = levels[level][costs.index(min(costs))]
+                entry = min(levels[level], key=partial(_cost, below))
                 return Chosen((entry, *overlapping(below, [entry])), level + 1)
         return None
 
@@ -213,7 +213,7 @@ class Leveled:
         return largest
 
 
-def _cost(entry: FileEntry, below: Run) -> float:
+def _cost(below: Run, entry: FileEntry) -> float:
     """Bytes of the next level that have to be rewritten for each byte that leaves this one."""
     return sum(other.bytes for other in overlapping(below, [entry])) / max(1, entry.bytes)
 
