@@ -7,6 +7,7 @@ primary key are rewritten where their columns change, in the same snapshot, for 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 import pyarrow as pa
 
@@ -30,7 +31,7 @@ from upsert.store.paths import BucketId
 from upsert.store.rows.fold import fold
 from upsert.store.rows.hashing import row_hashes
 from upsert.store.rows.layout import COUNT_COLUMN, ROW_HASH_COLUMN, Layout
-from upsert.store.rows.merge import SortedRows, key_ranges, merge_runs, present
+from upsert.store.rows.merge import key_ranges, merge_runs, present
 from upsert.store.rows.partitions import split
 
 
@@ -94,6 +95,7 @@ def _rewrite(
     of an old bucket becomes sorted files, and those of a new bucket are merged. Neither takes the memory of a
     bucket. ``written`` gets every file, for those that only served the merging are not in the result.
     """
+    write = partial(write_run, root, new, level=0, base=base)
     sorted_files: dict[BucketId, list[FileEntry]] = {}
     for runs in buckets:
         inputs = [rows_of_file(root, old, entry) for run in reversed(runs) for entry in run]
@@ -103,7 +105,8 @@ def _rewrite(
                 weights = portion.rows.column(COUNT_COLUMN).to_numpy()
                 columns = portion.rows.select([*new.schema.names, ROW_HASH_COLUMN])
                 run = fold(new, columns, weights, "rows")
-                files = _written(root, new, [run], portion.bucket_id, base, written)
+                files = write([run], portion.bucket_id)
+                written += files
                 sorted_files.setdefault(portion.bucket_id, []).extend(files)
     added: list[FileEntry] = []
     for bucket_id, files in sorted_files.items():
@@ -112,7 +115,9 @@ def _rewrite(
             continue
         parts = [rows_of_file(root, new, entry) for entry in files]
         merged = (merge_runs(new, within) for within in key_ranges(new, parts, PIECE_BYTES))
-        added += _written(root, new, merged, bucket_id, base, written)
+        whole = write(merged, bucket_id)
+        written += whole
+        added += whole
     return added
 
 
@@ -121,16 +126,3 @@ def _converted(root: str, old: Layout, new: Layout, rows: pa.Table) -> pa.Table:
     columns = Projection.of(named.schema, new, f"table {root!r}").apply(named, new.schema.names).columns
     hashes = row_hashes(columns, named.num_rows)
     return pa.table([*columns, hashes, named.column(COUNT_COLUMN)], schema=new.stored)
-
-
-def _written(
-    root: str,
-    layout: Layout,
-    run: Iterable[SortedRows],
-    bucket_id: BucketId,
-    base: int,
-    written: list[FileEntry],
-) -> list[FileEntry]:
-    files = write_run(root, layout, run, bucket_id, level=0, base=base)
-    written += files
-    return files

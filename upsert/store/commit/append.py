@@ -30,7 +30,7 @@ from upsert.store.commit import staging
 from upsert.store.commit.change import Change
 from upsert.store.commit.committer import Committed, Committer
 from upsert.store.commit.constraints import CountCheck, KeyConflicts, UniqueCheck
-from upsert.store.commit.staging import BucketPart, RawFile, Rows, StagedFiles
+from upsert.store.commit.staging import RawFile, Rows, StagedFiles
 from upsert.store.files.data_file import DataFile
 from upsert.store.files.writing import write_run
 from upsert.store.metadata.file_entry import FileEntry
@@ -59,8 +59,8 @@ class Resolution:
         if self._seen is None or not self._still_holds(self._seen, latest):
             layout = self._history.definition_at(latest.definition).layout
             files: list[FileEntry] = []
-            for bucket_id, parts in self._parts.items():
-                files += self._resolve(layout, latest, left.groups.get(bucket_id, ()), bucket_id, parts)
+            for bucket_id in self._parts:
+                files += self._resolve(layout, latest.id, left.groups.get(bucket_id, ()), bucket_id)
             self._files = tuple(files)
             reach("resolve.after-write")
         self._seen = latest
@@ -80,19 +80,14 @@ class Resolution:
         return touched.isdisjoint(self._parts)
 
     def _resolve(
-        self,
-        layout: Layout,
-        latest: SnapshotInfo,
-        runs: Sequence[Run],
-        bucket_id: BucketId,
-        parts: Sequence[BucketPart],
+        self, layout: Layout, base: int, runs: Sequence[Run], bucket_id: BucketId
     ) -> list[FileEntry]:
-        root = self._history.root
+        root, parts = self._history.root, self._parts[bucket_id]
         opened = [[DataFile.open(root, layout, entry) for entry in run] for run in runs]
         find, order = partial(find_stored, layout, opened), parts[0].file.order
         ranges = staging.signed_rows(root, layout, parts)
         combined = (combine(layout, rows, weights, order, find) for rows, weights in ranges)
-        written = write_run(root, layout, combined, bucket_id, level=0, base=latest.id)
+        written = write_run(root, layout, combined, bucket_id, level=0, base=base)
         self.written += written
         return written
 
