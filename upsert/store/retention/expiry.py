@@ -138,7 +138,7 @@ class _Retained(Sequence[SnapshotInfo]):
     def __len__(self) -> int:
         return len(self._ids)
 
-    def __getitem__(self, at: Any) -> Any:
+    def __getitem__(self, at: Any) -> Any:  # a snapshot by its position; slices are not asked for
         id: int = self._ids[at]
         info = self._history.info(id, self._head)
         if info.time_ms <= self._now_ms:
